@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a data set consists of: layouts, byte ranges, tags, labels; bytes are arguments.

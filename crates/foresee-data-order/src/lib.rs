@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which sample each rank needs at every step, for ever.

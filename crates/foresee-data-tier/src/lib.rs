@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One trait, many places: ram, disk, origin; and the wrappers throttled, counted, faulty.
+//!
+//! Owns how bytes move between a place and memory of the caller, and what every place promises while it does
+//! so ([`Tier`], held to by [`conformance`]). Refuses to choose: which sample, from where, when and how often
+//! is decided elsewhere and arrives here as an [`Op`].
+
+mod completion;
+mod memory;
+mod op;
+
+pub use completion::Completions;
+pub use memory::{Dest, Keeper, Payload, Scratch};
+pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
+
+use foresee_units::{Bytes, Nanos};
+
+/// A place that keeps samples.
+///
+/// Completions go to the [`Completions`] given at construction, never to the caller of [`Tier::submit`].
+pub trait Tier: Send + Sync + std::fmt::Debug {
+    /// Begins `op`. Never blocks; a place that answers from memory may complete it before it returns.
+    ///
+    /// Every submitted ticket gets exactly one [`Done`], also after [`Tier::close`], a cancel or a fault.
+    fn submit(&self, op: Op);
+
+    /// Asks for `ticket` to end early. Its `Done` still comes once: [`Outcome::Cancelled`] if this was in
+    /// time. After that `Done` the tier does not touch the ticket's memory again. Unknown tickets are ignored.
+    fn cancel(&self, ticket: Ticket);
+
+    /// How full the place is now; `used <= capacity` at every moment.
+    fn facts(&self) -> TierFacts;
+
+    /// Stops the place: finishes or cancels what is under way within `grace`, then refuses. Idempotent.
+    fn close(&self, grace: Nanos);
+}
+
+/// A tier as it stands now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierFacts {
+    /// What the ledger calls this place: `ram`, `disk (buffered)`, `s3://bucket/prefix`.
+    pub place: String,
+    /// The most that it may hold; `Bytes::MAX` for an origin.
+    pub capacity: Bytes,
+    /// What it holds, overhead included.
+    pub used: Bytes,
+    /// Operations submitted and not yet done.
+    pub in_flight: u32,
+}

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Closed forms: what a link, a tier, a step should cost.

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One line of the ledger, and the closed lists of words it may use.
+//!
+//! Each list is an enum with its spelling beside it: the spelling is part of the saved format
+//! (`docs/formats/ledger.md`), the order of the variants is not.
+
+use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident => $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$word_doc])* $variant,)* }
+
+        impl $name {
+            /// Every variant, in declaration order: `ALL[variant as usize] == variant`.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The spelling in the ledger.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// What was done.
+    Op {
+        /// Listing the origin.
+        List => "list",
+        /// Asking for size, time or tag.
+        Stat => "stat",
+        /// Opening a file.
+        Open => "open",
+        /// Moving bytes towards the batch.
+        Read => "read",
+        /// Closing a file.
+        Close => "close",
+        /// Moving bytes into a cache.
+        Write => "write",
+        /// Encoded bytes to values, user transforms included.
+        Decode => "decode",
+        /// Samples to one batch.
+        Collate => "collate",
+        /// The consumer stood still.
+        Wait => "wait",
+        /// A gradient towards a server.
+        Push => "push",
+        /// A sum back from a server.
+        Pull => "pull",
+        /// Adding up on a server.
+        Sum => "sum",
+        /// One training step as the consumer saw it.
+        Step => "step",
+    }
+}
+
+words! {
+    /// Where the bytes came from, or went.
+    Source {
+        /// Nowhere in particular.
+        None => "none",
+        /// This rank's memory tier.
+        Ram => "ram",
+        /// This rank's disk tier.
+        Disk => "disk",
+        /// Another rank's tier.
+        Peer => "peer",
+        /// The data set's home.
+        Origin => "origin",
+        /// Bytes already on their way for an earlier sample of the staging buffer.
+        Staging => "staging",
+    }
+}
+
+words! {
+    /// Why the consumer waited: the state of the first missing sample of its batch when the wait began.
+    Cause {
+        /// The batch was not planned yet: start-up, a seek, or an order that was not announced.
+        Plan => "plan",
+        /// In the queue for the origin: its rate or its limit on requests binds.
+        OriginQueue => "origin_queue",
+        /// Being read at the origin: its latency binds.
+        OriginRead => "origin_read",
+        /// Between two attempts at the origin, after a fault or a throttle.
+        OriginRetry => "origin_retry",
+        /// Being read from the disk tier.
+        Disk => "disk",
+        /// Complete but for copies within memory.
+        Copy => "copy",
+        /// Read, but not yet accepted by the disk tier.
+        CacheWrite => "cache_write",
+        /// Handed to a transform that has not returned.
+        Transform => "transform",
+    }
+}
+
+words! {
+    /// How it ended.
+    Outcome {
+        /// In full.
+        Ok => "ok",
+        /// Not there.
+        Absent => "absent",
+        /// Checksum or length wrong.
+        Corrupt => "corrupt",
+        /// Another version than indexed.
+        Changed => "changed",
+        /// No permission.
+        Denied => "denied",
+        /// Asked to slow down.
+        Throttled => "throttled",
+        /// A passing fault.
+        Retryable => "retryable",
+        /// No room.
+        Full => "full",
+        /// Ended early, on request.
+        Cancelled => "cancelled",
+        /// A final fault.
+        Failed => "failed",
+    }
+}
+
+/// What the entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The whole batch of the step.
+    Batch,
+    /// One sample.
+    Sample(SampleId),
+    /// One tensor, by its place in the model trace.
+    Tensor(u64),
+    /// One job.
+    Job(u64),
+}
+
+impl Subject {
+    /// The spelling in the ledger.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Batch => "batch",
+            Self::Sample(_) => "sample",
+            Self::Tensor(_) => "tensor",
+            Self::Job(_) => "job",
+        }
+    }
+
+    /// The id, where the kind has one.
+    pub const fn id(self) -> Option<u64> {
+        match self {
+            Self::Batch => None,
+            Self::Sample(SampleId(id)) | Self::Tensor(id) | Self::Job(id) => Some(id),
+        }
+    }
+}
+
+/// One wait or one movement of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When it began, on the run's clock (0 = the engine's start).
+    pub start: Nanos,
+    /// How long it took.
+    pub duration: Nanos,
+    /// Who.
+    pub rank: Rank,
+    /// In which epoch.
+    pub epoch: Epoch,
+    /// In which step of it, the step that the bytes or the wait are for.
+    pub step: Step,
+    /// About what.
+    pub subject: Subject,
+    /// What was done.
+    pub op: Op,
+    /// From or to where.
+    pub source: Source,
+    /// Why; for waits only.
+    pub cause: Option<Cause>,
+    /// Payload bytes moved.
+    pub bytes: Bytes,
+    /// How many samples the entry stands for: the RAM hits of one batch are one entry.
+    pub samples: u32,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_spelled_once_and_stands_where_its_variant_says() {
+        fn check<T: Copy + PartialEq>(all: &[T], place: fn(T) -> usize, word: fn(T) -> &'static str) {
+            for (expected, &variant) in all.iter().enumerate() {
+                assert_eq!(place(variant), expected);
+                assert_eq!(all.iter().filter(|&&other| word(other) == word(variant)).count(), 1);
+            }
+        }
+        check(Op::ALL, |op| op as usize, Op::word);
+        check(Source::ALL, |source| source as usize, Source::word);
+        check(Cause::ALL, |cause| cause as usize, Cause::word);
+        check(Outcome::ALL, |outcome| outcome as usize, Outcome::word);
+    }
+}

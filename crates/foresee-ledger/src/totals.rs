@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sums over entries, kept while a run goes on: what `stats()` shows without reading a ledger back.
+
+use foresee_units::{Bytes, Nanos};
+
+use crate::entry::{Cause, Entry, Op, Outcome, Source};
+use crate::histogram::Histogram;
+
+/// The sum of like entries.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Entries.
+    pub count: u64,
+    /// Samples they stand for.
+    pub samples: u64,
+    /// Payload bytes moved.
+    pub bytes: Bytes,
+    /// Time, added up; parallel operations overlap, so this may exceed the run.
+    pub time: Nanos,
+    /// Distribution of the single durations.
+    pub durations: Histogram,
+}
+
+impl Tally {
+    fn add(&mut self, entry: &Entry) {
+        self.count += 1;
+        self.samples += u64::from(entry.samples);
+        self.bytes += entry.bytes;
+        self.time += entry.duration;
+        self.durations.add(entry.duration);
+    }
+}
+
+/// Tallies by operation and source, and of waits by cause. What was never seen has no tally.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    done: Vec<Option<Box<Tally>>>,
+    failed: Vec<Option<Box<Tally>>>,
+    waits: Vec<Option<Box<Tally>>>,
+}
+
+impl Totals {
+    /// Books one entry.
+    pub fn add(&mut self, entry: &Entry) {
+        if entry.op == Op::Wait {
+            let cause = entry.cause.map_or(0, |cause| cause as usize);
+            tally_at(&mut self.waits, cause).add(entry);
+            return;
+        }
+        let group = if entry.outcome == Outcome::Ok { &mut self.done } else { &mut self.failed };
+        tally_at(group, place(entry.op, entry.source)).add(entry);
+    }
+
+    /// Successful operations of a kind; `None` if there were none.
+    pub fn done(&self, op: Op, source: Source) -> Option<&Tally> {
+        self.done.get(place(op, source))?.as_deref()
+    }
+
+    /// Operations of a kind that ended in any other way than `Ok`.
+    pub fn failed(&self, op: Op, source: Source) -> Option<&Tally> {
+        self.failed.get(place(op, source))?.as_deref()
+    }
+
+    /// Waits for a cause.
+    pub fn wait(&self, cause: Cause) -> Option<&Tally> {
+        self.waits.get(cause as usize)?.as_deref()
+    }
+}
+
+const fn place(op: Op, source: Source) -> usize {
+    op as usize * Source::ALL.len() + source as usize
+}
+
+fn tally_at(group: &mut Vec<Option<Box<Tally>>>, place: usize) -> &mut Tally {
+    if group.len() <= place {
+        group.resize_with(place + 1, || None);
+    }
+    group[place].get_or_insert_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Subject;
+    use foresee_units::{Epoch, Rank, SampleId, Step};
+
+    fn entry(op: Op, source: Source, cause: Option<Cause>, outcome: Outcome) -> Entry {
+        Entry {
+            start: Nanos::ZERO,
+            duration: Nanos::new(10),
+            rank: Rank(0),
+            epoch: Epoch(0),
+            step: Step(0),
+            subject: Subject::Sample(SampleId(1)),
+            op,
+            source,
+            cause,
+            bytes: Bytes::new(100),
+            samples: 2,
+            attempt: 1,
+            outcome,
+        }
+    }
+
+    #[test]
+    fn entries_add_up_under_their_own_heading_only() {
+        let mut totals = Totals::default();
+        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Ok));
+        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Ok));
+        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Throttled));
+        totals.add(&entry(Op::Wait, Source::Origin, Some(Cause::OriginRead), Outcome::Ok));
+        let read = totals.done(Op::Read, Source::Origin).expect("booked");
+        assert_eq!(
+            (read.count, read.samples, read.bytes, read.time),
+            (2, 4, Bytes::new(200), Nanos::new(20))
+        );
+        assert_eq!(totals.failed(Op::Read, Source::Origin).map(|tally| tally.count), Some(1));
+        assert_eq!(totals.wait(Cause::OriginRead).map(|tally| tally.count), Some(1));
+        assert!(totals.done(Op::Read, Source::Ram).is_none() && totals.wait(Cause::Disk).is_none());
+    }
+}

@@ -2,10 +2,12 @@
 //! One trait, many places: ram, disk, origin; and the wrappers throttled, counted, faulty.
 //!
 //! Owns how bytes move between a place and memory of the caller, and what every place promises while it does
-//! so ([`Tier`], held to by [`conformance`]). Refuses to choose: which sample, from where, when and how often
+//! so ([`Tier`], held to by the suite in `conformance`). Refuses to choose: which sample, from where, when and how often
 //! is decided elsewhere and arrives here as an [`Op`].
 
 mod completion;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod memory;
 mod op;
 

@@ -34,7 +34,7 @@ impl Dest {
 
     /// A range of its own on the heap, with the means to read it when the `Dest` is gone. For tests and scratch.
     pub fn from_vec(mut bytes: Vec<u8>) -> (Self, Arc<Scratch>) {
-        let start = NonNull::new(bytes.as_mut_ptr()).expect("a Vec's pointer is never null");
+        let start = NonNull::from(bytes.as_mut_slice()).cast();
         let len = bytes.len();
         let scratch = Arc::new(Scratch { bytes: std::cell::UnsafeCell::new(bytes) });
         // SAFETY: `Scratch` gives its bytes out only once it has no other owner, that is after this `Dest`.
@@ -97,7 +97,7 @@ impl Payload {
     /// A payload that owns its bytes.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let owner = Arc::new(bytes);
-        let start = NonNull::new(owner.as_ptr().cast_mut()).expect("a Vec's pointer is never null");
+        let start = NonNull::from(owner.as_slice()).cast();
         // SAFETY: the Vec lives in the keeper and is never changed.
         unsafe { Self::new(start, owner.len(), owner as Keeper) }
     }

@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fetch queue of one source that can be slow: what is asked of it next, how much at once, how often.
+//!
+//! Apart from the plan, which says what is wanted by when: here is only how to get it out of a source whose
+//! width nobody knows and whose answers may be late, missing or refusals. Facts come in by `handle_*`, with
+//! the time; what to do comes out of [`Dispatch::poll_action`]. A driver calls it until `None` after every
+//! fact and at [`Dispatch::poll_wakeup`].
+//!
+//! Refuses to move a byte, to know a clock, and to choose the source: a sample that several places hold is
+//! asked of one of them by somebody else.
+//!
+//! **Order.** Inside a class the earliest deadline goes first. A class is at ease while all that waits in it
+//! could be had before its earliest deadline; classes at ease share the source by deadline, and below the
+//! first class that is not at ease nothing starts. So a cache fill never delays a batch that is nearly late,
+//! and a validation loader is not starved by a fill that has hours.
+//!
+//! **Bounds.** Each request ends exactly once: in `Ended::won`, as `Action::Fail`, or by `handle_withdraw`.
+//! Attempts under way, cancelled ones included, never exceed the limit that held when they started. Memory
+//! is a few hundred bytes per request that has not ended; each operation takes O(log n) of these.
+
+mod coalesce;
+mod config;
+mod latency;
+mod limit;
+mod meter;
+mod queue;
+mod request;
+mod retry;
+mod round;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use foresee_units::{Bytes, Nanos};
+
+pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
+pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
+
+use coalesce::Extent;
+use latency::Latency;
+use limit::Limiter;
+use meter::Meter;
+use queue::Queue;
+
+/// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
+const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
+
+/// The fetch queue of one source.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    config: DispatchConfig,
+    limiter: Limiter,
+    latency: Latency,
+    meter: Meter,
+    entries: BTreeMap<u64, Entry>,
+    queue: Queue,
+    /// What is being read, by the first attempt's number.
+    spans: BTreeMap<u64, Span>,
+    flights: BTreeMap<AttemptId, Flight>,
+    /// When each span is next considered for a hedge.
+    alarms: BTreeSet<(Nanos, u64)>,
+    cancels: VecDeque<AttemptId>,
+    failures: VecDeque<u64>,
+    next_attempt: u64,
+    counts: Counts,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    retries: u64,
+    hedges: u64,
+    hedge_wins: u64,
+    hedged_bytes: u64,
+    throttles: u64,
+    moved: Bytes,
+    over_read: u64,
+}
+
+/// A request that has not ended.
+#[derive(Clone, Debug)]
+struct Entry {
+    request: Request,
+    arrived: Nanos,
+    tries: u32,
+    /// Faults that count against `max_tries`.
+    faults: u32,
+    /// A span that it was part of failed for a reason that one part alone may have caused.
+    alone: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Ready,
+    Pausing { until: Nanos, failed: Nanos },
+    Flying { span: u64 },
+    Failed { fault: Fault, elapsed: Nanos },
+}
+
+/// One range that is being read, by one attempt or two.
+#[derive(Clone, Debug)]
+struct Span {
+    object: u64,
+    start: u64,
+    len: u64,
+    parts: Vec<Part>,
+    tries: u32,
+    began: Nanos,
+    /// The earliest deadline of its parts; zero once a consumer waits.
+    deadline: Nanos,
+    first: Option<AttemptId>,
+    hedge: Option<AttemptId>,
+    alarm: Option<Nanos>,
+}
+
+impl Span {
+    fn attempts(&self) -> impl Iterator<Item = AttemptId> {
+        self.first.into_iter().chain(self.hedge)
+    }
+}
+
+/// One attempt under way.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// What it reads; `None` once nobody wants it.
+    span: Option<u64>,
+    began: Nanos,
+    len: u64,
+    hedge: bool,
+}
+
+impl Dispatch {
+    /// An empty queue.
+    pub fn new(config: DispatchConfig) -> Self {
+        Self {
+            limiter: Limiter::new(config.limit),
+            latency: Latency::new(),
+            meter: Meter::default(),
+            entries: BTreeMap::new(),
+            queue: Queue::new(config.coalesce.is_some()),
+            spans: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            cancels: VecDeque::new(),
+            failures: VecDeque::new(),
+            next_attempt: 0,
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// A range is wanted.
+    ///
+    /// # Panics
+    /// If a request with this ticket has not ended: its bytes could not be told apart.
+    pub fn handle_request(&mut self, request: Request, now: Nanos) {
+        let entry = Entry { request, arrived: now, tries: 0, faults: 0, alone: false, state: State::Ready };
+        let before = self.entries.insert(request.ticket, entry);
+        assert!(before.is_none(), "ticket {} is in use", request.ticket);
+        self.queue.insert(&request, false);
+    }
+
+    /// The consumer stands and waits for `ticket`: nothing goes before it, and its slack is over.
+    /// A ticket that has ended is ignored.
+    pub fn handle_urgent(&mut self, ticket: u64, now: Nanos) {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        match entry.state {
+            State::Ready => {
+                self.queue.remove(&entry.request);
+                entry.request.class = Class::Stalling;
+                self.queue.insert(&entry.request, entry.alone);
+            }
+            State::Pausing { until, failed } => {
+                entry.request.class = Class::Stalling;
+                let pause = retry::pause(&self.config.retry, ticket, entry.faults, Nanos::ZERO);
+                let sooner = until.min(failed.saturating_add(pause));
+                self.queue.resume(ticket, until);
+                self.queue.pause(ticket, sooner);
+                entry.state = State::Pausing { until: sooner, failed };
+            }
+            State::Flying { span } => {
+                entry.request.class = Class::Stalling;
+                if let Some(span) = self.spans.get_mut(&span) {
+                    span.deadline = Nanos::ZERO;
+                }
+                self.arm(span, now);
+            }
+            State::Failed { .. } => {}
+        }
+    }
+
+    /// `ticket` is no longer wanted: it ends here. A read that served it alone is cancelled.
+    /// A ticket that has ended is ignored.
+    pub fn handle_withdraw(&mut self, ticket: u64, _now: Nanos) {
+        let Some(entry) = self.entries.remove(&ticket) else { return };
+        match entry.state {
+            State::Ready => self.queue.remove(&entry.request),
+            State::Pausing { until, .. } => self.queue.resume(ticket, until),
+            State::Failed { .. } => {}
+            State::Flying { span: id } => {
+                let Some(span) = self.spans.get_mut(&id) else { return };
+                span.parts.retain(|part| part.ticket != ticket);
+                if span.parts.is_empty() {
+                    self.close_span(id);
+                }
+            }
+        }
+    }
+
+    /// An attempt has ended. An attempt that is not under way is ignored.
+    pub fn handle_end(&mut self, attempt: AttemptId, end: End, now: Nanos) -> Ended {
+        let Some(flight) = self.flights.remove(&attempt) else { return Ended::default() };
+        self.counts.moved += end.bytes;
+        self.learn(&flight, &end, now);
+        let Some(id) = flight.span else { return Ended::default() };
+        let Some(span) = self.spans.get_mut(&id) else { return Ended::default() };
+        if flight.hedge {
+            span.hedge = None;
+        } else {
+            span.first = None;
+        }
+        let twin = span.attempts().next().is_some();
+        let fault = match end.outcome {
+            Outcome::Success => return self.win(id, flight.hedge),
+            Outcome::Permanent(fault) => {
+                self.give_up(id, fault, now);
+                return Ended::default();
+            }
+            Outcome::Throttled { .. } => Fault::Throttled,
+            Outcome::Passing(fault) => fault,
+            Outcome::Cancelled => Fault::Interrupted,
+        };
+        if !twin {
+            let rest = match end.outcome {
+                Outcome::Throttled { retry_after } => retry_after.unwrap_or(Nanos::ZERO),
+                _ => Nanos::ZERO,
+            };
+            self.put_back(id, fault, rest, now);
+        }
+        Ended::default()
+    }
+
+    /// What to do next; to be called until it answers `None`.
+    pub fn poll_action(&mut self, now: Nanos) -> Option<Action> {
+        while let Some(attempt) = self.cancels.pop_front() {
+            if self.flights.contains_key(&attempt) {
+                return Some(Action::Cancel { attempt });
+            }
+        }
+        while let Some(ticket) = self.failures.pop_front() {
+            if let Some(State::Failed { fault, elapsed }) = self.entries.get(&ticket).map(|entry| entry.state)
+            {
+                let tries = self.entries.remove(&ticket).map_or(0, |entry| entry.tries);
+                return Some(Action::Fail { ticket, fault, tries, elapsed });
+            }
+        }
+        while let Some(ticket) = self.queue.pop_rested(now) {
+            if let Some(entry) = self.entries.get_mut(&ticket) {
+                entry.state = State::Ready;
+                self.queue.insert(&entry.request, entry.alone);
+            }
+        }
+        if self.is_full() || now < self.limiter.paused_until() {
+            return None;
+        }
+        if let Some(action) = self.poll_hedge(now) {
+            return Some(action);
+        }
+        let Some(ticket) = self.choose(now) else {
+            self.limiter.dry(now);
+            return None;
+        };
+        self.limiter.wet(now);
+        Some(self.start(ticket, now))
+    }
+
+    /// The next moment at which [`Self::poll_action`] may have something though nothing was handled, once it
+    /// has answered `None`: a pause is over or a hedge is due. `None`: only a fact can change anything.
+    pub fn poll_wakeup(&self) -> Option<Nanos> {
+        if self.is_full() {
+            return None;
+        }
+        let paused = self.limiter.paused_until();
+        let ready = self.queue.has_ready().then_some(paused);
+        let rested = self.queue.next_rested();
+        let hedge = self.alarms.first().map(|(at, _)| *at);
+        [ready, rested, hedge].into_iter().flatten().min().map(|at| at.max(paused))
+    }
+
+    /// The figures as they stand.
+    pub fn stats(&self) -> DispatchStats {
+        DispatchStats {
+            in_flight: self.in_flight(),
+            limit: self.limiter.limit(),
+            queued: self.queue.len(),
+            retries: self.counts.retries,
+            hedges: self.counts.hedges,
+            hedge_wins: self.counts.hedge_wins,
+            hedged_bytes: Bytes::new(self.counts.hedged_bytes),
+            throttles: self.counts.throttles,
+            moved: self.counts.moved,
+            over_read: Bytes::new(self.counts.over_read),
+            goodput: self.meter.rate(),
+            latency: self.latency.rows(),
+        }
+    }
+
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
+    }
+
+    fn is_full(&self) -> bool {
+        self.in_flight() >= self.limiter.limit()
+    }
+
+    /// What an end says about the source, whoever wanted it.
+    fn learn(&mut self, flight: &Flight, end: &End, now: Nanos) {
+        match end.outcome {
+            Outcome::Success => {
+                self.latency.record(flight.len, end.queued.saturating_add(end.service));
+                self.limiter.success(flight.began, flight.len, now);
+                self.meter.add(Bytes::new(flight.len), now);
+            }
+            Outcome::Permanent(_) => self.limiter.answered(),
+            Outcome::Throttled { retry_after } => {
+                self.counts.throttles += 1;
+                let bounded = retry_after.map(|wait| wait.min(self.config.retry.patience));
+                self.limiter.refused(flight.began, bounded, now);
+            }
+            Outcome::Passing(Fault::Timeout) => self.limiter.congested(flight.began, now),
+            Outcome::Passing(_) => self.limiter.fault(flight.began, now),
+            Outcome::Cancelled => {}
+        }
+    }
+
+    /// The span has arrived: its tickets end, and so does the attempt that lost.
+    fn win(&mut self, id: u64, by_hedge: bool) -> Ended {
+        self.counts.hedge_wins += u64::from(by_hedge);
+        let parts = self.close_span(id);
+        for part in &parts {
+            self.entries.remove(&part.ticket);
+        }
+        Ended { won: parts.into_iter().map(|part| part.ticket).collect() }
+    }
+
+    /// A permanent fault. Where one part may have caused it for all, each is tried by itself, once more.
+    fn give_up(&mut self, id: u64, fault: Fault, now: Nanos) {
+        let parts = self.close_span(id);
+        let shared = parts.len() > 1 && !fault.concerns_object();
+        for part in parts {
+            let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
+            if shared {
+                self.counts.retries += 1;
+                entry.alone = true;
+                entry.state = State::Ready;
+                self.queue.insert(&entry.request, true);
+            } else {
+                Self::fail(entry, &mut self.failures, fault, now);
+            }
+        }
+    }
+
+    /// A passing fault or a refusal: every ticket tries again after a pause, or has tried enough.
+    fn put_back(&mut self, id: u64, fault: Fault, rest: Nanos, now: Nanos) {
+        let parts = self.close_span(id);
+        // One pause for all, so that what was read together comes back together.
+        let lead = parts.first().map_or(id, |part| part.ticket);
+        for part in parts {
+            let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
+            if fault != Fault::Throttled {
+                entry.faults += 1;
+            }
+            let spent = entry.faults >= self.config.retry.max_tries.max(1);
+            let slack = if entry.request.class == Class::Stalling {
+                Nanos::ZERO
+            } else {
+                entry.request.deadline.saturating_sub(now)
+            };
+            let in_a_row = if fault == Fault::Throttled { entry.tries } else { entry.faults };
+            let pause = retry::pause(&self.config.retry, lead, in_a_row, slack).max(rest);
+            let until = now.saturating_add(pause);
+            if spent || until > entry.arrived.saturating_add(self.config.retry.patience) {
+                Self::fail(entry, &mut self.failures, fault, now);
+                continue;
+            }
+            self.counts.retries += 1;
+            entry.state = State::Pausing { until, failed: now };
+            self.queue.pause(part.ticket, until);
+        }
+    }
+
+    fn fail(entry: &mut Entry, failures: &mut VecDeque<u64>, fault: Fault, now: Nanos) {
+        entry.state = State::Failed { fault, elapsed: now.saturating_sub(entry.arrived) };
+        failures.push_back(entry.request.ticket);
+    }
+
+    /// Forgets a span; whatever still reads it is cancelled.
+    fn close_span(&mut self, id: u64) -> Vec<Part> {
+        let Some(span) = self.spans.remove(&id) else { return Vec::new() };
+        if let Some(at) = span.alarm {
+            self.alarms.remove(&(at, id));
+        }
+        for attempt in span.attempts() {
+            if let Some(flight) = self.flights.get_mut(&attempt) {
+                flight.span = None;
+                self.cancels.push_back(attempt);
+            }
+        }
+        span.parts
+    }
+
+    /// The ticket to start next: see the head of this file.
+    fn choose(&self, now: Nanos) -> Option<u64> {
+        let mut earliest: Option<(Nanos, u64)> = None;
+        for (class, deadline, ticket) in self.queue.heads() {
+            let first = earliest.is_none_or(|(before, _)| deadline < before);
+            if first {
+                earliest = Some((deadline, ticket));
+            }
+            if class == Class::Stalling || deadline <= now.saturating_add(self.needs(class, ticket)) {
+                // Classes above this one have time to spare: it yields to whichever of them comes sooner.
+                break;
+            }
+        }
+        earliest.map(|(_, ticket)| ticket)
+    }
+
+    /// Time in which all that waits in `class` can be had, if what waits is like its head. Without figures
+    /// this is all the time there is: classes count from the start.
+    fn needs(&self, class: Class, head: u64) -> Nanos {
+        let usual = self.entries.get(&head).and_then(|entry| self.latency.p95(entry.request.len));
+        let rounds = self.queue.ready(class) / u64::from(self.limiter.limit()) + 1;
+        usual.map_or(Nanos::MAX, |usual| Nanos::new(usual.get().saturating_mul(rounds)))
+    }
+
+    /// Begins to read `seed`, and what is joined with it.
+    fn start(&mut self, seed: u64, now: Nanos) -> Action {
+        let (extent, tickets) = self.extent(seed);
+        let (object, id) = (self.entries[&seed].request.object, self.next_attempt);
+        let (mut parts, mut tries) = (Vec::with_capacity(tickets.len()), 0);
+        let (mut deadline, mut class) = (Nanos::MAX, Class::Other);
+        for ticket in tickets {
+            let Some(entry) = self.entries.get_mut(&ticket) else { continue };
+            self.queue.remove(&entry.request);
+            entry.tries += 1;
+            entry.state = State::Flying { span: id };
+            tries = tries.max(entry.tries);
+            class = class.min(entry.request.class);
+            deadline = deadline.min(entry.request.deadline);
+            let offset_in_span = entry.request.start - extent.start;
+            parts.push(Part { ticket, offset_in_span, len: entry.request.len });
+        }
+        if class == Class::Stalling {
+            deadline = Nanos::ZERO;
+        }
+        self.counts.over_read += extent.len() - extent.wanted;
+        let attempt = self.launch(id, extent.len(), false, now);
+        let (start, len) = (extent.start, extent.len());
+        let span = Span {
+            object,
+            start,
+            len,
+            parts: parts.clone(),
+            tries,
+            began: now,
+            deadline,
+            first: Some(attempt),
+            hedge: None,
+            alarm: None,
+        };
+        self.spans.insert(id, span);
+        if class <= Class::Staging {
+            self.arm(id, now);
+        }
+        Action::Start { attempt, object, start, len, parts, tries, hedge: false }
+    }
+
+    fn extent(&self, seed: u64) -> (Extent, Vec<u64>) {
+        let request = &self.entries[&seed].request;
+        match &self.config.coalesce {
+            Some(config) => self.queue.grow(request, config, |ticket| &self.entries[&ticket].request),
+            None => (Extent::new(request.start, request.end()), vec![seed]),
+        }
+    }
+
+    fn launch(&mut self, span: u64, len: u64, hedge: bool, now: Nanos) -> AttemptId {
+        let attempt = AttemptId(self.next_attempt);
+        self.next_attempt += 1;
+        self.flights.insert(attempt, Flight { span: Some(span), began: now, len, hedge });
+        attempt
+    }
+
+    /// Sets the moment at which a span is considered for a hedge.
+    fn arm(&mut self, id: u64, now: Nanos) {
+        if self.config.hedge_share <= 0.0 {
+            return;
+        }
+        let Some(span) = self.spans.get_mut(&id) else { return };
+        if span.hedge.is_some() {
+            return;
+        }
+        let due = match self.latency.p95(span.len) {
+            Some(usual) => hedge_due(span, usual),
+            None => now.saturating_add(HEDGE_AGAIN),
+        };
+        if let Some(before) = span.alarm.replace(due) {
+            self.alarms.remove(&(before, id));
+        }
+        self.alarms.insert((due, id));
+    }
+
+    /// A second attempt, where one is due and allowed.
+    fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
+        while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
+            self.alarms.pop_first();
+            let Some(span) = self.spans.get_mut(&id) else { continue };
+            span.alarm = None;
+            let usual = self.latency.p95(span.len);
+            let due = usual.map(|usual| hedge_due(span, usual));
+            if due.is_some_and(|due| due <= now) && self.may_hedge(id, now) {
+                return Some(self.hedge(id, now));
+            }
+            let again = now.saturating_add(usual.unwrap_or(Nanos::ZERO).max(HEDGE_AGAIN));
+            let again = due.filter(|due| *due > now).unwrap_or(again);
+            if let Some(span) = self.spans.get_mut(&id) {
+                span.alarm = Some(again);
+            }
+            self.alarms.insert((again, id));
+        }
+        None
+    }
+
+    fn may_hedge(&self, id: u64, now: Nanos) -> bool {
+        let Some(span) = self.spans.get(&id) else { return false };
+        let hedged = as_f64(self.counts.hedged_bytes.saturating_add(span.len));
+        let affordable = hedged <= as_f64(self.counts.moved.get()) * self.config.hedge_share;
+        affordable && !self.limiter.is_throttled(now)
+    }
+
+    fn hedge(&mut self, id: u64, now: Nanos) -> Action {
+        let len = self.spans[&id].len;
+        let attempt = self.launch(id, len, true, now);
+        self.counts.hedges += 1;
+        self.counts.hedged_bytes = self.counts.hedged_bytes.saturating_add(len);
+        let (mut parts, mut place, mut tries) = (Vec::new(), (0, 0), 0);
+        if let Some(span) = self.spans.get_mut(&id) {
+            span.hedge = Some(attempt);
+            parts.clone_from(&span.parts);
+            place = (span.object, span.start);
+            tries = span.tries;
+        }
+        Action::Start { attempt, object: place.0, start: place.1, len, parts, tries, hedge: true }
+    }
+}
+
+/// Later than usual, and no more than the usual time left.
+fn hedge_due(span: &Span, usual: Nanos) -> Nanos {
+    let late = span.began.saturating_add(usual);
+    late.max(span.deadline.saturating_sub(usual)).saturating_add(Nanos::new(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of bytes: 53 bits are plenty")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long attempts take, by size class.
+//!
+//! Apart from the queue, because a quantile must cost nothing at the moment a deadline is near: each class
+//! keeps a histogram with four buckets to the octave and its quantiles ready made. A bucket is reported by
+//! its upper edge, so a quantile errs on the long side, by at most a fifth.
+//!
+//! Refuses to guess: a class with fewer than [`ENOUGH`] attempts has no quantiles.
+
+use foresee_units::{Bytes, Nanos};
+
+use super::config::LatencyRow;
+
+/// Fewest attempts from which a 95th percentile is read.
+pub(super) const ENOUGH: u32 = 20;
+/// At this many, all counts are halved: what happened long ago fades.
+const FADE: u32 = 2048;
+/// Quantiles are renewed at every so many attempts.
+const RENEW: u32 = 16;
+/// Size classes: powers of four up to 2^64.
+const CLASSES: usize = 32;
+/// Latencies from 2^10 ns, a microsecond, to 2^42 ns, over an hour, in quarter octaves.
+const BUCKETS: usize = 128;
+const FIRST_OCTAVE: u32 = 10;
+
+/// Attempt times of one source.
+#[derive(Clone, Debug)]
+pub(super) struct Latency {
+    classes: Vec<Option<Box<Histogram>>>,
+}
+
+impl Latency {
+    pub(super) fn new() -> Self {
+        Self { classes: vec![None; CLASSES] }
+    }
+
+    /// Adds one successful attempt.
+    pub(super) fn record(&mut self, len: u64, took: Nanos) {
+        self.classes[class_of(len)].get_or_insert_default().record(took);
+    }
+
+    /// 95 % of attempts of this length took no longer; `None` if too few were seen.
+    pub(super) fn p95(&self, len: u64) -> Option<Nanos> {
+        let histogram = self.classes[class_of(len)].as_ref()?;
+        (histogram.total >= ENOUGH).then_some(histogram.p95)
+    }
+
+    /// All classes with attempts in them.
+    pub(super) fn rows(&self) -> Vec<LatencyRow> {
+        let mut rows = Vec::new();
+        for (class, histogram) in (0u32..).zip(&self.classes) {
+            if let Some(histogram) = histogram {
+                rows.push(LatencyRow {
+                    from: Bytes::new(if class == 0 { 0 } else { 1 << (2 * class) }),
+                    count: u64::from(histogram.total),
+                    p50: histogram.quantile(50),
+                    p95: histogram.quantile(95),
+                    p99: histogram.quantile(99),
+                });
+            }
+        }
+        rows
+    }
+}
+
+fn class_of(len: u64) -> usize {
+    (len.max(1).ilog2() / 2) as usize
+}
+
+#[derive(Clone, Debug)]
+struct Histogram {
+    counts: [u32; BUCKETS],
+    total: u32,
+    unread: u32,
+    p95: Nanos,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], total: 0, unread: 0, p95: Nanos::ZERO }
+    }
+}
+
+impl Histogram {
+    fn record(&mut self, took: Nanos) {
+        if self.total >= FADE {
+            for count in &mut self.counts {
+                *count /= 2;
+            }
+            self.total = self.counts.iter().sum();
+        }
+        self.counts[bucket_of(took)] += 1;
+        self.total += 1;
+        self.unread += 1;
+        if self.unread >= RENEW || self.total <= 2 * ENOUGH {
+            self.unread = 0;
+            self.p95 = self.quantile(95);
+        }
+    }
+
+    /// Upper edge of the bucket in which the `percent`-th percentile lies; zero without attempts.
+    fn quantile(&self, percent: u64) -> Nanos {
+        let wanted = (u64::from(self.total) * percent).div_ceil(100);
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += u64::from(*count);
+            if *count > 0 && seen >= wanted {
+                return upper_edge(bucket);
+            }
+        }
+        Nanos::ZERO
+    }
+}
+
+/// Octave and the two bits below its leading one.
+fn bucket_of(took: Nanos) -> usize {
+    let nanos = took.get().max(1 << FIRST_OCTAVE);
+    let octave = nanos.ilog2();
+    let quarter = (nanos >> (octave - 2)) & 3;
+    let bucket = u64::from(octave - FIRST_OCTAVE) * 4 + quarter;
+    usize::try_from(bucket).map_or(BUCKETS - 1, |bucket| bucket.min(BUCKETS - 1))
+}
+
+const fn upper_edge(bucket: usize) -> Nanos {
+    let octave = (bucket / 4) as u64 + FIRST_OCTAVE as u64;
+    let quarter = (bucket % 4) as u64;
+    Nanos::new((4 + quarter + 1) << (octave - 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_never_below_the_truth_and_at_most_a_quarter_above() {
+        let mut latency = Latency::new();
+        for millis in 1..=1000u64 {
+            latency.record(1000, Nanos::from_millis(millis));
+        }
+        let row = latency.rows()[0];
+        for (figure, truth) in [(row.p50, 500), (row.p95, 950), (row.p99, 990)] {
+            let truth = Nanos::from_millis(truth);
+            assert!(figure >= truth && figure.get() <= truth.get() + truth.get() / 4, "{figure} for {truth}");
+        }
+        assert_eq!(latency.p95(1000), Some(row.p95), "the ready-made figure is the same bucket");
+    }
+
+    #[test]
+    fn too_few_attempts_give_no_quantile_and_other_sizes_do_not_lend_theirs() {
+        let mut latency = Latency::new();
+        for _ in 0..ENOUGH - 1 {
+            latency.record(4096, Nanos::from_millis(5));
+        }
+        assert_eq!(latency.p95(4096), None);
+        latency.record(16383, Nanos::from_millis(5));
+        assert!(latency.p95(4096).is_some());
+        assert_eq!(latency.p95(16384), None);
+    }
+
+    #[test]
+    fn what_a_source_did_long_ago_fades() {
+        let mut latency = Latency::new();
+        for _ in 0..10_000 {
+            latency.record(1, Nanos::from_secs(10));
+        }
+        for _ in 0..60_000 {
+            latency.record(1, Nanos::from_millis(1));
+        }
+        assert!(latency.p95(1).unwrap() < Nanos::from_millis(2));
+    }
+
+    #[test]
+    fn extreme_times_land_in_the_outermost_buckets() {
+        assert_eq!(bucket_of(Nanos::ZERO), 0);
+        assert_eq!(bucket_of(Nanos::MAX), BUCKETS - 1);
+        assert_eq!(class_of(0), 0);
+        assert_eq!(class_of(u64::MAX), CLASSES - 1);
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How many attempts a source gets at once.
+//!
+//! Searches the smallest concurrency at which goodput has reached its plateau, since more in flight only
+//! waits longer: double while that clearly helps, then up by steps while goodput grows by 2 %, then down by
+//! steps while it does not fall, then hold and look again, ever more rarely. A step is an eighth of the
+//! limit, at least one: at 64 in flight a step of one could not move goodput by 2 % even on an idle source.
+//!
+//! A refusal or a timeout cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
+//! last cut can cause the next. A source that answers nothing at all any more is asked ever more rarely.
+//!
+//! Refuses to conclude anything from a quiet queue or from a single answer (see `round`).
+
+use foresee_units::Nanos;
+
+use super::config::LimitConfig;
+use super::round::{Round, Verdict};
+
+/// Growth that a doubling must bring to be followed by another.
+const CLEARLY: f64 = 1.2;
+/// Growth that a step up must bring to be kept.
+const GROWS: f64 = 1.02;
+/// What a step down must keep of the goodput to be kept.
+const KEEPS: f64 = 0.99;
+/// Below this share of the plateau, twice in a row, the source has changed and the search starts anew.
+const FELL: f64 = 0.85;
+/// What is left of the limit after a refusal, in tenths.
+const CUT_TENTHS: u32 = 7;
+/// Standard error allowed to a round: wide for doublings, narrow where 1 % counts.
+const ROUGH: f64 = 0.05;
+const FINE: f64 = 0.01;
+/// Rounds on hold before the first look up or down, and the most between two.
+const HOLD_FIRST: u32 = 4;
+const HOLD_LONGEST: u32 = 64;
+/// Pause of a source that answers nothing: the first, then doubled up to the longest.
+const PAUSE_FIRST: Nanos = Nanos::from_millis(100);
+const PAUSE_LONGEST: Nanos = Nanos::from_secs(5);
+/// Faults in a row, at least, before a source counts as answering nothing.
+const SILENT: u32 = 4;
+/// After a refusal a source counts as throttled for this long.
+const THROTTLED_FOR: Nanos = Nanos::from_secs(1);
+
+/// The concurrency limit of one source.
+#[derive(Clone, Debug)]
+pub(super) struct Limiter {
+    bounds: LimitConfig,
+    limit: u32,
+    mode: Mode,
+    /// Goodput of the plateau, in work per nanosecond; 0 before the first round.
+    plateau: f64,
+    round: Round,
+    /// Attempts begun before this say nothing about the limit as it is.
+    cut_at: Option<Nanos>,
+    /// The limit at which the last calm ended.
+    ceiling: Option<u32>,
+    throttled_until: Nanos,
+    paused_until: Nanos,
+    faults_in_a_row: u32,
+    pauses: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Measures the limit as it is, before any search.
+    Survey,
+    /// Tries twice `from`.
+    Double { from: u32 },
+    /// Tries a step above `from`.
+    Climb { from: u32, hold: u32 },
+    /// Tries a step below `from`.
+    Sink { from: u32, hold: u32 },
+    /// Stays, and looks down or up after `rounds` more.
+    Hold { rounds: u32, hold: u32, look_down: bool, low: bool },
+}
+
+impl Limiter {
+    pub(super) fn new(config: LimitConfig) -> Self {
+        let min = config.min.max(1);
+        let max = config.max.max(min);
+        let limit = config.start.clamp(min, max);
+        Self {
+            bounds: LimitConfig { start: limit, min, max, ..config },
+            limit,
+            mode: Mode::Survey,
+            plateau: 0.0,
+            round: Round::new(Nanos::ZERO, limit),
+            cut_at: None,
+            ceiling: None,
+            throttled_until: Nanos::ZERO,
+            paused_until: Nanos::ZERO,
+            faults_in_a_row: 0,
+            pauses: 0,
+        }
+    }
+
+    /// How many attempts may be in flight.
+    pub(super) const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Until when nothing may be started.
+    pub(super) const fn paused_until(&self) -> Nanos {
+        self.paused_until
+    }
+
+    /// Whether the source has refused something a moment ago.
+    pub(super) fn is_throttled(&self, now: Nanos) -> bool {
+        now < self.throttled_until
+    }
+
+    /// There is room in flight and nothing to start.
+    pub(super) fn dry(&mut self, now: Nanos) {
+        self.round.dry(now);
+    }
+
+    /// Something was started.
+    pub(super) fn wet(&mut self, now: Nanos) {
+        self.round.wet(now);
+    }
+
+    /// An attempt brought `bytes`.
+    pub(super) fn success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
+        self.answered();
+        if self.bounds.min == self.bounds.max {
+            return;
+        }
+        let tolerance = match self.mode {
+            Mode::Survey | Mode::Double { .. } => ROUGH,
+            Mode::Climb { .. } | Mode::Sink { .. } | Mode::Hold { .. } => FINE,
+        };
+        let work = as_f64(bytes.saturating_add(self.bounds.request_cost.get()).max(1));
+        match self.round.answer(began, work, tolerance, now) {
+            None => {}
+            Some(Verdict::Void) => self.void(now),
+            Some(Verdict::Goodput(goodput)) => self.conclude(goodput, now),
+        }
+    }
+
+    /// The source answered, though not with bytes: it is alive.
+    pub(super) fn answered(&mut self) {
+        self.faults_in_a_row = 0;
+        self.pauses = 0;
+    }
+
+    /// The source refused an attempt and may have said for how long.
+    pub(super) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
+        self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
+        self.congested(began, now);
+        if let Some(wait) = retry_after {
+            self.pause_until(now.saturating_add(wait));
+        }
+    }
+
+    /// An attempt was refused or timed out.
+    pub(super) fn congested(&mut self, began: Nanos, now: Nanos) {
+        self.fault(began, now);
+        if self.cut_at.is_some_and(|cut| began < cut) {
+            return;
+        }
+        self.ceiling.get_or_insert(self.limit);
+        self.cut_at = Some(now);
+        let cut = (self.limit * CUT_TENTHS / 10).max(self.bounds.min);
+        self.enter(Mode::Survey, cut, now);
+    }
+
+    /// An attempt failed in passing.
+    pub(super) fn fault(&mut self, began: Nanos, now: Nanos) {
+        self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
+        let silent = self.faults_in_a_row >= self.limit.max(SILENT);
+        if silent && began >= self.paused_until {
+            let pause = PAUSE_FIRST.get() << self.pauses.min(6);
+            self.pauses = self.pauses.saturating_add(1);
+            self.pause_until(now.saturating_add(Nanos::new(pause).min(PAUSE_LONGEST)));
+        }
+    }
+
+    fn pause_until(&mut self, until: Nanos) {
+        self.paused_until = self.paused_until.max(until);
+        self.round = Round::new(self.paused_until, self.limit);
+    }
+
+    /// The queue ran dry: nothing was learnt. A trial from above goes back to where it came from.
+    fn void(&mut self, now: Nanos) {
+        match self.mode {
+            Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
+            Mode::Double { from } => self.enter(Mode::Survey, from, now),
+            Mode::Climb { from, hold } | Mode::Sink { from, hold } => self.hold(from, hold, false, now),
+        }
+    }
+
+    fn conclude(&mut self, goodput: f64, now: Nanos) {
+        match self.mode {
+            Mode::Double { from } if goodput < self.plateau * GROWS => self.sink(from, HOLD_FIRST, now),
+            Mode::Double { .. } if goodput < self.plateau * CLEARLY => {
+                self.plateau = goodput;
+                self.climb(self.limit, HOLD_FIRST, now);
+            }
+            Mode::Survey | Mode::Double { .. } => {
+                self.plateau = goodput;
+                self.rise(now);
+            }
+            Mode::Climb { .. } if goodput >= self.plateau * GROWS => {
+                self.plateau = goodput;
+                self.climb(self.limit, HOLD_FIRST, now);
+            }
+            Mode::Climb { from, hold } => self.hold(from, hold, true, now),
+            Mode::Sink { .. } if goodput >= self.plateau * KEEPS => {
+                self.plateau = self.plateau.max(goodput);
+                self.sink(self.limit, HOLD_FIRST, now);
+            }
+            Mode::Sink { from, hold } => self.hold(from, hold, false, now),
+            Mode::Hold { rounds, hold, look_down, low } => {
+                let fell = goodput < self.plateau * FELL;
+                if fell && low {
+                    self.plateau = goodput;
+                    self.rise(now);
+                } else if fell || rounds > 0 {
+                    if !fell {
+                        self.plateau = 0.9 * self.plateau + 0.1 * goodput;
+                    }
+                    self.round = self.round.again(now);
+                    self.mode = Mode::Hold { rounds: rounds.saturating_sub(1), hold, look_down, low: fell };
+                } else if look_down {
+                    self.sink(self.limit, hold, now);
+                } else {
+                    self.climb(self.limit, hold, now);
+                }
+            }
+        }
+    }
+
+    /// Doubles, or climbs where a doubling would come near the limit that was refused.
+    fn rise(&mut self, now: Nanos) {
+        let from = self.limit;
+        let doubled = from.saturating_mul(2);
+        let safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10);
+        if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
+            self.ceiling = None;
+        }
+        if safe && doubled <= self.bounds.max {
+            self.enter(Mode::Double { from }, doubled, now);
+        } else {
+            self.climb(from, HOLD_FIRST, now);
+        }
+    }
+
+    fn climb(&mut self, from: u32, hold: u32, now: Nanos) {
+        if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
+            self.ceiling = None;
+        }
+        let above = (from + step(from)).min(self.bounds.max);
+        if above == from {
+            self.hold(from, hold, true, now);
+        } else {
+            self.enter(Mode::Climb { from, hold }, above, now);
+        }
+    }
+
+    fn sink(&mut self, from: u32, hold: u32, now: Nanos) {
+        let below = (from - step(from).min(from)).max(self.bounds.min);
+        if below == from {
+            self.hold(from, hold, false, now);
+        } else {
+            self.enter(Mode::Sink { from, hold }, below, now);
+        }
+    }
+
+    /// Back to `limit` for `hold` rounds; the next look that fails waits twice as long.
+    fn hold(&mut self, limit: u32, hold: u32, look_down: bool, now: Nanos) {
+        let next = (hold * 2).min(HOLD_LONGEST);
+        self.enter(Mode::Hold { rounds: hold, hold: next, look_down, low: false }, limit, now);
+    }
+
+    fn enter(&mut self, mode: Mode, limit: u32, now: Nanos) {
+        self.mode = mode;
+        self.limit = limit;
+        self.round = Round::new(now.max(self.paused_until), limit);
+    }
+}
+
+/// An eighth, at least one.
+const fn step(limit: u32) -> u32 {
+    if limit < 16 { 1 } else { limit / 8 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "work is compared within 1 %: 53 bits are plenty")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter() -> Limiter {
+        Limiter::new(LimitConfig::default())
+    }
+
+    #[test]
+    fn bounds_out_of_order_are_put_in_order() {
+        let limiter = Limiter::new(LimitConfig { start: 0, min: 0, max: 0, ..LimitConfig::default() });
+        assert_eq!(limiter.limit(), 1);
+        let limiter = Limiter::new(LimitConfig { start: 99, min: 8, max: 4, ..LimitConfig::default() });
+        assert_eq!(limiter.limit(), 8);
+    }
+
+    #[test]
+    fn refusals_of_one_round_trip_cut_the_limit_once() {
+        let mut limiter = limiter();
+        for _ in 0..16 {
+            limiter.refused(Nanos::new(0), None, Nanos::from_millis(20));
+        }
+        assert_eq!(limiter.limit(), 11);
+        limiter.refused(Nanos::from_millis(21), None, Nanos::from_millis(40));
+        assert_eq!(limiter.limit(), 7);
+    }
+
+    #[test]
+    fn a_source_that_only_refuses_is_asked_ever_more_rarely_but_never_given_up() {
+        let mut limiter = limiter();
+        let mut now = Nanos::ZERO;
+        let mut pauses = Vec::new();
+        for _ in 0..200 {
+            let began = now.max(limiter.paused_until());
+            now = began + Nanos::from_millis(20);
+            limiter.refused(began, None, now);
+            assert!(limiter.limit() >= 1);
+            pauses.push(limiter.paused_until().saturating_sub(now));
+        }
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses[199], PAUSE_LONGEST);
+    }
+
+    #[test]
+    fn a_fixed_limit_stays_whatever_happens() {
+        let mut limiter = Limiter::new(LimitConfig { start: 4, min: 4, max: 4, ..LimitConfig::default() });
+        limiter.refused(Nanos::ZERO, None, Nanos::new(5));
+        for now in 10..10_000 {
+            limiter.success(Nanos::new(now), 100, Nanos::new(now + 1));
+        }
+        assert_eq!(limiter.limit(), 4);
+    }
+
+    #[test]
+    fn what_the_source_asks_for_is_kept_to() {
+        let mut limiter = limiter();
+        limiter.refused(Nanos::ZERO, Some(Nanos::from_secs(7)), Nanos::from_secs(1));
+        assert_eq!(limiter.paused_until(), Nanos::from_secs(8));
+        assert!(limiter.is_throttled(Nanos::from_secs(7)));
+        assert!(!limiter.is_throttled(Nanos::from_secs(8)));
+    }
+}

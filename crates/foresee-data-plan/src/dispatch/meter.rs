@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rate at which bytes were delivered of late, for people to read.
+//!
+//! Apart from `round`, which feeds decisions and leaves idle time out; this counts it, as a user would.
+
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
+
+/// Shortest stretch over which a rate is taken.
+const STRETCH: Nanos = Nanos::from_millis(250);
+
+/// A delivery rate: stretches of a quarter of a second or longer, the newest weighing a third.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Meter {
+    since: Option<Nanos>,
+    bytes: u64,
+    rate: Option<u64>,
+}
+
+impl Meter {
+    /// Adds a delivery.
+    pub(super) fn add(&mut self, bytes: Bytes, now: Nanos) {
+        let since = *self.since.get_or_insert(now);
+        self.bytes = self.bytes.saturating_add(bytes.get());
+        let took = now.saturating_sub(since);
+        if took < STRETCH {
+            return;
+        }
+        let fresh = u128::from(self.bytes) * 1_000_000_000 / u128::from(took.get());
+        let fresh = u64::try_from(fresh).unwrap_or(u64::MAX);
+        self.rate = Some(self.rate.map_or(fresh, |old| old - old / 3 + fresh / 3));
+        (self.since, self.bytes) = (Some(now), 0);
+    }
+
+    /// The rate as of the last finished stretch.
+    pub(super) fn rate(&self) -> Option<BytesPerSecond> {
+        self.rate.map(BytesPerSecond::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_delivery_is_read_as_its_rate_after_a_quarter_of_a_second() {
+        let mut meter = Meter::default();
+        meter.add(Bytes::ZERO, Nanos::ZERO);
+        assert_eq!(meter.rate(), None);
+        for tick in 1..=3000 {
+            meter.add(Bytes::new(1000), Nanos::from_millis(tick));
+        }
+        let rate = meter.rate().unwrap().get();
+        assert!((999_990..=1_000_010).contains(&rate), "{rate}");
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What goes into the fetch queue and what comes out of it.
+//!
+//! Apart from the queue itself, so that a driver reads one page to know the whole grammar. Refuses to say
+//! how bytes move: a span is a range of an object, and which key or file that object is, the driver knows.
+
+use foresee_units::{Bytes, Nanos};
+
+/// How much a request matters once there is not time for all; smaller is more urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// The consumer stands and waits for it, or is about to.
+    Stalling = 0,
+    /// It belongs to a batch that is being staged.
+    Staging = 1,
+    /// It fills a cache ahead of its use.
+    Fill = 2,
+    /// Validation and other loaders that share the source.
+    Other = 3,
+}
+
+impl Class {
+    /// All classes, the most urgent first.
+    pub const ALL: [Self; 4] = [Self::Stalling, Self::Staging, Self::Fill, Self::Other];
+}
+
+/// One range of one object, wanted by a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The caller's name for it, unique among requests that have not ended.
+    pub ticket: u64,
+    /// Which object; only equality counts.
+    pub object: u64,
+    /// First byte wanted.
+    pub start: u64,
+    /// How many bytes; 0 is legal and fetches nothing but an answer. `start + len` fits in 64 bits.
+    pub len: u64,
+    /// How much it matters.
+    pub class: Class,
+    /// When it is wanted, on the same clock as every `now`.
+    pub deadline: Nanos,
+}
+
+impl Request {
+    /// The byte after the last one wanted.
+    pub(super) const fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+}
+
+/// One attempt to read a span, never used twice by one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId(pub u64);
+
+/// Where one ticket's bytes lie inside a span. Parts may overlap if requests did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whose bytes.
+    pub ticket: u64,
+    /// Its first byte, counted from the span's first.
+    pub offset_in_span: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// What the driver is to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read one span, then report it with `handle_end`, once.
+    Start {
+        /// To be named in `handle_end` and `Cancel`.
+        attempt: AttemptId,
+        /// Which object.
+        object: u64,
+        /// First byte of the span.
+        start: u64,
+        /// Bytes of the span, gaps between parts included.
+        len: u64,
+        /// Who wants which of them, by position; at least one.
+        parts: Vec<Part>,
+        /// The how-manieth try this is, from 1; a hedge carries the number of the try that it doubles.
+        tries: u32,
+        /// Whether another attempt for the same span is still under way.
+        hedge: bool,
+    },
+    /// End an attempt early; its `handle_end` still has to come.
+    Cancel {
+        /// Which one.
+        attempt: AttemptId,
+    },
+    /// A ticket's end without its bytes.
+    Fail {
+        /// Whose end.
+        ticket: u64,
+        /// The last fault seen.
+        fault: Fault,
+        /// How often it was tried.
+        tries: u32,
+        /// Since `handle_request`.
+        elapsed: Nanos,
+    },
+}
+
+/// Why an attempt brought no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// The object does not exist.
+    Absent,
+    /// The object is another version than the index says.
+    Changed,
+    /// No permission.
+    Denied,
+    /// The bytes fail their checksum or their length.
+    Corrupt,
+    /// The source asked for less.
+    Throttled,
+    /// No answer in time.
+    Timeout,
+    /// The connection broke, or the source failed inside.
+    Broken,
+    /// Ended by somebody other than this queue.
+    Interrupted,
+    /// Anything else that asking again does not mend.
+    Fatal,
+}
+
+impl Fault {
+    /// Whether it is true of the whole object, whatever range of it was asked for.
+    pub(super) const fn concerns_object(self) -> bool {
+        matches!(self, Self::Absent | Self::Changed | Self::Denied)
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The whole span arrived.
+    Success,
+    /// Asking again does not help.
+    Permanent(Fault),
+    /// The source asked for less (HTTP 429, 503).
+    Throttled {
+        /// How long it wants to be left alone.
+        retry_after: Option<Nanos>,
+    },
+    /// Asking again may help.
+    Passing(Fault),
+    /// Ended by a `Cancel`, or by the driver itself, which counts as a passing fault.
+    Cancelled,
+}
+
+/// The end of one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Bytes moved, also by a failed attempt.
+    pub bytes: Bytes,
+    /// From its start until the source began.
+    pub queued: Nanos,
+    /// From then until the end.
+    pub service: Nanos,
+}
+
+/// What the end of an attempt settles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Tickets that have their bytes now, by position in the span. Empty for a failed attempt, a lost hedge
+    /// and an attempt that nobody wants any more.
+    pub won: Vec<u64>,
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a failed request is tried again.
+//!
+//! Apart from the queue, because politeness is a formula: pauses double from `first_pause` to
+//! `longest_pause`, and jitter, a hash of ticket and fault number, takes up to half of each, so that many
+//! requests that failed together do not come back together, and a replay comes back at the same instants.
+//!
+//! Refuses to hammer: a request without slack is tried again at once after its *first* fault only.
+
+use foresee_units::Nanos;
+
+use super::config::RetryConfig;
+
+/// The pause after the `fault`-th fault in a row, `fault` from 1.
+///
+/// A pause that would eat up the slack is shortened to it; the first is left out altogether if there is
+/// none. From the second fault on a pause is at least the one that the fault before it would have had,
+/// since a source that fails twice gains nothing from a third request in the same millisecond.
+pub(super) fn pause(config: &RetryConfig, ticket: u64, fault: u32, slack: Nanos) -> Nanos {
+    let polite = backoff(config, ticket, fault);
+    let floor = if fault <= 1 { Nanos::ZERO } else { backoff(config, ticket, fault - 1) };
+    polite.min(slack.max(floor))
+}
+
+/// `first_pause * 2^(fault - 1)`, at most `longest_pause`, less up to half.
+fn backoff(config: &RetryConfig, ticket: u64, fault: u32) -> Nanos {
+    let doublings = fault.saturating_sub(1).min(63);
+    let full = config.first_pause.get().saturating_mul(1 << doublings).min(config.longest_pause.get());
+    let jitter = mix(ticket ^ u64::from(fault).rotate_left(48)) >> 33;
+    let cut = (u128::from(full / 2) * u128::from(jitter)) >> 31;
+    Nanos::new(full.saturating_sub(u64::try_from(cut).unwrap_or(0)))
+}
+
+/// Finaliser of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: RetryConfig = RetryConfig {
+        max_tries: 10,
+        patience: Nanos::from_secs(180),
+        first_pause: Nanos::from_millis(100),
+        longest_pause: Nanos::from_secs(15),
+    };
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_jitter_takes_at_most_half() {
+        for ticket in 0..200 {
+            for fault in 1..=80 {
+                let full = 100_000_000u64.saturating_mul(1 << (fault - 1).min(40)).min(15_000_000_000);
+                let got = pause(&CONFIG, ticket, fault, Nanos::MAX).get();
+                assert!(got <= full && got >= full / 2, "ticket {ticket}, fault {fault}: {got} of {full}");
+            }
+        }
+    }
+
+    #[test]
+    fn jitter_is_the_same_each_time_and_differs_between_tickets() {
+        let first: Vec<Nanos> = (0..50).map(|ticket| pause(&CONFIG, ticket, 4, Nanos::MAX)).collect();
+        let again: Vec<Nanos> = (0..50).map(|ticket| pause(&CONFIG, ticket, 4, Nanos::MAX)).collect();
+        assert_eq!(first, again);
+        let mut distinct = first;
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert!(distinct.len() >= 49);
+    }
+
+    #[test]
+    fn without_slack_the_first_retry_is_at_once_and_later_ones_still_pause() {
+        assert_eq!(pause(&CONFIG, 7, 1, Nanos::ZERO), Nanos::ZERO);
+        assert!(pause(&CONFIG, 7, 2, Nanos::ZERO) >= Nanos::from_millis(50));
+        assert!(pause(&CONFIG, 7, 6, Nanos::ZERO) >= Nanos::from_millis(800));
+        assert_eq!(pause(&CONFIG, 7, 1, Nanos::new(5)), Nanos::new(5));
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One measurement of goodput at one concurrency.
+//!
+//! Apart from `limit`, which compares measurements: here is only how to take one that deserves comparison.
+//! Attempts begun before the round say nothing about it and are left out. The rate is taken block by block,
+//! and the round goes on until the blocks agree, so a noisy source is measured longer, not believed sooner.
+//!
+//! Refuses a round in which the queue ran dry: then it was the demand that was measured, not the source.
+
+use foresee_units::Nanos;
+
+/// Fewest blocks of a round.
+const MIN_BLOCKS: u32 = 4;
+/// After so many the mean is taken as it is.
+const MAX_BLOCKS: u32 = 32;
+/// Fewest answers of a block; else as many as are in flight, since answers may come in waves of that width.
+const MIN_BLOCK: u32 = 8;
+/// A round is void if the queue was dry for more than this share of it.
+const DRY_SHARE: f64 = 0.05;
+
+/// What a finished round says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Units of work per nanosecond.
+    Goodput(f64),
+    /// The source was not kept busy.
+    Void,
+}
+
+/// A measurement under way.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    since: Nanos,
+    answers_per_block: u32,
+    opened: Option<Nanos>,
+    work: f64,
+    block_opened: Nanos,
+    block_work: f64,
+    block_answers: u32,
+    blocks: u32,
+    mean: f64,
+    squares: f64,
+    dry_since: Option<Nanos>,
+    dry: Nanos,
+}
+
+impl Round {
+    /// Measures attempts begun at `since` or later, with `limit` of them in flight.
+    pub(super) fn new(since: Nanos, limit: u32) -> Self {
+        Self {
+            since,
+            answers_per_block: limit.max(MIN_BLOCK),
+            opened: None,
+            work: 0.0,
+            block_opened: since,
+            block_work: 0.0,
+            block_answers: 0,
+            blocks: 0,
+            mean: 0.0,
+            squares: 0.0,
+            dry_since: None,
+            dry: Nanos::ZERO,
+        }
+    }
+
+    /// The next round under unchanged conditions: nothing in flight has to be left out.
+    pub(super) fn again(&self, now: Nanos) -> Self {
+        Self { opened: Some(now), block_opened: now, ..Self::new(self.since, self.answers_per_block) }
+    }
+
+    /// There is room in flight and nothing to fill it with.
+    pub(super) fn dry(&mut self, now: Nanos) {
+        self.dry_since.get_or_insert(now);
+    }
+
+    /// Something was started.
+    pub(super) fn wet(&mut self, now: Nanos) {
+        if let Some(since) = self.dry_since.take() {
+            let from = since.max(self.opened.unwrap_or(now));
+            self.dry += now.saturating_sub(from);
+        }
+    }
+
+    /// Adds an answer; says when the round is over. `tolerance` is the standard error at which it may be.
+    pub(super) fn answer(&mut self, began: Nanos, work: f64, tolerance: f64, now: Nanos) -> Option<Verdict> {
+        if began < self.since {
+            return None;
+        }
+        let Some(opened) = self.opened else {
+            (self.opened, self.block_opened) = (Some(now), now);
+            return None;
+        };
+        self.block_work += work;
+        self.block_answers += 1;
+        if self.block_answers < self.answers_per_block || now <= self.block_opened {
+            return None;
+        }
+        self.close_block(now);
+        if self.blocks < MIN_BLOCKS || (self.blocks < MAX_BLOCKS && self.error() > tolerance) {
+            return None;
+        }
+        let took = span(opened, now);
+        let since = self.dry_since.map_or(now, |since| since.max(opened));
+        if span(since, now) + as_f64(self.dry.get()) > DRY_SHARE * took {
+            return Some(Verdict::Void);
+        }
+        Some(Verdict::Goodput(self.work / took))
+    }
+
+    fn close_block(&mut self, now: Nanos) {
+        let rate = self.block_work / span(self.block_opened, now);
+        self.work += self.block_work;
+        self.blocks += 1;
+        let delta = rate - self.mean;
+        self.mean += delta / f64::from(self.blocks);
+        self.squares += delta * (rate - self.mean);
+        (self.block_opened, self.block_work, self.block_answers) = (now, 0.0, 0);
+    }
+
+    /// Standard error of the mean over blocks, relative to it.
+    fn error(&self) -> f64 {
+        let blocks = f64::from(self.blocks);
+        (self.squares / (blocks - 1.0) / blocks).sqrt() / self.mean
+    }
+}
+
+fn span(from: Nanos, to: Nanos) -> f64 {
+    as_f64(to.saturating_sub(from).get())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio of times: 53 bits are plenty")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(round: &mut Round, gap: impl Fn(u64) -> u64, tolerance: f64) -> (u64, Verdict) {
+        let mut now = 0;
+        for answer in 0.. {
+            now += gap(answer);
+            let now = Nanos::new(now);
+            if let Some(verdict) = round.answer(now, 1.0, tolerance, now) {
+                return (answer, verdict);
+            }
+        }
+        unreachable!("a round ends after its last block at the latest")
+    }
+
+    #[test]
+    fn an_even_source_is_measured_in_four_blocks() {
+        let (answers, verdict) = run(&mut Round::new(Nanos::ZERO, 8), |_| 100, 0.01);
+        assert_eq!(answers, 32);
+        assert_eq!(verdict, Verdict::Goodput(0.01));
+    }
+
+    #[test]
+    fn a_noisy_source_is_measured_longer_but_not_for_ever() {
+        let noisy = |answer: u64| if (answer / 8).is_multiple_of(2) { 50 } else { 200 };
+        let (answers, _) = run(&mut Round::new(Nanos::ZERO, 8), noisy, 0.01);
+        assert_eq!(answers, 8 * u64::from(MAX_BLOCKS));
+    }
+
+    #[test]
+    fn what_began_before_the_round_is_left_out() {
+        let mut round = Round::new(Nanos::new(1000), 8);
+        for now in 1000..2000 {
+            assert_eq!(round.answer(Nanos::new(999), 1.0, 0.01, Nanos::new(now)), None);
+        }
+    }
+
+    #[test]
+    fn a_dry_queue_voids_the_round() {
+        let mut round = Round::new(Nanos::ZERO, 8);
+        assert_eq!(round.answer(Nanos::ZERO, 1.0, 0.01, Nanos::ZERO), None);
+        round.dry(Nanos::new(0));
+        round.wet(Nanos::new(500));
+        let (_, verdict) = run(&mut round, |_| 100, 0.01);
+        assert_eq!(verdict, Verdict::Void);
+    }
+}

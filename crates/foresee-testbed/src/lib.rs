@@ -1,2 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Throttled, counting HTTP and S3 origin for demo, tests and benchmarks.
+//! A throttled, counting HTTP and S3 origin for demo, tests and benchmarks.
+//!
+//! One process stands between a loader and its data, so that two loaders meet the same slow place and what they
+//! took from it is counted by neither of them. It serves a folder, or stands in front of a real S3 server.
+//!
+//! It is a testbed: **signatures are accepted unchecked** when it serves a folder, one process holds every
+//! limit, and nothing here is part of the wheel. Refuses to write: `PUT`, `POST` and `DELETE` reach a server only
+//! through the proxy.
+//!
+//! ```text
+//! accept -> admit (requests/s, latency) -> fault? -> folder | forward -> body (bytes/s, counted) -> client
+//!           pace                           faults    folder   forward    body
+//! ```
+
+mod body;
+mod control;
+mod counters;
+mod faults;
+mod folder;
+mod forward;
+mod listing;
+mod options;
+mod pace;
+mod server;
+mod stamp;
+
+pub use faults::{Fault, FaultRule};
+pub use options::{Limits, Mode, Options, UsageError};
+pub use server::Testbed;

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A body on its way to the client: paid for, counted, and broken where a fault says so.
+//!
+//! Every answer leaves through here, whether its bytes come from memory, from a file or from the server behind
+//! the proxy, so limits, counts and faults cannot differ between them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::task::JoinHandle;
+use tokio::time::Sleep;
+
+use crate::counters::Flight;
+use crate::faults::Fault;
+use crate::server::Origin;
+
+/// The most that is paid for in one go: 3 ms at 20 MB/s, so that connections share a limit in small pieces.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+
+/// Where a body's bytes come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Memory(Bytes),
+    File(FileRange),
+    Upstream(Incoming),
+}
+
+/// A stretch of a file, read piece by piece on the threads for blocking work.
+#[derive(Debug)]
+pub(crate) struct FileRange {
+    file: Arc<File>,
+    at: u64,
+    end: u64,
+    reading: Option<JoinHandle<io::Result<Bytes>>>,
+}
+
+/// Why a body ends early; the client sees its connection close.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("cannot read the file")]
+    File(#[from] io::Error),
+    #[error("the server behind the proxy broke off")]
+    Upstream(#[from] hyper::Error),
+    #[error("cut short by a fault")]
+    Fault,
+}
+
+/// A body that is being sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    source: Source,
+    /// All of the body's bytes, where that is known.
+    length: Option<u64>,
+    sent: u64,
+    fault: Option<Fault>,
+    /// Taken from the source, not paid for.
+    unpaid: Bytes,
+    /// To be sent as soon as `pause` is over.
+    paid: Bytes,
+    pause: Option<Pin<Box<Sleep>>>,
+    toll: Option<Toll>,
+}
+
+/// Who limits and counts a body.
+#[derive(Debug)]
+pub(crate) struct Toll {
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) of_object: bool,
+    /// Held until the body has been sent or given up.
+    pub(crate) _flight: Flight,
+}
+
+impl Outgoing {
+    /// `fault`: [`Fault::Stall`] and [`Fault::ShortBody`] happen at half of the body; others are not a body's.
+    /// Without `toll` the body is free and not counted.
+    pub(crate) fn new(source: Source, length: Option<u64>, fault: Option<Fault>, toll: Option<Toll>) -> Self {
+        let (unpaid, paid) = (Bytes::new(), Bytes::new());
+        Self { source, length, sent: 0, fault, unpaid, paid, pause: None, toll }
+    }
+
+    /// Where the fault happens, in bytes sent.
+    fn fault_at(&self) -> Option<u64> {
+        self.fault.map(|_| self.length.unwrap_or(0) / 2)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.pause = Some(Box::pin(tokio::time::sleep(time)));
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(cx));
+                this.pause = None;
+            }
+            if !this.paid.is_empty() {
+                let piece = std::mem::take(&mut this.paid);
+                this.sent += piece.len() as u64;
+                if let Some(toll) = &this.toll {
+                    toll.origin.counters.sent(piece.len() as u64, toll.of_object);
+                }
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            if this.fault_at().is_some_and(|at| this.sent >= at) {
+                match this.fault {
+                    Some(Fault::Stall { ms: Some(ms) }) => {
+                        this.fault = None;
+                        this.pause(Duration::from_millis(ms));
+                        continue;
+                    }
+                    // Nothing will wake this body again; the connection ends when the client gives up.
+                    Some(Fault::Stall { ms: None }) => return Poll::Pending,
+                    _ => return Poll::Ready(Some(Err(Broken::Fault))),
+                }
+            }
+            if this.unpaid.is_empty() {
+                match ready!(this.source.poll_next(cx)) {
+                    None => return Poll::Ready(None),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                    Some(Ok(bytes)) => this.unpaid = bytes,
+                }
+            }
+            let until_fault = this.fault_at().map_or(u64::MAX, |at| at - this.sent);
+            let piece =
+                PIECE_BYTES.min(this.unpaid.len()).min(usize::try_from(until_fault).unwrap_or(usize::MAX));
+            this.paid = this.unpaid.split_to(piece);
+            if let Some(wait) = this.toll.as_ref().and_then(|toll| toll.origin.pay_for_bytes(piece as u64)) {
+                this.pause(wait);
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.length == Some(self.sent)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length.map_or_else(SizeHint::default, |length| SizeHint::with_exact(length - self.sent))
+    }
+}
+
+impl Source {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+        match self {
+            Self::Memory(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Memory(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
+            Self::File(range) => range.poll_next(cx).map(|next| next.map(|read| read.map_err(Broken::from))),
+            Self::Upstream(body) => loop {
+                match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                    None => return Poll::Ready(None),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                    Some(Ok(frame)) => {
+                        // Trailers are not forwarded: S3 has none in answers.
+                        if let Ok(bytes) = frame.into_data()
+                            && !bytes.is_empty()
+                        {
+                            return Poll::Ready(Some(Ok(bytes)));
+                        }
+                    }
+                }
+            },
+        }
+    }
+}
+
+impl FileRange {
+    /// The bytes from `at` up to `end` of `file`.
+    pub(crate) fn new(file: File, at: u64, end: u64) -> Self {
+        Self { file: Arc::new(file), at, end, reading: None }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        if self.reading.is_none() {
+            let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            let (file, at, length) = (Arc::clone(&self.file), self.at, left.min(PIECE_BYTES));
+            self.reading = Some(tokio::task::spawn_blocking(move || read_at(&file, at, length)));
+        }
+        let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
+        let read =
+            ready!(Pin::new(reading).poll(cx)).unwrap_or_else(|stopped| Err(io::Error::other(stopped)));
+        self.reading = None;
+        if let Ok(bytes) = &read {
+            self.at += bytes.len() as u64;
+        }
+        Poll::Ready(Some(read))
+    }
+}
+
+/// Exactly `length` bytes from `at`; a file that has become shorter is an error.
+pub(crate) fn read_at(file: &File, at: u64, length: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, at)?;
+    Ok(bytes.into())
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ListObjectsV2` over a folder tree: keys in byte order, in pages.
+//!
+//! Folders are walked as far as a page needs and no further. A folder's sorted names are kept while its
+//! modification time says that they hold, because a flat folder of a million files is listed in a thousand pages.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs::{self, Metadata};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
+use crate::folder::{describe, tag};
+use crate::stamp::Stamp;
+
+/// S3's longest page.
+const PAGE_KEYS_MAX: usize = 1_000;
+
+/// A folder that changed this recently may change again within one tick of its clock; it is not kept.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// What a key keeps of its signs under `encoding-type=url`.
+const KEY_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'~');
+
+/// What a listing asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Query {
+    prefix: Vec<u8>,
+    delimited: bool,
+    after: After,
+    max_keys: usize,
+    url_encoded: bool,
+}
+
+/// Where a page begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct After {
+    /// Keys up to and including this one are done.
+    key: Vec<u8>,
+    /// `key` is a common prefix, and all keys that begin so are done.
+    with_all_below: bool,
+}
+
+/// One page of a listing.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    found: Vec<Found>,
+    is_truncated: bool,
+}
+
+#[derive(Debug)]
+enum Found {
+    Object(Vec<u8>, Metadata),
+    Prefix(Vec<u8>),
+}
+
+/// The sorted names of folders, as long as they hold.
+#[derive(Debug, Default)]
+pub(crate) struct Listings {
+    kept: Mutex<BTreeMap<PathBuf, (SystemTime, Names)>>,
+}
+
+/// Names in the order of their keys; those of folders end in `/`.
+type Names = Arc<[Vec<u8>]>;
+
+impl Query {
+    /// Reads a query string; what is not offered is named.
+    pub(crate) fn parse(query: &str) -> Result<Self, String> {
+        let mut parsed = Self { max_keys: PAGE_KEYS_MAX, ..Self::default() };
+        let mut version = None;
+        let mut start_after = Vec::new();
+        for (name, value) in query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))) {
+            let value: Vec<u8> = percent_decode(value.replace('+', " ").as_bytes()).collect();
+            match name {
+                "list-type" => version = Some(value),
+                "prefix" => parsed.prefix = value,
+                "delimiter" if value.is_empty() => {}
+                "delimiter" if value == b"/" => parsed.delimited = true,
+                "delimiter" => return Err("the only delimiter of this testbed is /".to_owned()),
+                "start-after" => start_after = value,
+                "continuation-token" => parsed.after = After::from_token(&value)?,
+                "max-keys" => {
+                    let wanted: usize = String::from_utf8_lossy(&value)
+                        .parse()
+                        .map_err(|_| "max-keys is a number, 0 or more".to_owned())?;
+                    parsed.max_keys = wanted.min(PAGE_KEYS_MAX);
+                }
+                "encoding-type" => parsed.url_encoded = value == b"url",
+                _ => {}
+            }
+        }
+        if version.as_deref() != Some(b"2") {
+            return Err("a bucket is listed with list-type=2 (ListObjectsV2)".to_owned());
+        }
+        if parsed.after == After::default() {
+            parsed.after.key = start_after;
+        }
+        Ok(parsed)
+    }
+}
+
+impl After {
+    fn from_token(token: &[u8]) -> Result<Self, String> {
+        let token: Vec<u8> = percent_decode(token).collect();
+        match token.split_first() {
+            Some((b'k', key)) => Ok(Self { key: key.to_vec(), with_all_below: false }),
+            Some((b'p', key)) => Ok(Self { key: key.to_vec(), with_all_below: true }),
+            _ => Err("continuation-token was not given out by this testbed".to_owned()),
+        }
+    }
+
+    /// Whether the object `key` belongs to an earlier page.
+    fn is_past(&self, key: &[u8]) -> bool {
+        key <= &self.key[..] || self.with_all_below && key.starts_with(&self.key)
+    }
+
+    /// Whether every object whose key begins with `folder` (which ends in `/`) does.
+    fn is_past_all(&self, folder: &[u8]) -> bool {
+        if self.with_all_below && folder.starts_with(&self.key) {
+            return true;
+        }
+        folder < &self.key[..] && !self.key.starts_with(folder)
+    }
+}
+
+impl Listings {
+    /// The page of `bucket` that `query` asks for.
+    pub(crate) fn list(&self, bucket: &Path, query: &Query) -> io::Result<Page> {
+        let mut page = Page::default();
+        if query.max_keys == 0 {
+            return Ok(page);
+        }
+        let _ = self.walk(bucket, &mut Vec::new(), query, &mut |found| {
+            if page.found.len() == query.max_keys {
+                page.is_truncated = true;
+                return ControlFlow::Break(());
+            }
+            page.found.push(found);
+            ControlFlow::Continue(())
+        })?;
+        Ok(page)
+    }
+
+    /// Visits what lies below `folder`, whose key is `key`, in order of keys.
+    fn walk(
+        &self,
+        folder: &Path,
+        key: &mut Vec<u8>,
+        query: &Query,
+        visit: &mut dyn FnMut(Found) -> ControlFlow<()>,
+    ) -> io::Result<ControlFlow<()>> {
+        let names = self.names(folder)?;
+        let begin = key.len();
+        for name in names.iter() {
+            key.truncate(begin);
+            key.extend_from_slice(name);
+            let path = folder.join(std::ffi::OsStr::from_bytes(name.strip_suffix(b"/").unwrap_or(name)));
+            let step = if name.ends_with(b"/") {
+                let on_the_way = key.starts_with(&query.prefix) || query.prefix.starts_with(key);
+                if !on_the_way || query.after.is_past_all(key) {
+                    continue;
+                }
+                if query.delimited && key.starts_with(&query.prefix) && key.len() > query.prefix.len() {
+                    if !self.has_objects(&path, key, query)? {
+                        continue;
+                    }
+                    visit(Found::Prefix(key.clone()))
+                } else {
+                    self.walk(&path, key, query, visit)?
+                }
+            } else {
+                if !key.starts_with(&query.prefix) || query.after.is_past(key) {
+                    continue;
+                }
+                match describe(&path) {
+                    Some(meta) => visit(Found::Object(key.clone(), meta)),
+                    None => continue,
+                }
+            };
+            if step.is_break() {
+                return Ok(step);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether a page has anything to show below `folder`.
+    fn has_objects(&self, folder: &Path, key: &[u8], query: &Query) -> io::Result<bool> {
+        let flat = Query { prefix: key.to_vec(), after: query.after.clone(), ..Query::default() };
+        let walk = self.walk(folder, &mut key.to_vec(), &flat, &mut |_| ControlFlow::Break(()))?;
+        Ok(walk.is_break())
+    }
+
+    /// The names in `folder`; none if it has vanished.
+    fn names(&self, folder: &Path) -> io::Result<Names> {
+        let changed = match fs::metadata(folder).and_then(|meta| meta.modified()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Names::default()),
+            changed => changed?,
+        };
+        if let Some((when, names)) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(folder)
+            && *when == changed
+        {
+            return Ok(Arc::clone(names));
+        }
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            let is_folder = kind.is_dir() || kind.is_symlink() && entry.path().is_dir();
+            let mut name = entry.file_name().into_vec();
+            if is_folder {
+                name.push(b'/');
+            }
+            names.push(name);
+        }
+        names.sort_unstable();
+        let names: Names = names.into();
+        if changed.elapsed().is_ok_and(|age| age > SETTLED) {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.insert(folder.to_path_buf(), (changed, Arc::clone(&names)));
+        }
+        Ok(names)
+    }
+}
+
+impl Page {
+    /// The page as S3 writes it.
+    pub(crate) fn to_xml(&self, bucket: &str, query: &Query) -> String {
+        let text = |key: &[u8]| {
+            if query.url_encoded {
+                percent_encode(key, KEY_SET).to_string()
+            } else {
+                escape(&String::from_utf8_lossy(key))
+            }
+        };
+        let mut xml = String::from(
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+             <ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">",
+        );
+        let mut element = |name: &str, value: &str| {
+            let _ = write!(xml, "<{name}>{value}</{name}>");
+        };
+        element("Name", &escape(bucket));
+        element("Prefix", &text(&query.prefix));
+        if query.delimited {
+            element("Delimiter", "/");
+        }
+        if query.url_encoded {
+            element("EncodingType", "url");
+        }
+        element("MaxKeys", &query.max_keys.to_string());
+        element("KeyCount", &self.found.len().to_string());
+        element("IsTruncated", if self.is_truncated { "true" } else { "false" });
+        if let Some(last) = self.found.last().filter(|_| self.is_truncated) {
+            element("NextContinuationToken", &last.token());
+        }
+        for found in &self.found {
+            let _ = match found {
+                Found::Object(key, meta) => write!(
+                    xml,
+                    "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size>\
+                     <StorageClass>STANDARD</StorageClass></Contents>",
+                    text(key),
+                    Stamp::from_unix(meta.mtime()).s3(),
+                    escape(&tag(meta)),
+                    meta.len(),
+                ),
+                Found::Prefix(key) => {
+                    write!(xml, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", text(key))
+                }
+            };
+        }
+        xml.push_str("</ListBucketResult>");
+        xml
+    }
+}
+
+impl Found {
+    /// Names the place behind this one; letters and digits, so that no client garbles it.
+    fn token(&self) -> String {
+        let (kind, key) = match self {
+            Self::Object(key, _) => ('k', key),
+            Self::Prefix(key) => ('p', key),
+        };
+        format!("{kind}{}", percent_encode(key, NON_ALPHANUMERIC))
+    }
+}
+
+/// `text` inside of an XML element.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for sign in text.chars() {
+        match sign {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            // Not allowed in XML 1.0, not even as references; S3 has url encoding for them.
+            '\u{0}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' => escaped.push('\u{fffd}'),
+            sign => escaped.push(sign),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(keys: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for key in keys {
+            let path = root.path().join(key);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
+            fs::write(path, key).expect("a file");
+        }
+        root
+    }
+
+    /// All pages of a listing, and how many they were.
+    fn pages(root: &Path, query: &str) -> (Vec<String>, usize) {
+        let listings = Listings::default();
+        let (mut seen, mut token, mut count) = (Vec::new(), String::new(), 0);
+        loop {
+            let more = if token.is_empty() { String::new() } else { format!("&continuation-token={token}") };
+            let query = Query::parse(&format!("list-type=2&{query}{more}")).expect("a valid query");
+            let page = listings.list(root, &query).expect("a listing");
+            count += 1;
+            seen.extend(page.found.iter().map(|found| match found {
+                Found::Object(key, _) | Found::Prefix(key) => String::from_utf8_lossy(key).into_owned(),
+            }));
+            if !page.is_truncated {
+                return (seen, count);
+            }
+            token = percent_encode(page.found.last().expect("a key").token().as_bytes(), NON_ALPHANUMERIC)
+                .to_string();
+        }
+    }
+
+    const KEYS: [&str; 7] = ["a-b", "a/1", "a/2", "a/c/3", "a0", "b d/ü&", "z"];
+
+    #[test]
+    fn keys_come_in_byte_order_whatever_the_page_size() {
+        let root = tree(&KEYS);
+        for size in 1..=8 {
+            let (seen, _) = pages(root.path(), &format!("max-keys={size}"));
+            assert_eq!(seen, KEYS, "pages of {size}");
+        }
+    }
+
+    #[test]
+    fn a_delimiter_folds_folders_and_the_next_page_does_not_repeat_them() {
+        let root = tree(&KEYS);
+        for size in 1..=5 {
+            let (seen, _) = pages(root.path(), &format!("delimiter=/&max-keys={size}"));
+            assert_eq!(seen, ["a-b", "a/", "a0", "b d/", "z"], "pages of {size}");
+        }
+        assert_eq!(pages(root.path(), "delimiter=/&prefix=a/").0, ["a/1", "a/2", "a/c/"]);
+        assert_eq!(pages(root.path(), "delimiter=/&prefix=a").0, ["a-b", "a/", "a0"]);
+    }
+
+    #[test]
+    fn start_after_begins_behind_a_key_that_need_not_exist() {
+        let root = tree(&KEYS);
+        assert_eq!(pages(root.path(), "start-after=a/1x").0, ["a/2", "a/c/3", "a0", "b d/ü&", "z"]);
+        assert_eq!(pages(root.path(), "prefix=a/&start-after=a/2").0, ["a/c/3"]);
+        assert_eq!(pages(root.path(), "delimiter=/&start-after=a/2").0, ["a/", "a0", "b d/", "z"]);
+        assert_eq!(pages(root.path(), "delimiter=/&start-after=a/z").0, ["a0", "b d/", "z"]);
+    }
+
+    #[test]
+    fn an_empty_folder_is_no_prefix() {
+        let root = tree(&["a/1"]);
+        fs::create_dir_all(root.path().join("empty/deeper")).expect("folders");
+        assert_eq!(pages(root.path(), "delimiter=/").0, ["a/"]);
+    }
+
+    #[test]
+    fn a_file_added_later_is_seen() {
+        let root = tree(&["a"]);
+        let listings = Listings::default();
+        let query = Query::parse("list-type=2").expect("a valid query");
+        assert_eq!(listings.list(root.path(), &query).expect("a listing").found.len(), 1);
+        fs::write(root.path().join("b"), "").expect("a file");
+        assert_eq!(listings.list(root.path(), &query).expect("a listing").found.len(), 2);
+    }
+
+    #[test]
+    fn a_page_is_written_as_s3_writes_it() {
+        let root = tree(&["b d/ü&"]);
+        let query = Query::parse("list-type=2&prefix=b+d%2F&encoding-type=url").expect("a valid query");
+        let xml = Listings::default().list(root.path(), &query).expect("a listing").to_xml("data", &query);
+        for part in
+            ["<Name>data</Name>", "<Prefix>b%20d/</Prefix>", "<Key>b%20d/%C3%BC%26</Key>", "<Size>7</Size>"]
+        {
+            assert!(xml.contains(part), "{part} in {xml}");
+        }
+        let plain = Query::parse("list-type=2").expect("a valid query");
+        let xml = Listings::default().list(root.path(), &plain).expect("a listing").to_xml("data", &plain);
+        assert!(xml.contains("<Key>b d/ü&amp;</Key>"), "{xml}");
+    }
+
+    #[test]
+    fn what_is_not_offered_is_named() {
+        for (query, part) in [
+            ("", "list-type=2"),
+            ("list-type=2&delimiter=-", "delimiter"),
+            ("list-type=2&max-keys=-1", "max-keys"),
+            ("list-type=2&continuation-token=x", "continuation-token"),
+        ] {
+            assert!(Query::parse(query).expect_err(query).contains(part), "{query}");
+        }
+    }
+}

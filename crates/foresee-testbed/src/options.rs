@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line, checked.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::faults::FaultRule;
+
+/// What the command prints for `--help`.
+pub(crate) const USAGE: &str = "\
+usage: foresee-testbed serve DIR [options]           the folders in DIR as buckets, over HTTP and S3
+       foresee-testbed proxy http://HOST:PORT [options]  in front of an HTTP or S3 server, forwarding unchanged
+
+  --listen HOST:PORT    default 127.0.0.1:0 (any free port)
+  --bytes-per-s N       limit on the bodies of all answers together; 0 (default): none
+  --requests-per-s N    limit on all requests together; 0 (default): none
+  --latency-ms N        every request waits so long first; default 0
+  --burst-ms N          unused time that a limit lets catch up later; default 10
+  --faults JSON         a list of rules, see POST /-/faults
+
+Prints one line of JSON with its port when it is ready. Ends when its standard input closes or on SIGTERM.
+  GET  /-/counters      requests, bytes, connections, time throttled
+  POST /-/reset         counters to 0
+  GET, POST /-/limits   {\"bytes_per_s\": N, \"requests_per_s\": N, \"latency_ms\": N}
+  GET, POST /-/faults   [{\"kind\": \"status\" (+ \"status\", \"retry_after_s\") | \"stall\" (+ \"ms\") | \"short_body\" | \"reset\",
+                          \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
+A testbed: signatures are not checked in serve mode, and only GET and HEAD are served there.
+";
+
+/// A complete, checked configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Where the bytes come from.
+    pub mode: Mode,
+    /// Address to listen on; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Rates and latency at the start.
+    pub limits: Limits,
+    /// Unused time that a limit lets catch up later.
+    pub burst: Duration,
+    /// Faults at the start.
+    pub faults: Vec<FaultRule>,
+}
+
+/// Where the bytes come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Each folder in this one is a bucket.
+    Serve(PathBuf),
+    /// The server at this `host:port`.
+    Proxy(String),
+}
+
+/// How slow the place is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Bodies of answers, all together, bytes per second; 0: no limit.
+    pub bytes_per_s: u64,
+    /// Requests, all together, per second; 0: no limit.
+    pub requests_per_s: u64,
+    /// Every request waits so long before anything else, milliseconds.
+    pub latency_ms: f64,
+}
+
+/// A command line that cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// `--help`.
+    #[error("{USAGE}")]
+    Help,
+    /// No mode, or one that does not exist.
+    #[error("the first argument is `serve DIR` or `proxy URL` (got {got:?}); see --help")]
+    Mode {
+        /// What stood there.
+        got: String,
+    },
+    /// An argument that no option takes.
+    #[error("unknown argument {argument:?}; see --help")]
+    Unknown {
+        /// The argument.
+        argument: String,
+    },
+    /// An option at the end of the line.
+    #[error("{option} needs a value; see --help")]
+    NoValue {
+        /// The option.
+        option: String,
+    },
+    /// A value that does not parse or is out of range.
+    #[error("{option} cannot be {value:?}: {reason}; see --help")]
+    Value {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Options {
+    /// Reads the arguments that follow the program's name.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
+        let mut arguments = arguments.into_iter();
+        let mode = parse_mode(&mut arguments)?;
+        let mut options = Self {
+            mode,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            limits: Limits::default(),
+            burst: Duration::from_millis(10),
+            faults: Vec::new(),
+        };
+        while let Some(option) = arguments.next() {
+            if option == "--help" {
+                return Err(UsageError::Help);
+            }
+            let Some(set) = setter(&option) else { return Err(UsageError::Unknown { argument: option }) };
+            let value = arguments.next().ok_or_else(|| UsageError::NoValue { option: option.clone() })?;
+            set(&mut options, &value).map_err(|reason| UsageError::Value { option, value, reason })?;
+        }
+        Ok(options)
+    }
+}
+
+type Setter = fn(&mut Options, &str) -> Result<(), String>;
+
+fn setter(option: &str) -> Option<Setter> {
+    Some(match option {
+        "--listen" => |options, value| parse(value).map(|listen| options.listen = listen),
+        "--bytes-per-s" => |options, value| parse(value).map(|rate| options.limits.bytes_per_s = rate),
+        "--requests-per-s" => |options, value| parse(value).map(|rate| options.limits.requests_per_s = rate),
+        "--latency-ms" => |options, value| {
+            options.limits.latency_ms = parse(value)?;
+            options.limits.check()
+        },
+        "--burst-ms" => |options, value| parse(value).map(|ms| options.burst = Duration::from_millis(ms)),
+        "--faults" => |options, value| {
+            options.faults = parse_faults(value.as_bytes())?;
+            Ok(())
+        },
+        _ => return None,
+    })
+}
+
+impl Limits {
+    /// Why these limits cannot be kept, if so.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        // A day is more than any store ever took, and keeps the arithmetic far from its borders.
+        if (0.0..=86_400_000.0).contains(&self.latency_ms) {
+            Ok(())
+        } else {
+            Err(format!("latency_ms is 0 to 86400000 (got {})", self.latency_ms))
+        }
+    }
+}
+
+/// A list of rules, each of which can be followed.
+pub(crate) fn parse_faults(json: &[u8]) -> Result<Vec<FaultRule>, String> {
+    let rules: Vec<FaultRule> = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    rules.iter().try_for_each(FaultRule::check)?;
+    Ok(rules)
+}
+
+fn parse_mode(arguments: &mut impl Iterator<Item = String>) -> Result<Mode, UsageError> {
+    let mode = arguments.next().unwrap_or_default();
+    match mode.as_str() {
+        "--help" | "-h" => Err(UsageError::Help),
+        "serve" => {
+            let folder = arguments.next().ok_or(UsageError::NoValue { option: mode })?;
+            if !PathBuf::from(&folder).is_dir() {
+                let reason = "no such folder".to_owned();
+                return Err(UsageError::Value { option: "serve".to_owned(), value: folder, reason });
+            }
+            Ok(Mode::Serve(folder.into()))
+        }
+        "proxy" => {
+            let url = arguments.next().ok_or(UsageError::NoValue { option: mode })?;
+            match url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/')) {
+                Some(authority) if authority.contains(':') && !authority.contains('/') => {
+                    Ok(Mode::Proxy(authority.to_owned()))
+                }
+                _ => {
+                    let reason = "a server is named http://HOST:PORT".to_owned();
+                    Err(UsageError::Value { option: "proxy".to_owned(), value: url, reason })
+                }
+            }
+        }
+        _ => Err(UsageError::Mode { got: mode }),
+    }
+}
+
+fn parse<T: std::str::FromStr<Err: std::fmt::Display>>(value: &str) -> Result<T, String> {
+    value.parse().map_err(|error: T::Err| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_line(line: &str) -> Result<Options, UsageError> {
+        Options::parse(line.split(' ').map(str::to_owned))
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let options = parse_line(
+            "proxy http://127.0.0.1:7070/ --bytes-per-s 20000000 --requests-per-s 1000 --latency-ms 20 \
+             --burst-ms 5 --listen 127.0.0.1:81 --faults [{\"kind\":\"reset\",\"next\":3}]",
+        )
+        .expect("a valid line");
+        assert_eq!(options.mode, Mode::Proxy("127.0.0.1:7070".to_owned()));
+        assert_eq!(
+            options.limits,
+            Limits { bytes_per_s: 20_000_000, requests_per_s: 1_000, latency_ms: 20.0 }
+        );
+        assert_eq!(options.burst, Duration::from_millis(5));
+        assert_eq!(options.listen.port(), 81);
+        assert_eq!(options.faults.len(), 1);
+    }
+
+    #[test]
+    fn a_bad_line_says_what_is_wrong_and_where() {
+        for (line, part) in [
+            ("", "`serve DIR`"),
+            ("serve /no/such/folder", "no such folder"),
+            ("proxy https://example.org", "http://HOST:PORT"),
+            ("serve / --bytes-per-s many", "--bytes-per-s cannot be \"many\""),
+            ("serve / --latency-ms -1", "latency_ms is 0"),
+            ("serve / --faults", "--faults needs a value"),
+            ("serve / --faults [{\"kind\":\"status\",\"status\":200}]", "400 to 599"),
+            ("serve / --faults [{\"kind\":\"stall\",\"minutes\":1}]", "minutes"),
+            ("serve / --quick", "unknown argument"),
+        ] {
+            let error = parse_line(line).expect_err(line).to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

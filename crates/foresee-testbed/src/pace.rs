@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rate, shared by everybody who draws from it.
+//!
+//! Keeps a single number, the time until which the rate is sold out, instead of a count of tokens: whoever
+//! comes reserves the next stretch of time and sleeps until its end. Late wake-ups therefore lose nothing as long
+//! as they stay under the burst, and the long-run rate is exact. Refuses to sleep itself: `now` is an argument.
+
+use std::sync::{Mutex, PoisonError};
+
+use foresee_units::Nanos;
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// A token bucket in the form of its virtual clock (ITU-T I.371's generic cell rate algorithm).
+#[derive(Debug)]
+pub(crate) struct Pace {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Units per second; 0 is no limit.
+    rate: u64,
+    /// How much unused time may be used up later.
+    burst: Nanos,
+    /// Everything before is sold.
+    sold_until: Nanos,
+}
+
+impl Pace {
+    pub(crate) fn new(rate: u64, burst: Nanos) -> Self {
+        Self { state: Mutex::new(State { rate, burst, sold_until: Nanos::ZERO }) }
+    }
+
+    /// Buys `amount` units at `now` and says when they are paid for: `now`, or later.
+    pub(crate) fn reserve(&self, now: Nanos, amount: u64) -> Nanos {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.rate == 0 {
+            return now;
+        }
+        let cost = u128::from(amount) * NANOS_PER_SECOND / u128::from(state.rate);
+        let from = state.sold_until.max(now.saturating_sub(state.burst));
+        state.sold_until = from + Nanos::new(u64::try_from(cost).unwrap_or(u64::MAX));
+        state.sold_until.max(now)
+    }
+
+    /// Changes the rate from `now` on; 0 lifts the limit. What was sold at the old rate is forgotten.
+    pub(crate) fn set_rate(&self, now: Nanos, rate: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.rate = rate;
+        state.sold_until = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: Nanos = Nanos::new(1_000_000);
+
+    #[test]
+    fn a_rate_of_zero_is_no_limit() {
+        let pace = Pace::new(0, MILLISECOND);
+        assert_eq!(pace.reserve(Nanos::new(7), u64::MAX), Nanos::new(7));
+    }
+
+    #[test]
+    fn ten_thousand_draws_take_the_time_that_the_rate_says() {
+        let pace = Pace::new(1_000_000, MILLISECOND);
+        let mut paid = Nanos::ZERO;
+        for _ in 0..10_000 {
+            paid = pace.reserve(Nanos::ZERO, 100);
+        }
+        assert_eq!(paid, Nanos::new(1_000_000_000));
+    }
+
+    #[test]
+    fn a_late_wake_up_within_the_burst_loses_nothing() {
+        let pace = Pace::new(1_000, Nanos::new(5_000_000));
+        let mut now = Nanos::ZERO;
+        for _ in 0..1_000 {
+            // Each draw wakes 2 ms after it was paid for, and only then comes the next.
+            now = pace.reserve(now, 10) + Nanos::new(2_000_000);
+        }
+        assert_eq!(now, Nanos::new(10_000_000_000 + 2_000_000));
+    }
+
+    #[test]
+    fn idle_time_buys_no_more_than_the_burst() {
+        let pace = Pace::new(1_000, Nanos::new(5_000_000));
+        let now = Nanos::new(60_000_000_000);
+        assert_eq!(pace.reserve(now, 5), now);
+        assert_eq!(pace.reserve(now, 1), now + MILLISECOND);
+    }
+
+    #[test]
+    fn a_new_rate_holds_at_once() {
+        let pace = Pace::new(1, Nanos::ZERO);
+        pace.reserve(Nanos::ZERO, 3_600);
+        pace.set_rate(MILLISECOND, 1_000);
+        assert_eq!(pace.reserve(MILLISECOND, 1), MILLISECOND + MILLISECOND);
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The way of a request: admitted, failed or answered, sent.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_units::Nanos;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, RETRY_AFTER};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::body::{Outgoing, Source, Toll};
+use crate::control;
+use crate::counters::Counters;
+use crate::faults::{Fault, Faults};
+use crate::folder::{Folder, refusal};
+use crate::forward::Upstream;
+use crate::options::{Limits, Mode, Options};
+use crate::pace::Pace;
+
+/// A bound testbed; [`Testbed::run`] serves.
+#[derive(Debug)]
+pub struct Testbed {
+    listener: TcpListener,
+    place: Place,
+    origin: Arc<Origin>,
+}
+
+/// Where answers come from.
+#[derive(Clone, Debug)]
+enum Place {
+    Folder(Arc<Folder>),
+    Server(Arc<str>),
+}
+
+/// Limits, faults and counts, shared by all connections.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    started: Instant,
+    requests: Pace,
+    bytes: Pace,
+    limits: Mutex<Limits>,
+    latency_ns: AtomicU64,
+    pub(crate) faults: Faults,
+    pub(crate) counters: Counters,
+}
+
+/// An answer before limits, counts and faults.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) source: Source,
+    /// Bytes in `source`, where that is known.
+    pub(crate) length: Option<u64>,
+}
+
+impl Testbed {
+    /// Binds the address; from then on clients can connect, and are answered once [`Testbed::run`] runs.
+    pub async fn bind(options: Options) -> io::Result<Self> {
+        let place = match options.mode {
+            Mode::Serve(root) => Place::Folder(Arc::new(Folder::new(root))),
+            Mode::Proxy(authority) => Place::Server(authority.into()),
+        };
+        let burst = Nanos::new(u64::try_from(options.burst.as_nanos()).unwrap_or(u64::MAX));
+        let origin = Origin {
+            started: Instant::now(),
+            requests: Pace::new(0, burst),
+            bytes: Pace::new(0, burst),
+            limits: Mutex::default(),
+            latency_ns: AtomicU64::new(0),
+            faults: Faults::new(options.faults),
+            counters: Counters::default(),
+        };
+        origin.set_limits(options.limits);
+        let listener = TcpListener::bind(options.listen).await?;
+        Ok(Self { listener, place, origin: Arc::new(origin) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is done. Connections that are open then end with the runtime.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = &mut stop => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    tokio::spawn(serve(stream, self.place.clone(), Arc::clone(&self.origin)));
+                }
+                // Out of descriptors, mostly: those of connections that end meanwhile come free.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+}
+
+impl Origin {
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `limits` must have passed its check.
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        let now = self.now();
+        self.requests.set_rate(now, limits.requests_per_s);
+        self.bytes.set_rate(now, limits.bytes_per_s);
+        let latency = Duration::from_secs_f64(limits.latency_ms / 1e3);
+        self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+    }
+
+    /// Waits for a place under the limit on requests, then for the latency.
+    async fn admit(&self) {
+        let now = self.now();
+        let wait = self.requests.reserve(now, 1).saturating_sub(now);
+        if !wait.is_zero() {
+            self.counters.throttled(wait);
+        }
+        let wait = wait.get().saturating_add(self.latency_ns.load(Ordering::Relaxed));
+        if wait > 0 {
+            tokio::time::sleep(Duration::from_nanos(wait)).await;
+        }
+    }
+
+    /// How long `bytes` of a body have to wait for the limit on bytes.
+    pub(crate) fn pay_for_bytes(&self, bytes: u64) -> Option<Duration> {
+        let now = self.now();
+        let wait = self.bytes.reserve(now, bytes).saturating_sub(now);
+        if wait.is_zero() {
+            return None;
+        }
+        self.counters.throttled(wait);
+        Some(Duration::from_nanos(wait.get()))
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos::new(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Serves one connection to its end; whatever ends it concerns its client only.
+async fn serve(stream: TcpStream, place: Place, origin: Arc<Origin>) {
+    origin.counters.connected();
+    // A second handle on the socket: a reset needs it after the first has gone into the HTTP connection.
+    let (Ok(()), Ok(socket)) = (stream.set_nodelay(true), stream.as_fd().try_clone_to_owned()) else {
+        return;
+    };
+    let connection = Arc::new(Connection { socket, place, origin });
+    let upstream = Arc::new(Upstream::default());
+    let service = service_fn(move |request| {
+        let (connection, upstream) = (Arc::clone(&connection), Arc::clone(&upstream));
+        async move { connection.handle(&upstream, request).await }
+    });
+    // An error here is a client that left, or a fault that was asked for.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+struct Connection {
+    socket: OwnedFd,
+    place: Place,
+    origin: Arc<Origin>,
+}
+
+/// The connection is to close without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("closed by a fault")]
+struct Closed;
+
+impl Connection {
+    async fn handle(
+        &self,
+        upstream: &Upstream,
+        request: Request<Incoming>,
+    ) -> Result<Response<Outgoing>, Closed> {
+        if request.uri().path().starts_with(control::PREFIX) {
+            let answer = control::answer(&self.origin, request).await;
+            return Ok(answer.into_response(None, None));
+        }
+        let flight = self.origin.counters.begin();
+        self.origin.admit().await;
+        let fault = self.origin.faults.draw(request.uri().path());
+        if fault.is_some() {
+            self.origin.counters.faulted();
+        }
+        let method = request.method().clone();
+        let is_list = request.uri().query().is_some_and(|query| query.contains("list-type="));
+        let answer = match fault {
+            Some(Fault::Reset) => {
+                self.origin.counters.answered(method.as_str(), None, is_list);
+                // With a linger time of 0 the close sends RST and drops what is unsent.
+                let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+                return Err(Closed);
+            }
+            Some(Fault::Status { status, retry_after_s }) => fault_answer(status, retry_after_s),
+            Some(Fault::Stall { .. } | Fault::ShortBody) | None => match &self.place {
+                Place::Folder(folder) => {
+                    let (head, _) = request.into_parts();
+                    folder.answer(head).await
+                }
+                Place::Server(authority) => upstream.forward(authority, request, &self.origin.counters).await,
+            },
+        };
+        self.origin.counters.answered(method.as_str(), Some(answer.status.as_u16()), is_list);
+        let of_object = method == Method::GET && answer.status.is_success() && !is_list;
+        let toll = Toll { origin: Arc::clone(&self.origin), of_object, _flight: flight };
+        // The other faults have happened by now; these two happen on the way.
+        let fault = fault.filter(|fault| matches!(fault, Fault::Stall { .. } | Fault::ShortBody));
+        Ok(answer.into_response(fault, Some(toll)))
+    }
+}
+
+fn fault_answer(status: u16, retry_after_s: Option<u32>) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let code = if status == StatusCode::SERVICE_UNAVAILABLE { "SlowDown" } else { "InjectedFault" };
+    let mut answer = refusal(status, code, "a fault rule of this testbed answered");
+    if let Some(seconds) = retry_after_s {
+        answer.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+impl Answer {
+    /// An answer out of memory.
+    pub(crate) fn of_bytes(
+        status: StatusCode,
+        content_type: &'static str,
+        body: impl Into<bytes::Bytes>,
+    ) -> Self {
+        let body = body.into();
+        let length = body.len() as u64;
+        let mut headers = HeaderMap::new();
+        headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        Self { status, headers, source: Source::Memory(body), length: Some(length) }
+    }
+
+    fn into_response(self, fault: Option<Fault>, toll: Option<Toll>) -> Response<Outgoing> {
+        let mut response = Response::new(Outgoing::new(self.source, self.length, fault, toll));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = self.headers;
+        response
+    }
+}

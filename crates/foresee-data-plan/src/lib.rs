@@ -1,5 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who holds what, in which tier, fetched by when, dropped when.
+//!
+//! [`Planner`] walks this rank's announced accesses and says of each where the sample comes from, whether
+//! a tier keeps it, and which copies leave for it. It is a pure function of the order, the sizes, the
+//! budgets and the facts so far: no clock, no file, no thread, no hash table, so two planners with equal
+//! inputs make one plan, which [`Planner::plan_hash`] shows.
+//!
+//! Refuses to move a byte, and to guess: what is held is what was planned, minus the holes that the
+//! engine reports.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `planner` | the face: facts in, accesses out |
+//! | `walk` | one access: source, keeping, bypass |
+//! | `choice` | next-use or pin, by simulating both |
+//! | `next_use` | the announced window and its links |
+//! | `victims` | in which order copies leave a tier |
+//! | `farthest` | the farthest next use, in a few word operations |
+//! | `room` | what a sample costs in a tier |
+//! | [`dispatch`] | when and in which order the origin is asked |
 
 #![deny(
     clippy::disallowed_methods,
@@ -7,4 +26,18 @@
     reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
 )]
 
+mod choice;
 pub mod dispatch;
+mod error;
+mod farthest;
+mod next_use;
+mod planner;
+mod room;
+mod victims;
+mod walk;
+
+pub use choice::{Policy, PolicyChoice};
+pub use error::PlanError;
+pub use next_use::NextUse;
+pub use planner::{Access, Planner, PlannerConfig, Source};
+pub use room::{SampleSizes, TierIndex, TierRoom};

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Next-use or pin: which of the two reads less from the origin over the announced window.
+//!
+//! Apart from the walk, which follows either. With samples of one size next-use is never worse (it is
+//! Belady's rule with bypass), but where pin is as good, as it is for one rank that reads a permutation
+//! per epoch, pin writes less: it never exchanges a copy. With unequal sizes either may win, and only
+//! trying tells.
+
+use crate::walk::{Sampling, Walk};
+
+/// The rule by which copies make room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Keep what is used sooner; whatever is used later may leave for it. Belady's MIN with bypass.
+    NextUse,
+    /// Keep what came first; only what is never used again may leave (`MinIO`: Mohan et al., VLDB 2021).
+    Pin,
+}
+
+/// Which [`Policy`] a planner follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// Whichever reads fewer bytes from the origin in a trial over the announced window. Tried once, when
+    /// room first runs out: until then the two do the same.
+    #[default]
+    Auto,
+    /// Always [`Policy::NextUse`].
+    NextUse,
+    /// Always [`Policy::Pin`].
+    Pin,
+}
+
+/// Most accesses that a trial walks through: well under a second. Beyond it the trial follows a part of
+/// the samples with that part of the room.
+const TRIAL_ACCESSES_MAX: usize = 1 << 21;
+/// Between two policies closer than one part in this many, a trial on a part of the samples sees noise.
+const SAMPLED_TOLERANCE: u128 = 128;
+/// A window with fewer accesses per sample shows too little reuse to prove the two equal.
+const TELLING_ACCESSES_PER_SAMPLE: usize = 2;
+
+impl PolicyChoice {
+    /// The policy, if it needs no trial.
+    pub(crate) fn fixed(self) -> Option<Policy> {
+        match self {
+            Self::Auto => None,
+            Self::NextUse => Some(Policy::NextUse),
+            Self::Pin => Some(Policy::Pin),
+        }
+    }
+}
+
+/// Tries both policies from here to the window's end. On equal origin bytes pin, if the window is long
+/// enough to tell or reaches the run's end.
+pub(crate) fn choose(walk: &mut Walk, samples: usize) -> Policy {
+    let accesses = walk.window.len();
+    let sampling = Sampling::down_to(TRIAL_ACCESSES_MAX, accesses);
+    let next_use = walk.try_policy(Policy::NextUse, sampling);
+    let pin = walk.try_policy(Policy::Pin, sampling);
+    let tolerance = if sampling == Sampling::ALL { 0 } else { next_use / SAMPLED_TOLERANCE };
+    let telling = walk.window.has_ended() || accesses / TELLING_ACCESSES_PER_SAMPLE >= samples;
+    if pin < next_use || (telling && pin <= next_use + tolerance) { Policy::Pin } else { Policy::NextUse }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How much room a tier has, and what a sample costs in it.
+//!
+//! Apart from the planner, so that a tier's rounding and overhead are counted in one place. Knows no
+//! sample and no order.
+
+use foresee_units::{Bytes, SampleId};
+
+/// A local tier, by its place in [`PlannerConfig::tiers`](crate::PlannerConfig::tiers): 0 is the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TierIndex(pub u8);
+
+/// The room of one tier. A sample of `size` bytes takes `round_up(size + overhead, align)` of `capacity`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierRoom {
+    /// Bytes that the tier may hold in all; 0 is a tier that holds nothing.
+    pub capacity: Bytes,
+    /// Every copy starts at a multiple of this many bytes; 0 and 1 mean "anywhere".
+    pub align: u64,
+    /// Bytes that the tier adds to each copy: a header, a checksum.
+    pub overhead: Bytes,
+}
+
+impl TierRoom {
+    /// What a sample of `size` bytes takes; saturates, so an absurd size simply never fits.
+    pub fn cost(&self, size: Bytes) -> Bytes {
+        (size + self.overhead).round_up(self.align)
+    }
+}
+
+/// The sizes of a data set's samples. Equal calls give equal answers for the whole run.
+pub trait SampleSizes: Send + Sync {
+    /// How many samples there are; their ids are `0..count`.
+    fn count(&self) -> u64;
+
+    /// Bytes of one sample. `id` is below [`count`](Self::count).
+    fn size(&self, id: SampleId) -> Bytes;
+
+    /// The size of every sample, if they are all equal: spares a look-up per origin read.
+    fn uniform(&self) -> Option<Bytes>;
+}
+
+/// A tier's room and what is taken of it. `used <= capacity`, except while a shrunken tier is emptied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) limits: TierRoom,
+    pub(crate) used: Bytes,
+    /// Copies held: bounds the tables of the tier.
+    pub(crate) copies: usize,
+}
+
+impl Room {
+    pub(crate) fn new(limits: TierRoom) -> Self {
+        Self { limits, used: Bytes::ZERO, copies: 0 }
+    }
+
+    pub(crate) fn free(&self) -> Bytes {
+        self.limits.capacity.saturating_sub(self.used)
+    }
+
+    pub(crate) fn take(&mut self, size: Bytes) {
+        self.used += self.limits.cost(size);
+        self.copies += 1;
+    }
+
+    pub(crate) fn give_back(&mut self, size: Bytes) {
+        self.used -= self.limits.cost(size);
+        self.copies -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_costs_its_size_and_overhead_rounded_up() {
+        let room = TierRoom { capacity: Bytes::new(4096), align: 64, overhead: Bytes::new(40) };
+        assert_eq!(room.cost(Bytes::ZERO), Bytes::new(64));
+        assert_eq!(room.cost(Bytes::new(24)), Bytes::new(64));
+        assert_eq!(room.cost(Bytes::new(25)), Bytes::new(128));
+        assert_eq!(room.cost(Bytes::MAX), Bytes::MAX);
+    }
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One access at a time: what is held, what is kept, who leaves for it.
+//!
+//! Apart from the planner's face, because the choice of a policy walks the same window with the same code
+//! before a single access is planned. Refuses to know which access is the engine's next.
+
+use std::sync::Arc;
+
+use foresee_units::{Bytes, SampleId};
+
+use crate::choice::Policy;
+use crate::next_use::{NONE, Window, narrow, position};
+use crate::room::{Room, SampleSizes, TierIndex};
+use crate::victims::{NOWHERE, Scope, Victim, Victims};
+
+/// Notes a tier may hold beyond twice its copies before they are sorted out: keeps small tiers from
+/// sorting at every access.
+const NOTES_SLACK: usize = 1024;
+
+/// The announced window and the holdings, as of one access of it.
+pub(crate) struct Walk {
+    pub(crate) window: Window,
+    sizes: Arc<dyn SampleSizes>,
+    uniform: Option<Bytes>,
+    /// By sample: the tier that holds it, or `NOWHERE`.
+    place: Vec<u8>,
+    rooms: Vec<Room>,
+    victims: Vec<Victims>,
+    /// Whether `victims` know the next uses of what is held. Until room runs out for the first time
+    /// nobody asks, and planning is a few table look-ups.
+    tracked: bool,
+    /// Victims of the tier looked at, and of the best tier so far; kept for their memory.
+    scratch: [Vec<Victim>; 2],
+}
+
+/// Where an access reads from and where its bytes are kept: a tier, or `NOWHERE`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decision {
+    pub(crate) source: u8,
+    pub(crate) keep: u8,
+}
+
+/// What `Walk::save` keeps.
+pub(crate) struct Saved {
+    place: Vec<u8>,
+    rooms: Vec<Room>,
+    victims: Vec<Victims>,
+}
+
+impl Walk {
+    /// `samples` is `sizes.count()`, checked to fit the tables.
+    pub(crate) fn new(sizes: Arc<dyn SampleSizes>, samples: usize, rooms: Vec<Room>) -> Self {
+        Self {
+            window: Window::new(samples),
+            uniform: sizes.uniform(),
+            sizes,
+            place: vec![NOWHERE; samples],
+            victims: vec![Victims::default(); rooms.len()],
+            rooms,
+            tracked: false,
+            scratch: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Decides the access at `offset` of the window, all before it being decided.
+    ///
+    /// Copies that leave go to the end of `evict`; they leave before the newcomer comes.
+    pub(crate) fn step(
+        &mut self,
+        offset: usize,
+        policy: Policy,
+        evict: &mut Vec<(SampleId, TierIndex)>,
+    ) -> Decision {
+        let (id, next) = self.window.access(offset);
+        let held = self.place[id as usize];
+        if held != NOWHERE {
+            if self.tracked {
+                self.victims[usize::from(held)].remove_known(self.window.due(id));
+            }
+            self.window.consume(id, next);
+            self.note(id, held, next);
+            return Decision { source: held, keep: NOWHERE };
+        }
+        self.window.consume(id, next);
+        let keep = self.make_room(offset, id, next, policy, evict);
+        if keep != NOWHERE {
+            self.add(id, keep);
+        }
+        Decision { source: NOWHERE, keep }
+    }
+
+    /// Whether the access at `offset` finds no free room, though a tier could hold its sample.
+    pub(crate) fn is_crowded_by(&self, offset: usize) -> bool {
+        let (id, next) = self.window.access(offset);
+        if self.place[id as usize] != NOWHERE || next == NONE {
+            return false;
+        }
+        let size = self.size(id);
+        let fits = |room: &Room| room.limits.cost(size) <= room.limits.capacity;
+        let free = |room: &Room| room.limits.cost(size) <= room.free();
+        self.rooms.iter().any(fits) && !self.rooms.iter().any(free)
+    }
+
+    /// Holds a copy in `tier` from now on. The caller saw to room.
+    pub(crate) fn add(&mut self, id: u32, tier: u8) {
+        let size = self.size(id);
+        self.rooms[usize::from(tier)].take(size);
+        self.place[id as usize] = tier;
+        self.note(id, tier, self.window.due(id));
+    }
+
+    /// No longer holds the copy in `tier`.
+    pub(crate) fn remove(&mut self, id: u32, tier: u8) {
+        let size = self.size(id);
+        self.rooms[usize::from(tier)].give_back(size);
+        self.place[id as usize] = NOWHERE;
+        let due = self.window.due(id);
+        if self.tracked && due != NONE {
+            self.victims[usize::from(tier)].remove_known(due);
+        }
+    }
+
+    /// Appends accesses; copies whose next use they reveal take their new place among the victims.
+    pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
+        let start = self.window.len();
+        let half_laps = self.window.first() + start as u64;
+        let count = self.window.announce(accesses);
+        let crossed = half_laps / crate::next_use::WINDOW_MAX
+            != (self.window.first() + self.window.len() as u64) / crate::next_use::WINDOW_MAX;
+        if crossed {
+            // Before positions come round again, no note may be old enough to be taken for a new one.
+            self.compact();
+        }
+        if self.tracked {
+            if self.victims.iter().any(|victims| victims.span() < self.window.len()) {
+                self.track(Sampling::ALL);
+            } else {
+                self.insert_known(start, Sampling::ALL);
+            }
+        }
+        count
+    }
+
+    /// Forgets the announced future; what is held stays, with its next use unknown.
+    pub(crate) fn restart(&mut self) {
+        self.window.forget();
+        self.tracked = false;
+        self.victims.fill_with(Victims::default);
+        for (sample, &tier) in self.place.iter().enumerate() {
+            if tier != NOWHERE {
+                self.victims[usize::from(tier)].push_unknown(narrow(sample), &self.window);
+            }
+        }
+    }
+
+    /// Puts copies that were never consumed into their canonical order.
+    pub(crate) fn settle(&mut self) {
+        let Self { victims, place, window, sizes, .. } = self;
+        for (tier, victims) in (0_u8..).zip(victims) {
+            victims.sort_unknown(place, tier, window, |id| sizes.size(SampleId(u64::from(id))).get());
+        }
+    }
+
+    /// Sets a tier's capacity and drops what is too much, farthest next use first.
+    pub(crate) fn resize(&mut self, tier: u8, capacity: Bytes, evict: &mut Vec<(SampleId, TierIndex)>) {
+        self.rooms[usize::from(tier)].limits.capacity = capacity;
+        while self.rooms[usize::from(tier)].used > capacity {
+            self.ensure_tracked();
+            let everything = Scope { after: None, known: true };
+            let victims = &self.victims[usize::from(tier)];
+            let victim = victims.iter(everything, &self.place, tier, &self.window).next();
+            let victim = victim.expect("a tier in use holds a copy, and every copy is among the victims");
+            self.remove(victim.id, tier);
+            evict.push((SampleId(u64::from(victim.id)), TierIndex(tier)));
+        }
+    }
+
+    pub(crate) fn place(&self, sample: usize) -> u8 {
+        self.place.get(sample).copied().unwrap_or(NOWHERE)
+    }
+
+    pub(crate) fn rooms(&self) -> &[Room] {
+        &self.rooms
+    }
+
+    /// Bytes of the sample.
+    pub(crate) fn size(&self, id: u32) -> Bytes {
+        self.uniform.unwrap_or_else(|| self.sizes.size(SampleId(u64::from(id))))
+    }
+
+    pub(crate) fn table_bytes(&self) -> u64 {
+        let victims: u64 = self.victims.iter().map(Victims::table_bytes).sum();
+        self.window.table_bytes() + self.place.capacity() as u64 + victims
+    }
+
+    /// A tier for the newcomer `id`, whose next use is `next`, or `NOWHERE`: bypass.
+    fn make_room(
+        &mut self,
+        offset: usize,
+        id: u32,
+        next: u32,
+        policy: Policy,
+        evict: &mut Vec<(SampleId, TierIndex)>,
+    ) -> u8 {
+        if next == NONE && self.window.has_ended() {
+            return NOWHERE;
+        }
+        let size = self.size(id);
+        for (tier, room) in (0_u8..).zip(&self.rooms) {
+            if room.limits.cost(size) <= room.free() {
+                return tier;
+            }
+        }
+        // Without an announced use the newcomer, consumed last of all, would be the first to leave.
+        if next == NONE {
+            return NOWHERE;
+        }
+        self.ensure_tracked();
+        let newcomer = Newcomer { offset, next: self.window.offset(next), size };
+        let mut best = None;
+        for tier in 0..narrow_tier(self.rooms.len()) {
+            let lost = self.propose(tier, &newcomer, policy);
+            if let Some(lost) = lost
+                && best.is_none_or(|(least, _)| lost < least)
+            {
+                best = Some((lost, tier));
+                self.scratch.swap(0, 1);
+            }
+        }
+        let Some((_, tier)) = best else { return NOWHERE };
+        for index in 0..self.scratch[1].len() {
+            let id = self.scratch[1][index].id;
+            self.remove(id, tier);
+            evict.push((SampleId(u64::from(id)), TierIndex(tier)));
+        }
+        tier
+    }
+
+    /// Victims of `tier` for the newcomer into `scratch[0]`, and what is lost with them; `None` if no set
+    /// of them is worth it.
+    ///
+    /// Worth is origin bytes saved per access that room is occupied, `size / distance of the next use`: of
+    /// two samples of one size the sooner used, and of a big one against several small ones the one that
+    /// pays its room better. Every victim is used later than the newcomer (do no harm).
+    fn propose(&mut self, tier: u8, newcomer: &Newcomer, policy: Policy) -> Option<u128> {
+        let index = usize::from(tier);
+        let room = self.rooms[index];
+        let cost = room.limits.cost(newcomer.size);
+        if cost > room.limits.capacity {
+            return None;
+        }
+        let scope = match policy {
+            Policy::NextUse => Scope { after: Some(newcomer.next), known: true },
+            Policy::Pin if self.window.has_ended() => Scope { after: None, known: false },
+            Policy::Pin => return None,
+        };
+        let need = cost.saturating_sub(room.free());
+        self.victims[index].trim(&self.place, tier, &self.window);
+        let mut chosen = std::mem::take(&mut self.scratch[0]);
+        chosen.clear();
+        let gain = worth(newcomer.size, newcomer.next - newcomer.offset);
+        let (mut freed, mut lost) = (Bytes::ZERO, 0);
+        for victim in self.victims[index].iter(scope, &self.place, tier, &self.window) {
+            let size = self.size(victim.id);
+            freed += room.limits.cost(size);
+            lost += self.worth_of(victim, newcomer.offset);
+            chosen.push(victim);
+            if freed >= need || lost >= gain {
+                break;
+            }
+        }
+        if freed > need && chosen.len() > 1 {
+            // A late, large victim can make earlier picks needless: spare those used soonest.
+            for index in (0..chosen.len()).rev() {
+                let cost = room.limits.cost(self.size(chosen[index].id));
+                if freed.saturating_sub(cost) >= need {
+                    freed -= cost;
+                    lost -= self.worth_of(chosen[index], newcomer.offset);
+                    chosen.remove(index);
+                }
+            }
+        }
+        self.scratch[0] = chosen;
+        (freed >= need && lost < gain).then_some(lost)
+    }
+
+    /// What a copy saves per access that it stays, seen from the access at `offset`.
+    fn worth_of(&self, victim: Victim, offset: usize) -> u128 {
+        match victim.offset {
+            Some(next) => worth(self.size(victim.id), next - offset),
+            None if self.window.has_ended() => 0,
+            None => worth(self.size(victim.id), self.window.len() - offset),
+        }
+    }
+
+    /// Files a copy among its tier's victims under its next use.
+    fn note(&mut self, id: u32, tier: u8, next: u32) {
+        let Self { victims, place, window, rooms, tracked, .. } = self;
+        let victims = &mut victims[usize::from(tier)];
+        if next == NONE {
+            victims.push_unknown(id, window);
+            if victims.notes() > 2 * rooms[usize::from(tier)].copies + NOTES_SLACK {
+                victims.compact(place, tier, window);
+            }
+        } else if *tracked {
+            victims.insert_known(next);
+        }
+    }
+
+    fn compact(&mut self) {
+        let Self { victims, place, window, .. } = self;
+        for (tier, victims) in (0_u8..).zip(victims) {
+            victims.compact(place, tier, window);
+        }
+    }
+
+    fn ensure_tracked(&mut self) {
+        if !self.tracked {
+            self.track(Sampling::ALL);
+        }
+    }
+
+    /// Tells the victims the next uses of the sampled copies.
+    fn track(&mut self, sampling: Sampling) {
+        for victims in &mut self.victims {
+            victims.reset_known(self.window.len());
+        }
+        self.tracked = true;
+        self.insert_known(0, sampling);
+    }
+
+    /// Files the sampled copies whose next use lies at `start` of the window or later.
+    fn insert_known(&mut self, start: usize, sampling: Sampling) {
+        for offset in start..self.window.len() {
+            let (id, _) = self.window.access(offset);
+            let tier = self.place[id as usize];
+            if tier == NOWHERE || !sampling.takes(id) {
+                continue;
+            }
+            let position = position(self.window.first() + offset as u64);
+            if self.window.due(id) == position {
+                self.victims[usize::from(tier)].insert_known(position);
+            }
+        }
+    }
+}
+
+/// Trying the window: the same steps without consequences, on a part of the samples.
+impl Walk {
+    /// Origin bytes of the sampled samples over the whole window under `policy`; changes nothing.
+    pub(crate) fn try_policy(&mut self, policy: Policy, sampling: Sampling) -> u128 {
+        let saved = Saved {
+            place: self.place.clone(),
+            rooms: self.rooms.clone(),
+            victims: std::mem::take(&mut self.victims),
+        };
+        let was_tracked = self.tracked;
+        self.victims = saved.victims.iter().map(|victims| victims.sampled(sampling)).collect();
+        self.shrink_rooms(sampling);
+        self.track(sampling);
+        let mut origin = 0;
+        let mut evicted = Vec::new();
+        for offset in 0..self.window.len() {
+            let (id, _) = self.window.access(offset);
+            if sampling.takes(id) && self.step(offset, policy, &mut evicted).source == NOWHERE {
+                origin += u128::from(self.size(id).get());
+            }
+            evicted.clear();
+        }
+        let Saved { place, rooms, victims } = saved;
+        (self.place, self.rooms, self.victims, self.tracked) = (place, rooms, victims, was_tracked);
+        self.window.rewind(sampling);
+        origin
+    }
+
+    /// Rooms as the sampled samples would find them if all others were away: their copies, and their
+    /// share of what is free.
+    fn shrink_rooms(&mut self, sampling: Sampling) {
+        if sampling == Sampling::ALL {
+            return;
+        }
+        let free: Vec<Bytes> = self.rooms.iter().map(Room::free).collect();
+        for room in &mut self.rooms {
+            (room.used, room.copies) = (Bytes::ZERO, 0);
+        }
+        for sample in 0..self.place.len() {
+            let (id, tier) = (narrow(sample), self.place[sample]);
+            if tier != NOWHERE && sampling.takes(id) {
+                let size = self.size(id);
+                self.rooms[usize::from(tier)].take(size);
+            }
+        }
+        for (room, free) in self.rooms.iter_mut().zip(free) {
+            room.limits.capacity = room.used + sampling.share(free);
+        }
+    }
+}
+
+/// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
+/// followed through all its accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sampling {
+    shift: u32,
+}
+
+impl Sampling {
+    pub(crate) const ALL: Self = Self { shift: 0 };
+
+    /// As few halvings as bring `accesses` to `most` or below.
+    pub(crate) fn down_to(most: usize, accesses: usize) -> Self {
+        let ratio = accesses.div_ceil(most.max(1)).max(1);
+        Self { shift: ratio.next_power_of_two().trailing_zeros() }
+    }
+
+    pub(crate) fn takes(self, id: u32) -> bool {
+        // Fibonacci hashing: the upper bits of the product depend on all bits of the id.
+        let hash = u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.shift == 0 || hash >> (64 - self.shift) == 0
+    }
+
+    fn share(self, bytes: Bytes) -> Bytes {
+        Bytes::new(bytes.get() >> self.shift)
+    }
+}
+
+/// A sample that is being read from the origin, and might be kept.
+struct Newcomer {
+    offset: usize,
+    next: usize,
+    size: Bytes,
+}
+
+/// Origin bytes saved per access of waiting, scaled so that no two distances of one size are equal. An
+/// empty sample counts as one byte: its request is saved too.
+fn worth(size: Bytes, distance: usize) -> u128 {
+    (u128::from(size.get().max(1)) << 64) / (distance.max(1) as u128)
+}
+
+fn narrow_tier(tiers: usize) -> u8 {
+    u8::try_from(tiers).expect("the number of tiers was checked")
+}

@@ -10,10 +10,13 @@ mod completion;
 pub mod conformance;
 mod memory;
 mod op;
+mod ram;
+mod slab;
 
 pub use completion::Completions;
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
+pub use ram::{RamError, RamPin, RamTier, memory_limit};
 
 use foresee_units::{Bytes, Nanos};
 

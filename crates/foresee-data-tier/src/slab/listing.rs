@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which slot holds a sample: (data set, id) to a 32-bit number.
+//!
+//! Apart from the slots because its size matters at 10 million samples: pages of 64 ids cost 4 bytes per
+//! neighbouring id, and an id out of nowhere costs one page instead of a table up to it.
+
+use std::collections::HashMap;
+
+use foresee_units::SampleId;
+
+use crate::op::Fingerprint;
+
+const PAGE: u64 = 64;
+
+/// Ids to slots, over all data sets of one slab.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    sets: Vec<Fingerprint>,
+    /// Slot + 1, or 0 for none.
+    pages: HashMap<(SetNumber, u64), Box<[u32; PAGE as usize]>>,
+}
+
+/// A data set's number within one slab.
+pub(crate) type SetNumber = u16;
+
+impl Listing {
+    /// The number of a data set seen before.
+    pub(crate) fn find_set(&self, fingerprint: Fingerprint) -> Option<SetNumber> {
+        let nth = self.sets.iter().position(|set| *set == fingerprint)?;
+        SetNumber::try_from(nth).ok()
+    }
+
+    /// The same, numbered now if it is new; `None` past 65,536 of them.
+    pub(crate) fn number_set(&mut self, fingerprint: Fingerprint) -> Option<SetNumber> {
+        self.find_set(fingerprint).or_else(|| {
+            let number = SetNumber::try_from(self.sets.len()).ok()?;
+            self.sets.push(fingerprint);
+            Some(number)
+        })
+    }
+
+    /// The data set of a number given out.
+    pub(crate) fn set(&self, number: SetNumber) -> Fingerprint {
+        self.sets[usize::from(number)]
+    }
+
+    /// The slot under an id.
+    pub(crate) fn get(&self, set: SetNumber, id: SampleId) -> Option<u32> {
+        let (page, nth) = split(id);
+        self.pages.get(&(set, page))?[nth].checked_sub(1)
+    }
+
+    /// Puts `slot` under an id, and returns what stood there.
+    pub(crate) fn put(&mut self, set: SetNumber, id: SampleId, slot: u32) -> Option<u32> {
+        let (page, nth) = split(id);
+        let entry = &mut self.pages.entry((set, page)).or_insert_with(|| Box::new([0; PAGE as usize]))[nth];
+        std::mem::replace(entry, slot + 1).checked_sub(1)
+    }
+
+    /// Empties the place of an id, and drops its page if it was the last on it.
+    pub(crate) fn remove(&mut self, set: SetNumber, id: SampleId) {
+        let (page, nth) = split(id);
+        if let Some(entries) = self.pages.get_mut(&(set, page)) {
+            entries[nth] = 0;
+            if entries.iter().all(|entry| *entry == 0) {
+                self.pages.remove(&(set, page));
+            }
+        }
+    }
+
+    /// Memory taken, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        // A page, and in the hash table its key, its pointer and one byte of control.
+        self.pages.len() * size_of::<[u32; PAGE as usize]>() + self.pages.capacity() * 25
+    }
+}
+
+fn split(id: SampleId) -> (u64, usize) {
+    (id.0 / PAGE, usize::try_from(id.0 % PAGE).expect("below 64"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_any_size_has_a_place_of_its_own_in_each_data_set() {
+        let mut listing = Listing::default();
+        for (slot, (set, id)) in (0..).zip([(0, 0), (1, 0), (0, 63), (0, 64), (0, u64::MAX)]) {
+            assert_eq!(listing.put(set, SampleId(id), slot), None);
+        }
+        assert_eq!(listing.get(1, SampleId(0)), Some(1));
+        assert_eq!(listing.get(0, SampleId(u64::MAX)), Some(4));
+        assert_eq!(listing.put(0, SampleId(63), 9), Some(2));
+        assert_eq!(listing.get(2, SampleId(0)), None);
+    }
+
+    #[test]
+    fn a_data_set_keeps_its_number() {
+        let mut listing = Listing::default();
+        let sets = [Fingerprint([1; 16]), Fingerprint([2; 16])];
+        assert_eq!(sets.map(|set| listing.number_set(set)), [Some(0), Some(1)]);
+        assert_eq!(listing.number_set(sets[0]), Some(0));
+        assert_eq!((listing.find_set(Fingerprint([3; 16])), listing.set(1)), (None, sets[1]));
+    }
+
+    #[test]
+    fn ten_thousand_neighbours_cost_below_six_bytes_each_and_nothing_once_gone() {
+        let mut listing = Listing::default();
+        (0..10_000).for_each(|id| assert_eq!(listing.put(0, SampleId(id), 1), None));
+        assert!(listing.memory() < 60_000, "{}", listing.memory());
+        (0..10_000).for_each(|id| listing.remove(0, SampleId(id)));
+        assert!(listing.pages.is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One epoch's list of samples, drawn or computed, before anybody shares it out.
+//!
+//! Separate from the dealing: this is the same for every world size and every place to resume at.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use foresee_units::{Epoch, SampleId, World};
+
+use crate::{Deal, Ids, Keyed, OrderError, RankStream};
+
+/// What happens where an epoch does not divide evenly among the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// The list goes on from its head, as often as needed: every rank gets equally many, some samples come twice.
+    Pad,
+    /// The list is cut: every rank gets equally many, some samples do not come at all.
+    Cut,
+    /// Every sample comes once; some ranks get fewer.
+    Uneven,
+}
+
+/// The list `L` of one epoch. Cheap to clone: clones share the list.
+#[derive(Clone, Debug)]
+pub struct EpochOrder {
+    epoch: Epoch,
+    seed: u64,
+    list: List,
+    group: NonZeroU64,
+    tail: Tail,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum List {
+    Sequential(u64),
+    Keyed(Keyed),
+    Listed(Arc<Ids>),
+}
+
+impl List {
+    pub(crate) fn listed(ids: Ids) -> Self {
+        Self::Listed(Arc::new(ids))
+    }
+}
+
+impl EpochOrder {
+    pub(crate) const fn new(epoch: Epoch, seed: u64, list: List, group: NonZeroU64, tail: Tail) -> Self {
+        Self { epoch, seed, list, group, tail }
+    }
+
+    /// An order that somebody else has drawn: `RandomSampler` on a generator, or any finite sampler.
+    ///
+    /// `seed` only names the list in the audit. Samples may come more than once or not at all.
+    pub fn listed(epoch: Epoch, seed: u64, ids: Ids, tail: Tail) -> Self {
+        Self::new(epoch, seed, List::listed(ids), NonZeroU64::MIN, tail)
+    }
+
+    /// Which epoch this is.
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The seed of its order.
+    pub const fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Places of the list.
+    pub fn len(&self) -> u64 {
+        match &self.list {
+            List::Sequential(n) => *n,
+            List::Keyed(keyed) => keyed.n(),
+            List::Listed(ids) => ids.len(),
+        }
+    }
+
+    /// Whether the epoch has no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What happens at its end.
+    pub const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Consecutive places that go to one rank.
+    pub const fn group(&self) -> NonZeroU64 {
+        self.group
+    }
+
+    /// The sample at `place` of the list.
+    ///
+    /// # Panics
+    /// If `place` is not below [`len`](Self::len).
+    pub fn id(&self, place: u64) -> SampleId {
+        match &self.list {
+            List::Sequential(n) => {
+                assert!(place < *n, "place {place} of {n}");
+                SampleId(place)
+            }
+            List::Keyed(keyed) => keyed.id(place),
+            List::Listed(ids) => ids.get(place),
+        }
+    }
+
+    /// The places at which `id` comes, ascending.
+    ///
+    /// At once where the order is computed. A drawn list is searched from end to end: who asks often builds a
+    /// [`Window`](crate::Window).
+    pub(crate) fn places(&self, id: SampleId) -> Vec<u64> {
+        match &self.list {
+            List::Sequential(n) => (id.0 < *n).then_some(id.0).into_iter().collect(),
+            List::Keyed(keyed) => (id.0 < keyed.n()).then(|| keyed.position(id)).into_iter().collect(),
+            List::Listed(ids) => {
+                (0..).zip(ids.iter()).filter(|&(_, other)| other == id).map(|(place, _)| place).collect()
+            }
+        }
+    }
+
+    /// The epoch from global position `start` on, shared out to `size` ranks: see [`Deal`].
+    ///
+    /// # Errors
+    /// [`OrderError::NoRanks`], [`OrderError::PositionBehindEnd`], [`OrderError::TooManyPositions`].
+    pub fn deal(&self, size: u32, start: u64) -> Result<Deal, OrderError> {
+        Deal::new(self.clone(), size, start)
+    }
+
+    /// What this rank gets of the epoch from global position `start` on: [`deal`](Self::deal), then its rank.
+    ///
+    /// # Errors
+    /// As [`deal`](Self::deal).
+    pub fn rank(&self, world: World, start: u64) -> Result<RankStream, OrderError> {
+        self.deal(world.size(), start)?.rank(world.rank())
+    }
+}

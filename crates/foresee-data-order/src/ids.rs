@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A list of sample ids in the narrowest width that holds them: 4 bytes per sample up to 2^32, 8 beyond.
+//!
+//! Separate, because the width is chosen once, where the list is made, and nobody else should branch on it.
+
+use foresee_units::SampleId;
+
+use crate::OrderError;
+
+/// Sample ids, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// All below 2^32.
+    U32(Vec<u32>),
+    /// Some at or above 2^32 (or there might be).
+    U64(Vec<u64>),
+}
+
+impl Ids {
+    /// How many.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::U32(ids) => ids.len() as u64,
+            Self::U64(ids) => ids.len() as u64,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The id at `place`.
+    ///
+    /// # Panics
+    /// If `place` is not below [`len`](Self::len).
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a place beyond the address space is out of bounds too"
+    )]
+    pub fn get(&self, place: u64) -> SampleId {
+        assert!(place < self.len(), "place {place} of a list of {}", self.len());
+        SampleId(match self {
+            Self::U32(ids) => u64::from(ids[place as usize]),
+            Self::U64(ids) => ids[place as usize],
+        })
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = SampleId> + '_ {
+        let count = match self {
+            Self::U32(ids) => ids.len(),
+            Self::U64(ids) => ids.len(),
+        };
+        (0..count).map(|place| {
+            SampleId(match self {
+                Self::U32(ids) => u64::from(ids[place]),
+                Self::U64(ids) => ids[place],
+            })
+        })
+    }
+
+    /// Memory of the list, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.len() * if matches!(self, Self::U32(_)) { 4 } else { 8 }
+    }
+}
+
+/// Whether every id of a data set of `n` samples fits into 32 bits.
+pub(crate) const fn fits_u32(n: u64) -> bool {
+    n <= 1 << 32
+}
+
+/// An empty vector with room for `places`, or the error that says how much was missing.
+pub(crate) fn room<T>(places: u64) -> Result<Vec<T>, OrderError> {
+    let mut list = Vec::new();
+    usize::try_from(places)
+        .ok()
+        .and_then(|count| list.try_reserve_exact(count).ok())
+        .ok_or(OrderError::NoMemory { n: places, bytes: places.saturating_mul(size_of::<T>() as u64) })?;
+    Ok(list)
+}
+
+impl FromIterator<SampleId> for Ids {
+    /// Starts narrow and widens at the first id that needs it.
+    fn from_iter<I: IntoIterator<Item = SampleId>>(ids: I) -> Self {
+        let mut narrow = Vec::new();
+        let mut ids = ids.into_iter();
+        while let Some(SampleId(id)) = ids.next() {
+            if let Ok(id) = u32::try_from(id) {
+                narrow.push(id);
+            } else {
+                let mut wide: Vec<u64> = narrow.into_iter().map(u64::from).collect();
+                wide.push(id);
+                wide.extend(ids.map(|id| id.0));
+                return Self::U64(wide);
+            }
+        }
+        Self::U32(narrow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_widens_at_the_first_id_that_needs_64_bits() {
+        let ids: Ids = [1, 2, 1 << 32, 3].map(SampleId).into_iter().collect();
+        assert_eq!(ids, Ids::U64(vec![1, 2, 1 << 32, 3]));
+        let ids: Ids = [1, 2].map(SampleId).into_iter().collect();
+        assert_eq!((&ids, ids.bytes()), (&Ids::U32(vec![1, 2]), 8));
+    }
+
+    #[test]
+    fn a_list_larger_than_memory_is_an_error_and_no_abort() {
+        let error = room::<u64>(1 << 62).unwrap_err();
+        assert_eq!(error, OrderError::NoMemory { n: 1 << 62, bytes: u64::MAX });
+    }
+
+    #[test]
+    #[should_panic(expected = "place 2 of a list of 2")]
+    fn a_place_behind_the_end_is_a_defect() {
+        Ids::U32(vec![0, 1]).get(2);
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is agreed about a run's order before it starts: a few numbers, from which every epoch follows.
+//!
+//! Separate from the epochs, because this is what a saved state and a plan's hash name, and what two ranks compare.
+//! Refuses orders that hang on anything else (a generator somebody draws from, a sampler of the user's): those are
+//! known one epoch at a time, as [`EpochOrder::listed`].
+
+use std::num::NonZeroU64;
+
+use foresee_units::Epoch;
+
+use crate::epoch::List;
+use crate::{EpochOrder, Keyed, Mt19937, OrderError, Tail, randperm};
+
+/// The order of all epochs: a function of these fields alone.
+///
+/// `n` samples, 0 is an empty run. `seed` is torch's, with a negative one as its two's complement
+/// (`cast_unsigned`). `drop_last` is the sampler's: whether the global list is cut to a multiple of what all ranks
+/// take together, or padded from its head; a rank's own short last batch is a loader's matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// `torch.utils.data.DistributedSampler` with `set_epoch`; at world size 1 too.
+    Distributed {
+        /// Samples.
+        n: u64,
+        /// Added to the epoch; the low 32 bits of the sum decide.
+        seed: u64,
+        /// Without it every epoch is 0 to n - 1.
+        shuffle: bool,
+        /// Cut instead of pad.
+        drop_last: bool,
+    },
+    /// `torch.utils.data.SequentialSampler`: 0 to n - 1 in every epoch, dealt to ranks like `Distributed`.
+    Sequential {
+        /// Samples.
+        n: u64,
+        /// Cut instead of pad.
+        drop_last: bool,
+    },
+    /// [`Keyed`]: another random order, for data sets of any size, in constant memory.
+    Keyed {
+        /// Samples.
+        n: u64,
+        /// All 64 bits decide.
+        seed: u64,
+        /// Cut instead of pad.
+        drop_last: bool,
+    },
+    /// Accelerate's `SeedableRandomSampler` under `BatchSamplerShard`: whole batches are dealt, not samples.
+    SeedableShard {
+        /// Samples.
+        n: u64,
+        /// Added to the epoch; the low 32 bits of the sum decide.
+        seed: u64,
+        /// Samples per batch of a rank.
+        batch_size: NonZeroU64,
+        /// Only rounds in which every rank gets a full batch.
+        drop_last: bool,
+        /// Without `drop_last`: pad to a full round from the first batches, or leave ranks uneven.
+        even_batches: bool,
+    },
+}
+
+impl Order {
+    /// The name under which states and plans know it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Distributed { .. } => "torch.distributed",
+            Self::Sequential { .. } => "torch.sequential",
+            Self::Keyed { .. } => "keyed-1",
+            Self::SeedableShard { .. } => "accelerate.seedable_shard",
+        }
+    }
+
+    /// Samples per epoch, before padding or cutting.
+    pub const fn n(&self) -> u64 {
+        match *self {
+            Self::Distributed { n, .. }
+            | Self::Sequential { n, .. }
+            | Self::Keyed { n, .. }
+            | Self::SeedableShard { n, .. } => n,
+        }
+    }
+
+    /// The seed; 0 for an order that has none.
+    pub const fn seed(&self) -> u64 {
+        match *self {
+            Self::Sequential { .. } => 0,
+            Self::Distributed { seed, .. } | Self::Keyed { seed, .. } | Self::SeedableShard { seed, .. } => {
+                seed
+            }
+        }
+    }
+
+    /// What happens at the end of an epoch that does not divide evenly.
+    pub const fn tail(&self) -> Tail {
+        match *self {
+            Self::Distributed { drop_last: true, .. }
+            | Self::Sequential { drop_last: true, .. }
+            | Self::Keyed { drop_last: true, .. }
+            | Self::SeedableShard { drop_last: true, .. } => Tail::Cut,
+            Self::SeedableShard { even_batches: false, .. } => Tail::Uneven,
+            _ => Tail::Pad,
+        }
+    }
+
+    /// Consecutive samples of the list that go to one rank: 1, or a batch.
+    pub const fn group(&self) -> NonZeroU64 {
+        match *self {
+            Self::SeedableShard { batch_size, .. } => batch_size,
+            _ => NonZeroU64::MIN,
+        }
+    }
+
+    /// Bytes of memory that one epoch takes: 0 where it is computed.
+    pub const fn epoch_bytes(&self) -> u64 {
+        match *self {
+            Self::Distributed { shuffle: true, n, .. } | Self::SeedableShard { n, .. } => {
+                n.saturating_mul(if crate::ids::fits_u32(n) { 4 } else { 8 })
+            }
+            _ => 0,
+        }
+    }
+
+    /// The order of one epoch. Draws and keeps its list, where it is one: see [`epoch_bytes`](Self::epoch_bytes).
+    ///
+    /// # Errors
+    /// [`OrderError::NoMemory`] if the list does not fit.
+    pub fn epoch(&self, epoch: Epoch) -> Result<EpochOrder, OrderError> {
+        let list = match *self {
+            Self::Sequential { n, .. } | Self::Distributed { n, shuffle: false, .. } => List::Sequential(n),
+            Self::Keyed { n, seed, .. } => List::Keyed(Keyed::new(n, seed, epoch)?),
+            Self::Distributed { n, seed, .. } | Self::SeedableShard { n, seed, .. } => {
+                List::listed(randperm(n, &mut Mt19937::new(seed.wrapping_add(epoch.0)))?)
+            }
+        };
+        Ok(EpochOrder::new(epoch, self.seed(), list, self.group(), self.tail()))
+    }
+}

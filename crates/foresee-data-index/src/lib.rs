@@ -1,2 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a data set consists of: layouts, byte ranges, tags, labels; bytes are arguments.
+//!
+//! Owns the answer to "which bytes of which object are sample 417": the layouts that cut a listing into
+//! samples, the file that keeps the answer (`docs/formats/index.md`) and what may stand in it (never a
+//! credential). Apart from the tiers, because a listing comes from anywhere and is arranged only here.
+//!
+//! Refuses to open, list or read anything: a listing, the head of an array file and the bytes of an index
+//! arrive as arguments, and a new index leaves through [`std::io::Write`].
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed};
+//! use foresee_units::{Bytes, SampleId};
+//!
+//! let folder = LayoutOptions::Folder(FolderOptions::default());
+//! let mut builder = IndexBuilder::new("s3://bucket/train", folder, 1_790_000_000)?;
+//! for key in ["dog/1.png", "cat/7.jpg", "cat/notes.txt"] {
+//!     builder.handle_listed(Listed { key: key.into(), size: 110_000, tag: b"\"9f2c\"".to_vec() })?;
+//! }
+//! let plan = builder.finish()?;
+//! assert_eq!((plan.summary().samples, plan.summary().ignored), (2, 1));
+//!
+//! let mut file = Vec::new();
+//! plan.write(&mut file)?;
+//! let index = Index::open(Arc::new(file))?;
+//! assert_eq!(index.uri(SampleId(0)), "s3://bucket/train/cat/7.jpg");
+//! assert_eq!(index.label(SampleId(1)), Some(1)); // dog
+//! assert_eq!(index.uniform_size(), Some(Bytes::new(110_000)));
+//! # Ok::<(), foresee_data_index::IndexError>(())
+//! ```
+
+#![deny(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "pure: time, files and randomness are arguments"
+)]
+
+mod builder;
+mod column;
+mod contents;
+mod diff;
+mod dump;
+mod error;
+mod fingerprint;
+mod index;
+mod layout;
+mod listing;
+mod uri;
+mod verify;
+mod write;
+
+pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary};
+pub use contents::FORMAT_VERSION;
+pub use diff::{Change, Diff};
+pub use dump::Dump;
+pub use error::IndexError;
+pub use index::{ByteRange, Entry, Index, IndexBytes};
+pub use layout::folder::{FolderOptions, IMAGE_EXTENSIONS};
+pub use layout::npy::{NpyError, NpyHead, NpyHeader};
+pub use layout::{Layout, LayoutOptions};
+pub use listing::Listed;
+pub use uri::{KEY_BYTES_MAX, redact_uri};

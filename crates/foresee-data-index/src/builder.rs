@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From a listing to an index: takes what was listed, asks for the heads it needs, sorts, checks.
+//!
+//! `handle_*` takes a fact, `poll_*` says what to read next; the caller lists and reads, in any order and as
+//! parallel as it likes, for the index depends on the set of objects alone. Memory while it runs: the keys and
+//! tags themselves and 36 bytes per object (24, and half as much again while sorting).
+//!
+//! Refuses, before training starts: an empty data set, a key twice, a key outside of the data set, array
+//! files of several kinds, a file that ends inside a row.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::error::IndexError;
+use crate::fingerprint::Object;
+use crate::layout::folder::{self, ClassesSeen};
+use crate::layout::npy::{NpyHead, NpyHeader};
+use crate::layout::rows::{self, Cut};
+use crate::layout::{Layout, LayoutOptions};
+use crate::listing::{Held, Listed, Store};
+use crate::uri::{self, TAG_BYTES_MAX};
+
+/// What is asked of an array file at first: NumPy's own headers are 128 bytes.
+const HEAD_BYTES: u64 = 4096;
+
+/// Collects a listing and makes an index of it.
+#[derive(Debug)]
+pub struct IndexBuilder {
+    base: String,
+    options: LayoutOptions,
+    created: u64,
+    store: Store,
+    held: Vec<Held>,
+    ignored: u64,
+    classes: ClassesSeen,
+    wanted: VecDeque<HeadWanted>,
+    /// Array files that a head was asked for, by place; their headers when they came.
+    heads: BTreeMap<u64, (Held, Option<NpyHeader>)>,
+}
+
+/// The first bytes of an object, needed to know its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadWanted {
+    /// Names the object in [`IndexBuilder::handle_head`].
+    pub ticket: u64,
+    /// The object's key.
+    pub key: Vec<u8>,
+    /// How many bytes to read from its beginning, never more than it has.
+    pub bytes: u64,
+}
+
+impl IndexBuilder {
+    /// A builder for the data set at `base_uri`, of which only the redacted form is kept.
+    ///
+    /// `created`: seconds since 1970 in UTC; kept, and not part of the fingerprint.
+    pub fn new(base_uri: &str, options: LayoutOptions, created: u64) -> Result<Self, IndexError> {
+        options.check()?;
+        Ok(Self {
+            base: uri::base_uri(base_uri),
+            options,
+            created,
+            store: Store::default(),
+            held: Vec::new(),
+            ignored: 0,
+            classes: ClassesSeen::default(),
+            wanted: VecDeque::new(),
+            heads: BTreeMap::new(),
+        })
+    }
+
+    /// Takes one listed object, in any order. Objects that the layout does not take are counted, no more.
+    pub fn handle_listed(&mut self, listed: Listed) -> Result<(), IndexError> {
+        uri::check_key(&self.base, &listed.key)?;
+        let shown = |builder: &Self| uri::show(&builder.base, &listed.key);
+        if listed.tag.len() > TAG_BYTES_MAX {
+            let (bytes, max) = (listed.tag.len() as u64, TAG_BYTES_MAX as u64);
+            return Err(IndexError::TagTooLong { uri: shown(self), bytes, max });
+        }
+        if matches!(self.options, LayoutOptions::Folder(_)) {
+            self.classes.see(&listed.key);
+        }
+        if matches!(self.options, LayoutOptions::Npy) && listed.key.ends_with(b".npz") {
+            return Err(IndexError::Npz { uri: shown(self) });
+        }
+        if !self.options.takes(&listed.key) {
+            self.ignored += u64::from(!listed.key.ends_with(b"/"));
+            return Ok(());
+        }
+        let held = self.store.keep(&listed);
+        self.held.push(held);
+        if matches!(self.options, LayoutOptions::Npy) {
+            let (ticket, bytes) = (held.place(), HEAD_BYTES.min(held.size));
+            self.heads.insert(ticket, (held, None));
+            self.wanted.push_back(HeadWanted { ticket, key: listed.key, bytes });
+        }
+        Ok(())
+    }
+
+    /// The next head to read; `None` when none is needed now. Several may be under way at once.
+    pub fn poll_head(&mut self) -> Option<HeadWanted> {
+        self.wanted.pop_front()
+    }
+
+    /// Takes the first bytes of the object that `ticket` names; asks again if its header is longer.
+    ///
+    /// # Panics
+    /// If no head was asked for under `ticket`.
+    pub fn handle_head(&mut self, ticket: u64, first: &[u8]) -> Result<(), IndexError> {
+        let (held, header) = self.heads.get_mut(&ticket).expect("a ticket comes from poll_head");
+        let uri = || uri::show(&self.base, self.store.key(*held));
+        match NpyHeader::read(first).map_err(|reason| IndexError::Npy { uri: uri(), reason })? {
+            NpyHead::Whole(whole) => *header = Some(whole),
+            NpyHead::Needs(bytes) if bytes > held.size => {
+                return Err(IndexError::ArrayLength { uri: uri(), expected: bytes, found: held.size });
+            }
+            NpyHead::Needs(bytes) => {
+                let key = self.store.key(*held).to_vec();
+                self.wanted.push_back(HeadWanted { ticket, key, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorts and checks everything that was listed.
+    pub fn finish(self) -> Result<IndexPlan, IndexError> {
+        let Self { base, options, created, store, mut held, ignored, classes, heads, .. } = self;
+        // Stable, because it finds the sorted runs that a parallel listing consists of.
+        held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
+        if let Some(pair) = held.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
+            return Err(IndexError::Duplicate { uri: uri::show(&base, store.key(pair[0])) });
+        }
+        let classes = match &options {
+            LayoutOptions::Folder(folder) => {
+                classes.finish(&base, folder, held.iter().map(|&one| store.key(one)))?
+            }
+            _ => Vec::new(),
+        };
+        let empty = || IndexError::Empty { uri: base.clone(), ignored, layout: options.describe() };
+        if held.is_empty() {
+            return Err(empty());
+        }
+        let show = |held: Held| uri::show(&base, store.key(held));
+        let (layout, cuts) = match &options {
+            LayoutOptions::Folder(folder) => (Layout::Folder(folder.clone()), None),
+            LayoutOptions::Flat { extensions } => (Layout::Flat { extensions: extensions.clone() }, None),
+            LayoutOptions::Bin { row_bytes, extensions } => {
+                let cut = |&one: &Held| rows::cut_whole(one.size, *row_bytes, || show(one));
+                let cuts = held.iter().map(cut).collect::<Result<_, _>>()?;
+                (Layout::Bin { row_bytes: *row_bytes, extensions: extensions.clone() }, Some(cuts))
+            }
+            LayoutOptions::Npy => {
+                let (layout, cuts) = rows_of_arrays(&held, &heads, show)?;
+                (layout, Some(cuts))
+            }
+        };
+        let mut plan = IndexPlan {
+            summary: Summary { ignored, classes: classes.len() as u64, ..Summary::default() },
+            base,
+            created,
+            layout,
+            store,
+            held,
+            classes,
+            cuts,
+        };
+        plan.summarise()?;
+        if plan.summary.samples == 0 {
+            return Err(IndexError::Empty { uri: plan.base, ignored, layout: options.describe() });
+        }
+        Ok(plan)
+    }
+}
+
+/// The one kind of row that all array files have, and how each is cut.
+fn rows_of_arrays(
+    held: &[Held],
+    heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
+    show: impl Fn(Held) -> String,
+) -> Result<(Layout, Vec<Cut>), IndexError> {
+    let mut first: Option<(Held, &NpyHeader)> = None;
+    let mut cuts = Vec::with_capacity(held.len());
+    for &one in held {
+        let header = heads.get(&one.place()).and_then(|(_, header)| header.as_ref());
+        let header = header.ok_or_else(|| IndexError::HeadMissing { uri: show(one) })?;
+        let &mut (first_held, kind) = first.get_or_insert((one, header));
+        if (&header.dtype, header.row_shape()) != (&kind.dtype, kind.row_shape()) {
+            let describe = |header: &NpyHeader| format!("{} {:?}", header.dtype, header.row_shape());
+            return Err(IndexError::RowsDiffer {
+                uri: show(one),
+                found: describe(header),
+                first_uri: show(first_held),
+                expected: describe(kind),
+            });
+        }
+        let expected = header.file_bytes().ok_or_else(|| IndexError::TooLarge { uri: show(one) })?;
+        if expected != one.size {
+            return Err(IndexError::ArrayLength { uri: show(one), expected, found: one.size });
+        }
+        cuts.push(Cut { start: header.data_start, rows: header.rows() });
+    }
+    let (_, kind) = first.expect("an empty listing was refused before");
+    let layout = Layout::Npy {
+        dtype: kind.dtype.clone(),
+        shape: kind.row_shape().to_vec(),
+        row_bytes: kind.row_bytes,
+    };
+    Ok((layout, cuts))
+}
+
+/// A data set, sorted and checked, not yet written.
+#[derive(Debug)]
+pub struct IndexPlan {
+    pub(crate) base: String,
+    pub(crate) created: u64,
+    pub(crate) layout: Layout,
+    pub(crate) classes: Vec<Vec<u8>>,
+    summary: Summary,
+    store: Store,
+    held: Vec<Held>,
+    cuts: Option<Vec<Cut>>,
+}
+
+/// What a listing came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Samples, 1 or more.
+    pub samples: u64,
+    /// Objects that hold them.
+    pub objects: u64,
+    /// Classes; 0 in a layout without labels.
+    pub classes: u64,
+    /// Listed objects that the layout does not take; folders are not counted.
+    pub ignored: u64,
+    /// Objects of no bytes: legal, and mostly a failed upload.
+    pub zero_sized: u64,
+    /// Bytes of all samples.
+    pub total_bytes: u64,
+    /// Bytes of the largest sample.
+    pub max_bytes: u64,
+}
+
+impl IndexPlan {
+    /// What the listing came to.
+    pub fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    /// The layout with what was found.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// All objects in the order of their samples.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object<'_>> + Clone {
+        let mut labels = folder::Labels::default();
+        self.held.iter().enumerate().map(move |(number, &held)| {
+            let key = self.store.key(held);
+            let label = (!self.classes.is_empty()).then(|| labels.next(&self.classes, key) as u64);
+            let cut = self.cuts.as_ref().map_or(Cut { start: 0, rows: 1 }, |cuts| cuts[number]);
+            let (size, tag) = (held.size, self.store.tag(held));
+            Object { key, size, tag, label, start: cut.start, rows: cut.rows }
+        })
+    }
+
+    fn summarise(&mut self) -> Result<(), IndexError> {
+        let mut summary = self.summary;
+        for object in self.objects() {
+            let sample_bytes = self.layout.row_bytes().unwrap_or(object.size);
+            summary
+                .count(&object, sample_bytes)
+                .ok_or_else(|| IndexError::TooLarge { uri: uri::show(&self.base, object.key) })?;
+        }
+        self.summary = summary;
+        Ok(())
+    }
+}
+
+impl Summary {
+    /// One object more; `None` past 2^64 samples or bytes.
+    fn count(&mut self, object: &Object<'_>, sample_bytes: u64) -> Option<()> {
+        self.samples = self.samples.checked_add(object.rows)?;
+        self.total_bytes = self.total_bytes.checked_add(object.rows.checked_mul(sample_bytes)?)?;
+        self.max_bytes = self.max_bytes.max(sample_bytes);
+        self.objects += 1;
+        self.zero_sized += u64::from(object.size == 0);
+        Some(())
+    }
+}

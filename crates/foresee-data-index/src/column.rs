@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Columns: a whole number or a byte string per object, as narrow as the data set allows.
+//!
+//! A column of numbers is a base and what each entry adds to it, in 0, 1, 2, 4 or 8 bytes: a constant costs
+//! nothing. A column of strings is the strings one behind the other and a column of where each ends.
+//!
+//! Reading refuses nothing and trusts nothing: whatever does not lie inside the file is `None`.
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+/// How a column of numbers is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Numbers {
+    /// Bytes per entry: 0, 1, 2, 4 or 8, little end first.
+    pub(crate) width: u8,
+    /// Added to each entry: the smallest number of the column.
+    pub(crate) base: u64,
+}
+
+/// How a column of byte strings is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Strings {
+    /// Where each string ends, counted from the first one's first byte.
+    pub(crate) end: Numbers,
+    /// All strings together.
+    pub(crate) bytes: u64,
+}
+
+impl Numbers {
+    /// The narrowest column that holds `values`.
+    pub(crate) fn fitting(values: impl Iterator<Item = u64>) -> Self {
+        let (low, high) = values.fold((u64::MAX, 0), |(low, high), value| (low.min(value), high.max(value)));
+        let base = low.min(high);
+        let width = match high - base {
+            0 => 0,
+            1..=0xff => 1,
+            0x100..=0xffff => 2,
+            0x1_0000..=0xffff_ffff => 4,
+            _ => 8,
+        };
+        Self { width, base }
+    }
+
+    /// Writes `values`, the same that the column was fitted to.
+    pub(crate) fn write(self, values: impl Iterator<Item = u64>, out: &mut impl Write) -> io::Result<()> {
+        if self.width == 0 {
+            return Ok(());
+        }
+        for value in values {
+            out.write_all(&(value - self.base).to_le_bytes()[..usize::from(self.width)])?;
+        }
+        Ok(())
+    }
+}
+
+impl Strings {
+    /// The narrowest columns that hold `strings`.
+    pub(crate) fn fitting<'a>(strings: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
+        let bytes = strings.clone().map(|string| string.len() as u64).sum();
+        Self { end: Numbers::fitting(ends(strings)), bytes }
+    }
+
+    /// Writes `strings`, the same that the columns were fitted to.
+    pub(crate) fn write<'a>(
+        self,
+        mut strings: impl Iterator<Item = &'a [u8]> + Clone,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        self.end.write(ends(strings.clone()), out)?;
+        strings.try_for_each(|string| out.write_all(string))
+    }
+}
+
+fn ends<'a>(strings: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = u64> {
+    strings.scan(0, |end, string| {
+        *end += string.len() as u64;
+        Some(*end)
+    })
+}
+
+/// Hands out the file from front to back, so that sections can neither overlap nor leave a gap.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    /// Where the next section begins.
+    pub(crate) at: u64,
+}
+
+impl Cursor {
+    /// The next section's place; `None` if it would end past 2^64 bytes or its width is none of ours.
+    pub(crate) fn numbers(&mut self, column: Numbers, count: u64) -> Option<NumbersAt> {
+        if !matches!(column.width, 0 | 1 | 2 | 4 | 8) {
+            return None;
+        }
+        let at = self.skip(u64::from(column.width).checked_mul(count)?)?;
+        Some(NumbersAt { at, count, column })
+    }
+
+    /// The next two sections' place, as above.
+    pub(crate) fn strings(&mut self, column: Strings, count: u64) -> Option<StringsAt> {
+        let end = self.numbers(column.end, count)?;
+        Some(StringsAt { end, at: self.skip(column.bytes)?, bytes: column.bytes })
+    }
+
+    fn skip(&mut self, bytes: u64) -> Option<u64> {
+        let at = self.at;
+        self.at = at.checked_add(bytes)?;
+        Some(at)
+    }
+}
+
+/// A column of numbers in a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NumbersAt {
+    at: u64,
+    count: u64,
+    column: Numbers,
+}
+
+impl NumbersAt {
+    /// Entry `number`.
+    pub(crate) fn get(self, file: &[u8], number: u64) -> Option<u64> {
+        if number >= self.count {
+            return None;
+        }
+        let width = u64::from(self.column.width);
+        let entry = slice(file, self.at.checked_add(number.checked_mul(width)?)?, width)?;
+        let mut wide = [0; 8];
+        wide[..entry.len()].copy_from_slice(entry);
+        self.column.base.checked_add(u64::from_le_bytes(wide))
+    }
+
+    /// The number that all entries are, if the column says so.
+    pub(crate) fn constant(self) -> Option<u64> {
+        (self.column.width == 0).then_some(self.column.base)
+    }
+}
+
+/// A column of byte strings in a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StringsAt {
+    end: NumbersAt,
+    at: u64,
+    bytes: u64,
+}
+
+impl StringsAt {
+    /// String `number`.
+    pub(crate) fn get(self, file: &[u8], number: u64) -> Option<&[u8]> {
+        let start = match number.checked_sub(1) {
+            None => 0,
+            Some(before) => self.end.get(file, before)?,
+        };
+        let end = self.end.get(file, number)?;
+        if end > self.bytes {
+            return None;
+        }
+        slice(file, self.at.checked_add(start)?, end.checked_sub(start)?)
+    }
+
+    /// Whether the last string ends where all of them do; true for no strings.
+    pub(crate) fn is_complete(self, file: &[u8]) -> bool {
+        let last = match self.end.count.checked_sub(1) {
+            None => Some(0),
+            Some(last) => self.end.get(file, last),
+        };
+        last == Some(self.bytes)
+    }
+}
+
+fn slice(file: &[u8], at: u64, bytes: u64) -> Option<&[u8]> {
+    let (at, bytes) = (usize::try_from(at).ok()?, usize::try_from(bytes).ok()?);
+    file.get(at..at.checked_add(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn numbers_come_back(values in prop::collection::vec(any::<u64>(), 1..50), shift in 0_u32..64) {
+            let values: Vec<u64> = values.iter().map(|value| value >> shift).collect();
+            let column = Numbers::fitting(values.iter().copied());
+            let mut file = Vec::new();
+            column.write(values.iter().copied(), &mut file).unwrap();
+            prop_assert_eq!(file.len(), usize::from(column.width) * values.len());
+            let at = Cursor { at: 0 }.numbers(column, values.len() as u64).unwrap();
+            for (number, &value) in values.iter().enumerate() {
+                prop_assert_eq!(at.get(&file, number as u64), Some(value));
+            }
+            prop_assert_eq!(at.get(&file, values.len() as u64), None);
+        }
+
+        #[test]
+        fn strings_come_back(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..50)) {
+            let column = Strings::fitting(strings.iter().map(Vec::as_slice));
+            let mut file = Vec::new();
+            column.write(strings.iter().map(Vec::as_slice), &mut file).unwrap();
+            let at = Cursor { at: 0 }.strings(column, strings.len() as u64).unwrap();
+            prop_assert!(at.is_complete(&file));
+            for (number, string) in strings.iter().enumerate() {
+                prop_assert_eq!(at.get(&file, number as u64), Some(string.as_slice()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_constant_column_takes_no_room() {
+        assert_eq!(Numbers::fitting([7, 7, 7].into_iter()), Numbers { width: 0, base: 7 });
+        assert_eq!(Numbers::fitting([7, 262].into_iter()), Numbers { width: 1, base: 7 });
+        assert_eq!(Numbers::fitting([7, 263].into_iter()), Numbers { width: 2, base: 7 });
+        assert_eq!(Numbers::fitting([0, u64::MAX].into_iter()), Numbers { width: 8, base: 0 });
+        assert_eq!(Numbers::fitting(std::iter::empty()), Numbers { width: 0, base: 0 });
+    }
+
+    #[test]
+    fn a_section_past_the_end_of_counting_is_refused() {
+        let wide = Numbers { width: 8, base: 0 };
+        assert!(Cursor { at: 16 }.numbers(wide, 1 << 63).is_none());
+        assert!(Cursor { at: 16 }.numbers(Numbers { width: 3, base: 0 }, 1).is_none());
+        assert!(Cursor { at: 16 }.strings(Strings { end: wide, bytes: u64::MAX }, 1).is_none());
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The index file: its frame and its table of contents, read and written here alone.
+//!
+//! ```text
+//! magic, version | columns, one behind the other | contents (JSON) | trailer: where, how long, checksum
+//! ```
+//! Contents come last, so that an index is written front to back in one pass and a file that was cut short
+//! has none. The checksum covers frame and contents, not the columns: opening reads no entry, and
+//! [`crate::Index::verify`] holds the entries against the fingerprint. `docs/formats/index.md` has the bytes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::column::{Cursor, Numbers, NumbersAt, Strings, StringsAt};
+use crate::error::IndexError;
+use crate::layout::Layout;
+
+/// The version that is written; every version up to it is read.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A byte that is no text, a name, and line ends that a text transfer would change.
+pub(crate) const MAGIC: [u8; 8] = *b"\x89FIDX\r\n\x1a";
+/// Magic, version, four zero bytes.
+pub(crate) const HEAD_BYTES: usize = 16;
+/// Contents' place and length, checksum, [`END`].
+const TRAILER_BYTES: usize = 8 + 8 + 16 + 8;
+const END: [u8; 8] = *b"FIDX-END";
+
+/// What the file says of itself; its columns follow one another in the order of these fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contents {
+    /// Redacted; ends in `/`.
+    pub(crate) base_uri: String,
+    /// Seconds since 1970 in UTC.
+    pub(crate) created: u64,
+    pub(crate) layout: Layout,
+    /// Of the content, 32 hexadecimal digits.
+    pub(crate) fingerprint: String,
+    pub(crate) samples: u64,
+    /// Of all samples.
+    pub(crate) total_bytes: u64,
+    /// Of the largest sample.
+    pub(crate) max_bytes: u64,
+    pub(crate) objects: Objects,
+    /// Present if the samples have labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) classes: Option<Classes>,
+    /// Present if an object holds several samples of one size; else each object is a sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rows: Option<Rows>,
+}
+
+/// One entry per object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Objects {
+    pub(crate) count: u64,
+    pub(crate) key: Strings,
+    pub(crate) size: Numbers,
+    pub(crate) tag: Strings,
+}
+
+/// A label per object, a name per class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Classes {
+    pub(crate) count: u64,
+    pub(crate) label: Numbers,
+    pub(crate) name: Strings,
+}
+
+/// Per object where its first row begins, and how many rows there are up to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rows {
+    pub(crate) start: Numbers,
+    pub(crate) end: Numbers,
+}
+
+/// The columns' places in the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) key: StringsAt,
+    pub(crate) size: NumbersAt,
+    pub(crate) tag: StringsAt,
+    pub(crate) label: Option<NumbersAt>,
+    pub(crate) class: Option<StringsAt>,
+    pub(crate) row_start: Option<NumbersAt>,
+    pub(crate) row_end: Option<NumbersAt>,
+}
+
+impl Contents {
+    /// The frame's first bytes.
+    pub(crate) fn head() -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head
+    }
+
+    /// Contents and trailer, to be written at byte `at`.
+    pub(crate) fn tail(&self, at: u64) -> Vec<u8> {
+        let mut tail = serde_json::to_vec(self).expect("numbers and strings always have a JSON form");
+        let mut place = [0; 16];
+        place[..8].copy_from_slice(&at.to_le_bytes());
+        place[8..].copy_from_slice(&(tail.len() as u64).to_le_bytes());
+        let sum = checksum(&Self::head(), &tail, &place);
+        for part in [&place[..], &sum, &END] {
+            tail.extend_from_slice(part);
+        }
+        tail
+    }
+
+    /// Reads frame and contents of a file and finds its columns; looks at no entry but the last ones.
+    pub(crate) fn read(file: &[u8]) -> Result<(Self, Places), IndexError> {
+        let cut = || IndexError::Truncated { bytes: file.len() as u64 };
+        if file.is_empty() || !MAGIC.starts_with(&file[..file.len().min(MAGIC.len())]) {
+            return Err(IndexError::NotAnIndex);
+        }
+        let (head, _) = file.split_first_chunk::<HEAD_BYTES>().ok_or_else(cut)?;
+        let found = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if found > FORMAT_VERSION {
+            return Err(IndexError::NewerVersion { found, supported: FORMAT_VERSION });
+        }
+        let (front, trailer) = file.split_last_chunk::<TRAILER_BYTES>().ok_or_else(cut)?;
+        if !trailer.ends_with(&END) {
+            return Err(cut());
+        }
+        let damaged = |what| IndexError::Damaged { what };
+        let (place, sum) = (&trailer[..16], &trailer[16..32]);
+        let number =
+            |at: usize| place[at..at + 8].iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte));
+        let (at, bytes) = (number(0), number(8));
+        if at < HEAD_BYTES as u64 || at.checked_add(bytes) != Some(front.len() as u64) {
+            return Err(damaged("its contents do not lie before its end"));
+        }
+        let text = &front[front.len() - usize::try_from(bytes).map_err(|_| cut())?..];
+        if checksum(head, text, place) != *sum {
+            return Err(damaged("the checksum of its contents does not hold"));
+        }
+        let contents: Self =
+            serde_json::from_slice(text).map_err(|_| damaged("its contents are not those of its version"))?;
+        let places = contents.places(file, at).ok_or_else(|| damaged("its columns do not add up"))?;
+        Ok((contents, places))
+    }
+
+    /// The columns between the frame's head and byte `end`; `None` if they do not fill that room exactly or
+    /// the last entries contradict the totals.
+    fn places(&self, file: &[u8], end: u64) -> Option<Places> {
+        let mut cursor = Cursor { at: HEAD_BYTES as u64 };
+        let count = self.objects.count;
+        let places = Places {
+            key: cursor.strings(self.objects.key, count)?,
+            size: cursor.numbers(self.objects.size, count)?,
+            tag: cursor.strings(self.objects.tag, count)?,
+            label: self
+                .classes
+                .as_ref()
+                .map_or(Some(None), |it| cursor.numbers(it.label, count).map(Some))?,
+            class: self
+                .classes
+                .as_ref()
+                .map_or(Some(None), |it| cursor.strings(it.name, it.count).map(Some))?,
+            row_start: self
+                .rows
+                .as_ref()
+                .map_or(Some(None), |it| cursor.numbers(it.start, count).map(Some))?,
+            row_end: self.rows.as_ref().map_or(Some(None), |it| cursor.numbers(it.end, count).map(Some))?,
+        };
+        let samples = match places.row_end {
+            Some(row_end) => row_end.get(file, count.checked_sub(1)?)?,
+            None => count,
+        };
+        let adds_up = cursor.at == end
+            && self.samples == samples
+            && samples > 0
+            && self.rows.is_some() == self.layout.row_bytes().is_some()
+            && places.key.is_complete(file)
+            && places.tag.is_complete(file)
+            && places.class.is_none_or(|class| class.is_complete(file));
+        adds_up.then_some(places)
+    }
+}
+
+fn checksum(head: &[u8], contents: &[u8], place: &[u8]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    for part in [head, contents, place] {
+        hasher.update(part);
+    }
+    let mut sum = [0; 16];
+    hasher.finalize_xof().fill(&mut sum);
+    sum
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What changed between two indexes of one data set, object by object.
+//!
+//! An update lists again, builds a new index with the old one's layout ([`Index::rebuild`]) and compares:
+//! both are sorted alike, so one walk over the two finds everything.
+
+use std::cmp::Ordering;
+use std::iter;
+
+use crate::builder::IndexBuilder;
+use crate::error::IndexError;
+use crate::fingerprint::Object;
+use crate::index::Index;
+use crate::layout::LayoutOptions;
+
+/// One object that is not as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Only in the new index.
+    Added(&'a [u8]),
+    /// Only in the old index.
+    Removed(&'a [u8]),
+    /// In both, with another size, tag, label or number of rows.
+    Changed(&'a [u8]),
+}
+
+/// How many objects are not as they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Diff {
+    /// Objects that are new.
+    pub added: u64,
+    /// Objects that are gone.
+    pub removed: u64,
+    /// Objects with another size, tag, label or number of rows.
+    pub changed: u64,
+    /// Objects that are as they were.
+    pub same: u64,
+}
+
+impl Index {
+    /// A builder for the same data set and layout, to be given the new listing; `created` as in
+    /// [`IndexBuilder::new`].
+    pub fn rebuild(&self, created: u64) -> Result<IndexBuilder, IndexError> {
+        IndexBuilder::new(self.base_uri(), self.layout().options(), created)
+    }
+
+    /// Counts what changed from this index to `new`.
+    ///
+    /// # Errors
+    /// [`IndexError::LayoutsDiffer`], or what [`Index::verify`] would say of an entry.
+    pub fn diff(&self, new: &Self) -> Result<Diff, IndexError> {
+        let mut diff = Diff::default();
+        for change in self.changes(new)? {
+            match change? {
+                Change::Added(_) => diff.added += 1,
+                Change::Removed(_) => diff.removed += 1,
+                Change::Changed(_) => diff.changed += 1,
+            }
+        }
+        diff.same = self.objects().saturating_sub(diff.removed + diff.changed);
+        Ok(diff)
+    }
+
+    /// What changed from this index to `new`, in the order of their samples.
+    ///
+    /// # Errors
+    /// As [`Self::diff`].
+    pub fn changes<'a>(
+        &'a self,
+        new: &'a Self,
+    ) -> Result<impl Iterator<Item = Result<Change<'a>, IndexError>>, IndexError> {
+        let options = self.layout().options();
+        if options != new.layout().options() {
+            return Err(IndexError::LayoutsDiffer {
+                old: options.describe(),
+                new: new.layout().options().describe(),
+            });
+        }
+        let mut walk = Walk { old: self, new, old_at: 0, new_at: 0, options };
+        Ok(iter::from_fn(move || walk.next().transpose()))
+    }
+}
+
+/// The two indexes and how far each was read.
+struct Walk<'a> {
+    old: &'a Index,
+    new: &'a Index,
+    old_at: u64,
+    new_at: u64,
+    options: LayoutOptions,
+}
+
+impl<'a> Walk<'a> {
+    fn next(&mut self) -> Result<Option<Change<'a>>, IndexError> {
+        loop {
+            let old = object_below_end(self.old, self.old_at)?;
+            let new = object_below_end(self.new, self.new_at)?;
+            let order = match (&old, &new) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(old), Some(new)) => self.options.compare(old.key, new.key),
+            };
+            self.old_at += u64::from(order.is_le());
+            self.new_at += u64::from(order.is_ge());
+            match (order, old, new) {
+                (Ordering::Equal, old, new) if old == new => {}
+                (Ordering::Less, Some(old), _) => return Ok(Some(Change::Removed(old.key))),
+                (_, _, Some(new)) if order.is_gt() => return Ok(Some(Change::Added(new.key))),
+                (_, _, Some(new)) => return Ok(Some(Change::Changed(new.key))),
+                (_, _, None) => return Ok(None),
+            }
+        }
+    }
+}
+
+fn object_below_end(index: &Index, at: u64) -> Result<Option<Object<'_>>, IndexError> {
+    if at < index.objects() { index.object_at(at).map(Some) } else { Ok(None) }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What can be wrong with a listing, an array file or an index.
+//!
+//! Every variant that concerns an object names its URI, already redacted; the file name of an index is
+//! known to the caller alone, who adds it.
+
+use crate::layout::npy::NpyError;
+
+/// Why there is no index, or why this one is not to be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexError {
+    /// The bytes begin with something else.
+    #[error(
+        "not a Foresee index: its first bytes are not an index's; write one with `foresee index URI -o FILE`"
+    )]
+    NotAnIndex,
+    /// Written by a later Foresee.
+    #[error(
+        "index of format version {found}, and this Foresee reads up to {supported}; \
+         update Foresee or write the index again"
+    )]
+    NewerVersion {
+        /// As the file says.
+        found: u32,
+        /// The newest that this build reads.
+        supported: u32,
+    },
+    /// The end is missing.
+    #[error("index cut short at {bytes} bytes, its end is missing; copy it again or write it again")]
+    Truncated {
+        /// How many bytes there are.
+        bytes: u64,
+    },
+    /// The file contradicts itself.
+    #[error("damaged index: {what}; copy it again or write it again")]
+    Damaged {
+        /// Which of its statements does not hold.
+        what: &'static str,
+    },
+    /// One entry contradicts the file; the others may be good.
+    #[error("damaged index: {what} at object {object}; copy it again or write it again")]
+    DamagedEntry {
+        /// The object's number.
+        object: u64,
+        /// Which statement does not hold.
+        what: &'static str,
+    },
+
+    /// Nothing to train on.
+    #[error("no sample in {uri}: {ignored} listed objects, none fits {layout}; check the URI and the layout")]
+    Empty {
+        /// The data set.
+        uri: String,
+        /// Objects that were listed and passed over.
+        ignored: u64,
+        /// The layout's name, with its extensions where it has any.
+        layout: String,
+    },
+    /// A folder layout without folders.
+    #[error(
+        "no class folder in {uri}: a folder data set keeps its samples in URI/CLASS/...; \
+         for samples without classes use the layout flat"
+    )]
+    NoClasses {
+        /// The data set.
+        uri: String,
+    },
+    /// Class folders without a single sample, as `ImageFolder` refuses them.
+    #[error(
+        "no sample in {count} class folders of {uri}, the first is {class}; \
+         supported extensions: {extensions}; set allow_empty to keep empty classes"
+    )]
+    EmptyClasses {
+        /// The data set.
+        uri: String,
+        /// The first such class, by name.
+        class: String,
+        /// How many there are.
+        count: u64,
+        /// What would have been taken.
+        extensions: String,
+    },
+    /// The listing names one object twice.
+    #[error("{uri} is listed twice; remove one of the two")]
+    Duplicate {
+        /// The object.
+        uri: String,
+    },
+    /// `..`, a leading `/` or a full URL: the object would lie outside the data set.
+    #[error("{uri} lies outside its data set; keys are relative to the URI and never go up")]
+    KeyEscapes {
+        /// The object, as far as it may be shown.
+        uri: String,
+    },
+    /// An object without a name.
+    #[error("an object of {uri} has an empty key; name the folder above it as the data set")]
+    KeyEmpty {
+        /// The data set.
+        uri: String,
+    },
+    /// Longer than any store allows.
+    #[error("key of {bytes} bytes, at most {max} are kept: {uri}")]
+    KeyTooLong {
+        /// The object, shortened.
+        uri: String,
+        /// Its key's length.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// An origin's tag that is longer than any store's.
+    #[error("tag of {bytes} bytes, at most {max} are kept: {uri}")]
+    TagTooLong {
+        /// The object.
+        uri: String,
+        /// Its tag's length.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// An HTTP key with a query, which may be a signature.
+    #[error(
+        "{uri} carries a query, and an index keeps no presigned parts; \
+         list plain paths and pass credentials as storage options"
+    )]
+    KeyPresigned {
+        /// The object without its query.
+        uri: String,
+    },
+    /// Extensions are compared with names in lower case, so this one would match nothing.
+    #[error("extension {extension:?} would match nothing: write it in lower case and not empty")]
+    Extension {
+        /// As given.
+        extension: String,
+    },
+
+    /// An array file that is not cut into rows.
+    #[error("{uri}: {reason}")]
+    Npy {
+        /// The object.
+        uri: String,
+        /// What is wrong with it.
+        #[source]
+        reason: NpyError,
+    },
+    /// A zip of arrays.
+    #[error("{uri} is an npz archive; save its arrays as .npy files, one array each, with numpy.save")]
+    Npz {
+        /// The object.
+        uri: String,
+    },
+    /// Array files whose rows differ.
+    #[error(
+        "rows of {uri} are {found}, those of {first_uri} are {expected}; one data set has one kind of row"
+    )]
+    RowsDiffer {
+        /// The object that differs.
+        uri: String,
+        /// Its type and shape.
+        found: String,
+        /// The object it is compared with.
+        first_uri: String,
+        /// That one's type and shape.
+        expected: String,
+    },
+    /// An array file that is shorter or longer than its header says.
+    #[error("{uri} has {found} bytes, its header promises {expected}; save it again, one array in one file")]
+    ArrayLength {
+        /// The object.
+        uri: String,
+        /// Header and rows together.
+        expected: u64,
+        /// The object's size.
+        found: u64,
+    },
+    /// A file of fixed-size rows that ends inside a row.
+    #[error(
+        "{uri} has {size} bytes: {rest} are left over after rows of {row_bytes}; check the row size or the file"
+    )]
+    Remainder {
+        /// The object.
+        uri: String,
+        /// The object's size.
+        size: u64,
+        /// A row's size.
+        row_bytes: u64,
+        /// Bytes past the last whole row.
+        rest: u64,
+    },
+    /// Rows of nothing.
+    #[error("a row of 0 bytes holds no sample; give the row's size in bytes, 1 or more")]
+    NoRowBytes,
+    /// The builder was finished before it was told this file's head.
+    #[error("the head of {uri} was asked for and never given; answer every poll_head before finish")]
+    HeadMissing {
+        /// The object.
+        uri: String,
+    },
+    /// More samples or bytes than 64 bits count.
+    #[error("{uri} brings the data set past 2^64 samples or bytes; check the listed sizes")]
+    TooLarge {
+        /// The object that was one too many.
+        uri: String,
+    },
+
+    /// Two indexes that cannot be compared.
+    #[error("an index of layout {old} cannot be updated from one of layout {new}; write it anew")]
+    LayoutsDiffer {
+        /// The layout of the index at hand.
+        old: String,
+        /// The layout of the other.
+        new: String,
+    },
+    /// The index could not be written.
+    #[error("the index could not be written: {0}")]
+    Write(#[from] std::io::Error),
+}

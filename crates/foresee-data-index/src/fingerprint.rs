@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fingerprint: 16 bytes that stand for what the data set consists of.
+//!
+//! Two indexes share it exactly if their samples are the same bytes of the same objects with the same tags
+//! and labels in the same order. Where the data set lies and when it was indexed are not in it: a copy with
+//! equal tags is the same data set. Nor is the file's encoding, so that a later format keeps caches warm.
+
+use crate::layout::Layout;
+
+/// One object and how it is cut: what a fingerprint is taken of and what an index holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) size: u64,
+    pub(crate) tag: &'a [u8],
+    pub(crate) label: Option<u64>,
+    /// Where its first row begins; 0 where the object is the sample.
+    pub(crate) start: u64,
+    /// How many samples it holds.
+    pub(crate) rows: u64,
+}
+
+/// Takes objects in the index's order.
+#[derive(Debug)]
+pub(crate) struct Fingerprint {
+    hasher: blake3::Hasher,
+    pending: Vec<u8>,
+}
+
+/// Enough for the hash to use the machine's wide instructions.
+const PENDING_BYTES: usize = 64 * 1024;
+
+impl Fingerprint {
+    /// Begins with what holds for all samples: how they are cut, and what the labels are called.
+    pub(crate) fn new<'a>(layout: &Layout, classes: impl Iterator<Item = &'a [u8]>) -> Self {
+        let hasher = blake3::Hasher::new_derive_key("foresee index fingerprint 1");
+        let mut this = Self { hasher, pending: Vec::with_capacity(2 * PENDING_BYTES) };
+        match layout {
+            Layout::Folder(_) | Layout::Flat { .. } => this.number(0),
+            Layout::Bin { row_bytes, .. } => {
+                this.number(1);
+                this.number(*row_bytes);
+            }
+            Layout::Npy { dtype, shape, row_bytes } => {
+                this.number(2);
+                this.number(*row_bytes);
+                this.string(dtype.as_bytes());
+                this.number(shape.len() as u64);
+                for &length in shape {
+                    this.number(length);
+                }
+            }
+        }
+        let mut count = 0;
+        for class in classes {
+            this.string(class);
+            count += 1;
+        }
+        this.number(count);
+        this
+    }
+
+    /// The next object.
+    pub(crate) fn add(&mut self, object: &Object<'_>) {
+        self.string(object.key);
+        self.string(object.tag);
+        for number in [object.size, object.label.map_or(0, |label| label + 1), object.start, object.rows] {
+            self.number(number);
+        }
+        if self.pending.len() >= PENDING_BYTES {
+            self.hasher.update(&self.pending);
+            self.pending.clear();
+        }
+    }
+
+    /// The fingerprint of all that was added.
+    pub(crate) fn finish(mut self) -> [u8; 16] {
+        self.hasher.update(&self.pending);
+        let mut fingerprint = [0; 16];
+        self.hasher.finalize_xof().fill(&mut fingerprint);
+        fingerprint
+    }
+
+    fn number(&mut self, number: u64) {
+        self.pending.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn string(&mut self, string: &[u8]) {
+        self.number(string.len() as u64);
+        self.pending.extend_from_slice(string);
+    }
+}
+
+/// As 32 hexadecimal digits.
+pub(crate) fn to_hex(fingerprint: [u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(fingerprint))
+}
+
+/// From 32 hexadecimal digits in lower case.
+pub(crate) fn from_hex(text: &str) -> Option<[u8; 16]> {
+    let fingerprint = u128::from_str_radix(text, 16).ok()?.to_be_bytes();
+    (to_hex(fingerprint) == text).then_some(fingerprint)
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An index that is open: which bytes of which object are a sample, in constant time.
+//!
+//! Opening reads the frame and the contents, never an entry: ten million samples open like ten, and the
+//! pages of a mapped file come in as they are used. Cheap to clone; every clone shares the bytes.
+//!
+//! Refuses to trust: an entry that contradicts the file, or whose key would leave the data set, reads as an
+//! empty key of size zero, which no origin has; [`Index::entry`] and [`Index::verify`] say what is wrong.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foresee_units::{Bytes, SampleId};
+
+use crate::contents::{Contents, Places};
+use crate::error::IndexError;
+use crate::fingerprint::{self, Object};
+use crate::layout::Layout;
+use crate::uri;
+
+/// The bytes of an index: a mapped file or a vector. They must not change while the index lives.
+pub type IndexBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// What a data set consists of.
+#[derive(Clone)]
+pub struct Index {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    bytes: IndexBytes,
+    contents: Contents,
+    places: Places,
+    fingerprint: [u8; 16],
+}
+
+/// A range of bytes in an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ByteRange {
+    /// The first byte.
+    pub start: u64,
+    /// How many; 0 is legal.
+    pub len: u64,
+}
+
+/// All that an index says of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Which sample.
+    pub sample: SampleId,
+    /// Its object's number, 0 to [`Index::objects`] - 1; equal numbers are one object.
+    pub object: u64,
+    /// Its object's key, relative to [`Index::base_uri`]; any bytes.
+    pub key: &'a [u8],
+    /// Its object's size.
+    pub object_size: Bytes,
+    /// Its object's tag as the origin gave it; empty if it gave none.
+    pub tag: &'a [u8],
+    /// Where it lies in its object.
+    pub range: ByteRange,
+    /// Its class, where the layout has classes.
+    pub label: Option<i64>,
+}
+
+impl Index {
+    /// Opens an index from its bytes.
+    ///
+    /// # Errors
+    /// [`IndexError::NotAnIndex`], [`IndexError::NewerVersion`], [`IndexError::Truncated`] or
+    /// [`IndexError::Damaged`]; none knows the file's name, the caller adds it.
+    pub fn open(bytes: IndexBytes) -> Result<Self, IndexError> {
+        let (contents, places) = Contents::read((*bytes).as_ref())?;
+        if uri::base_uri(&contents.base_uri) != contents.base_uri {
+            return Err(IndexError::Damaged { what: "its base URI is not one that an index holds" });
+        }
+        let fingerprint = fingerprint::from_hex(&contents.fingerprint)
+            .ok_or(IndexError::Damaged { what: "its fingerprint is none" })?;
+        Ok(Self { inner: Arc::new(Inner { bytes, contents, places, fingerprint }) })
+    }
+
+    /// How many samples, 1 or more.
+    #[expect(clippy::len_without_is_empty, reason = "an index without samples is not written and not opened")]
+    pub fn len(&self) -> u64 {
+        self.contents().samples
+    }
+
+    /// A sample's size, from its own column alone: a planner asks for millions.
+    ///
+    /// # Panics
+    /// If `sample` is not below [`Self::len`], as every getter that takes one: a defect of the caller.
+    pub fn size(&self, sample: SampleId) -> Bytes {
+        self.assert_within(sample);
+        let size = self.layout().row_bytes().or_else(|| self.places().size.get(self.file(), sample.0));
+        size.map_or(Bytes::ZERO, Bytes::new).min(self.max_size())
+    }
+
+    /// The key of a sample's object, relative to [`Self::base_uri`]; any bytes.
+    pub fn key(&self, sample: SampleId) -> &[u8] {
+        self.entry(sample).map_or(&[], |entry| entry.key)
+    }
+
+    /// A sample's object for people and messages; not for opening it, since not every key is text.
+    pub fn uri(&self, sample: SampleId) -> String {
+        uri::show(self.base_uri(), self.key(sample))
+    }
+
+    /// Where a sample lies in its object.
+    pub fn range(&self, sample: SampleId) -> ByteRange {
+        self.entry(sample).map_or(ByteRange::default(), |entry| entry.range)
+    }
+
+    /// The number of a sample's object: samples with equal numbers may share a request.
+    pub fn object(&self, sample: SampleId) -> u64 {
+        self.entry(sample).map_or(0, |entry| entry.object)
+    }
+
+    /// The size of a sample's object.
+    pub fn object_size(&self, sample: SampleId) -> Bytes {
+        self.entry(sample).map_or(Bytes::ZERO, |entry| entry.object_size)
+    }
+
+    /// The tag of a sample's object; empty if the origin gave none.
+    pub fn tag(&self, sample: SampleId) -> &[u8] {
+        self.entry(sample).map_or(&[], |entry| entry.tag)
+    }
+
+    /// A sample's class, where the layout has classes.
+    pub fn label(&self, sample: SampleId) -> Option<i64> {
+        self.entry(sample).ok().and_then(|entry| entry.label)
+    }
+
+    /// All of the above at once, or what contradicts the file.
+    ///
+    /// # Errors
+    /// [`IndexError::DamagedEntry`].
+    pub fn entry(&self, sample: SampleId) -> Result<Entry<'_>, IndexError> {
+        self.assert_within(sample);
+        let (number, row) = self.locate(sample)?;
+        let object = self.object_at(number)?;
+        let damaged = |what| IndexError::DamagedEntry { object: number, what };
+        let range = match self.contents().layout.row_bytes() {
+            None => ByteRange { start: 0, len: object.size },
+            Some(len) => {
+                let start = row.checked_mul(len).and_then(|offset| offset.checked_add(object.start));
+                ByteRange { start: start.ok_or_else(|| damaged("a row past 2^64 bytes"))?, len }
+            }
+        };
+        if range.start.checked_add(range.len).is_none_or(|end| end > object.size) {
+            return Err(damaged("a row past the object's end"));
+        }
+        Ok(Entry {
+            sample,
+            object: number,
+            key: object.key,
+            object_size: Bytes::new(object.size),
+            tag: object.tag,
+            range,
+            label: object.label.and_then(|label| i64::try_from(label).ok()),
+        })
+    }
+
+    /// How many objects hold the samples.
+    pub fn objects(&self) -> u64 {
+        self.contents().objects.count
+    }
+
+    /// The classes by label, any bytes; empty in a layout without labels.
+    pub fn classes(&self) -> Vec<&[u8]> {
+        let (Some(names), Some(classes)) = (self.places().class, &self.contents().classes) else {
+            return Vec::new();
+        };
+        // A class is a folder, which has a name; without this a damaged count would be taken at its word.
+        let name = |label| names.get(self.file(), label).filter(|name| !name.is_empty());
+        (0..classes.count).map_while(name).collect()
+    }
+
+    /// Where the data set lies, redacted; ends in `/`, and a key follows.
+    pub fn base_uri(&self) -> &str {
+        &self.contents().base_uri
+    }
+
+    /// How the objects were arranged.
+    pub fn layout(&self) -> &Layout {
+        &self.contents().layout
+    }
+
+    /// Stands for keys, ranges, sizes, tags, labels and layout: equal exactly where all of these are.
+    pub fn fingerprint(&self) -> [u8; 16] {
+        self.inner.fingerprint
+    }
+
+    /// When it was written, in seconds since 1970 in UTC.
+    pub fn created(&self) -> u64 {
+        self.contents().created
+    }
+
+    /// The size that all samples have, if they have one.
+    pub fn uniform_size(&self) -> Option<Bytes> {
+        self.layout().row_bytes().or_else(|| self.places().size.constant()).map(Bytes::new)
+    }
+
+    /// The size of the largest sample.
+    pub fn max_size(&self) -> Bytes {
+        Bytes::new(self.contents().max_bytes)
+    }
+
+    /// Bytes of all samples.
+    pub fn total_bytes(&self) -> Bytes {
+        Bytes::new(self.contents().total_bytes)
+    }
+
+    fn assert_within(&self, sample: SampleId) {
+        assert!(sample.0 < self.len(), "sample {sample} is not in an index of {}", self.len());
+    }
+
+    /// A sample's object, and which of its rows it is.
+    fn locate(&self, sample: SampleId) -> Result<(u64, u64), IndexError> {
+        let Some(row_end) = self.places().row_end else { return Ok((sample.0, 0)) };
+        let damaged = |object| IndexError::DamagedEntry { object, what: "rows that are not in order" };
+        let (mut low, mut high) = (0, self.objects());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if row_end.get(self.file(), middle).ok_or_else(|| damaged(middle))? <= sample.0 {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        let before = match low.checked_sub(1) {
+            None => Some(0),
+            Some(before) => row_end.get(self.file(), before),
+        };
+        let row = before.and_then(|before| sample.0.checked_sub(before)).ok_or_else(|| damaged(low))?;
+        Ok((low, row))
+    }
+
+    /// Object `number`, with everything checked that can be checked of one alone.
+    pub(crate) fn object_at(&self, number: u64) -> Result<Object<'_>, IndexError> {
+        let (file, places) = (self.file(), self.places());
+        let damaged = |what| IndexError::DamagedEntry { object: number, what };
+        let key = places.key.get(file, number).ok_or_else(|| damaged("a key outside of the file"))?;
+        uri::check_key(self.base_uri(), key).map_err(|_| damaged("a key that no index holds"))?;
+        let size = places.size.get(file, number).ok_or_else(|| damaged("a size outside of the file"))?;
+        let tag = places.tag.get(file, number).ok_or_else(|| damaged("a tag outside of the file"))?;
+        let label = match (places.label, &self.contents().classes) {
+            (Some(labels), Some(classes)) => {
+                let label = labels.get(file, number).filter(|&label| label < classes.count);
+                Some(label.ok_or_else(|| damaged("a label without a class"))?)
+            }
+            _ => None,
+        };
+        let Some((start, end)) = places.row_start.zip(places.row_end) else {
+            if size > self.contents().max_bytes {
+                return Err(damaged("a sample larger than the largest"));
+            }
+            return Ok(Object { key, size, tag, label, start: 0, rows: 1 });
+        };
+        let before = number.checked_sub(1).map_or(Some(0), |before| end.get(file, before));
+        let rows = end.get(file, number).zip(before).and_then(|(end, before)| end.checked_sub(before));
+        let rows = rows.ok_or_else(|| damaged("rows that are not in order"))?;
+        let start = start.get(file, number).ok_or_else(|| damaged("a first row outside of the file"))?;
+        Ok(Object { key, size, tag, label, start, rows })
+    }
+
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.inner.contents
+    }
+
+    fn places(&self) -> &Places {
+        &self.inner.places
+    }
+
+    pub(crate) fn file(&self) -> &[u8] {
+        (*self.inner.bytes).as_ref()
+    }
+}
+
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index").field("contents", self.contents()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Class folders: `URI/CLASS/.../file`, exactly as torchvision's `ImageFolder` reads them.
+//!
+//! Source: torchvision 0.30, `datasets/folder.py`. Classes are the sorted names of the first level's
+//! folders, empty ones included; samples are sorted by class, then by their folder's whole path, then by
+//! file name, each as Python compares text ([`super::text`]). Comparing the whole key would differ: `a.b/x`
+//! comes after `a/x`, for the folder `a` comes before `a.b`, though `.` is below `/`.
+//!
+//! Refuses a class without samples unless `allow_empty` says otherwise, and a data set without classes.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::text;
+use crate::error::IndexError;
+use crate::uri;
+
+/// What torchvision takes for a picture: `IMG_EXTENSIONS`.
+pub const IMAGE_EXTENSIONS: [&str; 9] =
+    [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
+
+/// Which files of a class folder are samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FolderOptions {
+    /// The ends of names, in lower case; empty: every file. Default [`IMAGE_EXTENSIONS`].
+    pub extensions: Vec<String>,
+    /// Whether a class may have no sample at all; it keeps its label then. Default no.
+    pub allow_empty: bool,
+}
+
+impl Default for FolderOptions {
+    fn default() -> Self {
+        Self { extensions: IMAGE_EXTENSIONS.map(str::to_owned).to_vec(), allow_empty: false }
+    }
+}
+
+/// The class of a key: its first part, if anything follows it.
+pub(crate) fn class(key: &[u8]) -> Option<&[u8]> {
+    key.iter().position(|&byte| byte == b'/').map(|end| &key[..end])
+}
+
+/// The order of samples.
+pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
+    let (one_folder, one_name) = split(one);
+    let (other_folder, other_name) = split(other);
+    if one_folder == other_folder {
+        return text::compare(one_name, other_name);
+    }
+    let class_of = |folder| class(folder).unwrap_or(folder);
+    text::compare(class_of(one_folder), class_of(other_folder))
+        .then_with(|| text::compare(one_folder, other_folder))
+        .then_with(|| text::compare(one_name, other_name))
+}
+
+/// Folder, without its last `/`, and file name.
+fn split(key: &[u8]) -> (&[u8], &[u8]) {
+    match key.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&key[..at], &key[at + 1..]),
+        None => (&[], key),
+    }
+}
+
+/// The classes seen so far, of samples, of other files and of bare folders.
+#[derive(Debug, Default)]
+pub(crate) struct ClassesSeen {
+    names: BTreeSet<Vec<u8>>,
+    /// The last one met: listings are mostly sorted, so the next is mostly the same.
+    last: Vec<u8>,
+}
+
+impl ClassesSeen {
+    /// Takes note of a listed key.
+    pub(crate) fn see(&mut self, key: &[u8]) {
+        let Some(class) = class(key) else { return };
+        if class != self.last {
+            self.last = class.to_vec();
+            self.names.insert(class.to_vec());
+        }
+    }
+
+    /// The classes by label, checked against the sorted keys of all samples.
+    pub(crate) fn finish<'a>(
+        self,
+        base: &str,
+        options: &FolderOptions,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Vec<Vec<u8>>, IndexError> {
+        let mut names: Vec<Vec<u8>> = self.names.into_iter().collect();
+        names.sort_by(|one, other| text::compare(one, other));
+        if names.is_empty() {
+            return Err(IndexError::NoClasses { uri: base.to_owned() });
+        }
+        let mut filled = vec![false; names.len()];
+        let mut labels = Labels::default();
+        for key in keys {
+            filled[labels.next(&names, key)] = true;
+        }
+        let mut empty = names.iter().zip(&filled).filter(|(_, filled)| !**filled).map(|(name, _)| name);
+        match empty.next() {
+            Some(first) if !options.allow_empty => Err(IndexError::EmptyClasses {
+                uri: base.to_owned(),
+                class: uri::show("", first),
+                count: 1 + empty.count() as u64,
+                extensions: options.extensions.join(" "),
+            }),
+            _ => Ok(names),
+        }
+    }
+}
+
+/// Labels of sorted keys, without a search: the class only ever moves forward.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Labels {
+    current: usize,
+}
+
+impl Labels {
+    /// The label of the next key; its class is among `names`.
+    pub(crate) fn next(&mut self, names: &[Vec<u8>], key: &[u8]) -> usize {
+        while Some(names[self.current].as_slice()) != class(key) {
+            self.current += 1;
+        }
+        self.current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_come_before_the_files_of_the_folders_below_and_names_are_not_paths() {
+        let sorted: [&[u8]; 8] =
+            [b"a/z", b"a/b/c", b"a/b.c/a", b"a/b/c/d", b"a.b/a", b"b/a", "é/a".as_bytes(), b"\xff/a"];
+        let mut keys = sorted;
+        keys.reverse();
+        keys.sort_by(|one, other| compare(one, other));
+        assert_eq!(keys, sorted);
+    }
+}

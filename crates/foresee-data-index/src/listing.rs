@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A listing held for sorting: ten million keys and tags without ten million allocations.
+//!
+//! Keys and tags lie one behind the other in blocks, 24 bytes beside them per object: a growing vector would
+//! hold everything twice whenever it moves. Refuses nothing; what may be kept is checked before.
+
+/// One object as a store lists it.
+///
+/// A key that ends in `/` is a folder (a console's placeholder object, or a directory that the lister
+/// reports): never a sample, but in a folder data set it makes a class, even an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Listed {
+    /// Relative to the data set's URI, without a leading `/`; any bytes.
+    pub key: Vec<u8>,
+    /// The object's size in bytes; 0 is legal.
+    pub size: u64,
+    /// The store's `ETag` as it sends it, or what stands for it on a file system; empty where there is none.
+    pub tag: Vec<u8>,
+}
+
+/// Bytes per block; also 2 to the power of the bits that a place keeps for the offset.
+const BLOCK_BYTES: usize = 1 << BLOCK_BITS;
+const BLOCK_BITS: u32 = 22;
+
+/// An object that was listed, 24 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    place: u64,
+    key_bytes: u32,
+    tag_bytes: u32,
+    pub(crate) size: u64,
+}
+
+impl Held {
+    /// A number that no other object of the listing has.
+    pub(crate) fn place(self) -> u64 {
+        self.place
+    }
+}
+
+/// The text of every object that was listed.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    blocks: Vec<Vec<u8>>,
+}
+
+impl Store {
+    /// Keeps an object; key and tag are each below [`crate::KEY_BYTES_MAX`].
+    pub(crate) fn keep(&mut self, listed: &Listed) -> Held {
+        let wanted = listed.key.len() + listed.tag.len();
+        if self.blocks.last().is_none_or(|block| block.len() + wanted > BLOCK_BYTES) {
+            self.blocks.push(Vec::with_capacity(BLOCK_BYTES.max(wanted)));
+        }
+        let number = self.blocks.len() - 1;
+        let block = &mut self.blocks[number];
+        let place = (number as u64) << BLOCK_BITS | block.len() as u64;
+        block.extend_from_slice(&listed.key);
+        block.extend_from_slice(&listed.tag);
+        let short = |length: usize| u32::try_from(length).expect("checked against the limits before");
+        Held {
+            place,
+            key_bytes: short(listed.key.len()),
+            tag_bytes: short(listed.tag.len()),
+            size: listed.size,
+        }
+    }
+
+    /// The key of an object of this store.
+    pub(crate) fn key(&self, held: Held) -> &[u8] {
+        &self.text(held)[..held.key_bytes as usize]
+    }
+
+    /// The tag of an object of this store.
+    pub(crate) fn tag(&self, held: Held) -> &[u8] {
+        &self.text(held)[held.key_bytes as usize..]
+    }
+
+    fn text(&self, held: Held) -> &[u8] {
+        let offset = usize::try_from(held.place & (BLOCK_BYTES as u64 - 1)).expect("below a block's size");
+        let block = usize::try_from(held.place >> BLOCK_BITS).expect("as many blocks as fit in memory");
+        &self.blocks[block][offset..][..held.key_bytes as usize + held.tag_bytes as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_comes_back_across_blocks() {
+        let mut store = Store::default();
+        let listed: Vec<Listed> = (0_u64..300)
+            .map(|size| Listed { key: vec![b'k'; 60_000], size, tag: size.to_string().into_bytes() })
+            .collect();
+        let held: Vec<Held> = listed.iter().map(|one| store.keep(one)).collect();
+        assert!(store.blocks.len() > 3);
+        for (one, &held) in listed.iter().zip(&held) {
+            assert_eq!((store.key(held), store.tag(held), held.size), (&*one.key, &*one.tag, one.size));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where an object lies: the base URI, keys below it, and what of a URI may be shown or stored.
+//!
+//! Apart from the layouts: a credential must be stopped at one door. Everything that shows or stores a URI
+//! passes [`redact_uri`]; keys pass [`check_key`] when they are listed and again when they are read back.
+
+use crate::error::IndexError;
+
+/// The longest key that an index keeps, in bytes. S3 ends at 1,024 and Linux at 4,096; the rest is room for
+/// stores that nest further.
+pub const KEY_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest tag that an index keeps, in bytes: far above any store's.
+pub(crate) const TAG_BYTES_MAX: usize = 64 * 1024;
+
+/// How much of a long key an error shows, in bytes.
+const SHOWN_BYTES_MAX: usize = 1024;
+
+/// The URI without what may be secret: user and password, query (presigned parts, tokens) and fragment.
+///
+/// A path without a scheme is returned as it is: `?` and `#` are ordinary letters there. A password with an
+/// unescaped `/`, `?` or `#` is caught where what precedes it is no host and port.
+///
+/// ```
+/// use foresee_data_index::redact_uri;
+/// assert_eq!(redact_uri("https://me:secret@host/a.npy?X-Amz-Signature=9f#top"), "https://host/a.npy");
+/// assert_eq!(redact_uri("/data/what?/a#1"), "/data/what?/a#1");
+/// ```
+pub fn redact_uri(uri: &str) -> String {
+    let Some((scheme, mut rest)) = uri.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) else {
+        return uri.to_owned();
+    };
+    loop {
+        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+        let user_end = match authority.rfind('@') {
+            None if !has_port(authority) => rest.rfind('@'),
+            user_end => user_end,
+        };
+        match user_end {
+            Some(at) => rest = &rest[at + 1..],
+            None => break,
+        }
+    }
+    let end = rest.find(['?', '#']).unwrap_or(rest.len());
+    format!("{scheme}://{}", &rest[..end])
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// Whether `authority` can be a host, with or without a port; `user:secret` cannot.
+fn has_port(authority: &str) -> bool {
+    let after_address = authority.rfind(']').map_or(authority, |end| &authority[end + 1..]);
+    after_address.split_once(':').is_none_or(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// The base as an index keeps it: redacted, and ending where a key begins.
+pub(crate) fn base_uri(uri: &str) -> String {
+    let mut base = redact_uri(uri);
+    if !base.ends_with('/') {
+        base.push('/');
+    }
+    base
+}
+
+/// An object's URI for people: what is not UTF-8 is replaced, control characters are escaped, a key beyond
+/// [`SHOWN_BYTES_MAX`] is cut, and below a web server nothing after a `?` is shown.
+pub(crate) fn show(base: &str, key: &[u8]) -> String {
+    let shown = &key[..key.len().min(SHOWN_BYTES_MAX)];
+    let shown = match shown.iter().position(|&byte| byte == b'?') {
+        Some(query) if is_http(base) => &shown[..query],
+        _ => shown,
+    };
+    let text = String::from_utf8_lossy(shown);
+    let text = if is_http(base) && text.contains("://") { redact_uri(&text) } else { text.into_owned() };
+    let mut uri = String::with_capacity(base.len() + text.len());
+    uri.push_str(base);
+    for letter in text.chars() {
+        if letter.is_control() { uri.extend(letter.escape_default()) } else { uri.push(letter) }
+    }
+    if key.len() > SHOWN_BYTES_MAX {
+        uri.push_str("...");
+    }
+    uri
+}
+
+/// Refuses a key that an index must not hold; `base` is already redacted.
+pub(crate) fn check_key(base: &str, key: &[u8]) -> Result<(), IndexError> {
+    if key.is_empty() {
+        return Err(IndexError::KeyEmpty { uri: base.to_owned() });
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(IndexError::KeyTooLong {
+            uri: show(base, key),
+            bytes: key.len() as u64,
+            max: KEY_BYTES_MAX as u64,
+        });
+    }
+    if !stays_inside(key) || (is_http(base) && key.windows(3).any(|window| window == b"://")) {
+        return Err(IndexError::KeyEscapes { uri: show(base, key) });
+    }
+    if is_http(base) && key.contains(&b'?') {
+        return Err(IndexError::KeyPresigned { uri: show(base, key) });
+    }
+    Ok(())
+}
+
+/// Whether a key joined to its base stays below it: not empty, not absolute, no `..` among its parts.
+pub(crate) fn stays_inside(key: &[u8]) -> bool {
+    !key.is_empty() && key[0] != b'/' && key.split(|&byte| byte == b'/').all(|part| part != b"..")
+}
+
+fn is_http(base: &str) -> bool {
+    let is = |scheme: &str| base.get(..scheme.len()).is_some_and(|head| head.eq_ignore_ascii_case(scheme));
+    is("http://") || is("https://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn redaction_drops_user_query_and_fragment_and_nothing_else() {
+        for (uri, shown) in [
+            ("s3://bucket/train/", "s3://bucket/train/"),
+            ("s3://AKIA123:wJalr@bucket/train", "s3://bucket/train"),
+            ("https://host:8080/a?sig=abc&se=1", "https://host:8080/a"),
+            ("https://host?token=1", "https://host"),
+            ("https://host/a#access_token=1", "https://host/a"),
+            ("https://me:p@ss@host/@team/a", "https://host/@team/a"),
+            ("http://[::1]:9000/a@b", "http://[::1]:9000/a@b"),
+            ("https://me:p/ss@host/a", "https://host/a"),
+            ("https://me:p?ss@host/a?b", "https://host/a"),
+            ("/data/user@home?/#1", "/data/user@home?/#1"),
+            ("file:///data/x", "file:///data/x"),
+            ("https://u@host:bad/x@y", "https://y"),
+            ("data/a?b://c@d", "data/a?b://c@d"),
+        ] {
+            assert_eq!(redact_uri(uri), shown, "of {uri}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn redaction_is_idempotent_and_leaves_no_query(rest in "[a:@/?#1\\[\\]]{0,12}") {
+            let once = redact_uri(&format!("https://{rest}"));
+            prop_assert!(!once.contains(['?', '#']));
+            prop_assert_eq!(redact_uri(&once), once);
+        }
+    }
+
+    #[test]
+    fn keys_that_leave_their_data_set_are_refused_and_dots_in_names_are_not() {
+        for key in ["..", "../a", "a/../../b", "a/..", "/etc/passwd"] {
+            assert!(
+                matches!(check_key("/data/", key.as_bytes()), Err(IndexError::KeyEscapes { .. })),
+                "{key}"
+            );
+        }
+        for key in ["a..b", "..a/b", ".hidden", "a/.../b", "a//b", "what?.jpg", "a://b"] {
+            assert!(check_key("s3://bucket/", key.as_bytes()).is_ok(), "{key}");
+        }
+        assert!(matches!(check_key("/data/", b""), Err(IndexError::KeyEmpty { .. })));
+    }
+
+    #[test]
+    fn a_presigned_key_is_refused_and_its_signature_is_not_repeated() {
+        let error = check_key("https://host/", b"a.jpg?X-Amz-Signature=9f2c").unwrap_err().to_string();
+        assert!(error.contains("https://host/a.jpg") && !error.contains("9f2c"), "{error}");
+        let error = check_key("https://host/", b"https://me:secret@host/a?sig=1").unwrap_err().to_string();
+        assert!(!error.contains("secret") && !error.contains("sig=1"), "{error}");
+    }
+
+    #[test]
+    fn a_key_of_s3s_longest_length_fits_and_one_past_ours_is_cut_in_the_message() {
+        assert!(check_key("s3://b/", &[b'k'; 1024]).is_ok());
+        assert!(check_key("s3://b/", &vec![b'k'; KEY_BYTES_MAX]).is_ok());
+        let error = check_key("s3://b/", &vec![b'k'; KEY_BYTES_MAX + 1]).unwrap_err().to_string();
+        assert!(error.len() < 2 * SHOWN_BYTES_MAX && error.contains("65537"), "{error}");
+    }
+
+    #[test]
+    fn a_uri_for_people_has_no_control_characters() {
+        assert_eq!(show("/d/", b"a\nb\xff"), "/d/a\\nb\u{fffd}");
+    }
+}

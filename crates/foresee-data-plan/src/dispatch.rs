@@ -44,6 +44,9 @@ use queue::Queue;
 /// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
 const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
 
+/// At the limit, an attempt that takes so many times what 95 % of its size class take counts as stalled.
+const STALLED: u64 = 4;
+
 /// The fetch queue of one source.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
@@ -241,10 +244,8 @@ impl Dispatch {
 
     /// What to do next; to be called until it answers `None`.
     pub fn poll_action(&mut self, now: Nanos) -> Option<Action> {
-        while let Some(attempt) = self.cancels.pop_front() {
-            if self.flights.contains_key(&attempt) {
-                return Some(Action::Cancel { attempt });
-            }
+        if let Some(action) = self.poll_cancel() {
+            return Some(action);
         }
         while let Some(ticket) = self.failures.pop_front() {
             if let Some(State::Failed { fault, elapsed }) = self.entries.get(&ticket).map(|entry| entry.state)
@@ -259,8 +260,11 @@ impl Dispatch {
                 self.queue.insert(&entry.request, entry.alone);
             }
         }
-        if self.is_full() || now < self.limiter.paused_until() {
+        if now < self.limiter.paused_until() {
             return None;
+        }
+        if self.is_full() {
+            return self.poll_renewal(now);
         }
         if let Some(action) = self.poll_hedge(now) {
             return Some(action);
@@ -276,13 +280,16 @@ impl Dispatch {
     /// The next moment at which [`Self::poll_action`] may have something though nothing was handled, once it
     /// has answered `None`: a pause is over or a hedge is due. `None`: only a fact can change anything.
     pub fn poll_wakeup(&self) -> Option<Nanos> {
-        if self.is_full() {
-            return None;
-        }
         let paused = self.limiter.paused_until();
+        let alarm = self.alarms.first();
+        if self.is_full() {
+            let (at, id) = alarm?;
+            let stalled = self.spans.get(id).and_then(|span| self.stalled_at(span)).unwrap_or(*at);
+            return Some(stalled.max(*at).max(paused));
+        }
+        let hedge = alarm.map(|(at, _)| *at);
         let ready = self.queue.has_ready().then_some(paused);
         let rested = self.queue.next_rested();
-        let hedge = self.alarms.first().map(|(at, _)| *at);
         [ready, rested, hedge].into_iter().flatten().min().map(|at| at.max(paused))
     }
 
@@ -304,8 +311,14 @@ impl Dispatch {
         }
     }
 
-    fn in_flight(&self) -> u32 {
+    /// Attempts started and not ended, cancelled ones included.
+    pub fn in_flight(&self) -> u32 {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many attempts there may be at once, as of now.
+    pub const fn limit(&self) -> u32 {
+        self.limiter.limit()
     }
 
     fn is_full(&self) -> bool {
@@ -491,71 +504,107 @@ impl Dispatch {
 
     /// Sets the moment at which a span is considered for a hedge.
     fn arm(&mut self, id: u64, now: Nanos) {
-        if self.config.hedge_share <= 0.0 {
+        let Some(span) = self.spans.get(&id) else { return };
+        if self.config.hedge_share <= 0.0 || span.hedge.is_some() {
             return;
         }
-        let Some(span) = self.spans.get_mut(&id) else { return };
-        if span.hedge.is_some() {
-            return;
-        }
-        let due = match self.latency.p95(span.len) {
-            Some(usual) => hedge_due(span, usual),
-            None => now.saturating_add(HEDGE_AGAIN),
-        };
-        if let Some(before) = span.alarm.replace(due) {
-            self.alarms.remove(&(before, id));
-        }
-        self.alarms.insert((due, id));
+        let late_after = self.latency.late_after(span.len);
+        let due =
+            late_after.map_or(now.saturating_add(HEDGE_AGAIN), |late_after| hedge_due(span, late_after));
+        self.set_alarm(id, Some(due));
     }
 
-    /// A second attempt, where one is due and allowed.
-    fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
-        while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
-            self.alarms.pop_first();
-            let Some(span) = self.spans.get_mut(&id) else { continue };
-            span.alarm = None;
-            let usual = self.latency.p95(span.len);
-            let due = usual.map(|usual| hedge_due(span, usual));
-            if due.is_some_and(|due| due <= now) && self.may_hedge(id, now) {
-                return Some(self.hedge(id, now));
+    fn poll_cancel(&mut self) -> Option<Action> {
+        while let Some(attempt) = self.cancels.pop_front() {
+            if self.flights.contains_key(&attempt) {
+                return Some(Action::Cancel { attempt });
             }
-            let again = now.saturating_add(usual.unwrap_or(Nanos::ZERO).max(HEDGE_AGAIN));
-            let again = due.filter(|due| *due > now).unwrap_or(again);
-            if let Some(span) = self.spans.get_mut(&id) {
-                span.alarm = Some(again);
-            }
-            self.alarms.insert((again, id));
         }
         None
     }
 
-    fn may_hedge(&self, id: u64, now: Nanos) -> bool {
-        let Some(span) = self.spans.get(&id) else { return false };
-        let hedged = as_f64(self.counts.hedged_bytes.saturating_add(span.len));
+    /// A second attempt, where one is due and allowed.
+    fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
+        let id = self.due_span(now)?;
+        self.set_alarm(id, None);
+        self.hedge(id, now)
+    }
+
+    /// At the limit there is no room beside a stalled attempt: it gives way to its own second one, which
+    /// starts when the first has ended. Else a source that stalls in every slot would hang the consumer.
+    fn poll_renewal(&mut self, now: Nanos) -> Option<Action> {
+        let id = self.due_span(now)?;
+        let span = self.spans.get(&id)?;
+        if self.stalled_at(span)? > now {
+            return None;
+        }
+        self.count_hedge(span.len);
+        for part in self.close_span(id) {
+            if let Some(entry) = self.entries.get_mut(&part.ticket) {
+                entry.state = State::Ready;
+                self.queue.insert(&entry.request, entry.alone);
+            }
+        }
+        self.poll_cancel()
+    }
+
+    /// When an attempt counts as stalled; `None` if its size class has no figures.
+    fn stalled_at(&self, span: &Span) -> Option<Nanos> {
+        let stalled = self.latency.p95(span.len)?.get().saturating_mul(STALLED);
+        Some(span.began.saturating_add(Nanos::new(stalled)))
+    }
+
+    /// The span whose second attempt is due and allowed; those that are not yet, or not now, are set later.
+    fn due_span(&mut self, now: Nanos) -> Option<u64> {
+        while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
+            let span = self.spans.get(&id)?;
+            let late_after = self.latency.late_after(span.len);
+            let due = late_after.map(|late_after| hedge_due(span, late_after));
+            if due.is_some_and(|due| due <= now) && self.may_hedge(span.len, now) {
+                return Some(id);
+            }
+            let again = now.saturating_add(late_after.unwrap_or(Nanos::ZERO).max(HEDGE_AGAIN));
+            self.set_alarm(id, Some(due.filter(|due| *due > now).unwrap_or(again)));
+        }
+        None
+    }
+
+    fn set_alarm(&mut self, id: u64, at: Option<Nanos>) {
+        let Some(span) = self.spans.get_mut(&id) else { return };
+        if let Some(before) = std::mem::replace(&mut span.alarm, at) {
+            self.alarms.remove(&(before, id));
+        }
+        if let Some(at) = at {
+            self.alarms.insert((at, id));
+        }
+    }
+
+    fn may_hedge(&self, len: u64, now: Nanos) -> bool {
+        let hedged = as_f64(self.counts.hedged_bytes.saturating_add(len));
         let affordable = hedged <= as_f64(self.counts.moved.get()) * self.config.hedge_share;
         affordable && !self.limiter.is_throttled(now)
     }
 
-    fn hedge(&mut self, id: u64, now: Nanos) -> Action {
-        let len = self.spans[&id].len;
-        let attempt = self.launch(id, len, true, now);
+    fn count_hedge(&mut self, len: u64) {
         self.counts.hedges += 1;
         self.counts.hedged_bytes = self.counts.hedged_bytes.saturating_add(len);
-        let (mut parts, mut place, mut tries) = (Vec::new(), (0, 0), 0);
-        if let Some(span) = self.spans.get_mut(&id) {
-            span.hedge = Some(attempt);
-            parts.clone_from(&span.parts);
-            place = (span.object, span.start);
-            tries = span.tries;
-        }
-        Action::Start { attempt, object: place.0, start: place.1, len, parts, tries, hedge: true }
+    }
+
+    fn hedge(&mut self, id: u64, now: Nanos) -> Option<Action> {
+        let len = self.spans.get(&id)?.len;
+        let attempt = self.launch(id, len, true, now);
+        self.count_hedge(len);
+        let span = self.spans.get_mut(&id)?;
+        span.hedge = Some(attempt);
+        let (object, start, parts, tries) = (span.object, span.start, span.parts.clone(), span.tries);
+        Some(Action::Start { attempt, object, start, len, parts, tries, hedge: true })
     }
 }
 
 /// Later than usual, and no more than the usual time left.
-fn hedge_due(span: &Span, usual: Nanos) -> Nanos {
-    let late = span.began.saturating_add(usual);
-    late.max(span.deadline.saturating_sub(usual)).saturating_add(Nanos::new(1))
+fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
+    let late = span.began.saturating_add(late_after);
+    late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of bytes: 53 bits are plenty")]

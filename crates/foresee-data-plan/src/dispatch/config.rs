@@ -107,7 +107,7 @@ pub struct DispatchStats {
     pub queued: usize,
     /// Requests put back after a failed attempt, so far.
     pub retries: u64,
-    /// Second attempts started.
+    /// Second attempts asked for: beside the first, or in its place where the limit leaves no room.
     pub hedges: u64,
     /// Second attempts that answered first.
     pub hedge_wins: u64,

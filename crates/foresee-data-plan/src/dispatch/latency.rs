@@ -45,6 +45,14 @@ impl Latency {
         (histogram.total >= ENOUGH).then_some(histogram.p95)
     }
 
+    /// After this an attempt of this length is late enough to ask a second time: the 95th percentile, but
+    /// twice the median at least. At a source without a tail the two quantiles lie together, and whatever
+    /// makes its line a little longer would else make everything late at once.
+    pub(super) fn late_after(&self, len: u64) -> Option<Nanos> {
+        let histogram = self.classes[class_of(len)].as_ref()?;
+        (histogram.total >= ENOUGH).then(|| histogram.p95.max(histogram.p50.saturating_add(histogram.p50)))
+    }
+
     /// All classes with attempts in them.
     pub(super) fn rows(&self) -> Vec<LatencyRow> {
         let mut rows = Vec::new();
@@ -72,12 +80,13 @@ struct Histogram {
     counts: [u32; BUCKETS],
     total: u32,
     unread: u32,
+    p50: Nanos,
     p95: Nanos,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: [0; BUCKETS], total: 0, unread: 0, p95: Nanos::ZERO }
+        Self { counts: [0; BUCKETS], total: 0, unread: 0, p50: Nanos::ZERO, p95: Nanos::ZERO }
     }
 }
 
@@ -94,6 +103,7 @@ impl Histogram {
         self.unread += 1;
         if self.unread >= RENEW || self.total <= 2 * ENOUGH {
             self.unread = 0;
+            self.p50 = self.quantile(50);
             self.p95 = self.quantile(95);
         }
     }

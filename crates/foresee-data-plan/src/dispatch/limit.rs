@@ -2,8 +2,9 @@
 //! How many attempts a source gets at once.
 //!
 //! Searches the smallest concurrency at which goodput has reached its plateau, since more in flight only
-//! waits longer: double while that clearly helps, then up by steps while goodput grows by 2 %, then down by
-//! steps while it does not fall, then hold and look again, ever more rarely. A step is an eighth of the
+//! waits longer: double while that clearly helps, then up by steps while goodput grows by 2 %; where doubling
+//! does not help at all, halve, then down by steps, while goodput does not fall; then hold and look again,
+//! ever more rarely. A step is an eighth of the
 //! limit, at least one: at 64 in flight a step of one could not move goodput by 2 % even on an idle source.
 //!
 //! A refusal or a timeout cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
@@ -65,6 +66,8 @@ enum Mode {
     Survey,
     /// Tries twice `from`.
     Double { from: u32 },
+    /// Tries half of `from`.
+    Halve { from: u32 },
     /// Tries a step above `from`.
     Climb { from: u32, hold: u32 },
     /// Tries a step below `from`.
@@ -126,7 +129,7 @@ impl Limiter {
         }
         let tolerance = match self.mode {
             Mode::Survey | Mode::Double { .. } => ROUGH,
-            Mode::Climb { .. } | Mode::Sink { .. } | Mode::Hold { .. } => FINE,
+            Mode::Halve { .. } | Mode::Climb { .. } | Mode::Sink { .. } | Mode::Hold { .. } => FINE,
         };
         let work = as_f64(bytes.saturating_add(self.bounds.request_cost.get()).max(1));
         match self.round.answer(began, work, tolerance, now) {
@@ -184,13 +187,19 @@ impl Limiter {
         match self.mode {
             Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
             Mode::Double { from } => self.enter(Mode::Survey, from, now),
+            Mode::Halve { from } => self.hold(from, HOLD_FIRST, false, now),
             Mode::Climb { from, hold } | Mode::Sink { from, hold } => self.hold(from, hold, false, now),
         }
     }
 
     fn conclude(&mut self, goodput: f64, now: Nanos) {
         match self.mode {
-            Mode::Double { from } if goodput < self.plateau * GROWS => self.sink(from, HOLD_FIRST, now),
+            Mode::Double { from } if goodput < self.plateau * GROWS => self.halve(from, now),
+            Mode::Halve { .. } if goodput >= self.plateau * KEEPS => {
+                self.plateau = self.plateau.max(goodput);
+                self.halve(self.limit, now);
+            }
+            Mode::Halve { from } => self.sink(from, HOLD_FIRST, now),
             Mode::Double { .. } if goodput < self.plateau * CLEARLY => {
                 self.plateau = goodput;
                 self.climb(self.limit, HOLD_FIRST, now);
@@ -241,6 +250,15 @@ impl Limiter {
             self.enter(Mode::Double { from }, doubled, now);
         } else {
             self.climb(from, HOLD_FIRST, now);
+        }
+    }
+
+    fn halve(&mut self, from: u32, now: Nanos) {
+        let half = (from / 2).max(self.bounds.min);
+        if half == from {
+            self.hold(from, HOLD_FIRST, false, now);
+        } else {
+            self.enter(Mode::Halve { from }, half, now);
         }
     }
 

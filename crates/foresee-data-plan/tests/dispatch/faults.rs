@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Refusals, stalls, slow tails, outages: what they cost, and that they pass.
+
+use foresee_data_plan::dispatch::{Class, DispatchConfig, Fault, Outcome};
+use foresee_units::Nanos;
+
+use crate::bench::{Answer, Bench, Capped, Source};
+
+fn bucket() -> Capped {
+    Capped::new(Nanos::from_millis(20), 1000, 20_000_000)
+}
+
+fn soon(now: Nanos, outcome: Outcome) -> Answer {
+    Answer { at: now + Nanos::from_millis(20), outcome }
+}
+
+#[test]
+fn after_a_storm_of_refusals_the_source_is_used_in_full_again_and_no_request_is_lost() {
+    let mut line = bucket();
+    let (storm, calm) = (Nanos::from_secs(5), Nanos::from_secs(35));
+    let mut refusals = 0u64;
+    let source = move |number: u64, len: u64, now: Nanos| {
+        if now >= storm && now < calm {
+            refusals += 1;
+            assert!(refusals < 200, "a source that refuses everything is not to be hammered");
+            return soon(now, Outcome::Throttled { retry_after: None });
+        }
+        line.begin(number, len, now)
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(30_000, 4000, |_| 1000);
+    assert!(bench.log.failed.is_empty());
+    assert!(bench.log.limits.iter().any(|(at, limit)| *at < calm && *limit == 1));
+    let again = calm + Nanos::from_secs(10);
+    let rate = bench.rate(again, again + Nanos::from_secs(5));
+    assert!(rate >= 950.0, "{rate:.0} per second ten seconds after the storm");
+}
+
+#[test]
+fn a_source_that_refuses_what_exceeds_its_rate_is_still_used_well() {
+    let (mut second, mut served) = (0, 0);
+    let source = move |_: u64, _: u64, now: Nanos| {
+        let this = now.get() / 100_000_000;
+        if this != second {
+            (second, served) = (this, 0);
+        }
+        served += 1;
+        let fits = served <= 100;
+        soon(now, if fits { Outcome::Success } else { Outcome::Throttled { retry_after: None } })
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(30_000, 4000, |_| 1000);
+    assert!(bench.log.failed.is_empty());
+    let rate = bench.rate(Nanos::from_secs(5), bench.now - Nanos::from_secs(2));
+    let refused = bench.dispatch.stats().throttles;
+    assert!(rate >= 800.0, "{rate:.0} of 1000 per second");
+    assert!(refused <= 1000, "{refused} refusals for 30,000 answers");
+}
+
+#[test]
+fn retry_after_is_honoured_by_the_whole_source() {
+    let asked = Nanos::from_secs(3);
+    let source = move |number: u64, _: u64, now: Nanos| {
+        let quiet = Nanos::from_millis(20)..Nanos::from_millis(20) + asked;
+        assert!(!quiet.contains(&now), "asked again at {now}");
+        let refused = Outcome::Throttled { retry_after: Some(asked) };
+        soon(now, if number == 0 { refused } else { Outcome::Success })
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(16, 16, |_| 1000);
+    assert!(bench.log.failed.is_empty());
+    assert!(bench.now >= Nanos::from_millis(40) + asked);
+}
+
+/// Every hundredth attempt after the first thousand stalls for good.
+fn stalling(number: u64, len: u64, now: Nanos, line: &mut Capped) -> Answer {
+    let mut answer = line.begin(number, len, now);
+    if number > 1000 && number.is_multiple_of(100) {
+        answer.at = Nanos::MAX;
+    }
+    answer
+}
+
+#[test]
+fn stalled_attempts_are_hedged_and_cancelled_within_5_percent_of_the_bytes() {
+    let mut line = bucket();
+    let source = move |number: u64, len: u64, now: Nanos| stalling(number, len, now, &mut line);
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(10_000, 2000, |_| 1000);
+    assert_eq!(bench.log.won.len(), 10_000);
+    let stats = bench.dispatch.stats();
+    assert!((80..300).contains(&stats.hedges), "{} second attempts", stats.hedges);
+    assert!(stats.hedge_wins > 0);
+    assert!(stats.hedged_bytes.get() * 20 <= stats.moved.get());
+}
+
+#[test]
+fn nothing_is_hedged_that_has_time() {
+    let mut line = bucket();
+    let source = move |number: u64, len: u64, now: Nanos| {
+        let mut answer = line.begin(number, len, now);
+        if number.is_multiple_of(50) {
+            answer.at += Nanos::from_secs(1);
+        }
+        answer
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    for ticket in 0..3000 {
+        bench.ask(ticket, 1000, Class::Staging, Nanos::from_secs(3600));
+    }
+    while bench.step() {}
+    assert_eq!(bench.log.won.len(), 3000);
+    assert_eq!(bench.dispatch.stats().hedges, 0);
+}
+
+#[test]
+fn a_reset_costs_time_but_no_request() {
+    let mut line = bucket();
+    let source = move |number: u64, len: u64, now: Nanos| {
+        if number % 7 == 3 {
+            soon(now, Outcome::Passing(Fault::Broken))
+        } else {
+            line.begin(number, len, now)
+        }
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(5000, 2000, |_| 1000);
+    assert!(bench.log.failed.is_empty());
+    assert_eq!(bench.dispatch.stats().retries, bench.log.attempts - 5000);
+}
+
+#[test]
+fn an_outage_of_half_a_minute_fails_nothing() {
+    let mut line = bucket();
+    let source = move |number: u64, len: u64, now: Nanos| {
+        if now >= Nanos::from_secs(2) && now < Nanos::from_secs(32) {
+            soon(now, Outcome::Passing(Fault::Broken))
+        } else {
+            line.begin(number, len, now)
+        }
+    };
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(5000, 2000, |_| 1000);
+    assert!(bench.log.failed.is_empty(), "{:?}", bench.log.failed);
+}
+
+#[test]
+fn a_fault_that_does_not_pass_ends_after_ten_tries_with_its_name() {
+    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Passing(Fault::Timeout));
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(3, 3, |_| 1000);
+    for (fault, tries) in bench.log.failed.values() {
+        assert_eq!((*fault, *tries), (Fault::Timeout, 10));
+    }
+    assert_eq!(bench.log.failed.len(), 3);
+}
+
+#[test]
+fn endless_refusals_end_when_patience_does() {
+    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Throttled { retry_after: None });
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(2, 2, |_| 1000);
+    assert_eq!(bench.log.failed.len(), 2);
+    assert!(bench.now <= Nanos::from_secs(190), "{}", bench.now);
+}
+
+#[test]
+fn a_missing_object_is_not_asked_for_again() {
+    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Permanent(Fault::Absent));
+    let mut bench = Bench::new(DispatchConfig::adaptive(), source);
+    bench.stream(40, 40, |_| 1000);
+    assert_eq!(bench.log.attempts, 40);
+    assert!(bench.log.failed.values().all(|failed| *failed == (Fault::Absent, 1)));
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who goes first, what is read together, and what the consumer's own calls change.
+
+use foresee_data_plan::dispatch::{
+    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, Outcome, Request,
+};
+use foresee_units::{Bytes, Nanos};
+
+const NOW: Nanos = Nanos::from_secs(1);
+
+fn end(outcome: Outcome) -> End {
+    End { outcome, bytes: Bytes::ZERO, queued: Nanos::ZERO, service: Nanos::from_millis(20) }
+}
+
+fn request(ticket: u64, class: Class, deadline_ms: u64) -> Request {
+    let deadline = Nanos::from_millis(deadline_ms);
+    Request { ticket, object: ticket, start: 0, len: 1000, class, deadline }
+}
+
+/// Starts whatever may start; ends each attempt at once; the tickets in their order.
+fn run_in_order(dispatch: &mut Dispatch, now: Nanos) -> Vec<u64> {
+    let mut order = Vec::new();
+    while let Some(action) = dispatch.poll_action(now) {
+        if let Action::Start { attempt, parts, .. } = action {
+            order.extend(parts.iter().map(|part| part.ticket));
+            dispatch.handle_end(attempt, end(Outcome::Success), now);
+        }
+    }
+    order
+}
+
+fn start(dispatch: &mut Dispatch, now: Nanos) -> (AttemptId, u64, u64, Vec<u64>) {
+    match dispatch.poll_action(now) {
+        Some(Action::Start { attempt, start, len, parts, .. }) => {
+            (attempt, start, len, parts.iter().map(|part| part.ticket).collect())
+        }
+        other => panic!("{other:?} instead of a start"),
+    }
+}
+
+/// A queue that knows from 40 attempts that one takes 20 ms.
+fn experienced(config: DispatchConfig) -> Dispatch {
+    let mut dispatch = Dispatch::new(config);
+    for ticket in 1_000_000..1_000_040 {
+        dispatch.handle_request(request(ticket, Class::Staging, 0), Nanos::ZERO);
+    }
+    assert_eq!(run_in_order(&mut dispatch, Nanos::ZERO).len(), 40);
+    dispatch
+}
+
+#[test]
+fn inside_a_class_the_earliest_deadline_goes_first_and_ties_go_by_ticket() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    for (ticket, deadline) in [(1, 5000), (2, 3000), (3, 9000), (5, 4000), (4, 4000)] {
+        dispatch.handle_request(request(ticket, Class::Staging, deadline), NOW);
+    }
+    assert_eq!(run_in_order(&mut dispatch, NOW), [2, 4, 5, 1, 3]);
+}
+
+#[test]
+fn before_anything_is_measured_classes_count() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    for (ticket, class) in [(1, Class::Other), (2, Class::Fill), (3, Class::Staging), (4, Class::Stalling)] {
+        dispatch.handle_request(request(ticket, class, 10_000 * ticket), NOW);
+    }
+    assert_eq!(run_in_order(&mut dispatch, NOW), [4, 3, 2, 1]);
+}
+
+#[test]
+fn a_lower_class_starts_only_while_the_higher_ones_are_at_ease() {
+    let mut dispatch = experienced(DispatchConfig::fixed(1));
+    dispatch.handle_request(request(1, Class::Fill, 2000), NOW);
+    dispatch.handle_request(request(2, Class::Staging, 60_000), NOW);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [1, 2], "staging has a minute");
+    dispatch.handle_request(request(3, Class::Fill, 900), NOW);
+    dispatch.handle_request(request(4, Class::Staging, 1010), NOW);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [4, 3], "staging is nearly late");
+}
+
+#[test]
+fn validation_is_not_starved_by_a_fill_that_has_hours() {
+    let mut dispatch = experienced(DispatchConfig::fixed(1));
+    for ticket in 0..1000 {
+        dispatch.handle_request(request(ticket, Class::Fill, 3_600_000 + ticket), NOW);
+    }
+    dispatch.handle_request(request(5000, Class::Other, 2000), NOW);
+    assert_eq!(start(&mut dispatch, NOW).3, [5000]);
+}
+
+#[test]
+fn what_a_consumer_waits_for_goes_before_everything() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    for ticket in 0..10 {
+        dispatch.handle_request(request(ticket, Class::Staging, 1000 + ticket), NOW);
+    }
+    dispatch.handle_urgent(7, NOW);
+    dispatch.handle_urgent(99, NOW);
+    assert_eq!(run_in_order(&mut dispatch, NOW)[..3], [7, 0, 1]);
+}
+
+#[test]
+fn a_withdrawn_request_leaves_the_queue_or_cancels_its_read_and_is_never_won() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    dispatch.handle_request(request(1, Class::Staging, 1), NOW);
+    dispatch.handle_request(request(2, Class::Staging, 2), NOW);
+    let (attempt, ..) = start(&mut dispatch, NOW);
+    dispatch.handle_withdraw(2, NOW);
+    dispatch.handle_withdraw(1, NOW);
+    assert_eq!(dispatch.poll_action(NOW), Some(Action::Cancel { attempt }));
+    assert_eq!(dispatch.poll_action(NOW), None);
+    assert!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won.is_empty());
+    assert_eq!(dispatch.poll_action(NOW), None);
+    assert_eq!((dispatch.in_flight(), dispatch.stats().queued), (0, 0));
+}
+
+#[test]
+fn a_cancel_that_comes_too_late_is_not_sent() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    dispatch.handle_request(request(1, Class::Staging, 1), NOW);
+    let (attempt, ..) = start(&mut dispatch, NOW);
+    dispatch.handle_withdraw(1, NOW);
+    dispatch.handle_end(attempt, end(Outcome::Success), NOW);
+    assert_eq!(dispatch.poll_action(NOW), None);
+}
+
+#[test]
+#[should_panic(expected = "ticket 1 is in use")]
+fn a_ticket_that_has_not_ended_is_not_given_twice() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    dispatch.handle_request(request(1, Class::Staging, 1), NOW);
+    dispatch.handle_request(request(1, Class::Staging, 1), NOW);
+}
+
+#[test]
+fn a_hedge_wins_once_and_its_loser_is_cancelled() {
+    let mut dispatch = experienced(DispatchConfig { hedge_share: 1.0, ..DispatchConfig::adaptive() });
+    // Hedges are paid from what was moved.
+    dispatch.handle_request(request(0, Class::Staging, 0), NOW);
+    let (paid, ..) = start(&mut dispatch, NOW);
+    let payment = End { bytes: Bytes::new(5000), ..end(Outcome::Success) };
+    dispatch.handle_end(paid, payment, NOW);
+
+    dispatch.handle_request(request(1, Class::Stalling, 0), NOW);
+    let (first, ..) = start(&mut dispatch, NOW);
+    assert_eq!(dispatch.poll_action(NOW), None);
+    let due = dispatch.poll_wakeup().expect("a hedge is due");
+    assert!(due > NOW + Nanos::from_millis(20));
+    let Some(Action::Start { attempt: hedge, hedge: true, tries: 1, .. }) = dispatch.poll_action(due) else {
+        panic!("no hedge at {due}");
+    };
+    assert_eq!(dispatch.handle_end(hedge, end(Outcome::Success), due).won, [1]);
+    assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
+    assert!(dispatch.handle_end(first, end(Outcome::Success), due).won.is_empty());
+    assert_eq!((dispatch.stats().hedges, dispatch.stats().hedge_wins), (1, 1));
+}
+
+fn joining() -> DispatchConfig {
+    let coalesce = CoalesceConfig { gap: Bytes::new(100), target: Bytes::new(5000), max_parts: 8 };
+    DispatchConfig { coalesce: Some(coalesce), ..DispatchConfig::fixed(1) }
+}
+
+fn range(ticket: u64, start: u64, class: Class) -> Request {
+    Request { ticket, object: 7, start, len: 1000, class, deadline: NOW + Nanos::new(ticket) }
+}
+
+#[test]
+fn neighbours_in_an_object_are_read_together_around_the_most_urgent() {
+    let mut dispatch = Dispatch::new(joining());
+    for (ticket, at) in [(1, 2000), (2, 0), (3, 1000), (4, 3050), (5, 9000), (6, 4100)] {
+        dispatch.handle_request(range(ticket, at, Class::Staging), NOW);
+    }
+    dispatch.handle_request(Request { object: 8, ..range(9, 3000, Class::Staging) }, NOW);
+    let Some(Action::Start { attempt, start, len, parts, .. }) = dispatch.poll_action(NOW) else {
+        panic!("nothing to start")
+    };
+    let mut seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
+    seen.sort_unstable();
+    assert_eq!((start, len), (1000, 4100), "ticket 2 would exceed the target");
+    assert_eq!(seen, [(0, 3), (1000, 1), (2050, 4), (3100, 6)]);
+    assert_eq!(dispatch.stats().over_read, Bytes::new(100));
+    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won.len(), 4);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [2, 5, 9]);
+}
+
+#[test]
+fn nobody_lengthens_a_read_that_a_consumer_waits_for() {
+    let mut dispatch = Dispatch::new(joining());
+    dispatch.handle_request(range(1, 0, Class::Stalling), NOW);
+    dispatch.handle_request(range(2, 1000, Class::Staging), NOW);
+    assert_eq!(start(&mut dispatch, NOW).3, [1]);
+}
+
+#[test]
+fn one_bad_part_does_not_fail_its_neighbours() {
+    let mut dispatch = Dispatch::new(joining());
+    for ticket in 0..3 {
+        dispatch.handle_request(range(ticket, ticket * 1000, Class::Staging), NOW);
+    }
+    let (together, _, _, tickets) = start(&mut dispatch, NOW);
+    assert_eq!(tickets.len(), 3);
+    dispatch.handle_end(together, end(Outcome::Permanent(Fault::Corrupt)), NOW);
+    for ticket in 0..3 {
+        let (alone, _, len, tickets) = start(&mut dispatch, NOW);
+        assert_eq!((len, tickets), (1000, vec![ticket]));
+        let outcome = if ticket == 1 { Outcome::Permanent(Fault::Corrupt) } else { Outcome::Success };
+        dispatch.handle_end(alone, end(outcome), NOW);
+        if ticket == 1 {
+            let failed = dispatch.poll_action(NOW);
+            let elapsed = Nanos::ZERO;
+            assert_eq!(failed, Some(Action::Fail { ticket, fault: Fault::Corrupt, tries: 2, elapsed }));
+        }
+    }
+}
+
+#[test]
+fn withdrawing_one_part_leaves_the_read_to_the_others() {
+    let mut dispatch = Dispatch::new(joining());
+    for ticket in 0..2 {
+        dispatch.handle_request(range(ticket, ticket * 1000, Class::Staging), NOW);
+    }
+    let (attempt, ..) = start(&mut dispatch, NOW);
+    dispatch.handle_withdraw(0, NOW);
+    assert_eq!(dispatch.poll_action(NOW), None);
+    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won, [1]);
+}

@@ -8,15 +8,24 @@
 mod completion;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod list;
 mod memory;
 mod op;
+mod origin;
 mod ram;
 mod slab;
+mod uri;
 
 pub use completion::Completions;
+pub use list::{ListProgress, Listed, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
+pub use origin::{
+    Locate, Location, OriginError, OriginOptions, PosixOrigin, PosixTag, StoreOrigin, open_origin, posix_tag,
+    probe_origin, read_whole,
+};
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
+pub use uri::Uri;
 
 use foresee_units::{Bytes, Nanos};
 
@@ -28,6 +37,13 @@ pub trait Tier: Send + Sync + std::fmt::Debug {
     ///
     /// Every submitted ticket gets exactly one [`Done`], also after [`Tier::close`], a cancel or a fault.
     fn submit(&self, op: Op);
+
+    /// Begins several, in order. The same as one by one, and cheaper where a place has a queue to lock.
+    fn submit_many(&self, ops: Vec<Op>) {
+        for op in ops {
+            self.submit(op);
+        }
+    }
 
     /// Asks for `ticket` to end early. Its `Done` still comes once: [`Outcome::Cancelled`] if this was in
     /// time. After that `Done` the tier does not touch the ticket's memory again. Unknown tickets are ignored.

@@ -119,6 +119,8 @@ pub struct Done {
 pub struct Detail {
     /// Time to open the object (POSIX), part of `service`.
     pub open: Option<Nanos>,
+    /// Time to ask for the object's size and version apart from its bytes (POSIX), part of `service`.
+    pub stat: Option<Nanos>,
     /// Time until the first byte of the body, part of `service`.
     pub first_byte: Option<Nanos>,
     /// HTTP status.

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The store client: which store a URI means, with which settings, on which runtime.
+//!
+//! Apart from the tier: listings and index-time reads use the same client without being one. Its own retries are switched
+//! off, because its caller knows the deadline and it does not. Refuses settings it does not know:
+//! a misspelt key must not silently mean anonymous access.
+
+use std::ops::Range;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use foresee_units::Nanos;
+use futures_util::StreamExt;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use object_store::path::Path;
+use object_store::{
+    ClientConfigKey, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
+};
+use tokio::runtime::Runtime;
+
+pub(crate) use super::fault::Failure;
+use super::fault::{Attempt, ObservedConnector};
+use super::{OriginError, OriginOptions};
+use crate::op::Outcome;
+use crate::uri::{Place, Uri, redact};
+
+/// Threads that run requests: one GET costs less than 100 us of them, so two carry 20,000 per second.
+const RUNTIME_THREADS: usize = 2;
+/// Connections kept for the next request: as many as a driver ever has requests under way.
+const IDLE_CONNECTIONS: usize = 256;
+/// How long shutting down may wait for a task that does not yield; none of ours computes for long.
+const SHUTDOWN: Duration = Duration::from_secs(1);
+
+/// A store and the runtime that its requests run on.
+#[derive(Debug)]
+pub(crate) struct Client {
+    runtime: Option<Runtime>,
+    door: Arc<Door>,
+}
+
+/// The store itself, as tasks share it.
+pub(crate) struct Door {
+    store: Arc<dyn ObjectStore>,
+    pages: Option<Arc<dyn PaginatedListStore>>,
+    uri: Uri,
+    /// In front of each key, with its slash; empty for plain HTTP, whose base is the URL.
+    prefix: String,
+    read_timeout: Nanos,
+}
+
+impl Client {
+    pub(crate) fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
+        static PROVIDER: Once = Once::new();
+        PROVIDER.call_once(|| {
+            // An error says that the process has one already, which will do.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        });
+        let door = Door::new(uri, options)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .thread_name("foresee-origin")
+            .enable_all()
+            .build()
+            .map_err(|error| OriginError::Machine {
+                uri: uri.to_string(),
+                what: "threads for requests",
+                cause: error.to_string(),
+            })?;
+        Ok(Self { runtime: Some(runtime), door: Arc::new(door) })
+    }
+
+    pub(crate) const fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    pub(crate) fn handle(&self) -> tokio::runtime::Handle {
+        self.runtime().handle().clone()
+    }
+
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime().block_on(work)
+    }
+
+    pub(crate) fn probe(&self) -> Result<(), OriginError> {
+        let door = &self.door;
+        let answer = self.block_on(async {
+            if door.pages.is_some() {
+                let page = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+                return door.page(page).await.map(drop);
+            }
+            let attempt = Arc::new(Attempt::default());
+            let head = GetOptions { head: true, ..GetOptions::default() };
+            match door.get(&Path::ROOT, head, &attempt).await {
+                Err(failure) if failure.status.is_none() || failure.outcome == Outcome::Denied => {
+                    Err(failure)
+                }
+                _ => Ok(()),
+            }
+        });
+        answer.map_err(|failure| failure.into_error(door.uri.to_string()))
+    }
+
+    pub(crate) fn read_whole(&self, key: &[u8], range: Option<Range<u64>>) -> Result<Vec<u8>, OriginError> {
+        let door = &self.door;
+        if range.as_ref().is_some_and(Range::is_empty) {
+            return Ok(Vec::new());
+        }
+        let path = door.path(key).map_err(|cause| door.bad_key(key, cause))?;
+        let range = range.map(GetRange::Bounded);
+        let read = self.block_on(async {
+            let attempt = Arc::new(Attempt::default());
+            let options = GetOptions { range, ..GetOptions::default() };
+            let answer = door.get(&path, options, &attempt).await?;
+            let mut bytes = Vec::new();
+            let expected = answer.range.end - answer.range.start;
+            let mut chunks = answer.into_stream();
+            while let Some(chunk) = door.patiently(chunks.next()).await? {
+                bytes.extend_from_slice(&chunk.map_err(|error| Failure::classify(&attempt, &error))?);
+            }
+            if bytes.len() as u64 == expected {
+                Ok(bytes)
+            } else {
+                let cause = format!("{} of {expected} bytes came", bytes.len());
+                Err(Failure::answer(Outcome::Retryable, attempt.status(), cause))
+            }
+        });
+        read.map_err(|failure: Failure| failure.into_error(door.uri.join(key)))
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("the runtime is there until the client is dropped")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(SHUTDOWN);
+        }
+    }
+}
+
+impl Door {
+    fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
+        let read_timeout = options.read_timeout;
+        let uri = uri.clone();
+        match uri.place() {
+            Place::Bucket { name, prefix } => {
+                let store = Arc::new(s3(&uri, name, options)?);
+                let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+                let pages = Some(Arc::clone(&store) as Arc<dyn PaginatedListStore>);
+                Ok(Self { store, pages, uri, prefix, read_timeout })
+            }
+            Place::Web { base, query } => {
+                let store = web(&uri, base, query.as_deref(), options)?;
+                Ok(Self { store, pages: None, uri, prefix: String::new(), read_timeout })
+            }
+            Place::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
+        }
+    }
+
+    pub(crate) const fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// In front of each key.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The store's name of `key`.
+    pub(crate) fn path(&self, key: &[u8]) -> Result<Path, &'static str> {
+        let key = std::str::from_utf8(key).map_err(|_| "it is not UTF-8, and a store's keys are")?;
+        let named = if self.prefix.is_empty() {
+            Path::parse(key)
+        } else {
+            Path::parse([self.prefix.as_str(), key].concat())
+        };
+        let path =
+            named.map_err(|_| "it has an empty, . or .. part or a control character; rename the object")?;
+        // The parser takes off slashes at both ends, which would name another object.
+        if path.as_ref().len() == self.prefix.len() + key.len() && !key.is_empty() {
+            Ok(path)
+        } else {
+            Err("it is empty, or begins or ends with a slash")
+        }
+    }
+
+    pub(crate) fn bad_key(&self, key: &[u8], cause: &'static str) -> OriginError {
+        let key = String::from_utf8_lossy(key).into_owned();
+        OriginError::BadKey { uri: self.uri.to_string(), key, cause }
+    }
+
+    /// One GET (or HEAD), up to its headers.
+    pub(crate) async fn get(
+        &self,
+        path: &Path,
+        mut options: GetOptions,
+        attempt: &Arc<Attempt>,
+    ) -> Result<GetResult, Failure> {
+        options.extensions.insert(Arc::clone(attempt));
+        let answer = self.patiently(self.store.get_opts(path, options)).await?;
+        answer.map_err(|error| Failure::classify(attempt, &error))
+    }
+
+    /// Size and tag of one object.
+    pub(crate) async fn head(&self, path: &Path) -> Result<ObjectMeta, Failure> {
+        let attempt = Arc::new(Attempt::default());
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        Ok(self.get(path, options, &attempt).await?.meta)
+    }
+
+    /// One page of the listing below the prefix.
+    pub(crate) async fn page(
+        &self,
+        mut options: PaginatedListOptions,
+    ) -> Result<PaginatedListResult, Failure> {
+        let Some(pages) = &self.pages else { unreachable!("plain HTTP is never listed") };
+        let attempt = Arc::new(Attempt::default());
+        options.extensions.insert(Arc::clone(&attempt));
+        let prefix = (!self.prefix.is_empty()).then_some(self.prefix.as_str());
+        let answer = self.patiently(pages.list_paginated(prefix, options)).await?;
+        answer.map_err(|error| Failure::classify(&attempt, &error))
+    }
+
+    /// `work`, unless nothing is heard for the read timeout.
+    pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let limit = self.read_timeout;
+        tokio::time::timeout(limit.into(), work).await.map_err(|_| Failure::silence(limit))
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}
+
+fn s3(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<AmazonS3, OriginError> {
+    let bad = |name: &str, cause: String| OriginError::BadOption {
+        uri: uri.to_string(),
+        name: name.to_owned(),
+        cause,
+    };
+    let mut builder = AmazonS3Builder::new().with_client_options(patient());
+    // As the client's own `from_env`, which would bring its limit on a whole request along.
+    for (name, value) in std::env::vars_os() {
+        let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
+        if name.starts_with("AWS_")
+            && let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()
+        {
+            builder = builder.with_config(key, value);
+        }
+    }
+    for (name, value) in &options.storage {
+        let key: AmazonS3ConfigKey = name
+            .to_ascii_lowercase()
+            .parse()
+            .map_err(|_| bad(name, "no such setting of an S3 store".to_owned()))?;
+        builder = builder.with_config(key, value.as_str());
+    }
+    let set = |key| builder.get_config_value(&key);
+    let endpoint = set(AmazonS3ConfigKey::S3Endpoint).or_else(|| set(AmazonS3ConfigKey::Endpoint));
+    let plain = endpoint.is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"));
+    for (name, value) in connection_settings(options, plain) {
+        builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
+    }
+    builder
+        .with_bucket_name(bucket)
+        .with_retry(no_retries())
+        .with_http_connector(ObservedConnector)
+        .build()
+        .map_err(|error| bad("s3", redact(&error.to_string())))
+}
+
+fn web(
+    uri: &Uri,
+    base: &str,
+    query: Option<&str>,
+    options: &OriginOptions,
+) -> Result<Arc<dyn ObjectStore>, OriginError> {
+    let bad = |name: &str, cause: String| OriginError::BadOption {
+        uri: uri.to_string(),
+        name: name.to_owned(),
+        cause,
+    };
+    let mut settings = patient();
+    for (name, value) in &options.storage {
+        let key: ClientConfigKey = name
+            .to_ascii_lowercase()
+            .parse()
+            .map_err(|_| bad(name, "no such setting of a plain HTTP store".to_owned()))?;
+        settings = settings.with_config(key, value.as_str());
+    }
+    for (name, value) in connection_settings(options, base.starts_with("http://")) {
+        settings = settings.with_config(name, value);
+    }
+    let url = query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}"));
+    let store = HttpBuilder::new()
+        .with_url(url)
+        .with_client_options(settings)
+        .with_retry(no_retries())
+        .with_http_connector(ObservedConnector)
+        .build()
+        .map_err(|error| bad("http", redact(&error.to_string())))?;
+    Ok(Arc::new(store))
+}
+
+/// No limit on a whole request: a large object over a slow link is legal, silence is not.
+fn patient() -> ClientOptions {
+    ClientOptions::new().with_timeout_disabled()
+}
+
+/// What is ours to set: waits, the pool, and HTTP/1.1 (a store's throughput comes from many connections).
+fn connection_settings(options: &OriginOptions, plain: bool) -> Vec<(ClientConfigKey, String)> {
+    let connect = Duration::from(options.connect_timeout);
+    let mut settings = vec![
+        (ClientConfigKey::ConnectTimeout, format!("{}ms", connect.as_millis().max(1))),
+        (ClientConfigKey::PoolMaxIdlePerHost, IDLE_CONNECTIONS.to_string()),
+        (ClientConfigKey::Http1Only, "true".to_owned()),
+    ];
+    if plain {
+        settings.push((ClientConfigKey::AllowHttp, "true".to_owned()));
+    }
+    settings
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
+}

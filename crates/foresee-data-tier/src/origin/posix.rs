@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An origin on a mounted file system: a local disk, NFS, Lustre, a FUSE mount.
+//!
+//! Blocking reads on threads of its own, because no other way works on every file system and every kernel.
+//! One read costs four system calls (openat, pread, fstat, close). Threads start when reads turn out to
+//! wait for a device: a page cache is served by as many as there are cores, a disk by all of them.
+//!
+//! Refuses keys that leave the root by name (`..`, absolute). Symbolic links are followed wherever they
+//! lead, as a folder data set's own loader would.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_units::{Bytes, Nanos};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::flight::{Desk, Flight, deadline};
+use super::tag::posix_tag;
+use super::{Locate, Location, OriginError};
+use crate::completion::Completions;
+use crate::op::{Op, Outcome, SampleKey, Ticket};
+use crate::uri::Uri;
+use crate::{Tier, TierFacts};
+
+/// Below this mean time per read the page cache answers, and more threads than cores only get in the way.
+/// A cached 1 KB file takes about 5 us, the fastest flash about 80 us.
+const WAITS_FOR_DEVICE: Duration = Duration::from_micros(50);
+/// A read that has waited this long for a thread gets one, whatever the mean says: the fast ones may be
+/// stuck behind a file that hangs.
+const TOO_LONG_IN_QUEUE: Duration = Duration::from_millis(1);
+
+/// The tier of a directory.
+#[derive(Debug)]
+pub struct PosixOrigin {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    root: OwnedFd,
+    place: String,
+    locate: Arc<dyn Locate>,
+    desk: Arc<Desk>,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    threads_max: usize,
+    cores: usize,
+    /// Mean nanoseconds per read, recent ones weighing more.
+    pace: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    closed: bool,
+    /// Started and not ended.
+    threads: usize,
+    /// Of those, asleep and not yet called.
+    asleep: usize,
+    /// Calls that no sleeper has answered yet.
+    calls: usize,
+}
+
+struct Waiting {
+    flight: Flight,
+    key: SampleKey,
+    offset: u64,
+}
+
+impl PosixOrigin {
+    /// Opens the directory `root`; starts no thread yet.
+    ///
+    /// `threads`: 1 or more, the most reads under way at once.
+    ///
+    /// # Errors
+    /// [`OriginError::Missing`], [`OriginError::Denied`] or [`OriginError::Failed`] if `root` cannot be opened.
+    pub fn new(
+        root: &Path,
+        locate: Arc<dyn Locate>,
+        completions: Completions,
+        threads: usize,
+    ) -> Result<Self, OriginError> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                root: open_root(root)?,
+                place: root.display().to_string(),
+                locate,
+                desk: Desk::new(completions),
+                queue: Mutex::default(),
+                work: Condvar::new(),
+                threads_max: threads.max(1),
+                cores: std::thread::available_parallelism().map_or(1, usize::from),
+                pace: AtomicU64::new(0),
+            }),
+        })
+    }
+}
+
+impl Tier for PosixOrigin {
+    fn submit(&self, op: Op) {
+        self.submit_many(vec![op]);
+    }
+
+    fn submit_many(&self, ops: Vec<Op>) {
+        let now = Instant::now();
+        let desk = &self.shared.desk;
+        let mut reads = Vec::with_capacity(ops.len());
+        for op in ops {
+            match op {
+                Op::Read { ticket, key, offset, dest } => {
+                    reads.push(Waiting { flight: Flight::new(desk, ticket, now, Some(dest)), key, offset });
+                }
+                Op::Write { ticket, .. } | Op::Drop { ticket, .. } => {
+                    Flight::new(desk, ticket, now, None).fail(Outcome::Fatal, super::READ_ONLY);
+                }
+            }
+        }
+        let start = {
+            let mut queue = self.shared.queue();
+            if queue.closed {
+                drop(queue);
+                return; // dropped reads report themselves cancelled
+            }
+            queue.waiting.extend(reads);
+            self.shared.call_threads(&mut queue)
+        };
+        self.shared.start_threads(start);
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        let withdrawn = {
+            let mut queue = self.shared.queue();
+            let at = queue.waiting.iter().position(|waiting| waiting.flight.ticket() == ticket);
+            at.and_then(|at| queue.waiting.remove(at))
+        };
+        drop(withdrawn); // outside the lock: it reports
+    }
+
+    fn facts(&self) -> TierFacts {
+        TierFacts {
+            place: self.shared.place.clone(),
+            capacity: Bytes::MAX,
+            used: Bytes::ZERO,
+            in_flight: self.shared.desk.in_flight(),
+        }
+    }
+
+    /// Cancels what waits, and gives reads under way `grace` to end. A read that the file system holds
+    /// longer than that cannot be broken off: its `Done` comes when the kernel lets go of it.
+    fn close(&self, grace: Nanos) {
+        self.shared.close();
+        self.shared.desk.wait_until(deadline(grace));
+    }
+}
+
+impl Drop for PosixOrigin {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        self.desk.close();
+        let waiting = {
+            let mut queue = self.queue();
+            queue.closed = true;
+            std::mem::take(&mut queue.waiting)
+        };
+        self.work.notify_all();
+        drop(waiting);
+    }
+
+    /// Wakes as many sleepers as the queue deserves and returns how many threads to start beyond them.
+    fn call_threads(&self, queue: &mut Queue) -> usize {
+        let Some(head) = queue.waiting.front() else { return 0 };
+        let awake = queue.threads - queue.asleep;
+        let slow = Duration::from_nanos(self.pace.load(Ordering::Relaxed)) >= WAITS_FOR_DEVICE;
+        let mut wanted = if slow { self.threads_max } else { self.cores.min(self.threads_max) };
+        if awake >= wanted && head.flight.submitted().elapsed() >= TOO_LONG_IN_QUEUE {
+            wanted = (awake + 1).min(self.threads_max);
+        }
+        // Whoever is awake takes from the queue when done; each call brings one more for one more read.
+        let more = wanted.saturating_sub(awake).min(queue.waiting.len());
+        let woken = more.min(queue.asleep);
+        queue.asleep -= woken;
+        queue.calls += woken;
+        for _ in 0..woken {
+            self.work.notify_one();
+        }
+        let start = (more - woken).min(self.threads_max - queue.threads);
+        queue.threads += start;
+        start
+    }
+
+    fn start_threads(self: &Arc<Self>, count: usize) {
+        for _ in 0..count {
+            let shared = Arc::clone(self);
+            let started =
+                std::thread::Builder::new().name("foresee-reader".into()).spawn(move || shared.serve_all());
+            if let Err(error) = started {
+                let stranded = {
+                    let mut queue = self.queue();
+                    queue.threads -= 1;
+                    if queue.threads == 0 { std::mem::take(&mut queue.waiting) } else { VecDeque::new() }
+                };
+                for waiting in stranded {
+                    let message = format!("no reader thread could be started ({error}); raise ulimit -u");
+                    waiting.flight.fail(Outcome::Fatal, message);
+                }
+            }
+        }
+    }
+
+    fn serve_all(self: Arc<Self>) {
+        while let Some((waiting, start)) = self.next() {
+            self.start_threads(start);
+            // A panic (of the locator) ends its own flight on the way out, and no more than that.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.serve(waiting)));
+        }
+    }
+
+    /// The next read and how many threads to start before serving it; `None` when closed.
+    fn next(&self) -> Option<(Waiting, usize)> {
+        let mut queue = self.queue();
+        loop {
+            if let Some(waiting) = queue.waiting.pop_front() {
+                let start = self.call_threads(&mut queue);
+                return Some((waiting, start));
+            }
+            if queue.closed {
+                queue.threads -= 1;
+                return None;
+            }
+            queue.asleep += 1;
+            while queue.calls == 0 && !queue.closed {
+                queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            if queue.calls > 0 {
+                queue.calls -= 1; // the caller has already counted us awake
+            } else {
+                queue.asleep -= 1;
+            }
+        }
+    }
+
+    fn serve(&self, Waiting { mut flight, key, offset }: Waiting) {
+        let began = flight.begin();
+        let Some(location) = self.locate.locate(key.id) else {
+            return flight.fail(Outcome::Absent, super::not_in_index(key.id));
+        };
+        let read = self.read(&mut flight, &location, offset, began);
+        // The mean only steers the number of threads: a lost update does no harm.
+        let nanos = u64::try_from(flight.service().as_nanos()).unwrap_or(u64::MAX);
+        let pace = self.pace.load(Ordering::Relaxed);
+        self.pace.store(pace - pace / 8 + nanos / 8, Ordering::Relaxed);
+        match read {
+            Ok(()) => flight.finish(Outcome::Ok),
+            Err((outcome, cause)) => {
+                let name = String::from_utf8_lossy(&location.key);
+                flight.fail(outcome, format!("{}/{name}: {cause}", self.place));
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        flight: &mut Flight,
+        location: &Location<'_>,
+        offset: u64,
+        began: Instant,
+    ) -> Result<(), (Outcome, String)> {
+        let Some(dest) = flight.dest.as_mut() else { unreachable!("a read has its memory until it ends") };
+        let first_byte = super::first_byte_of(location, offset, dest.len())?;
+        if !safe_key(&location.key) {
+            return Err((Outcome::Fatal, "the key leaves the origin's directory".into()));
+        }
+        let fault = |errno: Errno| (outcome_of(errno), std::io::Error::from(errno).to_string());
+        let file = open_file(&self.root, &location.key).map_err(fault)?;
+        let opened = Instant::now();
+        flight.detail.open = Some(Nanos::from(opened.saturating_duration_since(began)));
+
+        let (filled, ended) = fill(&file, dest.as_mut_slice(), first_byte);
+        flight.bytes = filled as u64;
+        let filled_whole = filled == dest.len();
+        ended.map_err(fault)?;
+
+        // After the read, so that a file rewritten meanwhile is noticed, too.
+        if !location.tag.is_empty() {
+            let asked = Instant::now();
+            let stat = rustix::fs::fstat(&file).map_err(fault)?;
+            flight.detail.stat = Some(Nanos::from(asked.elapsed()));
+            if tag_of(&stat)[..] != location.tag[..] {
+                let cause = "the file has changed since it was indexed; index the data set again";
+                return Err((Outcome::Changed, cause.into()));
+            }
+        }
+        if filled_whole { Ok(()) } else { Err((Outcome::Retryable, "the file ended early".into())) }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The tag of a file as `stat` describes it.
+pub(crate) fn tag_of(stat: &rustix::fs::Stat) -> super::PosixTag {
+    // The fields' types differ from platform to platform; what does not fit is clamped.
+    let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
+    let mtime_ns = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(nanos);
+    let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX);
+    posix_tag(u64::try_from(stat.st_size).unwrap_or(0), mtime_ns, stat.st_ino)
+}
+
+pub(super) fn open_root(root: &Path) -> Result<OwnedFd, OriginError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(root, flags, Mode::empty())
+        .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))
+}
+
+/// A key that stays below the root by name: relative, not empty, no `..`, no zero byte.
+fn safe_key(key: &[u8]) -> bool {
+    !key.is_empty()
+        && !key.starts_with(b"/")
+        && !key.contains(&0)
+        && key.split(|&byte| byte == b'/').all(|part| part != b"..")
+}
+
+pub(super) fn read_whole(
+    uri: &Uri,
+    root: &Path,
+    key: &[u8],
+    range: Option<std::ops::Range<u64>>,
+) -> Result<Vec<u8>, OriginError> {
+    if !safe_key(key) {
+        let key = String::from_utf8_lossy(key).into_owned();
+        let cause = "it leaves the directory; remove .. and leading slashes";
+        return Err(OriginError::BadKey { uri: uri.to_string(), key, cause });
+    }
+    let failed = |errno: Errno| OriginError::from_io(uri.join(key), &errno.into());
+    let file = open_file(&open_root(root)?, key).map_err(failed)?;
+    let size = u64::try_from(rustix::fs::fstat(&file).map_err(failed)?.st_size).unwrap_or(0);
+    let range = range.unwrap_or(0..size);
+    let end = range.end.min(size);
+    let start = range.start.min(end);
+    let len = usize::try_from(end - start).map_err(|_| failed(Errno::FBIG))?;
+    let mut bytes = vec![0; len];
+    let (filled, ended) = fill(&file, &mut bytes, start);
+    ended.map_err(failed)?;
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Opens for reading. Not to wait at a pipe that nobody writes to: one found under a sample's name fails.
+fn open_file(root: &OwnedFd, key: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let key = std::ffi::OsStr::from_bytes(key);
+    retry(|| rustix::fs::openat(root, key, flags, Mode::empty()))
+}
+
+/// Reads from `start` until `into` is full or the file ends: how many bytes came, and what stopped it.
+fn fill(file: &OwnedFd, into: &mut [u8], start: u64) -> (usize, Result<(), Errno>) {
+    let mut filled = 0;
+    while filled < into.len() {
+        match retry(|| rustix::io::pread(file, &mut into[filled..], start + filled as u64)) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(errno) => return (filled, Err(errno)),
+        }
+    }
+    (filled, Ok(()))
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn outcome_of(errno: Errno) -> Outcome {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => Outcome::Absent,
+        Errno::ACCESS | Errno::PERM => Outcome::Denied,
+        Errno::LOOP | Errno::NAMETOOLONG | Errno::ISDIR | Errno::INVAL | Errno::SPIPE | Errno::NXIO => {
+            Outcome::Fatal
+        }
+        Errno::STALE => Outcome::Changed,
+        _ => Outcome::Retryable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{self, Stocked};
+    use crate::origin::shelf::{self, Shelf, read};
+
+    fn open(completions: Completions, samples: &[Vec<u8>], threads: usize) -> Stocked {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().to_owned();
+        let mut shelf = Shelf::over(directory);
+        for (id, sample) in samples.iter().enumerate() {
+            let key = format!("class {}/{id}.bin", id % 3);
+            std::fs::create_dir_all(root.join(&key).parent().expect("a parent")).expect("a directory");
+            std::fs::write(root.join(&key), sample).expect("a file");
+            let stat = rustix::fs::stat(root.join(&key)).expect("a file");
+            shelf.add(key.as_bytes(), None, sample.len() as u64, &tag_of(&stat));
+        }
+        shelf.add(b"class 0/missing", None, 10, b"");
+        let origin = PosixOrigin::new(&root, Arc::new(shelf), completions, threads).expect("a directory");
+        Stocked {
+            tier: Arc::new(origin),
+            keys: shelf::keys(samples.len()),
+            absent: shelf::key(samples.len()),
+        }
+    }
+
+    #[test]
+    fn a_directory_keeps_the_reading_promises() {
+        for threads in [1, 2, 64] {
+            conformance::read_half(|completions, samples| open(completions, samples, threads));
+        }
+    }
+
+    #[test]
+    fn an_origin_is_never_written_to() {
+        let completions = Completions::new(|| {});
+        let stocked = open(completions.clone(), &[vec![1, 2, 3]], 2);
+        let payload = crate::Payload::from_vec(vec![9]);
+        stocked.tier.submit(Op::Write { ticket: Ticket(1), key: stocked.keys[0], payload });
+        stocked.tier.submit(Op::Drop { ticket: Ticket(2), key: stocked.keys[0] });
+        let mut done = Vec::new();
+        completions.drain(&mut done);
+        assert!(done.len() == 2 && done.iter().all(|done| done.outcome == Outcome::Fatal), "{done:?}");
+    }
+
+    /// One file `a` of three bytes, found under whatever `shelf` says.
+    fn outcome_for(prepare: impl FnOnce(&Path, &mut Shelf)) -> crate::Done {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::write(root.path().join("a"), b"abc").expect("a file");
+        let mut shelf = Shelf::default();
+        prepare(root.path(), &mut shelf);
+        let (origin, queue) = shelf::queued(|completions| {
+            PosixOrigin::new(root.path(), Arc::new(shelf), completions, 2).expect("a directory")
+        });
+        read(&origin, &queue, 0, 3).0
+    }
+
+    #[test]
+    fn a_file_that_changed_is_noticed_and_named() {
+        let done = outcome_for(|root, shelf| {
+            let stat = rustix::fs::stat(root.join("a")).expect("a file");
+            shelf.add(b"a", None, 3, &tag_of(&stat));
+            std::fs::write(root.join("a"), b"xyzw").expect("a file");
+        });
+        assert_eq!(done.outcome, Outcome::Changed);
+        assert!(done.detail.message.is_some_and(|message| message.contains("/a: the file has changed")));
+    }
+
+    #[test]
+    fn a_short_file_without_a_tag_may_be_asked_again() {
+        let done = outcome_for(|_, shelf| shelf.add(b"a", Some(1), 3, b""));
+        assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 2));
+    }
+
+    #[test]
+    fn open_and_stat_are_measured_apart() {
+        let done = outcome_for(|root, shelf| {
+            let stat = rustix::fs::stat(root.join("a")).expect("a file");
+            shelf.add(b"a", None, 3, &tag_of(&stat));
+        });
+        assert!(done.detail.open.is_some_and(|open| open <= done.service), "{done:?}");
+        assert!(done.detail.stat.is_some_and(|stat| stat <= done.service), "{done:?}");
+    }
+
+    #[test]
+    fn keys_that_leave_the_root_are_refused() {
+        for key in [b"../a".as_slice(), b"b/../../a", b"/etc/hostname", b"", b"a\0b", b".."] {
+            assert_eq!(
+                outcome_for(|_, shelf| shelf.add(key, None, 3, b"")).outcome,
+                Outcome::Fatal,
+                "{key:?}"
+            );
+        }
+        assert!(safe_key(b"..a/b..") && safe_key(b"./a"));
+    }
+
+    #[test]
+    fn a_pipe_under_a_samples_name_fails_instead_of_hanging() {
+        let done = outcome_for(|root, shelf| {
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, root.join("p"), kind, Mode::RUSR, 0).expect("a pipe");
+            shelf.add(b"p", None, 3, b"");
+        });
+        assert_eq!(done.outcome, Outcome::Fatal, "{done:?}");
+    }
+
+    #[test]
+    fn a_locator_that_panics_ends_its_own_read_only() {
+        let done = outcome_for(|_, shelf| shelf.panic_at(0));
+        assert_eq!(done.outcome, Outcome::Fatal);
+    }
+
+    #[test]
+    fn header_reads_are_cut_at_the_end_of_the_file() {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::write(root.path().join("a"), b"abcdef").expect("a file");
+        let uri = Uri::from_path(root.path()).expect("a path");
+        let options = crate::OriginOptions::default();
+        let read = |key: &[u8], range| crate::read_whole(&uri, &options, key, range);
+        assert_eq!(read(b"a", None).expect("a file"), b"abcdef");
+        assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");
+        assert_eq!(read(b"a", Some(50..100)).expect("a file"), b"");
+        assert!(matches!(read(b"x", None), Err(OriginError::Missing { .. })));
+        assert!(matches!(read(b"../a", None), Err(OriginError::BadKey { .. })));
+    }
+}

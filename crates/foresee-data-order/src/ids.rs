@@ -64,6 +64,37 @@ impl Ids {
     pub fn bytes(&self) -> u64 {
         self.len() * if matches!(self, Self::U32(_)) { 4 } else { 8 }
     }
+
+    /// An empty list with room for `places` ids below `n`.
+    pub(crate) fn with_room(n: u64, places: u64) -> Result<Self, OrderError> {
+        if fits_u32(n) { room(places).map(Self::U32) } else { room(places).map(Self::U64) }
+    }
+
+    /// Appends an id that is below the `n` of [`with_room`](Self::with_room).
+    pub(crate) fn push(&mut self, id: SampleId) {
+        match self {
+            Self::U32(ids) => ids.push(u32::try_from(id.0).expect("the width was chosen for every id")),
+            Self::U64(ids) => ids.push(id.0),
+        }
+    }
+
+    /// Appends the first `count` ids of another list, or all of it if it has fewer.
+    pub(crate) fn append_head(&mut self, other: &Self, count: u64) {
+        let count = usize::try_from(count.min(other.len())).expect("the other list fits into memory");
+        match (self, other) {
+            (Self::U32(ids), Self::U32(more)) => ids.extend_from_slice(&more[..count]),
+            (Self::U64(ids), Self::U64(more)) => ids.extend_from_slice(&more[..count]),
+            (ids, more) => more.iter().take(count).for_each(|id| ids.push(id)),
+        }
+    }
+
+    /// In a sorted list, how many ids come before the first that fails `before`.
+    pub(crate) fn partition_point(&self, before: impl Fn(SampleId) -> bool) -> usize {
+        match self {
+            Self::U32(ids) => ids.partition_point(|&id| before(SampleId(u64::from(id)))),
+            Self::U64(ids) => ids.partition_point(|&id| before(SampleId(id))),
+        }
+    }
 }
 
 /// Whether every id of a data set of `n` samples fits into 32 bits.
@@ -114,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_list_larger_than_memory_is_an_error_and_no_abort() {
-        let error = room::<u64>(1 << 62).unwrap_err();
+        let error = Ids::with_room(u64::MAX, 1 << 62).unwrap_err();
         assert_eq!(error, OrderError::NoMemory { n: 1 << 62, bytes: u64::MAX });
     }
 

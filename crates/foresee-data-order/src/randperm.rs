@@ -38,6 +38,11 @@ pub fn randperm(n: u64, generator: &mut Mt19937) -> Result<Ids, OrderError> {
     }
 }
 
+/// Words that [`randperm`] takes.
+pub(crate) const fn randperm_words(n: u64) -> u64 {
+    if n < BORDER as u64 { n.saturating_sub(1) } else { n.saturating_mul(2) }
+}
+
 /// Each place in turn takes a random one of those not yet taken.
 fn swap_forward(ids: &mut [u32], generator: &mut Mt19937) {
     let mut place = 0;

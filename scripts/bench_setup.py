@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Install the peers that the benchmarks compare with, into .bench-venv.
+
+Apart from .venv, because some peers pin other versions of numpy and friends. torch is not installed twice:
+.bench-venv looks into .venv for whatever it does not have itself. Run `scripts/setup.py` first.
+Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+from steps import ROOT, Failed, run, step
+
+VENV = ROOT / ".bench-venv"
+PYTHON = VENV / "bin" / "python"
+REQUIREMENTS = ROOT / "benchmarks" / "requirements.txt"
+
+
+def main() -> int:
+    """Run the steps in order."""
+    this_python = platform.python_version()
+    if not (ROOT / ".venv" / "bin" / "python").exists():
+        print("bench-setup: .venv is missing; run `make setup` first", file=sys.stderr)
+        return 3
+    try:
+        step("bench-venv", make_venv, settings=[this_python], outputs=[PYTHON])
+        step("peers", install_peers, inputs=[REQUIREMENTS], settings=[this_python], outputs=[PYTHON])
+    except Failed as failed:
+        print(f"bench-setup: {failed}", file=sys.stderr)
+        return 3
+    print("bench-setup: ready", file=sys.stderr)
+    return 0
+
+
+def make_venv() -> None:
+    """Create .bench-venv, with .venv's packages behind its own."""
+    run([sys.executable, "-m", "venv", "--clear", VENV])
+    here = {"base": str(VENV), "platbase": str(VENV)}
+    there = {"base": str(ROOT / ".venv"), "platbase": str(ROOT / ".venv")}
+    packages = sysconfig.get_path("purelib", "venv", vars=here)
+    behind = sysconfig.get_path("purelib", "venv", vars=there)
+    # `addsitedir` also follows .venv's own .pth files, so a package installed in place is found too.
+    Path(packages, "venv.pth").write_text(f"import site; site.addsitedir({behind!r})\n", encoding="utf-8")
+
+
+def install_peers() -> None:
+    """Install what the list pins."""
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    run(
+        [*pip, "-r", REQUIREMENTS],
+        remedy="is a Python package index reachable? Behind a mirror set PIP_INDEX_URL",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Is everything here that a build needs? Names each missing tool with its remedy, before anything is built.
+
+Runs with any Python 3.7 or later and only the standard library, so that an old Python gets an answer, not a traceback.
+Exit status: 0 all there, 3 something is missing.
+"""
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+PYTHON_OLDEST = (3, 10)
+RUST_OLDEST = (1, 88)
+#: torch with its CUDA packages, build folder and peers for benchmarks.
+DISK_FREE_GB = 14
+
+ROOT = Path(__file__).resolve().parent.parent
+
+EXPECTED = """\
+Expected on two cores, the first time (later runs skip what has not changed):
+  make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go build, 3 minutes of it)
+  make demo          2 to 4 minutes after setup
+  make test          up to 25 minutes
+  make bench-setup   2 minutes: the peers
+"""
+
+
+def version_of(command, pattern):
+    """The version that a command reports, as numbers; None if it is not there or says something else."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        ended = subprocess.run(
+            command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(pattern, ended.stdout.decode(errors="replace"))
+    return tuple(int(part) for part in found.groups()) if found else None
+
+
+def dotted(version):
+    """3.10 from (3, 10)."""
+    return ".".join(str(part) for part in version)
+
+
+def check_python():
+    """Python itself, with venv and pip."""
+    have = sys.version_info[:2]
+    if have < PYTHON_OLDEST:
+        needed = f"Python {dotted(have)} is too old, {dotted(PYTHON_OLDEST)} or later is needed"
+        return f"{needed}: install one and run `make PYTHON=python3.11 ...`"
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        return "Python has no venv: `apt-get install python3-venv` (Debian, Ubuntu)"
+    return None
+
+
+def check_rust():
+    """cargo and rustc; rustup fetches the pinned ones by itself."""
+    for tool in ("cargo", "rustc"):
+        have = version_of([tool, "--version"], r"(\d+)\.(\d+)\.\d+")
+        if have is None:
+            return (
+                f"{tool} is missing: install Rust from https://rustup.rs, which then takes the pinned version"
+            )
+        if have < RUST_OLDEST:
+            return (
+                f"{tool} {dotted(have)} is too old, {dotted(RUST_OLDEST)} or later is needed: `rustup update`"
+            )
+    return None
+
+
+def check_linker():
+    """A C compiler driver, which rustc links with."""
+    if any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        return None
+    return "no C linker: `apt-get install gcc` (Debian, Ubuntu) or `dnf install gcc` (Fedora, RHEL)"
+
+
+def check_git():
+    """git, which the tests of the house ask for its list of files."""
+    return None if shutil.which("git") else "git is missing: `apt-get install git` or `dnf install git`"
+
+
+def check_platform():
+    """Linux on a 64-bit machine."""
+    system, machine = platform.system(), platform.machine()
+    if system == "Linux" and machine in ("x86_64", "aarch64"):
+        return None
+    return f"{system} on {machine} is not supported: Linux on x86_64 or aarch64 is"
+
+
+def check_disk():
+    """Room for packages and builds; none is needed where they are already."""
+    if (ROOT / ".tools" / "stamps" / "wheel").exists():
+        return None
+    free = shutil.disk_usage(str(ROOT)).free / 1e9
+    if free >= DISK_FREE_GB:
+        return None
+    return (
+        f"{free:.0f} GB are free here, {DISK_FREE_GB} GB are needed: make room, or check out on another disk"
+    )
+
+
+CHECKS = (
+    ("platform", check_platform),
+    ("Python >= " + dotted(PYTHON_OLDEST), check_python),
+    ("Rust >= " + dotted(RUST_OLDEST), check_rust),
+    ("C linker", check_linker),
+    ("git", check_git),
+    ("disk space", check_disk),
+)
+
+
+def main():
+    """Print one line per check, then how long things take."""
+    missing = 0
+    for name, check in CHECKS:
+        problem = check()
+        missing += problem is not None
+        print("{:<8} {}{}".format("missing" if problem else "ok", name, ": " + problem if problem else ""))
+    if missing:
+        return 3
+    print(EXPECTED, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

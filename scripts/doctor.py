@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is everything here that a build needs? Names each missing tool with its remedy, before anything is built.
 
-Runs with any Python 3.7 or later and only the standard library, so that an old Python gets an answer, not a traceback.
+Runs with any Python since 3.7 and only the standard library, so that an old one gets an answer, not a traceback.
 Exit status: 0 all there, 3 something is missing.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 EXPECTED = """\
 Expected on two cores, the first time (later runs skip what has not changed):
-  make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go build, 3 minutes of it)
+  make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go)
   make demo          2 to 4 minutes after setup
   make test          up to 25 minutes
   make bench-setup   2 minutes: the peers

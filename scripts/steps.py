@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps that are skipped when nothing they depend on has changed.
 
-A step's stamp is a hash over its name, its settings and the files it reads. It is written after the step
-has succeeded, so a step that broke off runs again. Only the standard library: this runs before anything is installed.
+A step's stamp is a hash over its name, its settings and the files it reads. It is written after the
+step has succeeded, so a step that broke off runs again. Only the standard library: this runs before anything
+is installed.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import PIL
 from PIL import Image, ImageOps
@@ -86,9 +87,7 @@ def main() -> int:
     if given.json:
         print(json.dumps(made))
         return 0
-    print(
-        f"{made['samples']} samples of {made['mean_bytes'] / 1e3:.1f} KB in {made['classes']} classes under {given.out}"
-    )
+    print(f"{given.samples} samples in {len(PHOTOGRAPHS)} classes, {made['bytes']} bytes, under {given.out}")
     print(f"(made in {time.monotonic() - began:.1f} s from the photographs that scikit-image ships)")
     for photograph in PHOTOGRAPHS:
         print(f"  {photograph.name:<10} {photograph.source} ({photograph.licence})")
@@ -109,7 +108,7 @@ def fetch() -> Path:
     return next(WHEELS.glob("*.whl"))
 
 
-def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[str, int | float | str]:
+def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[str, Any]:
     """Write the samples, unless the same ones are there already, and describe them."""
     note = out.with_name(out.name + ".json")
     recipe = {"samples": samples, "size": size, "seed": seed, "quality": QUALITY, "pillow": PIL.__version__}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How long a fetch takes by the run's own measurements, and which source is fastest now.
+//!
+//! Apart from `tier`, whose rates were measured beforehand: a disk under pressure, a bucket at noon and a
+//! page cache are what they are at the moment. Each source is a line, `latency + bytes / rate`, one per
+//! concurrency, fitted to what was seen and forgetting it exponentially.
+//!
+//! Refuses to invent: a source that was not seen has no time. Refuses to cling: [`RateModel::forget_before`]
+//! drops what is old, so a source that was slow once gets another chance.
+
+use foresee_units::{Bytes, Nanos};
+
+/// Concurrencies told apart: 1, 2 to 3, 4 to 7, and so on; beyond 2^15 they are one.
+const LANES: usize = 16;
+/// Observations after which an old one weighs 1/e.
+const MEMORY: u32 = 64;
+
+/// Where a copy can lie, the nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// This rank's memory.
+    Ram,
+    /// This rank's disk.
+    Disk,
+    /// Another rank's tiers.
+    Peer,
+    /// The origin.
+    Origin,
+}
+
+const PLACES: usize = 4;
+
+/// Fetch times of every source, learnt while the run goes on.
+///
+/// # Examples
+/// ```
+/// # use foresee_model::{Place, RateModel};
+/// # use foresee_units::{Bytes, Nanos};
+/// let mut model = RateModel::default();
+/// assert_eq!(model.fetch_time(Place::Disk, Bytes::new(1000), 1), None);
+/// for bytes in [1_000, 2_000, 4_000] {
+///     let service = Nanos::new(100_000 + 10 * bytes); // 0.1 ms and 100 MB/s
+///     model.observe(Place::Disk, Bytes::new(bytes), 1, service, Nanos::ZERO);
+/// }
+/// let time = model.fetch_time(Place::Disk, Bytes::new(10_000), 1).unwrap();
+/// assert!((199_990..=200_010).contains(&time.get()));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RateModel {
+    lanes: [[Option<Line>; LANES]; PLACES],
+}
+
+impl RateModel {
+    /// A fetch of `bytes` took `service`, with `in_flight` under way at its source, itself included.
+    pub fn observe(&mut self, place: Place, bytes: Bytes, in_flight: u32, service: Nanos, now: Nanos) {
+        let line = &mut self.lanes[place as usize][lane(in_flight)];
+        line.get_or_insert_default().observe(
+            as_f64(bytes.get()),
+            as_f64(service.get()),
+            f64::from(in_flight.max(1)),
+            now,
+        );
+    }
+
+    /// Expected time of a fetch of `bytes` with `in_flight` under way, itself included.
+    ///
+    /// Linear between the concurrencies seen, the nearest one's time outside; rounds up to a nanosecond.
+    /// `None`: this source was not measured.
+    pub fn fetch_time(&self, place: Place, bytes: Bytes, in_flight: u32) -> Option<Nanos> {
+        let bytes = as_f64(bytes.get());
+        self.between(place, in_flight, |line| line.time(bytes))
+    }
+
+    /// Standard deviation of what was seen around [`Self::fetch_time`], by the same rules.
+    pub fn spread(&self, place: Place, in_flight: u32) -> Option<Nanos> {
+        self.between(place, in_flight, Line::spread)
+    }
+
+    /// Forgets every concurrency of every source that was last seen before `moment`.
+    pub fn forget_before(&mut self, moment: Nanos) {
+        for line in self.lanes.iter_mut().flatten() {
+            if line.as_ref().is_some_and(|line| line.seen < moment) {
+                *line = None;
+            }
+        }
+    }
+
+    fn between(&self, place: Place, in_flight: u32, figure: impl Fn(&Line) -> f64) -> Option<Nanos> {
+        let wanted = f64::from(in_flight.max(1));
+        let (mut low, mut high): (Option<&Line>, Option<&Line>) = (None, None);
+        for line in self.lanes[place as usize].iter().flatten() {
+            if line.in_flight <= wanted {
+                low = Some(line);
+            } else if high.is_none() {
+                high = Some(line);
+            }
+        }
+        let value = match (low, high) {
+            (Some(low), Some(high)) => {
+                let (below, above) = (figure(low), figure(high));
+                below + (above - below) * (wanted - low.in_flight) / (high.in_flight - low.in_flight)
+            }
+            (Some(line), None) | (None, Some(line)) => figure(line),
+            (None, None) => return None,
+        };
+        Some(Nanos::new(as_u64(value.ceil())))
+    }
+}
+
+/// One place where a sample is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where.
+    pub place: Place,
+    /// What fetching it from there is expected to take, waiting included; `None` if not measured.
+    pub time: Option<Nanos>,
+}
+
+/// The candidate to fetch from, by its position: the fastest; of equals the nearest, then the first.
+///
+/// A candidate without a time, nearer than the fastest measured one, is tried first: that is how it comes
+/// by a time. `None` only without candidates.
+/// Source: nopfs-clairvoyant-prefetching, section 4: the fastest source that holds the sample; the order of
+/// ties is Boehringer's (ETH 2020): local, peer, origin.
+///
+/// # Examples
+/// ```
+/// # use foresee_model::{Candidate, Place, choose};
+/// # use foresee_units::Nanos;
+/// let at = |place, millis| Candidate { place, time: Some(Nanos::from_millis(millis)) };
+/// // A disk under pressure is slower than the origin.
+/// assert_eq!(choose(&[at(Place::Disk, 90), at(Place::Origin, 30)]), Some(1));
+/// assert_eq!(choose(&[at(Place::Origin, 30), at(Place::Disk, 30)]), Some(1));
+/// ```
+pub fn choose(candidates: &[Candidate]) -> Option<usize> {
+    let numbered = || candidates.iter().enumerate();
+    let fastest = numbered()
+        .filter_map(|(at, candidate)| Some((candidate.time?, candidate.place, at)))
+        .min()
+        .map(|(_, place, at)| (place, at));
+    let untried = numbered()
+        .filter(|(_, candidate)| candidate.time.is_none())
+        .map(|(at, candidate)| (candidate.place, at))
+        .min();
+    match (fastest, untried) {
+        (Some(fastest), Some(untried)) if untried.0 < fastest.0 => Some(untried.1),
+        (Some((_, at)), _) | (None, Some((_, at))) => Some(at),
+        (None, None) => None,
+    }
+}
+
+/// Exponentially weighted least squares of time on bytes.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    count: u32,
+    seen: Nanos,
+    /// Mean concurrency.
+    in_flight: f64,
+    bytes: f64,
+    time: f64,
+    bytes_bytes: f64,
+    bytes_time: f64,
+    time_time: f64,
+}
+
+impl Line {
+    fn observe(&mut self, bytes: f64, time: f64, in_flight: f64, now: Nanos) {
+        self.count = self.count.saturating_add(1);
+        self.seen = self.seen.max(now);
+        let weight = 1.0 / f64::from(self.count.min(MEMORY));
+        let (off_bytes, off_time) = (bytes - self.bytes, time - self.time);
+        self.in_flight += weight * (in_flight - self.in_flight);
+        self.bytes += weight * off_bytes;
+        self.time += weight * off_time;
+        let keep = |old: f64, product: f64| (1.0 - weight) * (old + weight * product);
+        self.bytes_bytes = keep(self.bytes_bytes, off_bytes * off_bytes);
+        self.bytes_time = keep(self.bytes_time, off_bytes * off_time);
+        self.time_time = keep(self.time_time, off_time * off_time);
+    }
+
+    /// Nanoseconds per byte, from none to all of the time. Sizes that hardly differ tell nothing apart.
+    fn slope(&self) -> Option<f64> {
+        let telling = self.bytes_bytes > 1e-4 * self.bytes * self.bytes;
+        telling.then(|| (self.bytes_time / self.bytes_bytes).clamp(0.0, self.time / self.bytes))
+    }
+
+    /// Where sizes hardly differ, a smaller fetch takes as long and a larger one longer by its size.
+    fn time(&self, bytes: f64) -> f64 {
+        match self.slope() {
+            Some(slope) => self.time + slope * (bytes - self.bytes),
+            None if self.bytes > 0.0 => self.time * (bytes / self.bytes).max(1.0),
+            None => self.time,
+        }
+    }
+
+    fn spread(&self) -> f64 {
+        let slope = self.slope().unwrap_or(0.0);
+        let rest = self.time_time - 2.0 * slope * self.bytes_time + slope * slope * self.bytes_bytes;
+        rest.max(0.0).sqrt()
+    }
+}
+
+fn lane(in_flight: u32) -> usize {
+    (in_flight.max(1).ilog2() as usize).min(LANES - 1)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "measurements: 53 bits are plenty")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a time that is not negative, and `as` saturates"
+)]
+const fn as_u64(value: f64) -> u64 {
+    value as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(model: &mut RateModel, place: Place, in_flight: u32, times: u64, service: impl Fn(u64) -> u64) {
+        for nth in 0..times {
+            let bytes = 1000 + nth * 7919 % 100_000;
+            model.observe(place, Bytes::new(bytes), in_flight, Nanos::new(service(bytes)), Nanos::new(nth));
+        }
+    }
+
+    fn near(got: Option<Nanos>, want: u64) {
+        let got = got.expect("measured").get();
+        assert!(got.abs_diff(want) <= want / 100, "{got} instead of {want}");
+    }
+
+    #[test]
+    fn latency_and_rate_are_told_apart_by_size() {
+        let mut model = RateModel::default();
+        feed(&mut model, Place::Origin, 1, 300, |bytes| 20_000_000 + 50 * bytes);
+        near(model.fetch_time(Place::Origin, Bytes::ZERO, 1), 20_000_000);
+        near(model.fetch_time(Place::Origin, Bytes::new(1_000_000), 1), 70_000_000);
+        assert!(model.spread(Place::Origin, 1).unwrap() < Nanos::from_millis(1));
+    }
+
+    #[test]
+    fn concurrency_is_interpolated_and_flat_outside() {
+        let mut model = RateModel::default();
+        feed(&mut model, Place::Disk, 4, 100, |_| 1_000_000);
+        feed(&mut model, Place::Disk, 16, 100, |_| 4_000_000);
+        near(model.fetch_time(Place::Disk, Bytes::new(5000), 1), 1_000_000);
+        near(model.fetch_time(Place::Disk, Bytes::new(5000), 10), 2_500_000);
+        near(model.fetch_time(Place::Disk, Bytes::new(5000), 1000), 4_000_000);
+    }
+
+    #[test]
+    fn what_was_never_seen_has_no_time_and_what_is_old_is_forgotten() {
+        let mut model = RateModel::default();
+        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), None);
+        assert_eq!(model.spread(Place::Ram, 1), None);
+        model.observe(Place::Ram, Bytes::new(1), 1, Nanos::new(5), Nanos::from_secs(1));
+        model.forget_before(Nanos::from_secs(1));
+        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), Some(Nanos::new(5)));
+        model.forget_before(Nanos::from_secs(2));
+        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), None);
+    }
+
+    #[test]
+    fn a_source_that_changes_is_followed() {
+        let mut model = RateModel::default();
+        feed(&mut model, Place::Disk, 1, 500, |_| 1_000_000);
+        feed(&mut model, Place::Disk, 1, 500, |_| 9_000_000);
+        near(model.fetch_time(Place::Disk, Bytes::new(50_000), 1), 9_000_000);
+    }
+
+    #[test]
+    fn equal_sizes_give_a_time_that_grows_with_larger_fetches_only() {
+        let mut model = RateModel::default();
+        for _ in 0..10 {
+            model.observe(Place::Disk, Bytes::new(1000), 1, Nanos::new(100), Nanos::ZERO);
+        }
+        let time = |bytes| model.fetch_time(Place::Disk, Bytes::new(bytes), 1).unwrap().get();
+        assert_eq!((time(10), time(1000), time(3000)), (100, 100, 300));
+        model.observe(Place::Ram, Bytes::ZERO, 0, Nanos::new(7), Nanos::ZERO);
+        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(9), 0), Some(Nanos::new(7)));
+    }
+
+    #[test]
+    fn no_fit_gives_a_negative_time_or_rate() {
+        let mut model = RateModel::default();
+        feed(&mut model, Place::Peer, 1, 300, |bytes| 20_000_000 - 100 * bytes);
+        let small = model.fetch_time(Place::Peer, Bytes::ZERO, 1).unwrap();
+        let large = model.fetch_time(Place::Peer, Bytes::new(10_000_000), 1).unwrap();
+        assert!(small > Nanos::ZERO && large >= small);
+    }
+
+    #[test]
+    fn an_untried_source_is_tried_only_if_it_is_nearer_than_the_fastest() {
+        let at = |place, time: Option<u64>| Candidate { place, time: time.map(Nanos::new) };
+        assert_eq!(choose(&[]), None);
+        assert_eq!(choose(&[at(Place::Origin, Some(5)), at(Place::Disk, None)]), Some(1));
+        assert_eq!(choose(&[at(Place::Disk, Some(5)), at(Place::Origin, None)]), Some(0));
+        assert_eq!(choose(&[at(Place::Origin, None), at(Place::Peer, None)]), Some(1));
+        assert_eq!(
+            choose(&[at(Place::Disk, Some(10)), at(Place::Peer, None), at(Place::Origin, Some(5))]),
+            Some(1)
+        );
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The access order as arrays: what `foresee-data-order` answers, one function per question.
+//!
+//! Separate from the loader, which asks the same crate in Rust: these are for faces, for tests against the installed
+//! torch, and for whoever wants to know an order without running it. Ids come as `uint32` where all of them fit, else
+//! as `uint64`; the interpreter is released while a list is drawn. Every `OrderError` is a `ValueError`, want of
+//! memory a `MemoryError`.
+
+use std::num::NonZeroU64;
+
+use foresee_data_order::{
+    AuditSum, BatchSampler, EpochOrder, Ids, Keyed, LoaderDraws, Mt19937, Order, OrderError, RandomSampler,
+    Until, randperm,
+};
+use foresee_units::{Epoch, Rank, SampleId};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Adds the functions of this file to the native module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(order_randperm, module)?)?;
+    module.add_function(wrap_pyfunction!(order_distributed, module)?)?;
+    module.add_function(wrap_pyfunction!(order_seedable_shard, module)?)?;
+    module.add_function(wrap_pyfunction!(order_random, module)?)?;
+    module.add_function(wrap_pyfunction!(order_loader, module)?)?;
+    module.add_function(wrap_pyfunction!(order_keyed, module)?)?;
+    module.add_function(wrap_pyfunction!(order_keyed_inverse, module)?)?;
+    module.add_function(wrap_pyfunction!(order_audit_sum, module)?)?;
+    module.add_function(wrap_pyfunction!(order_audit_expected, module)?)
+}
+
+/// A seed as torch takes it: up to 64 bits, a negative one as its two's complement.
+#[derive(Clone, Copy, FromPyObject)]
+enum Seed {
+    Plain(u64),
+    Negative(i64),
+}
+
+impl Seed {
+    const fn get(self) -> u64 {
+        match self {
+            Self::Plain(seed) => seed,
+            Self::Negative(seed) => seed.cast_unsigned(),
+        }
+    }
+}
+
+/// `torch.randperm(n)` seeded with `seed`.
+#[pyfunction]
+fn order_randperm(py: Python<'_>, n: u64, seed: Seed) -> PyResult<Bound<'_, PyAny>> {
+    let ids = py.detach(|| randperm(n, &mut Mt19937::new(seed.get()))).map_err(to_python)?;
+    Ok(array(py, ids))
+}
+
+/// The indices of one rank's `DistributedSampler`; from global position `start` on, at any world size.
+#[pyfunction]
+#[pyo3(signature = (n, world_size, rank, *, seed=Seed::Plain(0), epoch=0, shuffle=true, drop_last=false, start=0))]
+#[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
+fn order_distributed(
+    py: Python<'_>,
+    n: u64,
+    world_size: u32,
+    rank: u32,
+    seed: Seed,
+    epoch: u64,
+    shuffle: bool,
+    drop_last: bool,
+    start: u64,
+) -> PyResult<Bound<'_, PyAny>> {
+    let order = Order::Distributed { n, seed: seed.get(), shuffle, drop_last };
+    rank_array(py, order, epoch, world_size, rank, start)
+}
+
+/// The indices of one rank under Accelerate's `SeedableRandomSampler` and `BatchSamplerShard`, batch after batch.
+#[pyfunction]
+#[pyo3(signature = (
+    n, world_size, rank, batch_size, *, seed=Seed::Plain(0), epoch=0, drop_last=false, even_batches=true, start=0
+))]
+#[expect(clippy::too_many_arguments, reason = "Accelerate's own arguments, most of them keywords")]
+fn order_seedable_shard(
+    py: Python<'_>,
+    n: u64,
+    world_size: u32,
+    rank: u32,
+    batch_size: u64,
+    seed: Seed,
+    epoch: u64,
+    drop_last: bool,
+    even_batches: bool,
+    start: u64,
+) -> PyResult<Bound<'_, PyAny>> {
+    let batch_size = NonZeroU64::new(batch_size).ok_or(OrderError::EmptyBatch).map_err(to_python)?;
+    let order = Order::SeedableShard { n, seed: seed.get(), batch_size, drop_last, even_batches };
+    rank_array(py, order, epoch, world_size, rank, start)
+}
+
+/// One epoch of `RandomSampler(generator=g)`, `state` being `g.get_state()`: the indices and the state after it.
+///
+/// `taken`: how many samples are asked for; `None` runs to the end, which draws one permutation more.
+#[pyfunction]
+#[pyo3(signature = (n, state, *, replacement=false, num_samples=None, taken=None))]
+fn order_random<'py>(
+    py: Python<'py>,
+    n: u64,
+    state: &[u8],
+    replacement: bool,
+    num_samples: Option<u64>,
+    taken: Option<u64>,
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyBytes>)> {
+    let drawn = py.detach(|| {
+        let mut generator = Mt19937::from_state(state)?;
+        let sampler = RandomSampler::new(n, replacement, num_samples)?;
+        let ids = sampler.draw(&mut generator, taken.map_or(Until::End, Until::Taken))?;
+        Ok((ids, generator.state()))
+    });
+    let (ids, state) = drawn.map_err(to_python)?;
+    Ok((array(py, ids), PyBytes::new(py, &state)))
+}
+
+/// Epochs of a shuffling `DataLoader`: for each its `base_seed` (or `None`) and the sampler's indices; then the state.
+///
+/// `epochs` says of each how many batches are taken, or `None` for all of them and the end. `state` is that of
+/// `generator=`, or with `generator_given=False` that of torch's default generator.
+#[pyfunction]
+#[pyo3(signature = (
+    n, state, epochs, *, batch_size=1, drop_last=false, replacement=false, num_samples=None, generator_given=true,
+    num_workers=0, prefetch_factor=2, persistent_workers=false
+))]
+#[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
+#[expect(clippy::fn_params_excessive_bools, reason = "torch's own arguments, most of them keywords")]
+#[expect(clippy::type_complexity, reason = "a list of pairs, and a state")]
+fn order_loader<'py>(
+    py: Python<'py>,
+    n: u64,
+    state: &[u8],
+    epochs: Vec<Option<u64>>,
+    batch_size: u64,
+    drop_last: bool,
+    replacement: bool,
+    num_samples: Option<u64>,
+    generator_given: bool,
+    num_workers: u64,
+    prefetch_factor: u64,
+    persistent_workers: bool,
+) -> PyResult<(Vec<(Option<u64>, Bound<'py, PyAny>)>, Bound<'py, PyBytes>)> {
+    let drawn = py.detach(|| {
+        let mut generator = Mt19937::from_state(state)?;
+        let sampler = RandomSampler::new(n, replacement, num_samples)?;
+        let mut loader =
+            LoaderDraws::new(sampler, BatchSampler::new(batch_size, drop_last)?, generator_given)
+                .with_workers(num_workers, prefetch_factor, persistent_workers);
+        let epochs: Result<Vec<_>, _> =
+            epochs.into_iter().map(|batches| loader.epoch(&mut generator, batches)).collect();
+        Ok((epochs?, generator.state()))
+    });
+    let (epochs, state) = drawn.map_err(to_python)?;
+    let epochs = epochs.into_iter().map(|epoch| (epoch.base_seed, array(py, epoch.ids))).collect();
+    Ok((epochs, PyBytes::new(py, &state)))
+}
+
+/// The samples at the given positions of the `keyed-1` order.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
+fn order_keyed<'py>(
+    py: Python<'py>,
+    n: u64,
+    seed: Seed,
+    epoch: u64,
+    positions: PyReadonlyArray1<'py, u64>,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    keyed_array(py, n, seed, epoch, &positions, |keyed, position| keyed.id(position).0)
+}
+
+/// The positions of the given samples in the `keyed-1` order: the inverse of `order_keyed`.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
+fn order_keyed_inverse<'py>(
+    py: Python<'py>,
+    n: u64,
+    seed: Seed,
+    epoch: u64,
+    ids: PyReadonlyArray1<'py, u64>,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    keyed_array(py, n, seed, epoch, &ids, |keyed, id| keyed.position(SampleId(id)))
+}
+
+/// The `audit-1` sum of samples handed out at global positions of one epoch, modulo 2^128.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
+fn order_audit_sum<'py>(
+    py: Python<'py>,
+    seed: Seed,
+    epoch: u64,
+    positions: PyReadonlyArray1<'py, u64>,
+    ids: PyReadonlyArray1<'py, u64>,
+) -> PyResult<u128> {
+    let (positions, ids) = (positions.as_slice()?, ids.as_slice()?);
+    if positions.len() != ids.len() {
+        let message = format!("{} positions for {} ids; pass one for each", positions.len(), ids.len());
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(py.detach(|| {
+        let mut sum = AuditSum::default();
+        for (&position, &id) in positions.iter().zip(ids) {
+            sum.add(seed.get(), Epoch(epoch), position, SampleId(id));
+        }
+        sum.sum
+    }))
+}
+
+/// What `order_audit_sum` must give over all ranks of a `DistributedSampler` epoch from `start` to its end.
+#[pyfunction]
+#[pyo3(signature = (n, world_size, *, seed=Seed::Plain(0), epoch=0, shuffle=true, drop_last=false, start=0))]
+#[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
+fn order_audit_expected(
+    py: Python<'_>,
+    n: u64,
+    world_size: u32,
+    seed: Seed,
+    epoch: u64,
+    shuffle: bool,
+    drop_last: bool,
+    start: u64,
+) -> PyResult<u128> {
+    let order = Order::Distributed { n, seed: seed.get(), shuffle, drop_last };
+    py.detach(|| {
+        let deal = order.epoch(Epoch(epoch))?.deal(world_size, start)?;
+        Ok(deal.expected_audit(deal.start()..deal.end()).sum)
+    })
+    .map_err(to_python)
+}
+
+fn rank_array(
+    py: Python<'_>,
+    order: Order,
+    epoch: u64,
+    world_size: u32,
+    rank: u32,
+    start: u64,
+) -> PyResult<Bound<'_, PyAny>> {
+    let ids = py.detach(|| {
+        let epoch: EpochOrder = order.epoch(Epoch(epoch))?;
+        let stream = epoch.deal(world_size, start)?.rank(Rank(rank))?;
+        Ok(stream.iter().collect::<Ids>())
+    });
+    Ok(array(py, ids.map_err(to_python)?))
+}
+
+fn keyed_array<'py>(
+    py: Python<'py>,
+    n: u64,
+    seed: Seed,
+    epoch: u64,
+    values: &PyReadonlyArray1<'py, u64>,
+    ask: fn(&Keyed, u64) -> u64,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    let values = values.as_slice()?;
+    if let Some(outside) = values.iter().find(|&&value| value >= n) {
+        return Err(PyValueError::new_err(format!("{outside} is not below n = {n}")));
+    }
+    let answers = py.detach(|| {
+        let keyed = Keyed::new(n, seed.get(), Epoch(epoch))?;
+        Ok(values.iter().map(|&value| ask(&keyed, value)).collect::<Vec<u64>>())
+    });
+    Ok(answers.map_err(to_python)?.into_pyarray(py))
+}
+
+fn array(py: Python<'_>, ids: Ids) -> Bound<'_, PyAny> {
+    match ids {
+        Ids::U32(ids) => ids.into_pyarray(py).into_any(),
+        Ids::U64(ids) => ids.into_pyarray(py).into_any(),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` asks for")]
+fn to_python(error: OrderError) -> PyErr {
+    match error {
+        OrderError::NoMemory { .. } => PyMemoryError::new_err(error.to_string()),
+        _ => PyValueError::new_err(error.to_string()),
+    }
+}

@@ -8,15 +8,21 @@
 mod completion;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod counted;
+mod faulty;
 mod list;
 mod memory;
 mod op;
 mod origin;
 mod ram;
+mod relay;
 mod slab;
+mod throttled;
 mod uri;
 
 pub use completion::Completions;
+pub use counted::{Count, Counted, OpKind};
+pub use faulty::{Faults, Faulty};
 pub use list::{ListProgress, Listed, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
@@ -25,6 +31,7 @@ pub use origin::{
     probe_origin, read_whole,
 };
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
+pub use throttled::{Limits, Throttled};
 pub use uri::Uri;
 
 use foresee_units::{Bytes, Nanos};

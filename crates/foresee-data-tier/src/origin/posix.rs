@@ -407,40 +407,20 @@ fn outcome_of(errno: Errno) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::{self, Stocked};
-    use crate::origin::shelf::{self, Shelf, read};
-
-    fn open(completions: Completions, samples: &[Vec<u8>], threads: usize) -> Stocked {
-        let directory = tempfile::tempdir().expect("a directory");
-        let root = directory.path().to_owned();
-        let mut shelf = Shelf::over(directory);
-        for (id, sample) in samples.iter().enumerate() {
-            let key = format!("class {}/{id}.bin", id % 3);
-            std::fs::create_dir_all(root.join(&key).parent().expect("a parent")).expect("a directory");
-            std::fs::write(root.join(&key), sample).expect("a file");
-            let stat = rustix::fs::stat(root.join(&key)).expect("a file");
-            shelf.add(key.as_bytes(), None, sample.len() as u64, &tag_of(&stat));
-        }
-        shelf.add(b"class 0/missing", None, 10, b"");
-        let origin = PosixOrigin::new(&root, Arc::new(shelf), completions, threads).expect("a directory");
-        Stocked {
-            tier: Arc::new(origin),
-            keys: shelf::keys(samples.len()),
-            absent: shelf::key(samples.len()),
-        }
-    }
+    use crate::conformance;
+    use crate::origin::shelf::{self, Shelf, open_directory, read};
 
     #[test]
     fn a_directory_keeps_the_reading_promises() {
         for threads in [1, 2, 64] {
-            conformance::read_half(|completions, samples| open(completions, samples, threads));
+            conformance::read_half(|completions, samples| open_directory(completions, samples, threads));
         }
     }
 
     #[test]
     fn an_origin_is_never_written_to() {
         let completions = Completions::new(|| {});
-        let stocked = open(completions.clone(), &[vec![1, 2, 3]], 2);
+        let stocked = open_directory(completions.clone(), &[vec![1, 2, 3]], 2);
         let payload = crate::Payload::from_vec(vec![9]);
         stocked.tier.submit(Op::Write { ticket: Ticket(1), key: stocked.keys[0], payload });
         stocked.tier.submit(Op::Drop { ticket: Ticket(2), key: stocked.keys[0] });

@@ -2,12 +2,14 @@
 //! What the tests of the origins share: an index of a few objects, and a read that waits for its end.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use foresee_units::SampleId;
 
-use super::{Locate, Location};
+use super::{Locate, Location, PosixOrigin, tag_of};
+use crate::conformance::Stocked;
 use crate::{Completions, Dest, Done, Fingerprint, Op, SampleKey, TagHash, Ticket, Tier};
 
 /// An index in memory; sample ids count its entries.
@@ -79,4 +81,21 @@ pub(crate) fn read(tier: &dyn Tier, queue: &Queue, id: usize, len: usize) -> (Do
     tier.submit(Op::Read { ticket: Ticket(77), key: key(id), offset: 0, dest });
     let done = queue.wait().pop().expect("an end");
     (done, scratch.into_bytes().expect("the memory came back first"))
+}
+
+/// A directory that holds `samples`; one more key stands in its index and has no file.
+pub(crate) fn open_directory(completions: Completions, samples: &[Vec<u8>], threads: usize) -> Stocked {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = directory.path().to_owned();
+    let mut shelf = Shelf::over(directory);
+    for (id, sample) in samples.iter().enumerate() {
+        let key = format!("class {}/{id}.bin", id % 3);
+        std::fs::create_dir_all(root.join(&key).parent().expect("a parent")).expect("a directory");
+        std::fs::write(root.join(&key), sample).expect("a file");
+        let stat = rustix::fs::stat(root.join(&key)).expect("a file");
+        shelf.add(key.as_bytes(), None, sample.len() as u64, &tag_of(&stat));
+    }
+    shelf.add(b"class 0/missing", None, 10, b"");
+    let origin = PosixOrigin::new(&root, Arc::new(shelf), completions, threads).expect("a directory");
+    Stocked { tier: Arc::new(origin), keys: keys(samples.len()), absent: key(samples.len()) }
 }

@@ -133,9 +133,14 @@ impl Tier for Faulty {
     }
 
     fn submit_many(&self, ops: Vec<Op>) {
-        ops.iter().for_each(|_| self.relay.desk().admit());
-        let inside: Vec<Op> = ops.into_iter().filter_map(|op| self.spoil(op)).collect();
-        inside.iter().for_each(|_| self.relay.send_inside());
+        let mut inside = Vec::with_capacity(ops.len());
+        for op in ops {
+            self.relay.desk().admit();
+            if let Some(op) = self.spoil(op) {
+                self.relay.send_inside();
+                inside.push(op);
+            }
+        }
         self.inner.submit_many(inside);
     }
 
@@ -157,7 +162,9 @@ impl Tier for Faulty {
             state.closed = true;
             std::mem::take(&mut state.stalled)
         };
-        stalled.into_iter().for_each(|(ticket, stalled)| self.end_stalled(ticket, stalled));
+        for (ticket, stalled) in stalled {
+            self.end_stalled(ticket, stalled);
+        }
         self.inner.close(grace);
         self.relay.close(grace);
     }
@@ -165,14 +172,17 @@ impl Tier for Faulty {
 
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("inner", &self.inner).field("faults", &self.faults).finish()
+        let mut shown = f.debug_struct("Faulty");
+        shown.field("inner", &self.inner).field("faults", &self.faults).finish_non_exhaustive()
     }
 }
 
 impl Drop for Faulty {
     fn drop(&mut self) {
         let stalled = std::mem::take(&mut lock(&self.state).stalled);
-        stalled.into_iter().for_each(|(ticket, stalled)| self.end_stalled(ticket, stalled));
+        for (ticket, stalled) in stalled {
+            self.end_stalled(ticket, stalled);
+        }
     }
 }
 
@@ -245,9 +255,9 @@ mod tests {
         })
     }
 
-    fn stocked(faults: Faults, completions: Completions, samples: &[Vec<u8>]) -> conformance::Stocked {
+    fn stocked(plan: Faults, completions: Completions, samples: &[Vec<u8>]) -> conformance::Stocked {
         let mut inside = None;
-        let faulty = Faulty::new(completions, faults, |queue| {
+        let faulty = Faulty::new(completions, plan, |queue| {
             let stocked = open_directory(queue, samples, 4);
             let tier = Arc::clone(&stocked.tier);
             inside = Some(stocked);

@@ -6,6 +6,8 @@
 //! to delete and to try again: when and how often to ask is decided by whoever submits.
 
 mod client;
+#[cfg(test)]
+pub(crate) mod fake;
 mod fault;
 pub(crate) mod flight;
 mod posix;

@@ -100,7 +100,9 @@ impl Tier for Throttled {
     fn submit_many(&self, ops: Vec<Op>) {
         let submitted = Instant::now();
         let now = Nanos::from(submitted.saturating_duration_since(self.shared.born));
-        ops.iter().for_each(|_| self.shared.relay.desk().admit());
+        for _ in &ops {
+            self.shared.relay.desk().admit();
+        }
         let refused = {
             let mut held = self.shared.held();
             if held.closed {
@@ -173,7 +175,9 @@ impl Shared {
             std::mem::take(&mut held.ops)
         };
         self.work.notify_one();
-        left.into_iter().for_each(|held| self.withdraw(held));
+        for held in left {
+            self.withdraw(held);
+        }
     }
 
     /// The timer thread: releases come in the order of submission.

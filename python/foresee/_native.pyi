@@ -161,6 +161,7 @@ class Loader:
         rank: int,
         world_size: int,
         local_rank: int,
+        local_world_size: int,
         staging_bytes: int | None,
         threads: int | None,
         run_dir: str | None,
@@ -227,9 +228,13 @@ def order_distributed_indices(
 ) -> NDArray[np.int64]:
     """The indices of ``torch.utils.data.DistributedSampler``; from global ``position`` on, padded or cut anew."""
 
-def order_audit_sum(
-    order: Mapping[str, Any], n: int, *, epoch: int, start: int, stop: int
-) -> int:
+def order_indices(
+    order: Mapping[str, Any], n: int, *, epoch: int, position: int, world_size: int, rank: int
+) -> NDArray[np.int64]:
+    """This rank's samples of ``epoch`` from global ``position`` on, padded or cut anew: what a ``Loader`` with
+    this ``order`` hands out there."""
+
+def order_audit_sum(order: Mapping[str, Any], n: int, *, epoch: int, start: int, stop: int) -> int:
     """Sum modulo 2**128 of ``audit-1`` hashes over global positions ``start`` to ``stop`` of ``epoch``."""
 
 def order_audit_of(seed: int, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> int:

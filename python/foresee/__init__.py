@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foresee: training that never waits for data.
+
+``foresee.Loader`` yields numpy batches; ``foresee.torch`` has the PyTorch face. Names are imported when first used,
+so that the command line starts in a blink.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from foresee.errors import (
+    CacheError,
+    Closed,
+    ConfigError,
+    ForeseeError,
+    IndexInvalid,
+    OriginChanged,
+    OriginDenied,
+    OriginError,
+    OriginMissing,
+    SampleFault,
+    StallTimeout,
+    StateMismatch,
+    WorkerDied,
+)
+
+if TYPE_CHECKING:
+    from foresee._batch import Batch
+    from foresee._native import Index, __version__
+    from foresee.config import Cache
+    from foresee.loader import Loader
+
+__all__ = [
+    "Batch",
+    "Cache",
+    "CacheError",
+    "Closed",
+    "ConfigError",
+    "ForeseeError",
+    "Index",
+    "IndexInvalid",
+    "Loader",
+    "OriginChanged",
+    "OriginDenied",
+    "OriginError",
+    "OriginMissing",
+    "SampleFault",
+    "StallTimeout",
+    "StateMismatch",
+    "WorkerDied",
+    "__version__",
+]
+
+_LAZY = {
+    "Batch": "foresee._batch",
+    "Cache": "foresee.config",
+    "Index": "foresee._native",
+    "Loader": "foresee.loader",
+    "__version__": "foresee._native",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

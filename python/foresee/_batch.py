@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch as the faces handle it: the engine's arrays, plus where each sample stands in the epoch.
+
+Apart from the engine's own ``Batch`` because a repaired batch (a sample replaced or skipped) has the same shape but
+other memory. Arrays of an unrepaired batch are the engine's memory, not copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Batch"]
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+
+class Receipt(Protocol):
+    """What must be known of a batch to count it as handed over."""
+
+    @property
+    def ids(self) -> Ints: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def last(self) -> bool: ...
+    def __len__(self) -> int: ...
+
+
+class RawBatch(Receipt, Protocol):
+    """What an engine hands over: ``_native.Batch``, or its like without an engine."""
+
+    @property
+    def data(self) -> Bytes: ...
+    @property
+    def offsets(self) -> Ints: ...
+    @property
+    def labels(self) -> Ints: ...
+    @property
+    def faults(self) -> list[tuple[int, str, str, bool]]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step's samples of this rank, in order.
+
+    The memory is the loader's until the batch and all arrays of it are gone; whoever keeps every batch stalls
+    the loader. Writing into ``data`` is allowed.
+    """
+
+    data: Bytes
+    """Shape (bytes,): the samples one after another."""
+    offsets: Ints
+    """Shape (samples + 1,): sample i is ``data[offsets[i]:offsets[i + 1]]``."""
+    ids: Ints
+    """Shape (samples,): which samples these are; a substitute has its own id."""
+    labels: Ints
+    """Shape (samples,): index into the classes; -1 where a sample has none."""
+    epoch: int
+    """Epoch of the batch, from 0."""
+    step: int
+    """Step within the epoch, counted from where it began or was resumed."""
+    positions: Ints
+    """Shape (samples,): position of each sample in the epoch over all ranks."""
+    planned: Ints
+    """Shape (samples,): the ids that the order asked for; differs from ``ids`` where a sample was replaced."""
+    tries: Ints
+    """Shape (samples,): substitutes tried in each place."""
+    row_dtype: str | None = None
+    """NumPy dtype of a row, where the data are arrays."""
+    row_shape: tuple[int, ...] | None = None
+    """Shape of a row, where the data are arrays."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def sample(self, i: int) -> Bytes:
+        """Bytes of the sample in place ``i``, 0 to ``len(self) - 1``: a view."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"place {i} of a batch of {len(self)} samples")
+        return self.data[self.offsets[i] : self.offsets[i + 1]]
+
+    def rows(self) -> NDArray[np.generic]:
+        """All samples as one array, shape (samples, *row): a view. Without a row shape, (samples, bytes) of uint8.
+
+        Raises:
+            ValueError: the samples differ in size.
+        """
+        sizes = np.diff(self.offsets)
+        if len(sizes) and not (sizes == sizes[0]).all():
+            raise ValueError(f"samples of {sizes.min()} to {sizes.max()} bytes make no array; use sample(i)")
+        if self.row_dtype is None or self.row_shape is None:
+            return self.data.reshape(len(self), -1)
+        return self.data.view(self.row_dtype).reshape(len(self), *self.row_shape)
+
+    def with_samples(self, chosen: Sequence[tuple[int, int, Bytes, int, int]]) -> Batch:
+        """A new batch of ``(place here, id, bytes, label, tries)``; copies."""
+        places = np.array([place for place, *_ in chosen], dtype=np.int64)
+        sizes = np.array([len(data) for _, _, data, _, _ in chosen], dtype=np.int64)
+        return Batch(
+            data=np.concatenate([data for _, _, data, _, _ in chosen]),
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]),
+            ids=np.array([sample for _, sample, *_ in chosen], dtype=np.int64),
+            labels=np.array([label for *_, label, _ in chosen], dtype=np.int64),
+            epoch=self.epoch,
+            step=self.step,
+            positions=self.positions[places],
+            planned=self.planned[places],
+            tries=np.array([tries for *_, tries in chosen], dtype=np.int64),
+            row_dtype=self.row_dtype,
+            row_shape=self.row_shape,
+        )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orders that are known for a whole run, as the faces see them.
+
+The orders themselves are computed by the core; this says which one the arguments mean, and where a rank's samples
+stand in it. Orders that must be drawn anew each epoch are torch's matter, in ``foresee.torch``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee import _native
+from foresee._world import World
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """An order that is a function of (seed, epoch): any part of any epoch, at any world size."""
+
+    name: str
+    """``torch.distributed`` or ``keyed-1``."""
+    n: int
+    """Samples of the data set."""
+    seed: int = 0
+    """Seed of the order, and of random transforms."""
+    shuffle: bool = True
+    """False: 0, 1, 2, ... in every epoch."""
+    drop_last: bool = False
+    """Whether the epoch is cut to a multiple of the world size; else it is padded from its head."""
+
+    @property
+    def native(self) -> dict[str, Any]:
+        """The core's description."""
+        if self.name == "keyed-1":
+            return {"name": self.name, "seed": self.seed}
+        return {"name": self.name, "seed": self.seed, "shuffle": self.shuffle, "drop_last": self.drop_last}
+
+    def describe(self) -> dict[str, Any]:
+        """What a state records of it."""
+        return {**self.native, "n": self.n}
+
+    def ids(self, epoch: int, position: int, world: World) -> NDArray[np.int64]:
+        """This rank's samples of ``epoch`` from ``position`` on."""
+        return _native.order_indices(
+            self.native, self.n, epoch=epoch, position=position, world_size=world.size, rank=world.rank
+        )
+
+    def position(self, start: int, samples: int, world: World) -> int:
+        """Samples handed out over all ranks when each rank had ``samples`` since ``start``."""
+        return min(start + samples * world.size, self.n)
+
+
+def positions(start: int, first: int, count: int, world: World) -> NDArray[np.int64]:
+    """Global positions of this rank's samples ``first`` to ``first + count - 1`` of an epoch resumed at ``start``."""
+    return start + (first + np.arange(count, dtype=np.int64)) * world.size + world.rank
+
+
+def sequential(n: int) -> RunOrder:
+    """0, 1, 2, ..., dealt to the ranks in turn, padded from the head."""
+    return RunOrder("torch.distributed", n, shuffle=False)
+
+
+def shuffled(n: int, seed: int) -> RunOrder:
+    """The order of ``torch.utils.data.DistributedSampler(seed=seed)`` with ``set_epoch`` every epoch."""
+    return RunOrder("torch.distributed", n, seed=seed)
+
+
+def keyed(n: int, seed: int) -> RunOrder:
+    """A keyed permutation: no memory per sample, for giant data sets; not torch's order."""
+    return RunOrder("keyed-1", n, seed=seed)

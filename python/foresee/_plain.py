@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``FORESEE_OFF=1``: the same batches by plain reads, one after another.
+
+The first thing to try when a batch looks wrong: no engine thread, no cache, no plan stands between the origin and
+the batch. It has the calls of the engine that the faces use, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from foresee._batch import Bytes, Ints
+from foresee._source import Source, local_path
+from foresee.errors import Closed, OriginChanged, OriginDenied, OriginError, OriginMissing
+
+if TYPE_CHECKING:
+    from foresee import _native
+    from foresee._orders import RunOrder
+    from foresee._world import World
+
+
+@dataclass(frozen=True, eq=False)
+class PlainBatch:
+    """The engine's batch, read plainly."""
+
+    data: Bytes
+    offsets: Ints
+    ids: Ints
+    labels: Ints
+    epoch: int
+    step: int
+    start: int
+    last: bool
+    faults: list[tuple[int, str, str, bool]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class PlainEngine:
+    """Reads each batch when it is asked for, in the caller's thread."""
+
+    def __init__(
+        self,
+        native: _native.Loader,
+        source: Source,
+        order: RunOrder | None,
+        world: World,
+        batch_size: int,
+        *,
+        drop_last: bool,
+    ) -> None:
+        self._native = native
+        self._source = source
+        self._order = order
+        self._world = world
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._labels = source.index.labels()
+        here, listed = local_path(source.uri), local_path(source.index.uri)
+        self._in_place = here is not None and listed is not None and os.path.realpath(here) == os.path.realpath(listed)
+        self._closed = False
+        self._samples = 0
+        self._bytes = 0
+        self._epoch = -1
+        self._announced: tuple[int, Ints, Ints | None] | None = None
+        self._ids: Ints = np.zeros(0, np.int64)
+        self._bounds: Ints = np.zeros(1, np.int64)
+        self._step = 0
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def seek(self, epoch: int, position: int) -> None:
+        """Go on at ``position`` of ``epoch``."""
+        lengths: Ints | None = None
+        if self._order is not None:
+            ids = self._order.ids(epoch, position, self._world)
+        else:
+            assert self._announced is not None, "an order that is not known is announced first"
+            _, ids, lengths = self._announced
+        if lengths is None:
+            end = len(ids) - len(ids) % self._batch_size if self._drop_last else len(ids)
+            bounds = np.append(np.arange(0, end, self._batch_size, dtype=np.int64), np.int64(end))
+        else:
+            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
+
+    def announce(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
+        """Take the samples of ``epoch``."""
+        self._announced = (epoch, ids, lengths)
+
+    def next_batch(self, *, timeout_ms: int | None = None) -> PlainBatch | None:  # noqa: ARG002 - a plain read has no timeout
+        """Read the next batch; None at the epoch's end."""
+        if self._closed:
+            raise Closed("the loader is closed")
+        steps = len(self._bounds) - 1
+        if self._step >= steps:
+            return None
+        start, stop = int(self._bounds[self._step]), int(self._bounds[self._step + 1])
+        ids = np.ascontiguousarray(self._ids[start:stop])
+        parts: list[bytes] = []
+        faults: list[tuple[int, str, str, bool]] = []
+        for place, sample in enumerate(ids.tolist()):
+            try:
+                parts.append(self.read(sample))
+            except OriginError as error:
+                parts.append(b"")
+                faults.append((place, *_kind(error)))
+        self._step += 1
+        self._samples += len(ids)
+        self._bytes += sum(map(len, parts))
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        return PlainBatch(
+            data=np.frombuffer(bytearray().join(parts), dtype=np.uint8),
+            offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]),
+            ids=ids,
+            labels=self._labels[ids],
+            epoch=self._epoch,
+            step=self._step - 1,
+            start=start,
+            last=self._step == steps,
+            faults=faults,
+        )
+
+    def read(self, sample: int) -> bytes:
+        """One sample, from the file itself where it is one."""
+        index = self._source.index
+        path = local_path(index.sample_uri(sample)) if self._in_place else None
+        if path is None or index.layout not in ("folder", "flat"):
+            return self._native.read(sample)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError as error:
+            raise OriginMissing(f"{path}: {error.strerror}") from error
+        except PermissionError as error:
+            raise OriginDenied(f"{path}: {error.strerror}") from error
+        except OSError as error:
+            raise OriginError(f"{path}: {error.strerror}") from error
+        if len(data) != index.size(sample):
+            raise OriginChanged(f"{path} has {len(data)} bytes, the index lists {index.size(sample)}")
+        return data
+
+    def steps(self, position: int) -> int:
+        """Steps from ``position`` on."""
+        return self._native.steps(position)
+
+    def stats(self) -> dict[str, Any]:
+        """What plain reads can know."""
+        return {"off": True, "samples": self._samples, "bytes": self._bytes}
+
+    def close(self) -> None:
+        """Refuse further batches."""
+        self._closed = True
+
+
+def _kind(error: OriginError) -> tuple[str, str, bool]:
+    for type_, kind in ((OriginMissing, "missing"), (OriginChanged, "changed"), (OriginDenied, "denied")):
+        if isinstance(error, type_):
+            return kind, str(error), True
+    return "failed", str(error), False

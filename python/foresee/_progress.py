@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which epoch is next, and how much of it was handed out.
+
+Only batches that the training loop received count, never those on their way. Apart from the loaders so that both
+faces share one answer to "what does the next ``iter()`` give", which is all that resume rests on.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from foresee.errors import Closed
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point in the run: ``position`` of ``epoch``, and whether that epoch has ended there."""
+
+    epoch: int
+    position: int
+    finished: bool = False
+
+
+class Progress:
+    """The hand-out so far, and what comes next.
+
+    The rules, each of them a test: an epoch that was begun, finished or not, is followed by the next one;
+    ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position; a state loaded
+    at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
+    """
+
+    def __init__(self) -> None:
+        self._now: Place | None = None
+        self._next: Place | None = Place(0, 0)
+        self._loaded: dict[str, Any] | None = None
+        self._epoch_asked = False
+        self._generation = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the run stands, as a state would record it."""
+        if self._next is not None:
+            return self._next
+        assert self._now is not None, "one of both is always set"
+        return self._now
+
+    @property
+    def begun(self) -> bool:
+        """Whether an epoch is under way or over, and no other was named since."""
+        return self._next is None
+
+    @property
+    def loaded(self) -> dict[str, Any] | None:
+        """The state that was loaded, while nothing was handed out since."""
+        return copy.deepcopy(self._loaded)
+
+    def peek(self) -> Place:
+        """What ``begin`` would give, without beginning it."""
+        if self._next is None:
+            assert self._now is not None, "one of both is always set"
+            return Place(self._now.epoch + 1, 0)
+        if self._next.finished and not self._epoch_asked:
+            return Place(self._next.epoch + 1, 0)
+        return self._next
+
+    def begin(self) -> tuple[int, Place]:
+        """Start the next epoch, or the rest of one; returns the token of its iterator, and where it starts."""
+        place = self.peek()
+        self._generation += 1
+        self._now, self._next, self._epoch_asked = place, None, False
+        if self._loaded is not None and place.epoch != self._loaded["epoch"]:
+            self._loaded = None
+        return self._generation, place
+
+    def check(self, token: int) -> None:
+        """Refuse an iterator that a newer one, or a loaded state, has replaced."""
+        if token != self._generation:
+            raise Closed("this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one")
+
+    def is_current(self, token: int) -> bool:
+        """Whether the iterator of ``token`` is still the one that counts."""
+        return token == self._generation
+
+    def handed(self, token: int, position: int, *, finished: bool) -> None:
+        """A batch reached the training loop: the epoch now stands at ``position``."""
+        self.check(token)
+        assert self._now is not None, "a token comes from begin()"
+        self._now = Place(self._now.epoch, position, finished)
+        self._loaded = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` give ``epoch``, 0 or more."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"set_epoch({epoch!r}): a whole number of 0 or more")
+        if self._loaded is not None and self._next is not None and self._next.epoch == epoch:
+            self._epoch_asked = True
+            return
+        self._next = Place(epoch, 0)
+        self._loaded = None
+        self._epoch_asked = False
+
+    def load(self, place: Place, state: dict[str, Any]) -> None:
+        """Go on at ``place`` with the next ``iter()``; older iterators end."""
+        self._next, self._loaded = place, copy.deepcopy(state)
+        self._epoch_asked = False
+        self._generation += 1
+
+    def stop(self) -> None:
+        """End all iterators."""
+        self._generation += 1

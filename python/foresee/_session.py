@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's run behind either face: engine, progress, faults and audit, wired together.
+
+Both ``foresee.Loader`` and ``foresee.torch.DataLoader`` are thin over it; what they add is what they yield. Refuses
+to know torch, transforms and worker processes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from foresee import _native, _state
+from foresee._audit import Audit
+from foresee._batch import Batch, Ints, RawBatch, Receipt
+from foresee._faults import Faults, OnError
+from foresee._orders import RunOrder, positions
+from foresee._plain import PlainEngine
+from foresee._progress import Place, Progress
+from foresee._source import Source
+from foresee._world import World
+from foresee.config import Cache, Settings
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    Engine: TypeAlias = _native.Loader | PlainEngine
+
+
+@dataclass(frozen=True)
+class Announced:
+    """One epoch of an order that is known for that epoch only."""
+
+    ids: Ints
+    """Shape (samples,): this rank's samples from where the epoch begins or resumes."""
+    lengths: Ints | None
+    """Shape (steps,): samples of each batch; None: all have the batch size."""
+
+
+class Session:
+    """See the module. One per loader."""
+
+    def __init__(
+        self,
+        source: Source,
+        order: RunOrder | None,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        epochs: int | None,
+        world: World,
+        cache: Cache | None,
+        on_error: OnError,
+        settings: Settings,
+    ) -> None:
+        settings.apply_log()
+        self.source = source
+        self.order = order
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.epochs = epochs
+        self.world = world
+        self.off = settings.off
+        self.progress = Progress()
+        self.cache = cache if cache is not None else settings.cache()
+        try:
+            native = _native.Loader(
+                source.index,
+                self.cache.native(),
+                uri=source.uri,
+                options=source.options,
+                batch_size=batch_size,
+                drop_last=drop_last,
+                order=None if order is None else order.native,
+                epochs=epochs,
+                rank=world.rank,
+                world_size=world.size,
+                local_rank=world.local_rank,
+                staging_bytes=None,
+                threads=settings.threads,
+                run_dir=settings.run_dir,
+            )
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self.engine: Engine = native
+        if settings.off:
+            self.engine = PlainEngine(native, source, order, world, batch_size, drop_last=drop_last)
+        seed = 0 if order is None else order.seed
+        self.faults = Faults(on_error, source.index, world.rank, seed, self.engine.read)
+        self._audit = Audit(world, seed)
+        self._announced: Announced | None = None
+        self._begun = Place(0, 0)
+        self._handed = _Prefix()
+        # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
+        self._finalizer = weakref.finalize(self, self.engine.close)
+
+    def begin(self) -> tuple[int, Place]:
+        """Start what comes next; the engine is told by ``aim``, from the thread that asks it for batches.
+
+        Raises:
+            ConfigError: the run has no such epoch.
+        """
+        epoch = self.progress.peek().epoch
+        if self.epochs is not None and epoch >= self.epochs:
+            raise ConfigError(f"epoch {epoch} of a loader with epochs={self.epochs}; give the true number, or none")
+        token, place = self.progress.begin()
+        self._begun = place
+        self._handed = _Prefix()
+        self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
+        return token, place
+
+    def aim(self, place: Place, announced: Announced | None = None) -> None:
+        """Point the engine at ``place``."""
+        if announced is None:
+            self.engine.seek(place.epoch, place.position)
+        else:
+            self.engine.announce(place.epoch, announced.ids, announced.lengths)
+            self.engine.seek(place.epoch, 0)
+
+    def expect(self, announced: Announced | None) -> None:
+        """Keep what was announced, for the audit."""
+        self._announced = announced
+
+    def batch(self, raw: RawBatch, start: int) -> Batch:
+        """``raw`` with its faults dealt with; ``start``: position at which its epoch began or was resumed.
+
+        Raises:
+            SampleFault: as ``on_error`` says.
+        """
+        index = self.source.index
+        batch = Batch(
+            data=raw.data,
+            offsets=raw.offsets,
+            ids=raw.ids,
+            labels=raw.labels,
+            epoch=raw.epoch,
+            step=raw.step,
+            positions=positions(start, raw.start, len(raw), self.world),
+            planned=raw.ids,
+            tries=np.zeros(len(raw), np.int64),
+            row_dtype=index.row_dtype,
+            row_shape=index.row_shape,
+        )
+        return self.faults.settle(raw, batch)
+
+    def hand_over(self, token: int, raw: Receipt) -> None:
+        """``raw`` is about to reach the training loop: count it."""
+        steps, samples, finished = self._handed.add(raw)
+        self.progress.handed(token, self.position(steps, samples), finished=finished)
+        self._audit.record(raw.epoch, raw.start, raw.ids)
+
+    def position(self, steps: int, samples: int) -> int:
+        """Position after this rank's ``steps`` with ``samples`` since the epoch began or was resumed."""
+        if self.order is not None:
+            return self.order.position(self._begun.position, samples, self.world)
+        if self._announced is not None and self._announced.lengths is not None:
+            return self._begun.position + steps
+        return self._begun.position + samples * self.world.size
+
+    def state(
+        self, order: Mapping[str, Any], *, batch_size: int | None, draw: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The saved state; a loaded one unchanged until the next batch."""
+        return self.progress.loaded or _state.build(
+            self.progress.place,
+            order=order,
+            batch_size=batch_size,
+            world_size=self.world.size,
+            drop_last=self.drop_last,
+            fingerprint=self.source.index.fingerprint,
+            draw=draw,
+        )
+
+    def load(
+        self, state: Mapping[str, Any], order: Mapping[str, Any], *, batch_size: int | None, strict: bool
+    ) -> Place:
+        """Check ``state`` and go on there."""
+        place = _state.check(
+            state,
+            order=order,
+            batch_size=batch_size,
+            world_size=self.world.size,
+            fingerprint=self.source.index.fingerprint,
+            any_world=self.order is not None,
+            strict=strict,
+        )
+        self.progress.load(place, dict(state))
+        return place
+
+    def audit(self) -> dict[str, Any]:
+        """See ``foresee.Loader.audit``."""
+        place = self._begun
+
+        def planned() -> Ints:
+            if self.order is not None:
+                return self.order.ids(place.epoch, place.position, self.world)
+            assert self._announced is not None, "something was handed out"
+            return self._announced.ids
+
+        steps, samples = self._handed.reached
+        report = self._audit.report(self.order, self.position(steps, samples), planned)
+        changes = self.faults.changes(place.epoch)
+        report["replaced"] = [
+            {"position": c.position, "sample": c.sample, "substitute": c.substitute, "cause": c.cause}
+            for c in changes
+            if c.substitute is not None
+        ]
+        report["skipped"] = [
+            {"position": c.position, "sample": c.sample, "cause": c.cause} for c in changes if c.substitute is None
+        ]
+        return report
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the engine, and of ``on_error``."""
+        return {**self.engine.stats(), "on_error": self.faults.counts()}
+
+    def close(self) -> None:
+        """End iterators and engine."""
+        self.progress.stop()
+        self._finalizer()
+
+
+class _Prefix:
+    """How far an epoch was handed out without a gap; batches may be handed out of order."""
+
+    def __init__(self) -> None:
+        self.reached = (0, 0)
+        self._finished = False
+        self._ahead: dict[int, tuple[int, bool]] = {}
+
+    def add(self, raw: Receipt) -> tuple[int, int, bool]:
+        """Steps and samples without a gap, and whether the epoch is over."""
+        self._ahead[raw.step] = (len(raw), raw.last)
+        steps, samples = self.reached
+        while steps in self._ahead:
+            count, self._finished = self._ahead.pop(steps)
+            steps, samples = steps + 1, samples + count
+        self.reached = (steps, samples)
+        return steps, samples, self._finished

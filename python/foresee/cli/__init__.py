@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one file per command, imported only when it runs. Needs no torch.
+
+Exit codes: 0 done; 1 the asked-for condition does not hold; 2 bad input; 3 the environment lacks something, which
+is named; 130 interrupted. With ``--json`` stdout has one object and nothing else; all else goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from foresee.errors import ConfigError, ForeseeError, IndexInvalid, OriginMissing
+
+__all__ = ["main"]
+
+DONE, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.version:
+        from foresee._native import __version__
+
+        print(f"foresee {__version__}")
+        return DONE
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return BAD_INPUT
+    try:
+        return _run(options)
+    except (ConfigError, IndexInvalid, OriginMissing, FileNotFoundError, IsADirectoryError) as error:
+        return _failed(error, BAD_INPUT)
+    except (ForeseeError, OSError) as error:
+        return _failed(error, ENVIRONMENT)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    from foresee.cli import index
+
+    parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    index.add_to(commands)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    code: int = options.run(options)
+    return code
+
+
+def _failed(error: BaseException, code: int) -> int:
+    print(f"foresee: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee index``: list a data set once, so that no training run has to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foresee import _native
+
+_HELP = "list a data set once, in parallel: sizes, tags, labels into a compact index file"
+_SHOWN = 10
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("index", help=_HELP, description=_HELP)
+    parser.add_argument(
+        "uri", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file; with --dump an index"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="index file to write, by convention NAME.fidx")
+    parser.add_argument(
+        "--layout",
+        default="auto",
+        choices=("auto", "folder", "flat", "npy", "bin"),
+        help="auto: npy by name, folder where there are class folders, else flat",
+    )
+    parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
+    parser.add_argument("--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)")
+    parser.add_argument(
+        "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
+    )
+    parser.add_argument("--update", action="store_true", help="list anew and say what changed since FILE was written")
+    parser.add_argument("--dump", action="store_true", help="show an index instead of making one")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    return _dump(options) if options.dump else _build(options)
+
+
+def _build(options: argparse.Namespace) -> int:
+    from foresee import _native, _source
+
+    if options.output is None:
+        raise ConfigError("-o FILE is missing: where shall the index go?")
+    old = _native.Index.open(options.output) if options.update else None
+    layout = options.layout if old is None or options.layout != "auto" else old.layout
+    began = time.monotonic()
+    index = _source.build(
+        options.uri,
+        layout=layout,
+        extensions=None if options.extensions is None else _extensions(options.extensions),
+        row_bytes=options.row_bytes,
+        keys=None if options.keys is None else _keys(options.keys),
+        options=_options(options.option),
+        note=lambda line: print(line, file=sys.stderr),
+    )
+    facts = _facts(index) | {"file": os.path.abspath(options.output), "seconds": round(time.monotonic() - began, 3)}
+    if old is not None:
+        facts["changes"] = old.update(index)
+    index.save(options.output)
+    if options.json:
+        print(json.dumps(facts))
+        return 0
+    print(f"{options.output}: {facts['samples']:,} samples, {facts['bytes']:,} bytes, {facts['classes']:,} classes")
+    if old is not None:
+        print(", ".join(f"{count:,} {kind}" for kind, count in facts["changes"].items()))
+    return 0
+
+
+def _dump(options: argparse.Namespace) -> int:
+    from foresee import _native
+
+    index = _native.Index.open(options.uri)
+    shown = index.describe(len(index) if options.json else _SHOWN)
+    print(json.dumps(shown) if options.json else json.dumps(shown, indent=2, ensure_ascii=False))
+    return 0
+
+
+def _facts(index: _native.Index) -> dict[str, Any]:
+    return {
+        "uri": index.uri,
+        "layout": index.layout,
+        "samples": len(index),
+        "bytes": index.total_bytes,
+        "largest": index.max_size,
+        "classes": len(index.classes),
+        "fingerprint": index.fingerprint,
+    }
+
+
+def _extensions(text: str) -> list[str]:
+    return [part if part.startswith(".") else f".{part}" for part in text.replace(" ", "").split(",") if part]
+
+
+def _keys(path: str) -> list[bytes]:
+    with open(path, "rb") as file:
+        return [line for line in file.read().splitlines() if line]
+
+
+def _options(pairs: list[str]) -> dict[str, str]:
+    faults = [f"--option {pair!r}: write KEY=VALUE" for pair in pairs if "=" not in pair]
+    if faults:
+        raise ConfigError(faults)
+    return dict(pair.split("=", 1) for pair in pairs)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users configure: sizes as strings, the cache, and the environment variables.
+
+Values given in code win over the environment, and the environment over defaults. Everything is checked where it
+is given, and a message shows the value that is wrong. Nothing is allocated, opened or created here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foresee import _native
+
+__all__ = ["Cache", "Settings", "parse_size"]
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_BYTES_MAX = 2**63 - 1
+# Without a word from the user: enough for staging and for small data sets, and too little to hurt a machine.
+_DEFAULT_RAM_BYTES = 2 * 10**9
+_DEFAULT_RAM_SHARE = 4
+
+
+def parse_size(value: int | str, name: str = "size") -> int:
+    """Bytes from ``16_000_000``, ``"16GB"`` (10**9 each) or ``"16GiB"`` (2**30 each).
+
+    Args:
+        value: 0 or more. Units: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024), in any
+            case; a fraction of a byte is cut off.
+        name: what the message calls it.
+
+    Raises:
+        ConfigError: not a size, negative, or beyond 2**63 - 1 bytes.
+
+    >>> parse_size("1.5GiB"), parse_size("16GB"), parse_size(512)
+    (1610612736, 16000000000, 512)
+    """
+    bytes_: int | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        bytes_ = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
+        bytes_ = int(Decimal(match[1]) * _UNITS[match[2].upper()])
+    if bytes_ is None or not 0 <= bytes_ <= _BYTES_MAX:
+        raise ConfigError(f'{name}={value!r} is no size; write bytes as an int, or a string such as "16GB" or "2GiB"')
+    return bytes_
+
+
+@dataclass(frozen=True, eq=False)
+class Cache:
+    """Memory and disk that loaders may use.
+
+    One object is one budget: give the same ``Cache`` to a training and a validation loader and they share it.
+    Two objects, even with equal fields, are two budgets. Nothing is allocated before a loader starts.
+
+    Raises:
+        ConfigError: a field is wrong; all faults at once.
+    """
+
+    _: KW_ONLY
+    ram: int | str = _DEFAULT_RAM_BYTES
+    """Memory of this process for samples, staging and tables together: bytes, or "16GB". 0: staging only."""
+    disk: str | os.PathLike[str] | None = None
+    """Directory of this machine's fast disk; made if missing, mode 0700. None: no disk tier."""
+    disk_size: int | str | None = None
+    """How much of ``disk`` may be used. Needed with ``disk``, refused without: no limit is ever guessed."""
+    peers: bool = False
+    """Share samples between machines. Not in this version: True is refused."""
+    _handle: list[Any] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        faults: list[str] = []
+        for name, value in (("ram", self.ram), ("disk_size", 0 if self.disk_size is None else self.disk_size)):
+            try:
+                parse_size(value, name)
+            except ConfigError as error:
+                faults += error.faults
+        if self.disk is not None and self.disk_size is None:
+            faults.append(f'disk={os.fspath(self.disk)!r} without disk_size=; say how much of it may be used: "300GB"')
+        if self.disk is None and self.disk_size is not None:
+            faults.append(f"disk_size={self.disk_size!r} without disk=; name the directory, or leave both out")
+        if self.peers:
+            faults.append("peers=True: exchange of samples between machines is not in this version; leave it out")
+        if faults:
+            raise ConfigError(faults)
+
+    @property
+    def ram_bytes(self) -> int:
+        """``ram`` in bytes."""
+        return parse_size(self.ram, "ram")
+
+    @property
+    def disk_bytes(self) -> int:
+        """``disk_size`` in bytes, 0 without a disk tier."""
+        return 0 if self.disk_size is None else parse_size(self.disk_size, "disk_size")
+
+    def native(self) -> _native.Cache:
+        """The one native cache behind this object in this process. A forked child gets its own, empty one.
+
+        Raises:
+            ConfigError: ``ram`` is above the memory limit of this process.
+        """
+        from foresee import _native
+
+        with _handles:
+            if not self._handle or self._handle[0] != os.getpid():
+                disk = None if self.disk is None else os.fspath(self.disk)
+                try:
+                    cache = _native.Cache(ram_bytes=self.ram_bytes, disk_dir=disk, disk_bytes=self.disk_bytes)
+                except ValueError as error:
+                    raise ConfigError(str(error)) from error
+                self._handle[:] = [os.getpid(), cache]
+            handle: _native.Cache = self._handle[1]
+            return handle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Fields only: in another process the budget is another one."""
+        return _rebuild_cache, (self.ram, self.disk, self.disk_size)
+
+
+_handles = threading.Lock()
+
+
+def _rebuild_cache(ram: int | str, disk: str | os.PathLike[str] | None, disk_size: int | str | None) -> Cache:
+    return Cache(ram=ram, disk=disk, disk_size=disk_size)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment variables of Foresee, read once per loader."""
+
+    _: KW_ONLY
+    off: bool = False
+    """``FORESEE_OFF``: 1 for plain reads in the same order, without engine, threads or caches."""
+    threads: int | None = None
+    """``FORESEE_THREADS``: threads of the engine, 1 or more; default: the engine's choice."""
+    run_dir: str | None = None
+    """``FORESEE_TRACE``: run folder that gets the ledger; default: none is written."""
+    log: str | None = None
+    """``FORESEE_LOG``: level of the logger ``foresee`` (debug, info, warning, error), shown on stderr."""
+    ram: str | None = None
+    """``FORESEE_RAM``: ``ram`` of the cache that loaders without ``cache=`` share."""
+    cache_dir: str | None = None
+    """``FORESEE_CACHE_DIR``: its ``disk``."""
+    disk_size: str | None = None
+    """``FORESEE_DISK_SIZE``: its ``disk_size``."""
+
+    @staticmethod
+    def read(environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the variables; an empty one counts as not set.
+
+        Raises:
+            ConfigError: every variable with a wrong value.
+        """
+        env = {key: value for key, value in (os.environ if environ is None else environ).items() if value}
+        faults: list[str] = []
+        off = env.get("FORESEE_OFF", "0")
+        if off not in {"0", "1"}:
+            faults.append(f"FORESEE_OFF={off!r}; use 1 or 0")
+        threads = env.get("FORESEE_THREADS")
+        if threads is not None and not (threads.isascii() and threads.isdigit() and int(threads) >= 1):
+            faults.append(f"FORESEE_THREADS={threads!r}; use a whole number of 1 or more")
+        log = env.get("FORESEE_LOG")
+        if log is not None and log.lower() not in {"debug", "info", "warning", "error"}:
+            faults.append(f"FORESEE_LOG={log!r}; use debug, info, warning or error")
+        if faults:
+            raise ConfigError(faults)
+        return Settings(
+            off=off == "1",
+            threads=None if threads is None else int(threads),
+            run_dir=env.get("FORESEE_TRACE"),
+            log=log,
+            ram=env.get("FORESEE_RAM"),
+            cache_dir=env.get("FORESEE_CACHE_DIR"),
+            disk_size=env.get("FORESEE_DISK_SIZE"),
+        )
+
+    def cache(self) -> Cache:
+        """The cache of loaders that were given none: one per process and set of values, so that they share it."""
+        key = (os.getpid(), self.ram, self.cache_dir, self.disk_size)
+        with _handles:
+            if key not in _defaults:
+                pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                ram = self.ram or min(_DEFAULT_RAM_BYTES, pages // _DEFAULT_RAM_SHARE)
+                _defaults[key] = Cache(ram=ram, disk=self.cache_dir, disk_size=self.disk_size)
+            return _defaults[key]
+
+    def apply_log(self) -> None:
+        """Set the level of the logger ``foresee``, and show it on stderr if nobody else does."""
+        if self.log is not None:
+            logger = logging.getLogger("foresee")
+            logger.setLevel(self.log.upper())
+            if not logger.hasHandlers():
+                logger.addHandler(logging.StreamHandler())
+
+
+_defaults: dict[tuple[int, str | None, str | None, str | None], Cache] = {}

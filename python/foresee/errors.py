@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error that Foresee raises, under one root.
+
+Each class is also the builtin that a caller would expect (``OriginMissing`` is a ``FileNotFoundError``),
+so ``except OSError`` keeps working in scripts that know nothing of Foresee. The Rust core raises these very
+classes; that is why they stand apart from all code and import nothing.
+
+A message says what failed, where, and what to do. ``KeyError`` is no base here: it prints its message in quotes.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CacheError",
+    "Closed",
+    "ConfigError",
+    "ForeseeError",
+    "IndexInvalid",
+    "OriginChanged",
+    "OriginDenied",
+    "OriginError",
+    "OriginMissing",
+    "SampleFault",
+    "StallTimeout",
+    "StateMismatch",
+    "WorkerDied",
+]
+
+
+class ForeseeError(Exception):
+    """Root of the tree: ``except ForeseeError`` catches whatever Foresee itself reports."""
+
+
+class OriginError(ForeseeError, OSError):
+    """The origin (bucket or directory) cannot be reached, listed or read."""
+
+
+class OriginMissing(OriginError, FileNotFoundError):
+    """The origin no longer has an object that the index lists."""
+
+
+class OriginChanged(OriginError):
+    """An object differs from what the index lists; ``foresee index --update`` lists it anew."""
+
+
+class OriginDenied(OriginError, PermissionError):
+    """The origin refuses the credentials."""
+
+
+class IndexInvalid(ForeseeError, ValueError):
+    """A file is not a usable index, or a listing cannot become one."""
+
+
+class CacheError(ForeseeError, OSError):
+    """The cache directory cannot be used. A cache that fails later costs time, never an error."""
+
+
+class StallTimeout(ForeseeError, TimeoutError):
+    """A batch did not come within ``timeout``; it is still on its way, so asking again is right."""
+
+
+class Closed(ForeseeError, RuntimeError):
+    """The loader was closed, or this iterator was replaced by a newer one."""
+
+
+class WorkerDied(ForeseeError, RuntimeError):
+    """A worker process ended before its work did; the message names it and how it ended."""
+
+
+class StateMismatch(ForeseeError, ValueError):
+    """A saved state does not fit this loader; the message shows both values of everything that differs."""
+
+
+class ConfigError(ForeseeError, ValueError):
+    """Arguments or environment variables are wrong.
+
+    Attributes:
+        faults: every fault found, each with its remedy, so that one run shows them all.
+    """
+
+    def __init__(self, faults: str | list[str]) -> None:
+        self.faults = [faults] if isinstance(faults, str) else list(faults)
+        text = self.faults[0] if len(self.faults) == 1 else "".join(f"\n- {fault}" for fault in self.faults)
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
+        """Rebuild from the faults: the default would pass the joined text."""
+        return type(self), (self.faults,)
+
+
+class SampleFault(ForeseeError, RuntimeError):
+    """One sample could not be delivered. Raised at the batch it belongs to, not earlier.
+
+    The error that caused it, where there is one, is its ``__cause__``.
+
+    Attributes:
+        sample: id of the sample.
+        uri: where it lies.
+        rank: rank that wanted it.
+        kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``timeout``, ``failed``, ``decode`` or
+            ``transform``.
+        cause: what happened, in words.
+        remedy: what to do about it.
+        permanent: whether asking again is pointless; only such faults are for ``on_error``.
+    """
+
+    def __init__(
+        self, sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, *, permanent: bool
+    ) -> None:
+        self.sample = sample
+        self.uri = uri
+        self.rank = rank
+        self.kind = kind
+        self.cause = cause
+        self.remedy = remedy
+        self.permanent = permanent
+        super().__init__(f"sample {sample} ({uri}) on rank {rank}: {cause}; {remedy}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Rebuild from the facts, so that the error crosses process borders whole."""
+        facts = (self.sample, self.uri, self.rank, self.kind, self.cause, self.remedy)
+        return _sample_fault, (*facts, self.permanent)
+
+
+def _sample_fault(sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, permanent: bool) -> SampleFault:  # noqa: FBT001 - positional, as pickle calls it
+    return SampleFault(sample, uri, rank, kind, cause, remedy, permanent=permanent)

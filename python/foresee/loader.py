@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee.Loader``: numpy batches in a known order, without torch.
+
+The face for everything that is not a PyTorch training loop. What it yields are bytes; decoding is the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from foresee import _faults, _orders, _source, _world
+from foresee._batch import Batch
+from foresee._progress import Place
+from foresee._session import Session
+from foresee.config import Cache, Settings
+from foresee.errors import Closed, ConfigError
+
+if TYPE_CHECKING:
+    from foresee import _native
+    from foresee._faults import OnError
+    from foresee._source import PathLike
+
+__all__ = ["Loader"]
+
+_log = logging.getLogger("foresee")
+
+
+class Loader:
+    """Batches of a data set, read ahead of time because their order is known.
+
+    One ``for`` loop over it is one epoch; epochs advance by themselves. Nothing is read before the first one, or
+    ``start()``.
+
+    Args:
+        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index the data
+            are listed here, at every start and by every rank; an index is never listed again.
+        batch_size: samples of a batch and rank, 1 or more.
+        shuffle: True for the order of torch's ``DistributedSampler`` with ``seed`` and ``set_epoch`` every
+            epoch; False for 0, 1, 2, ...
+        seed: of the order; needed to shuffle.
+        epochs: how many there will be, if known: the plan then keeps nothing for later ones.
+        drop_last: whether a rank's short last batch is left out.
+        order: ``keyed`` for a permutation that takes no memory per sample (not torch's); None otherwise.
+        cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
+        rank: of this process among those that share the data; default: the launcher's.
+        world_size: how many there are.
+        storage_options: of the origin, such as ``endpoint`` or ``region``; never written anywhere.
+        on_error: what to do with a sample that is missing or damaged: ``raise``, ``replace``, ``skip``, or a
+            callable that gets the ``SampleFault`` and returns the id of another sample. The number of
+            batches stays the same.
+        layout: of data without index: ``folder``, ``flat``, ``npy``, ``bin``, or ``auto``.
+        row_bytes: of layout ``bin``.
+        extensions: of layout ``folder``; default: pictures.
+        uri: where the objects of an index lie now, if they have moved.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 waits as long as it takes.
+
+    Raises:
+        ConfigError: every wrong argument at once.
+        IndexInvalid: no samples, or no usable index.
+        OriginError: the data cannot be listed.
+    """
+
+    def __init__(
+        self,
+        data: str | PathLike | _native.Index,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        seed: int | None = None,
+        epochs: int | None = None,
+        drop_last: bool = False,
+        order: Literal["keyed"] | None = None,
+        cache: Cache | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        on_error: OnError = "raise",
+        layout: str = "auto",
+        row_bytes: int | None = None,
+        extensions: Iterable[str] | None = None,
+        uri: str | None = None,
+        timeout: float = 0,
+    ) -> None:
+        settings = Settings.read()
+        faults = checked(batch_size=batch_size, epochs=epochs, seed=seed, timeout=timeout)
+        faults += _faults.checked(on_error)
+        if shuffle and seed is None:
+            faults.append("shuffle=True without seed=; give one, it fixes the order of the whole run")
+        if order is not None and order != "keyed":
+            faults.append(f'order={order!r}; use "keyed", or leave it out')
+        if order == "keyed" and not shuffle:
+            faults.append('order="keyed" without shuffle=True; it says how to shuffle')
+        if faults:
+            raise ConfigError(faults)
+        if isinstance(seed, int) and not shuffle:
+            _log.info("seed=%s is not used: shuffle=False", seed)
+        world = _world.detect(rank, world_size)
+        source = _source.resolve(
+            data, layout=layout, extensions=extensions, row_bytes=row_bytes, options=storage_options
+        )
+        if uri is not None:
+            source = _source.Source(source.index, uri, source.options)
+        samples = len(source.index)
+        if seed is None or not shuffle:
+            known = _orders.sequential(samples)
+        elif order == "keyed":
+            known = _orders.keyed(samples, seed)
+        else:
+            known = _orders.shuffled(samples, seed)
+        self._timeout_ms = milliseconds(timeout)
+        self._order = known
+        self._session = Session(
+            source,
+            known,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            epochs=epochs,
+            world=world,
+            cache=cache,
+            on_error=on_error,
+            settings=settings,
+        )
+
+    @property
+    def index(self) -> _native.Index:
+        """What the data set consists of."""
+        return self._session.source.index
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch and rank."""
+        return self._session.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a rank's short last batch is left out."""
+        return self._session.drop_last
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._session.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share the data."""
+        return self._session.world.size
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._session.engine.steps(0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
+        token, place = self._session.begin()
+        self._session.aim(place)
+        return self._epoch(token, place)
+
+    def _epoch(self, token: int, place: Place) -> Iterator[Batch]:
+        session = self._session
+        over = place.finished
+        try:
+            while not over:
+                session.progress.check(token)
+                raw = session.engine.next_batch(timeout_ms=self._timeout_ms)
+                if raw is None:
+                    over = True
+                    break
+                batch = session.batch(raw, place.position)
+                session.hand_over(token, raw)
+                over = raw.last
+                del raw
+                yield batch
+                del batch
+        finally:
+            if not over and session.progress.is_current(token):
+                abandon(session, place.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next ``iter()`` give ``epoch``, 0 or more; optional, epochs advance by themselves."""
+        self._session.progress.set_epoch(epoch)
+
+    def start(self) -> None:
+        """Open origin, cache and threads and begin to read, ahead of the first ``iter()``.
+
+        Raises:
+            OriginError: the origin cannot be reached.
+            CacheError: the cache directory cannot be used.
+        """
+        self._session.engine.start()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands: small, JSON, equal on every rank; usable at another world or batch size.
+
+        Counts the batches that were handed out, not those that were read ahead.
+        """
+        return self._session.state(self._order.describe(), batch_size=self.batch_size)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go on at ``state`` with the next ``iter()``; iterators that came before end.
+
+        ``strict``: False accepts a data set that has grown.
+
+        Raises:
+            StateMismatch: the state is of another run; shows both values of everything that differs.
+        """
+        self._session.load(state, self._order.describe(), batch_size=self.batch_size, strict=strict)
+
+    def audit(self) -> dict[str, Any]:
+        """Compare what this rank handed out of the current epoch with the order.
+
+        Returns:
+            Plain values: ``ok``, whether it is exactly this rank's share; ``epoch``, ``start``, ``stop`` (positions
+            over all ranks), ``rank``, ``world_size``, ``samples``; ``sum`` of this rank and ``expected`` of all
+            ranks together, hexadecimal: the ranks' sums, added modulo 2**128, give ``expected``; ``replaced`` and
+            ``skipped`` samples.
+        """
+        return self._session.audit()
+
+    def stats(self) -> dict[str, Any]:
+        """Where every byte came from and every wait went, since ``start``; None: not measured."""
+        return self._session.stats()
+
+    def close(self) -> None:
+        """Stop threads and reads, write the cache's manifest. Idempotent, from any thread."""
+        self._session.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def checked(*, batch_size: object, epochs: object, seed: object, timeout: object) -> list[str]:
+    """What is wrong with the arguments that both faces share."""
+    faults = []
+    if not _whole(batch_size) or not isinstance(batch_size, int) or batch_size < 1:
+        faults.append(f"batch_size={batch_size!r}; a whole number of 1 or more")
+    if epochs is not None and (not _whole(epochs) or not isinstance(epochs, int) or epochs < 1):
+        faults.append(f"epochs={epochs!r}; a whole number of 1 or more, or None if unknown")
+    if seed is not None and not _whole(seed):
+        faults.append(f"seed={seed!r}; a whole number")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        faults.append(f"timeout={timeout!r}; seconds, 0 or more")
+    return faults
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def milliseconds(timeout: float) -> int | None:
+    """Milliseconds for the engine; None waits as long as it takes."""
+    return None if timeout == 0 else max(1, round(timeout * 1000))
+
+
+def abandon(session: Session, epoch: int) -> None:
+    """An epoch was broken off: let the engine go on to the next one at once."""
+    if session.order is not None and (session.epochs is None or epoch + 1 < session.epochs):
+        try:
+            session.engine.seek(epoch + 1, 0)
+        except Closed:
+            pass

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all datasets share: an index, plain reads, and how bytes become a sample.
+
+A dataset knows its samples, not their order. ``foresee.torch.DataLoader`` takes the bytes from its engine and asks
+the dataset only for ``decode_bytes``, ``finish`` and ``stack``; a stock ``DataLoader`` calls ``__getitem__`` or
+``__getitems__``, which read the origin directly. Picklable, so that worker processes of either kind can have it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tempfile
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from foresee import _native
+from foresee._batch import Bytes, Ints
+from foresee._source import Source
+from foresee.config import Cache
+from foresee.errors import ConfigError
+
+# Reads of one __getitems__ that are under way at once: enough to hide an object store's latency.
+_READS_MAX = 16
+
+
+class OriginDataset(Dataset[Any]):
+    """A map-style dataset over an index; base of the public ones."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._reader = Reader(source)
+
+    @property
+    def index(self) -> _native.Index:
+        """What the data set consists of."""
+        return self._source.index
+
+    @property
+    def source(self) -> Source:
+        """The index, and where its objects lie."""
+        return self._source
+
+    def __len__(self) -> int:
+        return len(self._source.index)
+
+    def __getitem__(self, i: int) -> Any:
+        """Sample ``i``, 0 to ``len - 1``, read from the origin now."""
+        sample = self._checked(i)
+        return self._make(sample, self._reader.read(sample))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples, read at once and in the order asked for."""
+        samples = [self._checked(i) for i in indices]
+        return [self._make(sample, data) for sample, data in zip(samples, self._reader.read_all(samples), strict=True)]
+
+    @abstractmethod
+    def decode_bytes(self, data: Bytes) -> Any:
+        """An object from the bytes of a sample. ``data`` lives as long as the object refers to it."""
+
+    @abstractmethod
+    def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
+        """The sample, from what ``decode_bytes`` gave. ``generator``: for random transforms that accept one."""
+
+    @abstractmethod
+    def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
+        """A whole batch without copying; only where ``per_sample`` is false."""
+
+    @property
+    @abstractmethod
+    def per_sample(self) -> bool:
+        """Whether samples need work one by one."""
+
+    def _make(self, sample: int, data: bytes) -> Any:
+        label = self._source.index.label(sample)
+        decoded = self.decode_bytes(np.frombuffer(bytearray(data), dtype=np.uint8))
+        return self.finish(decoded, -1 if label is None else label, torch.default_generator)
+
+    def _checked(self, i: int) -> int:
+        if not 0 <= i < len(self):
+            raise IndexError(f"sample {i} of a data set of {len(self)}")
+        return int(i)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the reader, which is a process's own."""
+        state = self.__dict__.copy()
+        del state["_reader"]
+        state["_source"] = (Portable(self._source.index), self._source.uri, self._source.options)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        portable, uri, options = state.pop("_source")
+        self.__dict__.update(state)
+        self._source = Source(portable.index, uri, options)
+        self._reader = Reader(self._source)
+
+
+class Reader:
+    """Reads single samples from the origin: no plan, no cache. A forked child opens its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._owner: tuple[int, _native.Loader, ThreadPoolExecutor] | None = None
+
+    def read(self, sample: int) -> bytes:
+        """One sample; waits."""
+        return self._open()[0].read(sample)
+
+    def read_all(self, samples: Sequence[int]) -> list[bytes]:
+        """Several samples, up to 16 at once."""
+        native, pool = self._open()
+        return list(pool.map(native.read, samples))
+
+    def _open(self) -> tuple[_native.Loader, ThreadPoolExecutor]:
+        with self._lock:
+            if self._owner is None or self._owner[0] != os.getpid():
+                native = _native.Loader(
+                    self._source.index,
+                    Cache(ram=0).native(),
+                    uri=self._source.uri,
+                    options=self._source.options,
+                    batch_size=1,
+                    drop_last=False,
+                    order=None,
+                    epochs=None,
+                    rank=0,
+                    world_size=1,
+                    local_rank=0,
+                    staging_bytes=None,
+                    threads=None,
+                    run_dir=None,
+                )
+                self._owner = (os.getpid(), native, ThreadPoolExecutor(_READS_MAX, "foresee-read"))
+            return self._owner[1:]
+
+
+class Portable:
+    """An index that can be pickled: as the bytes of its file."""
+
+    def __init__(self, index: _native.Index) -> None:
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
+            path = os.path.join(folder, "index.fidx")
+            self.index.save(path)
+            with open(path, "rb") as file:
+                return _restore, (file.read(),)
+
+
+def _restore(data: bytes) -> Portable:
+    with tempfile.NamedTemporaryFile(prefix="foresee-", suffix=".fidx") as file:
+        file.write(data)
+        file.flush()
+        # The mapping outlives the name.
+        return Portable(_native.Index.open(file.name))
+
+
+def call(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:
+    """``transform(value)``, with ``generator=`` where it takes one."""
+    if generator is not None and accepts_generator(transform):
+        return transform(value, generator=generator)
+    return transform(value)
+
+
+def accepts_generator(transform: Callable[..., Any]) -> bool:
+    """Whether ``transform`` has a parameter named ``generator``."""
+    try:
+        return "generator" in inspect.signature(transform).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def storage_error(dataset: object) -> ConfigError:
+    """For a dataset that is not ours."""
+    return ConfigError(
+        f"dataset is a {type(dataset).__name__}; foresee.torch.DataLoader reads FolderDataset and ArrayDataset, whose "
+        "origin it knows. Use torch.utils.data.DataLoader for this one"
+    )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What passes between the training process and its workers: framed messages, shared memory, pickles.
+
+Small things go over the socket, bytes through memory that both map. Tensors and arrays leave the pickle and travel as
+plain buffers, so a batch is copied once on each side. Both ends are the same program on the same machine: nothing
+here is a format.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from foresee import _native
+from foresee._batch import Bytes
+from foresee.torch._dataset import Portable
+
+_LENGTH = struct.Struct("<Q")
+# Buffers start at multiples of this, which suits every dtype and a cache line.
+_ALIGNMENT = 64
+_MESSAGE_MAX = 2**40
+
+
+def send(channel: socket.socket, message: dict[str, Any]) -> None:
+    """One message, whole."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    channel.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(channel: socket.socket) -> dict[str, Any] | None:
+    """The next message; None when the other end is gone."""
+    head = _exactly(channel, _LENGTH.size)
+    if head is None:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > _MESSAGE_MAX:
+        raise ConnectionError(f"a message of {length} bytes: the other end is no Foresee worker")
+    body = _exactly(channel, length)
+    if body is None:
+        return None
+    message: dict[str, Any] = pickle.loads(body)
+    return message
+
+
+def _exactly(channel: socket.socket, count: int) -> bytearray | None:
+    data = bytearray(count)
+    view, have = memoryview(data), 0
+    while have < count:
+        try:
+            got = channel.recv_into(view[have:])
+        except ConnectionResetError:
+            return None
+        if got == 0:
+            return None
+        have += got
+    return data
+
+
+class Segment:
+    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has grown."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._array: Bytes = np.zeros(0, np.uint8)
+
+    @staticmethod
+    def create(name: str) -> Segment:
+        """A new one, empty; ``name`` shows in ``/proc`` only."""
+        return Segment(os.memfd_create(name, os.MFD_CLOEXEC))
+
+    def view(self, count: int) -> Bytes:
+        """Its first ``count`` bytes; valid until the next ``view`` or ``write``."""
+        if count > len(self._array):
+            size = os.fstat(self.descriptor).st_size
+            if count > size:
+                raise ConnectionError(f"{count} bytes announced, {size} there: the other end is no Foresee worker")
+            self._array = np.zeros(0, np.uint8)
+            self._map = mmap.mmap(self.descriptor, size)
+            self._array = np.frombuffer(self._map, dtype=np.uint8)
+        return self._array[:count]
+
+    def write(self, buffers: Sequence[Bytes]) -> list[tuple[int, int]]:
+        """Copy ``buffers`` one after another; returns where each one begins and ends."""
+        spans, end = [], 0
+        for buffer in buffers:
+            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = begin + len(buffer)
+            spans.append((begin, end))
+        if end > len(self._array):
+            # A little more than asked for, so that batches of like size do not remap each time.
+            os.ftruncate(self.descriptor, max(end + end // 4, mmap.PAGESIZE))
+        target = self.view(end)
+        for (begin, stop), buffer in zip(spans, buffers, strict=True):
+            target[begin:stop] = buffer
+        return spans
+
+    def close(self) -> None:
+        """Close the descriptor; the memory goes with the last map."""
+        os.close(self.descriptor)
+
+
+def dump(value: object, *, out_of_band: bool = False) -> tuple[bytes, list[Bytes]]:
+    """Pickle ``value``, code by value where it has no importable name.
+
+    ``out_of_band``: leave the bytes of tensors and arrays out of the pickle; they come back as the second part.
+    """
+    file = io.BytesIO()
+    buffers: list[Bytes] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            buffers.append(np.frombuffer(buffer.raw(), dtype=np.uint8))
+        except BufferError:
+            return True
+        return False
+
+    _Pickler(file, keep if out_of_band else None).dump(value)
+    return file.getvalue(), buffers
+
+
+def load(data: bytes, *, buffers: Sequence[Bytes] = (), index: int | None = None) -> Any:
+    """The value again; ``index``: descriptor of the index file that stands for an ``Index``."""
+    return _Unpickler(io.BytesIO(data), buffers, index).load()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped
+    def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=keep)
+        self._out_of_band = keep is not None
+
+    def persistent_id(self, value: object) -> str | None:
+        # The index travels as a descriptor, shared by all workers, not as bytes.
+        return "index" if isinstance(value, Portable) else None
+
+    def reducer_override(self, value: Any) -> Any:
+        if self._out_of_band and type(value) is torch.Tensor and _plain(value):
+            flat = value.detach().contiguous().reshape(-1)
+            raw = flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
+            return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
+        return super().reducer_override(value)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, buffers: Sequence[Bytes], index: int | None) -> None:
+        super().__init__(file, buffers=buffers)
+        self._index = index
+
+    def persistent_load(self, name: str) -> Portable:
+        if name != "index" or self._index is None:
+            raise pickle.UnpicklingError(f"no such thing here: {name!r}")
+        return Portable(_native.Index.open(f"/proc/self/fd/{self._index}"))
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _tensor(raw: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if not len(raw):
+        return torch.empty(shape, dtype=dtype)
+    # The tensor behind the array, where there is one: torch then knows that its memory is pinned.
+    owner = raw.base if isinstance(raw, np.ndarray) else None
+    flat = owner if isinstance(owner, torch.Tensor) else torch.from_numpy(np.asarray(raw, dtype=np.uint8))
+    return flat.view(dtype).reshape(shape)

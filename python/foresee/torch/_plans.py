@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose order it is: ours for the whole run, or torch's, drawn anew each epoch.
+
+A plan answers for each epoch which samples come, and draws from torch's generators exactly what the stock
+``DataLoader`` draws, at the same points, so that a script's other random numbers stay what they were. That is why
+torch's own samplers do the drawing. Plans know nothing of bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+
+from foresee._orders import RunOrder
+from foresee._progress import Place, Progress
+from foresee._session import Announced
+from foresee._world import World
+from foresee.errors import ConfigError, StateMismatch
+
+Batches: TypeAlias = Sampler[list[int]] | Iterable[list[int]]
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """The 63 bits that the stock loader and ``RandomSampler`` draw; None: the global generator."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class Plan(ABC):
+    """The order of one loader. ``order`` is set where it is known for the whole run."""
+
+    order: RunOrder | None = None
+    counts_batches = False
+    """Whether a state's position counts batches, not samples."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self._generator = generator
+        self._base_seed: int | None = None
+
+    @property
+    def base_seed(self) -> int:
+        """What was drawn for this epoch, as the stock loader does for its workers."""
+        return 0 if self._base_seed is None else self._base_seed
+
+    @property
+    def seed(self) -> int:
+        """Seed of this epoch's random transforms."""
+        return self.base_seed if self.order is None else self.order.seed
+
+    def before_iter(self, progress: Progress) -> None:
+        """Last word on the next epoch's number."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """The user named the next epoch."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What a state records of the order."""
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:  # noqa: ARG002 - a run's order draws nothing
+        """What a state records of the epoch's random numbers; ``begun``: whether they are drawn already."""
+        return None
+
+    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+        """An epoch begins: draw what the stock loader draws at ``iter()``.
+
+        ``draw``: of the state that was loaded, if the epoch goes on from there. ``base``: whether the stock loader
+        would draw a ``base_seed`` now (with persistent workers only the first time).
+        """
+        if base:
+            self._base_seed = draw_seed(self._generator)
+
+    def announce(self, place: Place) -> Announced | None:  # noqa: ARG002 - a run's order needs no word
+        """This rank's samples from ``place`` on; draws what the stock loader draws at its first ``next``."""
+        return None
+
+    def handed(self, batches: int) -> None:
+        """The stock loader would have asked its batch sampler for ``batches`` batches of this epoch by now."""
+
+
+class RunPlan(Plan):
+    """``seed=``, ``shuffle=False``, ``order="keyed"``."""
+
+    def __init__(self, order: RunOrder, generator: torch.Generator | None) -> None:
+        super().__init__(generator)
+        self.order: RunOrder = order
+
+    def describe(self) -> dict[str, Any]:
+        """The order, whole."""
+        return self.order.describe()
+
+
+class DistributedPlan(RunPlan):
+    """``sampler=DistributedSampler(...)``: its epoch is the sampler's, and repeats without ``set_epoch``."""
+
+    def __init__(self, sampler: DistributedSampler[Any], samples: int, generator: torch.Generator | None) -> None:
+        order = RunOrder(
+            "torch.distributed", samples, seed=sampler.seed, shuffle=sampler.shuffle, drop_last=sampler.drop_last
+        )
+        super().__init__(order, generator)
+        self._sampler = sampler
+
+    def before_iter(self, progress: Progress) -> None:
+        """The sampler's epoch counts, whoever set it."""
+        progress.set_epoch(self._sampler.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass it on."""
+        self._sampler.set_epoch(epoch)
+
+
+class RandomPlan(Plan):
+    """``shuffle=True`` without seed, or a plain ``RandomSampler``: torch's order, known for one epoch."""
+
+    def __init__(
+        self,
+        sampler: RandomSampler,
+        samples: int,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        generator: torch.Generator | None,
+        world: World,
+    ) -> None:
+        super().__init__(generator)
+        self._sampler = sampler
+        self._samples = samples
+        self._world = world
+        # The stock BatchSampler asks past the end with its short last batch, or after its last batch.
+        short = samples % batch_size != 0 and not drop_last
+        self._exhausted_by = -(-samples // batch_size) if short else samples // batch_size + 1
+        self._draw: dict[str, Any] | None = None
+        self._rest: Iterator[int] = iter(())
+
+    @property
+    def _own(self) -> torch.Generator | None:
+        return self._sampler.generator  # type: ignore[no-any-return] # untyped in torch
+
+    def describe(self) -> dict[str, Any]:
+        """Its kind: the numbers are in ``draw``."""
+        return {"name": "torch.random", "generator": self._own is not None, "n": self._samples}
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
+        """Enough to have the epoch's permutation again; without generator, only what was drawn already."""
+        if begun:
+            return self._draw
+        if self._own is None:
+            return None
+        return {"base": True, "base_seed": None, "generator": _pack(self._own.get_state()), "sampler_seed": None}
+
+    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+        """The generator's state, then the base seed, as the stock loader at ``iter()``."""
+        self._rest = iter(())
+        if draw is not None:
+            self._reopen(place, draw)
+            return
+        state = None if self._own is None else _pack(self._own.get_state())
+        super().open(place, None, base=base)
+        self._draw = {"base": base, "base_seed": self.base_seed, "generator": state, "sampler_seed": None}
+
+    def announce(self, place: Place) -> Announced:
+        """Draw the permutation: now, as the stock sampler at its first ``next``."""
+        assert self._draw is not None, "open comes first"
+        own = self._own
+        if own is None:
+            if self._draw["sampler_seed"] is None:
+                self._draw["sampler_seed"] = draw_seed(None)
+            own = torch.Generator()
+            own.manual_seed(self._draw["sampler_seed"])
+        # Torch's own sampler draws. Stopped right after the last index, it has not drawn its tail yet.
+        self._rest = iter(RandomSampler(range(self._samples), generator=own))
+        ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
+        return Announced(ids[place.position :], None)
+
+    def handed(self, batches: int) -> None:
+        """Draw the tail where the stock sampler would."""
+        if batches >= self._exhausted_by:
+            next(self._rest, None)
+
+    def _reopen(self, place: Place, draw: Mapping[str, Any]) -> None:
+        try:
+            kept = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
+            state = None if kept["generator"] is None else _unpack(kept["generator"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"damaged state: draw={draw!r}") from error
+        if self._own is not None and state is not None:
+            self._own.set_state(state)
+        if kept["base"] and (kept["base_seed"] is None or (self._own is not None and self._generator is self._own)):
+            kept["base_seed"] = draw_seed(self._generator)
+        self._base_seed, self._draw = kept["base_seed"], kept
+
+    def replay(self, place: Place, draw: Mapping[str, Any]) -> None:
+        """Bring the generator behind the epoch that ``draw`` belongs to."""
+        if self._own is not None:
+            self._reopen(place, draw)
+            self.announce(Place(place.epoch, 0))
+            next(self._rest, None)
+
+
+class SamplerPlan(Plan):
+    """Any finite ``sampler=`` or ``batch_sampler=``: asked once per epoch, all at once."""
+
+    def __init__(
+        self, batches: Batches, samples: int, *, counts_batches: bool, generator: torch.Generator | None, world: World
+    ) -> None:
+        super().__init__(generator)
+        self._batches = batches
+        self._samples = samples
+        self._world = world
+        self.counts_batches = counts_batches
+        self._iterator: Iterator[list[int]] = iter(())
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass it on, where the sampler has it."""
+        for sampler in (self._batches, getattr(self._batches, "sampler", None)):
+            call = getattr(sampler, "set_epoch", None)
+            if callable(call):
+                call(epoch)
+
+    def describe(self) -> dict[str, Any]:
+        """Its kind: the sampler is the user's, and so is its state."""
+        return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": self._samples}
+
+    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+        """The sampler's ``iter()``, then the base seed, in the stock loader's order."""
+        self._iterator = iter(self._batches)
+        super().open(place, draw, base=base)
+        if draw is not None:
+            self._base_seed = int(draw["base_seed"])
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
+        """The base seed, on which random transforms depend. Not over several ranks, whose states must be equal."""
+        return {"base_seed": self.base_seed} if begun and self._world.size == 1 else None
+
+    def announce(self, place: Place) -> Announced:
+        """All indices of the epoch."""
+        batches = [list(batch) for batch in self._iterator]
+        skipped = place.position if self.counts_batches else 0
+        lengths = np.array([len(batch) for batch in batches[skipped:]], dtype=np.int64)
+        if (lengths == 0).any():
+            raise ConfigError("the batch sampler gave an empty batch; a batch has at least one sample")
+        ids = np.array([i for batch in batches[skipped:] for i in batch], dtype=np.int64)
+        wrong = (ids < 0) | (ids >= self._samples)
+        if wrong.any():
+            raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {self._samples} samples")
+        if self.counts_batches:
+            return Announced(ids, lengths)
+        return Announced(ids[place.position // self._world.size :], None)
+
+
+class RunSampler(Sampler[int]):
+    """This rank's indices of the next epoch: what ``loader.sampler`` is when the order is ours."""
+
+    def __init__(self, order: RunOrder, world: World, progress: Progress) -> None:
+        self._order = order
+        self._world = world
+        self._progress = progress
+        self._length = len(order.ids(0, 0, world))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order.ids(self._progress.peek().epoch, 0, self._world).tolist())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def set_epoch(self, epoch: int) -> None:
+        """As ``loader.set_epoch``: frameworks call it here."""
+        self._progress.set_epoch(epoch)
+
+
+def of_sampler(
+    sampler: Sampler[int] | Iterable[int],
+    batches: BatchSampler,
+    samples: int,
+    world: World,
+    generator: torch.Generator | None,
+) -> Plan:
+    """The plan of ``sampler=``: as far ahead as its kind allows."""
+    if isinstance(sampler, DistributedSampler) and type(sampler) is DistributedSampler and _length(sampler.dataset) == samples:
+        return DistributedPlan(sampler, samples, generator)
+    if world.size == 1 and _is_plain_random(sampler, samples):
+        assert isinstance(sampler, RandomSampler)
+        return RandomPlan(
+            sampler,
+            samples,
+            batch_size=batches.batch_size,
+            drop_last=batches.drop_last,
+            generator=generator,
+            world=world,
+        )
+    return SamplerPlan(batches, samples, counts_batches=False, generator=generator, world=world)
+
+
+def _is_plain_random(sampler: object, samples: int) -> bool:
+    return (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == samples
+        and _length(sampler.data_source) == samples
+    )
+
+
+def _length(sized: Any) -> int:
+    return len(sized)
+
+
+def _pack(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _unpack(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)

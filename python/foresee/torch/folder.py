@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``FolderDataset``: one file or object per sample, its class the name of its folder, as torchvision's ImageFolder."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from foresee import _native, _source
+from foresee._batch import Bytes, Ints
+from foresee.errors import ConfigError, IndexInvalid
+from foresee.torch._dataset import OriginDataset, call
+
+if TYPE_CHECKING:
+    from foresee._source import PathLike
+
+__all__ = ["FolderDataset"]
+
+# torchvision.datasets.folder.IMG_EXTENSIONS, so that an order learned there holds here.
+_PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class FolderDataset(OriginDataset):
+    """Files below a directory or bucket prefix, one folder per class.
+
+    Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data, label)``; in an
+    index without classes (layout ``flat``) it is ``data`` alone.
+
+    Args:
+        uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it is
+            listed here, at every start.
+        transform: from a decoded sample to what the model takes. Random ones: see ``DataLoader``.
+        target_transform: from a label to a target.
+        decode: how bytes become what ``transform`` gets. ``None``: a uint8 tensor of the bytes. ``pil``: an RGB
+            picture, exactly as torchvision's default loader. A callable gets the bytes as a read-write buffer.
+            ``auto``: ``pil`` when there is a ``transform`` and every file has a picture's extension, else None.
+        extensions: of files that are samples; default: torchvision's for pictures.
+        index: of the data, if made before; then nothing is listed.
+        storage_options: of the origin, such as ``endpoint`` or ``region``.
+
+    Raises:
+        ConfigError: an argument is wrong.
+        IndexInvalid: no samples, or no usable index.
+        OriginError: the origin cannot be listed.
+    """
+
+    def __init__(
+        self,
+        uri: str | PathLike,
+        *,
+        transform: Callable[..., Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        decode: Literal["auto", "pil"] | Callable[[memoryview], Any] | None = "auto",
+        extensions: Iterable[str] | None = None,
+        index: str | PathLike | _native.Index | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        if not (decode is None or decode in ("auto", "pil") or callable(decode)):
+            raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
+        source = _source.resolve(uri, index=index, layout="folder", extensions=extensions, options=storage_options)
+        if source.index.layout not in ("folder", "flat"):
+            raise IndexInvalid(
+                f"{source.uri}: index of layout {source.index.layout!r}; FolderDataset needs folder or flat, "
+                "arrays are for ArrayDataset"
+            )
+        super().__init__(source)
+        self.transform = transform
+        self.target_transform = target_transform
+        if decode == "auto":
+            decode = "pil" if transform is not None and self._all_pictures(extensions, index) else None
+        self.decode = decode
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in label order."""
+        return self.index.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class."""
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @cached_property
+    def targets(self) -> list[int]:
+        """Label of each sample."""
+        return self.index.labels().tolist()  # type: ignore[no-any-return] # numpy types tolist() as Any
+
+    @cached_property
+    def samples(self) -> list[tuple[str, int]]:
+        """URI and label of each sample; made on first use, for small data sets."""
+        return [(self.index.sample_uri(i), label) for i, label in enumerate(self.targets)]
+
+    @property
+    def per_sample(self) -> bool:
+        """Whether samples need work one by one."""
+        return self.transform is not None or self.target_transform is not None or self.decode is not None
+
+    def decode_bytes(self, data: Bytes) -> Any:
+        """A tensor of the bytes, a picture, or what the callable makes of them."""
+        if self.decode is None:
+            return torch.from_numpy(data)
+        if callable(self.decode):
+            return self.decode(data.data)
+        from PIL import Image
+
+        return Image.open(io.BytesIO(data.data)).convert("RGB")
+
+    def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
+        """The sample: ``(data, label)``, or ``data`` where there are no classes."""
+        data = decoded if self.transform is None else call(self.transform, decoded, generator)
+        if not self.classes:
+            return data
+        return data, label if self.target_transform is None else self.target_transform(label)
+
+    def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
+        """``[data, labels]``: one tensor of shape (samples, bytes) where all sizes are equal, else a list of tensors."""
+        sizes = np.diff(offsets)
+        whole = torch.from_numpy(data)
+        tensors: torch.Tensor | list[torch.Tensor]
+        if (sizes == sizes[0]).all():
+            tensors = whole.view(len(sizes), int(sizes[0]))
+        else:
+            tensors = list(torch.split(whole, sizes.tolist()))
+        return [tensors, torch.from_numpy(labels)] if self.classes else tensors
+
+    def _all_pictures(self, extensions: Iterable[str] | None, index: object) -> bool:
+        if index is None and extensions is None and self.index.layout == "folder":
+            return True
+        suffixes = tuple(suffix.encode() for suffix in _PICTURES)
+        return all(self.index.key(i).lower().endswith(suffixes) for i in range(len(self)))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets for the tests of the faces, and an environment without a launcher's variables."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+if importlib.util.find_spec("foresee._native") is None:
+    import foresee
+
+    sys.path.insert(0, str(pathlib.Path(__file__).parent))
+    import fake_native
+
+    sys.modules["foresee._native"] = fake_native
+    foresee._native = fake_native  # type: ignore[attr-defined]
+
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(_LAUNCHERS):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """23 files of 8 bytes in three classes; a sample's bytes are its id, eight times."""
+    return make_folder(tmp_path / "data", [8] * 23)
+
+
+@pytest.fixture
+def ragged(tmp_path: pathlib.Path) -> pathlib.Path:
+    """11 files of 1 to 11 bytes in three classes."""
+    return make_folder(tmp_path / "data", list(range(1, 12)))
+
+
+@pytest.fixture
+def array(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A .npy file: float32, shape (17, 2, 3), row i full of i."""
+    path = tmp_path / "rows.npy"
+    np.save(path, np.broadcast_to(np.arange(17, dtype=np.float32)[:, None, None], (17, 2, 3)))
+    return path
+
+
+def make_folder(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:
+    """One .jpg per size, dealt in runs to the classes a, b, c so that ids follow the names."""
+    for i, size in enumerate(sizes):
+        path = root / "abc"[i * 3 // len(sizes)] / f"{i:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([i]) * size)
+    return root

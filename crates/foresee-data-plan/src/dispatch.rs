@@ -20,6 +20,7 @@
 
 mod coalesce;
 mod config;
+mod hedge;
 mod latency;
 mod limit;
 mod meter;
@@ -40,12 +41,6 @@ use latency::Latency;
 use limit::Limiter;
 use meter::Meter;
 use queue::Queue;
-
-/// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
-const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
-
-/// At the limit, an attempt that takes so many times what 95 % of its size class take counts as stalled.
-const STALLED: u64 = 4;
 
 /// The fetch queue of one source.
 #[derive(Clone, Debug)]
@@ -84,7 +79,9 @@ struct Entry {
     request: Request,
     arrived: Nanos,
     tries: u32,
-    /// Faults that count against `max_tries`.
+    /// Failed tries, refusals included: what pauses grow with.
+    setbacks: u32,
+    /// Failed tries without refusals: what counts against `max_tries`.
     faults: u32,
     /// A span that it was part of failed for a reason that one part alone may have caused.
     alone: bool,
@@ -156,7 +153,15 @@ impl Dispatch {
     /// # Panics
     /// If a request with this ticket has not ended: its bytes could not be told apart.
     pub fn handle_request(&mut self, request: Request, now: Nanos) {
-        let entry = Entry { request, arrived: now, tries: 0, faults: 0, alone: false, state: State::Ready };
+        let entry = Entry {
+            request,
+            arrived: now,
+            tries: 0,
+            setbacks: 0,
+            faults: 0,
+            alone: false,
+            state: State::Ready,
+        };
         let before = self.entries.insert(request.ticket, entry);
         assert!(before.is_none(), "ticket {} is in use", request.ticket);
         self.queue.insert(&request, false);
@@ -174,7 +179,7 @@ impl Dispatch {
             }
             State::Pausing { until, failed } => {
                 entry.request.class = Class::Stalling;
-                let pause = retry::pause(&self.config.retry, ticket, entry.faults, Nanos::ZERO);
+                let pause = retry::pause(&self.config.retry, ticket, entry.setbacks, Nanos::ZERO);
                 let sooner = until.min(failed.saturating_add(pause));
                 self.queue.resume(ticket, until);
                 self.queue.pause(ticket, sooner);
@@ -255,10 +260,7 @@ impl Dispatch {
             }
         }
         while let Some(ticket) = self.queue.pop_rested(now) {
-            if let Some(entry) = self.entries.get_mut(&ticket) {
-                entry.state = State::Ready;
-                self.queue.insert(&entry.request, entry.alone);
-            }
+            self.make_ready(ticket);
         }
         if now < self.limiter.paused_until() {
             return None;
@@ -364,8 +366,7 @@ impl Dispatch {
             if shared {
                 self.counts.retries += 1;
                 entry.alone = true;
-                entry.state = State::Ready;
-                self.queue.insert(&entry.request, true);
+                self.make_ready(part.ticket);
             } else {
                 Self::fail(entry, &mut self.failures, fault, now);
             }
@@ -379,17 +380,15 @@ impl Dispatch {
         let lead = parts.first().map_or(id, |part| part.ticket);
         for part in parts {
             let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
-            if fault != Fault::Throttled {
-                entry.faults += 1;
-            }
+            entry.setbacks += 1;
+            entry.faults += u32::from(fault != Fault::Throttled);
             let spent = entry.faults >= self.config.retry.max_tries.max(1);
             let slack = if entry.request.class == Class::Stalling {
                 Nanos::ZERO
             } else {
                 entry.request.deadline.saturating_sub(now)
             };
-            let in_a_row = if fault == Fault::Throttled { entry.tries } else { entry.faults };
-            let pause = retry::pause(&self.config.retry, lead, in_a_row, slack).max(rest);
+            let pause = retry::pause(&self.config.retry, lead, entry.setbacks, slack).max(rest);
             let until = now.saturating_add(pause);
             if spent || until > entry.arrived.saturating_add(self.config.retry.patience) {
                 Self::fail(entry, &mut self.failures, fault, now);
@@ -404,6 +403,13 @@ impl Dispatch {
     fn fail(entry: &mut Entry, failures: &mut VecDeque<u64>, fault: Fault, now: Nanos) {
         entry.state = State::Failed { fault, elapsed: now.saturating_sub(entry.arrived) };
         failures.push_back(entry.request.ticket);
+    }
+
+    fn make_ready(&mut self, ticket: u64) {
+        if let Some(entry) = self.entries.get_mut(&ticket) {
+            entry.state = State::Ready;
+            self.queue.insert(&entry.request, entry.alone);
+        }
     }
 
     /// Forgets a span; whatever still reads it is cancelled.
@@ -502,18 +508,6 @@ impl Dispatch {
         attempt
     }
 
-    /// Sets the moment at which a span is considered for a hedge.
-    fn arm(&mut self, id: u64, now: Nanos) {
-        let Some(span) = self.spans.get(&id) else { return };
-        if self.config.hedge_share <= 0.0 || span.hedge.is_some() {
-            return;
-        }
-        let late_after = self.latency.late_after(span.len);
-        let due =
-            late_after.map_or(now.saturating_add(HEDGE_AGAIN), |late_after| hedge_due(span, late_after));
-        self.set_alarm(id, Some(due));
-    }
-
     fn poll_cancel(&mut self) -> Option<Action> {
         while let Some(attempt) = self.cancels.pop_front() {
             if self.flights.contains_key(&attempt) {
@@ -522,92 +516,4 @@ impl Dispatch {
         }
         None
     }
-
-    /// A second attempt, where one is due and allowed.
-    fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
-        let id = self.due_span(now)?;
-        self.set_alarm(id, None);
-        self.hedge(id, now)
-    }
-
-    /// At the limit there is no room beside a stalled attempt: it gives way to its own second one, which
-    /// starts when the first has ended. Else a source that stalls in every slot would hang the consumer.
-    fn poll_renewal(&mut self, now: Nanos) -> Option<Action> {
-        let id = self.due_span(now)?;
-        let span = self.spans.get(&id)?;
-        if self.stalled_at(span)? > now {
-            return None;
-        }
-        self.count_hedge(span.len);
-        for part in self.close_span(id) {
-            if let Some(entry) = self.entries.get_mut(&part.ticket) {
-                entry.state = State::Ready;
-                self.queue.insert(&entry.request, entry.alone);
-            }
-        }
-        self.poll_cancel()
-    }
-
-    /// When an attempt counts as stalled; `None` if its size class has no figures.
-    fn stalled_at(&self, span: &Span) -> Option<Nanos> {
-        let stalled = self.latency.p95(span.len)?.get().saturating_mul(STALLED);
-        Some(span.began.saturating_add(Nanos::new(stalled)))
-    }
-
-    /// The span whose second attempt is due and allowed; those that are not yet, or not now, are set later.
-    fn due_span(&mut self, now: Nanos) -> Option<u64> {
-        while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
-            let span = self.spans.get(&id)?;
-            let late_after = self.latency.late_after(span.len);
-            let due = late_after.map(|late_after| hedge_due(span, late_after));
-            if due.is_some_and(|due| due <= now) && self.may_hedge(span.len, now) {
-                return Some(id);
-            }
-            let again = now.saturating_add(late_after.unwrap_or(Nanos::ZERO).max(HEDGE_AGAIN));
-            self.set_alarm(id, Some(due.filter(|due| *due > now).unwrap_or(again)));
-        }
-        None
-    }
-
-    fn set_alarm(&mut self, id: u64, at: Option<Nanos>) {
-        let Some(span) = self.spans.get_mut(&id) else { return };
-        if let Some(before) = std::mem::replace(&mut span.alarm, at) {
-            self.alarms.remove(&(before, id));
-        }
-        if let Some(at) = at {
-            self.alarms.insert((at, id));
-        }
-    }
-
-    fn may_hedge(&self, len: u64, now: Nanos) -> bool {
-        let hedged = as_f64(self.counts.hedged_bytes.saturating_add(len));
-        let affordable = hedged <= as_f64(self.counts.moved.get()) * self.config.hedge_share;
-        affordable && !self.limiter.is_throttled(now)
-    }
-
-    fn count_hedge(&mut self, len: u64) {
-        self.counts.hedges += 1;
-        self.counts.hedged_bytes = self.counts.hedged_bytes.saturating_add(len);
-    }
-
-    fn hedge(&mut self, id: u64, now: Nanos) -> Option<Action> {
-        let len = self.spans.get(&id)?.len;
-        let attempt = self.launch(id, len, true, now);
-        self.count_hedge(len);
-        let span = self.spans.get_mut(&id)?;
-        span.hedge = Some(attempt);
-        let (object, start, parts, tries) = (span.object, span.start, span.parts.clone(), span.tries);
-        Some(Action::Start { attempt, object, start, len, parts, tries, hedge: true })
-    }
-}
-
-/// Later than usual, and no more than the usual time left.
-fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
-    let late = span.began.saturating_add(late_after);
-    late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share of bytes: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }

@@ -95,6 +95,30 @@ fn stalled_attempts_are_hedged_and_cancelled_within_5_percent_of_the_bytes() {
 }
 
 #[test]
+fn hedges_take_the_worst_out_of_a_slow_tail() {
+    let slowest = |hedge_share: f64| {
+        let source = |number: u64, _: u64, now: Nanos| {
+            let took = if number % 200 == 199 { 2000 } else { 20 };
+            Answer { at: now + Nanos::from_millis(took), outcome: Outcome::Success }
+        };
+        let mut bench = Bench::new(DispatchConfig { hedge_share, ..DispatchConfig::adaptive() }, source);
+        let mut waits = Vec::new();
+        for ticket in 0..4000 {
+            let asked = bench.now;
+            bench.ask(ticket, 1000, Class::Staging, asked + Nanos::from_millis(30));
+            while !bench.log.won.contains_key(&ticket) {
+                assert!(bench.step());
+            }
+            waits.push(bench.now - asked);
+        }
+        waits.sort_unstable();
+        waits[waits.len() - 5]
+    };
+    assert_eq!(slowest(0.0), Nanos::from_secs(2));
+    assert!(slowest(0.05) < Nanos::from_millis(100));
+}
+
+#[test]
 fn nothing_is_hedged_that_has_time() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Second attempts: when one is worth its bytes.
+//!
+//! Apart from the queue, because nothing here decides what is wanted: a span that is late among its like, and
+//! has no more time left than that, gets a second attempt beside the first; the first answer wins. Where the
+//! limit leaves no room beside it, a stalled attempt gives way to its second one.
+//!
+//! Refuses to help a source drown: no second attempt after a refusal, and none beyond its share of all bytes.
+
+use foresee_units::Nanos;
+
+use super::{Action, Dispatch, Span};
+
+/// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
+const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
+
+/// At the limit, an attempt that takes so many times what 95 % of its size class take counts as stalled.
+const STALLED: u64 = 4;
+
+impl Dispatch {
+    /// Sets the moment at which a span is considered for a hedge.
+    pub(super) fn arm(&mut self, id: u64, now: Nanos) {
+        let Some(span) = self.spans.get(&id) else { return };
+        if self.config.hedge_share <= 0.0 || span.hedge.is_some() {
+            return;
+        }
+        let late_after = self.latency.late_after(span.len);
+        let due =
+            late_after.map_or(now.saturating_add(HEDGE_AGAIN), |late_after| hedge_due(span, late_after));
+        self.set_alarm(id, Some(due));
+    }
+
+    /// A second attempt, where one is due and allowed.
+    pub(super) fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
+        let id = self.due_span(now)?;
+        self.set_alarm(id, None);
+        self.hedge(id, now)
+    }
+
+    /// At the limit there is no room beside a stalled attempt: it gives way to its own second one, which
+    /// starts when the first has ended. Else a source that stalls in every slot would hang the consumer.
+    pub(super) fn poll_renewal(&mut self, now: Nanos) -> Option<Action> {
+        let id = self.due_span(now)?;
+        let span = self.spans.get(&id)?;
+        if self.stalled_at(span)? > now {
+            return None;
+        }
+        self.count_hedge(span.len);
+        for part in self.close_span(id) {
+            self.make_ready(part.ticket);
+        }
+        self.poll_cancel()
+    }
+
+    /// When an attempt counts as stalled; `None` if its size class has no figures.
+    pub(super) fn stalled_at(&self, span: &Span) -> Option<Nanos> {
+        let stalled = self.latency.p95(span.len)?.get().saturating_mul(STALLED);
+        Some(span.began.saturating_add(Nanos::new(stalled)))
+    }
+
+    /// The span whose second attempt is due and allowed; those that are not yet, or not now, are set later.
+    fn due_span(&mut self, now: Nanos) -> Option<u64> {
+        while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
+            let span = self.spans.get(&id)?;
+            let late_after = self.latency.late_after(span.len);
+            let due = late_after.map(|late_after| hedge_due(span, late_after));
+            if due.is_some_and(|due| due <= now) && self.may_hedge(span.len, now) {
+                return Some(id);
+            }
+            let again = now.saturating_add(late_after.unwrap_or(Nanos::ZERO).max(HEDGE_AGAIN));
+            self.set_alarm(id, Some(due.filter(|due| *due > now).unwrap_or(again)));
+        }
+        None
+    }
+
+    pub(super) fn set_alarm(&mut self, id: u64, at: Option<Nanos>) {
+        let Some(span) = self.spans.get_mut(&id) else { return };
+        if let Some(before) = std::mem::replace(&mut span.alarm, at) {
+            self.alarms.remove(&(before, id));
+        }
+        if let Some(at) = at {
+            self.alarms.insert((at, id));
+        }
+    }
+
+    fn may_hedge(&self, len: u64, now: Nanos) -> bool {
+        let hedged = as_f64(self.counts.hedged_bytes.saturating_add(len));
+        let affordable = hedged <= as_f64(self.counts.moved.get()) * self.config.hedge_share;
+        affordable && !self.limiter.is_throttled(now)
+    }
+
+    fn count_hedge(&mut self, len: u64) {
+        self.counts.hedges += 1;
+        self.counts.hedged_bytes = self.counts.hedged_bytes.saturating_add(len);
+    }
+
+    fn hedge(&mut self, id: u64, now: Nanos) -> Option<Action> {
+        let len = self.spans.get(&id)?.len;
+        let attempt = self.launch(id, len, true, now);
+        self.count_hedge(len);
+        let span = self.spans.get_mut(&id)?;
+        span.hedge = Some(attempt);
+        let (object, start, parts, tries) = (span.object, span.start, span.parts.clone(), span.tries);
+        Some(Action::Start { attempt, object, start, len, parts, tries, hedge: true })
+    }
+}
+
+/// Later than usual, and no more than the usual time left.
+fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
+    let late = span.began.saturating_add(late_after);
+    late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of bytes: 53 bits are plenty")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}

@@ -157,6 +157,12 @@ impl Window {
         (position.wrapping_sub(self::position(self.first)) & MASK) as usize
     }
 
+    /// As if so many accesses had been consumed already; nothing may be announced.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, first: u64) {
+        self.first = first;
+    }
+
     pub(crate) fn table_bytes(&self) -> u64 {
         let words = self.ids.capacity() + self.next.capacity() + self.due.capacity() + self.last.capacity();
         words as u64 * 4
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn positions_wrap_and_distances_stay_right() {
         let mut window = Window::new(2);
-        window.first = MODULUS - 1;
+        window.start_at(MODULUS - 1);
         announce(&mut window, &[0, 1, 0, 1]);
         assert_eq!(window.access(0), (0, 1));
         assert_eq!(window.offset(window.due(1)), 1);

@@ -4,14 +4,18 @@
 //! Apart from the planner's face, because the choice of a policy walks the same window with the same code
 //! before a single access is planned. Refuses to know which access is the engine's next.
 
+mod trial;
+
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
 use crate::choice::Policy;
-use crate::next_use::{NONE, Window, narrow, position};
+use crate::next_use::{NONE, WINDOW_MAX, Window, narrow, position};
 use crate::room::{Room, SampleSizes, TierIndex};
 use crate::victims::{NOWHERE, Scope, Victim, Victims};
+
+pub(crate) use trial::Sampling;
 
 /// Notes a tier may hold beyond twice its copies before they are sorted out: keeps small tiers from
 /// sorting at every access.
@@ -38,13 +42,6 @@ pub(crate) struct Walk {
 pub(crate) struct Decision {
     pub(crate) source: u8,
     pub(crate) keep: u8,
-}
-
-/// What `Walk::save` keeps.
-pub(crate) struct Saved {
-    place: Vec<u8>,
-    rooms: Vec<Room>,
-    victims: Vec<Victims>,
 }
 
 impl Walk {
@@ -123,12 +120,11 @@ impl Walk {
     /// Appends accesses; copies whose next use they reveal take their new place among the victims.
     pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
         let start = self.window.len();
-        let half_laps = self.window.first() + start as u64;
+        let lap = |window: &Window| (window.first() + window.len() as u64) / WINDOW_MAX;
+        let before = lap(&self.window);
         let count = self.window.announce(accesses);
-        let crossed = half_laps / crate::next_use::WINDOW_MAX
-            != (self.window.first() + self.window.len() as u64) / crate::next_use::WINDOW_MAX;
-        if crossed {
-            // Before positions come round again, no note may be old enough to be taken for a new one.
+        if lap(&self.window) != before {
+            // Positions come round after two laps: no note may grow old enough to pass for a new one.
             self.compact();
         }
         if self.tracked {
@@ -342,84 +338,6 @@ impl Walk {
                 self.victims[usize::from(tier)].insert_known(position);
             }
         }
-    }
-}
-
-/// Trying the window: the same steps without consequences, on a part of the samples.
-impl Walk {
-    /// Origin bytes of the sampled samples over the whole window under `policy`; changes nothing.
-    pub(crate) fn try_policy(&mut self, policy: Policy, sampling: Sampling) -> u128 {
-        let saved = Saved {
-            place: self.place.clone(),
-            rooms: self.rooms.clone(),
-            victims: std::mem::take(&mut self.victims),
-        };
-        let was_tracked = self.tracked;
-        self.victims = saved.victims.iter().map(|victims| victims.sampled(sampling)).collect();
-        self.shrink_rooms(sampling);
-        self.track(sampling);
-        let mut origin = 0;
-        let mut evicted = Vec::new();
-        for offset in 0..self.window.len() {
-            let (id, _) = self.window.access(offset);
-            if sampling.takes(id) && self.step(offset, policy, &mut evicted).source == NOWHERE {
-                origin += u128::from(self.size(id).get());
-            }
-            evicted.clear();
-        }
-        let Saved { place, rooms, victims } = saved;
-        (self.place, self.rooms, self.victims, self.tracked) = (place, rooms, victims, was_tracked);
-        self.window.rewind(sampling);
-        origin
-    }
-
-    /// Rooms as the sampled samples would find them if all others were away: their copies, and their
-    /// share of what is free.
-    fn shrink_rooms(&mut self, sampling: Sampling) {
-        if sampling == Sampling::ALL {
-            return;
-        }
-        let free: Vec<Bytes> = self.rooms.iter().map(Room::free).collect();
-        for room in &mut self.rooms {
-            (room.used, room.copies) = (Bytes::ZERO, 0);
-        }
-        for sample in 0..self.place.len() {
-            let (id, tier) = (narrow(sample), self.place[sample]);
-            if tier != NOWHERE && sampling.takes(id) {
-                let size = self.size(id);
-                self.rooms[usize::from(tier)].take(size);
-            }
-        }
-        for (room, free) in self.rooms.iter_mut().zip(free) {
-            room.limits.capacity = room.used + sampling.share(free);
-        }
-    }
-}
-
-/// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
-/// followed through all its accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sampling {
-    shift: u32,
-}
-
-impl Sampling {
-    pub(crate) const ALL: Self = Self { shift: 0 };
-
-    /// As few halvings as bring `accesses` to `most` or below.
-    pub(crate) fn down_to(most: usize, accesses: usize) -> Self {
-        let ratio = accesses.div_ceil(most.max(1)).max(1);
-        Self { shift: ratio.next_power_of_two().trailing_zeros() }
-    }
-
-    pub(crate) fn takes(self, id: u32) -> bool {
-        // Fibonacci hashing: the upper bits of the product depend on all bits of the id.
-        let hash = u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.shift == 0 || hash >> (64 - self.shift) == 0
-    }
-
-    fn share(self, bytes: Bytes) -> Bytes {
-        Bytes::new(bytes.get() >> self.shift)
     }
 }
 

@@ -1,2 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The deciders in virtual time, beside the baselines' policies.
+//!
+//! [`simulate`] walks the accesses of one rank and counts what a cache policy hits, reads from the origin
+//! and evicts: the planner that the engine follows ([`PolicyKind::Planner`], the very crate), and the
+//! rules of other loaders and of the textbook. Time does not pass here: a fetch is always early enough.
+//!
+//! Refuses to read files and to draw: orders, sizes and budgets are arguments.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `hits` | the walk and its report |
+//! | `sizes` | data sets by their sizes |
+//! | `policies/` | one rule, one file |
+
+#![deny(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
+)]
+
+mod hits;
+mod policies;
+mod sizes;
+
+pub use hits::{HitReport, simulate};
+pub use policies::{HitPolicy, Outcome, PolicyKind};
+pub use sizes::SizeTable;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Pin: what came first stays for ever, the rest passes by. `MinIO` in `CoorDL` (Mohan et al., "Analyzing
+//! and mitigating data stalls in DNN training", VLDB 2021).
+//!
+//! As good as Belady for one node that reads a permutation of equal samples per epoch, and it never writes
+//! twice. Not for one of many ranks, nor for uneven access: what came first is kept, not what returns.
+
+use std::sync::Arc;
+
+use foresee_data_plan::SampleSizes;
+use foresee_units::{Bytes, SampleId};
+
+use super::{Held, HitPolicy, Outcome};
+
+pub(super) struct Pin {
+    held: Held,
+}
+
+impl Pin {
+    pub(super) fn new(sizes: Arc<dyn SampleSizes>, capacity: Bytes) -> Self {
+        Self { held: Held::new(sizes, capacity) }
+    }
+}
+
+impl HitPolicy for Pin {
+    fn access(&mut self, sample: SampleId) -> Outcome {
+        let hit = self.held.contains(sample);
+        let kept = !hit && self.held.size(sample) <= self.held.free;
+        if kept {
+            self.held.add(sample);
+        }
+        Outcome { hit, kept, evicted: 0 }
+    }
+}

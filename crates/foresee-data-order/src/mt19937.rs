@@ -20,6 +20,11 @@ const HEAD_BYTES: usize = 24;
 /// Bytes behind the words: the cached normals of torch, in double and in single precision.
 const TAIL_BYTES: usize = 40;
 
+/// From this range on torch draws 64 bits for a number below it. Measured at torch 2.15, whose builds have it since
+/// pytorch#144819 of early 2025; older ones had 2^32, and their `RandomSampler(replacement=True)` differs for data
+/// sets in between.
+pub(crate) const WIDE_RANGE: u64 = 1 << 28;
+
 /// Bytes of `torch.Generator().get_state()`.
 pub const STATE_BYTES: usize = HEAD_BYTES + BLOCK * 8 + TAIL_BYTES;
 
@@ -76,15 +81,12 @@ impl Mt19937 {
         self.u64() & (u64::MAX >> 1)
     }
 
-    /// What `torch.randint(high, ())` draws in int64: a word below 2^32, two from there on.
+    /// What `torch.randint(high, ())` draws in int64: one word below 2^28, two from there on.
     ///
     /// # Panics
     /// If `high` is 0.
     pub fn below(&mut self, high: u64) -> u64 {
-        match u32::try_from(high) {
-            Ok(high) => u64::from(self.u32() % high),
-            Err(_) => self.u64() % high,
-        }
+        if high < WIDE_RANGE { u64::from(self.u32()) % high } else { self.u64() % high }
     }
 
     /// The next words, at least one and at most `limit`: as many as the block still has.

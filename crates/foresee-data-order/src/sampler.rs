@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use foresee_units::SampleId;
 
+use crate::mt19937::WIDE_RANGE;
 use crate::randperm::randperm_words;
 use crate::{Ids, Mt19937, OrderError, randperm};
 
@@ -118,7 +119,7 @@ impl RandomSampler {
         for _ in 0..taken {
             ids.push(SampleId(generator.below(self.n)));
         }
-        generator.skip((drawn - taken).saturating_mul(if self.n >> 32 == 0 { 1 } else { 2 }));
+        generator.skip((drawn - taken).saturating_mul(if self.n < WIDE_RANGE { 1 } else { 2 }));
         Ok(ids)
     }
 }

@@ -64,8 +64,8 @@ pub(super) struct Limiter {
 enum Mode {
     /// Measures the limit as it is, before any search.
     Survey,
-    /// Tries twice `from`.
-    Double { from: u32 },
+    /// Tries twice `from`, which may itself be a doubling that helped.
+    Double { from: u32, grown: bool },
     /// Tries half of `from`.
     Halve { from: u32 },
     /// Tries a step above `from`.
@@ -186,7 +186,7 @@ impl Limiter {
     fn void(&mut self, now: Nanos) {
         match self.mode {
             Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
-            Mode::Double { from } => self.enter(Mode::Survey, from, now),
+            Mode::Double { from, .. } => self.enter(Mode::Survey, from, now),
             Mode::Halve { from } => self.hold(from, HOLD_FIRST, false, now),
             Mode::Climb { from, hold } | Mode::Sink { from, hold } => self.hold(from, hold, false, now),
         }
@@ -194,7 +194,11 @@ impl Limiter {
 
     fn conclude(&mut self, goodput: f64, now: Nanos) {
         match self.mode {
-            Mode::Double { from } if goodput < self.plateau * GROWS => self.halve(from, now),
+            // Half of a limit that a doubling led to is known to be too little.
+            Mode::Double { from, grown: true } if goodput < self.plateau * GROWS => {
+                self.sink(from, HOLD_FIRST, now);
+            }
+            Mode::Double { from, grown: false } if goodput < self.plateau * GROWS => self.halve(from, now),
             Mode::Halve { .. } if goodput >= self.plateau * KEEPS => {
                 self.plateau = self.plateau.max(goodput);
                 self.halve(self.limit, now);
@@ -206,7 +210,7 @@ impl Limiter {
             }
             Mode::Survey | Mode::Double { .. } => {
                 self.plateau = goodput;
-                self.rise(now);
+                self.rise(self.mode != Mode::Survey, now);
             }
             Mode::Climb { .. } if goodput >= self.plateau * GROWS => {
                 self.plateau = goodput;
@@ -222,7 +226,7 @@ impl Limiter {
                 let fell = goodput < self.plateau * FELL;
                 if fell && low {
                     self.plateau = goodput;
-                    self.rise(now);
+                    self.rise(false, now);
                 } else if fell || rounds > 0 {
                     if !fell {
                         self.plateau = 0.9 * self.plateau + 0.1 * goodput;
@@ -239,7 +243,7 @@ impl Limiter {
     }
 
     /// Doubles, or climbs where a doubling would come near the limit that was refused.
-    fn rise(&mut self, now: Nanos) {
+    fn rise(&mut self, grown: bool, now: Nanos) {
         let from = self.limit;
         let doubled = from.saturating_mul(2);
         let safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10);
@@ -247,7 +251,7 @@ impl Limiter {
             self.ceiling = None;
         }
         if safe && doubled <= self.bounds.max {
-            self.enter(Mode::Double { from }, doubled, now);
+            self.enter(Mode::Double { from, grown }, doubled, now);
         } else {
             self.climb(from, HOLD_FIRST, now);
         }

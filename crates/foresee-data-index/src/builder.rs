@@ -2,8 +2,8 @@
 //! From a listing to an index: takes what was listed, asks for the heads it needs, sorts, checks.
 //!
 //! `handle_*` takes a fact, `poll_*` says what to read next; the caller lists and reads, in any order and as
-//! parallel as it likes, for the index depends on the set of objects alone. Memory while it runs: the keys and
-//! tags themselves and 36 bytes per object (24, and half as much again while sorting).
+//! parallel as it likes, for the index depends on the set of objects alone. Memory while it runs: keys and
+//! tags, and 36 bytes per object (24, and half as much again while sorting).
 //!
 //! Refuses, before training starts: an empty data set, a key twice, a key outside of the data set, array
 //! files of several kinds, a file that ends inside a row.
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::IndexError;
 use crate::fingerprint::Object;
-use crate::layout::folder::{self, ClassesSeen};
+use crate::layout::folder::{Class, ClassesSeen};
 use crate::layout::npy::{NpyHead, NpyHeader};
 use crate::layout::rows::{self, Cut};
 use crate::layout::{Layout, LayoutOptions};
@@ -212,10 +212,11 @@ pub struct IndexPlan {
     pub(crate) base: String,
     pub(crate) created: u64,
     pub(crate) layout: Layout,
-    pub(crate) classes: Vec<Vec<u8>>,
+    pub(crate) classes: Vec<Class>,
+    pub(crate) store: Store,
+    /// In the order of their samples.
+    pub(crate) held: Vec<Held>,
     summary: Summary,
-    store: Store,
-    held: Vec<Held>,
     cuts: Option<Vec<Cut>>,
 }
 
@@ -250,15 +251,28 @@ impl IndexPlan {
     }
 
     /// All objects in the order of their samples.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = Object<'_>> + Clone {
-        let mut labels = folder::Labels::default();
-        self.held.iter().enumerate().map(move |(number, &held)| {
-            let key = self.store.key(held);
-            let label = (!self.classes.is_empty()).then(|| labels.next(&self.classes, key) as u64);
-            let cut = self.cuts.as_ref().map_or(Cut { start: 0, rows: 1 }, |cuts| cuts[number]);
-            let (size, tag) = (held.size, self.store.tag(held));
-            Object { key, size, tag, label, start: cut.start, rows: cut.rows }
+    pub(crate) fn objects(&self) -> impl Iterator<Item = Object<'_>> {
+        let mut labels = self.labels();
+        self.held.iter().zip(self.cuts()).map(move |(&held, cut)| Object {
+            key: self.store.key(held),
+            size: held.size,
+            tag: self.store.tag(held),
+            label: labels.next(),
+            start: cut.start,
+            rows: cut.rows,
         })
+    }
+
+    /// How each object is cut, in their order.
+    pub(crate) fn cuts(&self) -> impl Iterator<Item = Cut> {
+        const WHOLE: Cut = Cut { start: 0, rows: 1 };
+        (0..self.held.len()).map(|number| self.cuts.as_ref().map_or(WHOLE, |cuts| cuts[number]))
+    }
+
+    /// The label of each object, in their order; nothing in a layout without labels.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = u64> {
+        let count = |class: &Class| usize::try_from(class.samples).expect("counted in memory");
+        (0_u64..).zip(&self.classes).flat_map(move |(label, class)| std::iter::repeat_n(label, count(class)))
     }
 
     fn summarise(&mut self) -> Result<(), IndexError> {

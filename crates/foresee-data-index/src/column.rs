@@ -58,26 +58,27 @@ impl Numbers {
 }
 
 impl Strings {
-    /// The narrowest columns that hold `strings`.
-    pub(crate) fn fitting<'a>(strings: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
-        let bytes = strings.clone().map(|string| string.len() as u64).sum();
-        Self { end: Numbers::fitting(ends(strings)), bytes }
+    /// The narrowest columns that hold strings of these lengths.
+    pub(crate) fn fitting(lengths: impl Iterator<Item = u64> + Clone) -> Self {
+        Self { end: Numbers::fitting(running_sum(lengths.clone())), bytes: lengths.sum() }
     }
 
-    /// Writes `strings`, the same that the columns were fitted to.
+    /// Writes `strings`; `lengths` are theirs, the same that the columns were fitted to.
     pub(crate) fn write<'a>(
         self,
-        mut strings: impl Iterator<Item = &'a [u8]> + Clone,
+        lengths: impl Iterator<Item = u64>,
+        mut strings: impl Iterator<Item = &'a [u8]>,
         out: &mut impl Write,
     ) -> io::Result<()> {
-        self.end.write(ends(strings.clone()), out)?;
+        self.end.write(running_sum(lengths), out)?;
         strings.try_for_each(|string| out.write_all(string))
     }
 }
 
-fn ends<'a>(strings: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = u64> {
-    strings.scan(0, |end, string| {
-        *end += string.len() as u64;
+/// Where each of several parts ends that lie one behind the other.
+pub(crate) fn running_sum(parts: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    parts.scan(0, |end, part| {
+        *end += part;
         Some(*end)
     })
 }
@@ -198,9 +199,10 @@ mod tests {
 
         #[test]
         fn strings_come_back(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..50)) {
-            let column = Strings::fitting(strings.iter().map(Vec::as_slice));
+            let lengths = strings.iter().map(|string| string.len() as u64);
+            let column = Strings::fitting(lengths.clone());
             let mut file = Vec::new();
-            column.write(strings.iter().map(Vec::as_slice), &mut file).unwrap();
+            column.write(lengths, strings.iter().map(Vec::as_slice), &mut file).unwrap();
             let at = Cursor { at: 0 }.strings(column, strings.len() as u64).unwrap();
             prop_assert!(at.is_complete(&file));
             for (number, string) in strings.iter().enumerate() {

@@ -141,7 +141,6 @@ pub enum IndexError {
         /// The object.
         uri: String,
         /// What is wrong with it.
-        #[source]
         reason: NpyError,
     },
     /// A zip of arrays.

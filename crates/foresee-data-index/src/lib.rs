@@ -50,6 +50,9 @@ mod uri;
 mod verify;
 mod write;
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
 pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary};
 pub use contents::FORMAT_VERSION;
 pub use diff::{Change, Diff};

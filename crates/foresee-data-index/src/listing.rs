@@ -36,6 +36,14 @@ impl Held {
     pub(crate) fn place(self) -> u64 {
         self.place
     }
+
+    pub(crate) fn key_bytes(self) -> u64 {
+        u64::from(self.key_bytes)
+    }
+
+    pub(crate) fn tag_bytes(self) -> u64 {
+        u64::from(self.tag_bytes)
+    }
 }
 
 /// The text of every object that was listed.

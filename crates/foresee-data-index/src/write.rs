@@ -3,11 +3,13 @@
 //!
 //! Apart from [`crate::builder`], which knows what a data set is and nothing of the file. Equal data sets
 //! give equal files, byte for byte, apart from `created` and the base URI.
+//!
+//! Keys and tags are touched only to hash and to write them: they lie where the listing put them, far apart.
 
 use std::io::{self, Write};
 
 use crate::builder::IndexPlan;
-use crate::column::{Numbers, Strings};
+use crate::column::{Numbers, Strings, running_sum};
 use crate::contents::{Classes, Contents, Objects, Rows};
 use crate::error::IndexError;
 use crate::fingerprint::{self, Fingerprint};
@@ -21,16 +23,17 @@ impl IndexPlan {
         let contents = self.contents();
         let mut out = Counted { inner: io::BufWriter::with_capacity(BUFFER_BYTES, out), written: 0 };
         out.write_all(&Contents::head())?;
-        contents.objects.key.write(self.objects().map(|object| object.key), &mut out)?;
-        contents.objects.size.write(self.objects().map(|object| object.size), &mut out)?;
-        contents.objects.tag.write(self.objects().map(|object| object.tag), &mut out)?;
-        if let Some(classes) = &contents.classes {
-            classes.label.write(self.labels(), &mut out)?;
-            classes.name.write(self.class_names(), &mut out)?;
+        let Objects { key, size, tag, .. } = &contents.objects;
+        key.write(self.key_lengths(), self.held.iter().map(|&held| self.store.key(held)), &mut out)?;
+        size.write(self.sizes(), &mut out)?;
+        tag.write(self.tag_lengths(), self.held.iter().map(|&held| self.store.tag(held)), &mut out)?;
+        if let Some(Classes { label, name, .. }) = &contents.classes {
+            label.write(self.labels(), &mut out)?;
+            name.write(self.class_lengths(), self.class_names(), &mut out)?;
         }
-        if let Some(rows) = &contents.rows {
-            rows.start.write(self.objects().map(|object| object.start), &mut out)?;
-            rows.end.write(self.row_ends(), &mut out)?;
+        if let Some(Rows { start, end }) = &contents.rows {
+            start.write(self.cuts().map(|cut| cut.start), &mut out)?;
+            end.write(running_sum(self.cuts().map(|cut| cut.rows)), &mut out)?;
         }
         let at = out.written;
         out.write_all(&contents.tail(at))?;
@@ -39,48 +42,55 @@ impl IndexPlan {
     }
 
     fn contents(&self) -> Contents {
-        let mut fingerprint = Fingerprint::new(&self.layout, self.class_names());
-        self.objects().for_each(|object| fingerprint.add(&object));
+        let mut fingerprint = Fingerprint::new(self.layout(), self.class_names());
+        for object in self.objects() {
+            fingerprint.add(&object);
+        }
         let summary = self.summary();
         Contents {
             base_uri: self.base.clone(),
             created: self.created,
-            layout: self.layout.clone(),
+            layout: self.layout().clone(),
             fingerprint: fingerprint::to_hex(fingerprint.finish()),
             samples: summary.samples,
             total_bytes: summary.total_bytes,
             max_bytes: summary.max_bytes,
             objects: Objects {
                 count: summary.objects,
-                key: Strings::fitting(self.objects().map(|object| object.key)),
-                size: Numbers::fitting(self.objects().map(|object| object.size)),
-                tag: Strings::fitting(self.objects().map(|object| object.tag)),
+                key: Strings::fitting(self.key_lengths()),
+                size: Numbers::fitting(self.sizes()),
+                tag: Strings::fitting(self.tag_lengths()),
             },
             classes: (!self.classes.is_empty()).then(|| Classes {
                 count: summary.classes,
                 label: Numbers::fitting(self.labels()),
-                name: Strings::fitting(self.class_names()),
+                name: Strings::fitting(self.class_lengths()),
             }),
-            rows: self.layout.row_bytes().map(|_| Rows {
-                start: Numbers::fitting(self.objects().map(|object| object.start)),
-                end: Numbers::fitting(self.row_ends()),
+            rows: self.layout().row_bytes().map(|_| Rows {
+                start: Numbers::fitting(self.cuts().map(|cut| cut.start)),
+                end: Numbers::fitting(running_sum(self.cuts().map(|cut| cut.rows))),
             }),
         }
     }
 
+    fn key_lengths(&self) -> impl Iterator<Item = u64> + Clone {
+        self.held.iter().map(|held| held.key_bytes())
+    }
+
+    fn tag_lengths(&self) -> impl Iterator<Item = u64> + Clone {
+        self.held.iter().map(|held| held.tag_bytes())
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.held.iter().map(|held| held.size)
+    }
+
     fn class_names(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.classes.iter().map(Vec::as_slice)
+        self.classes.iter().map(|class| class.name.as_slice())
     }
 
-    fn labels(&self) -> impl Iterator<Item = u64> {
-        self.objects().filter_map(|object| object.label)
-    }
-
-    fn row_ends(&self) -> impl Iterator<Item = u64> {
-        self.objects().scan(0, |end, object| {
-            *end += object.rows;
-            Some(*end)
-        })
+    fn class_lengths(&self) -> impl Iterator<Item = u64> + Clone {
+        self.class_names().map(|name| name.len() as u64)
     }
 }
 

@@ -81,50 +81,43 @@ impl ClassesSeen {
         }
     }
 
-    /// The classes by label, checked against the sorted keys of all samples.
+    /// The classes by label, each with its number of samples, from the sorted keys of all samples.
     pub(crate) fn finish<'a>(
         self,
         base: &str,
         options: &FolderOptions,
         keys: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Vec<u8>>, IndexError> {
-        let mut names: Vec<Vec<u8>> = self.names.into_iter().collect();
-        names.sort_by(|one, other| text::compare(one, other));
-        if names.is_empty() {
+    ) -> Result<Vec<Class>, IndexError> {
+        let mut classes: Vec<Class> = self.names.into_iter().map(|name| Class { name, samples: 0 }).collect();
+        classes.sort_by(|one, other| text::compare(&one.name, &other.name));
+        if classes.is_empty() {
             return Err(IndexError::NoClasses { uri: base.to_owned() });
         }
-        let mut filled = vec![false; names.len()];
-        let mut labels = Labels::default();
+        let mut current = 0;
         for key in keys {
-            filled[labels.next(&names, key)] = true;
+            while Some(classes[current].name.as_slice()) != class(key) {
+                current += 1;
+            }
+            classes[current].samples += 1;
         }
-        let mut empty = names.iter().zip(&filled).filter(|(_, filled)| !**filled).map(|(name, _)| name);
+        let mut empty = classes.iter().filter(|class| class.samples == 0);
         match empty.next() {
             Some(first) if !options.allow_empty => Err(IndexError::EmptyClasses {
                 uri: base.to_owned(),
-                class: uri::show("", first),
+                class: uri::show("", &first.name),
                 count: 1 + empty.count() as u64,
                 extensions: options.extensions.join(" "),
             }),
-            _ => Ok(names),
+            _ => Ok(classes),
         }
     }
 }
 
-/// Labels of sorted keys, without a search: the class only ever moves forward.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Labels {
-    current: usize,
-}
-
-impl Labels {
-    /// The label of the next key; its class is among `names`.
-    pub(crate) fn next(&mut self, names: &[Vec<u8>], key: &[u8]) -> usize {
-        while Some(names[self.current].as_slice()) != class(key) {
-            self.current += 1;
-        }
-        self.current
-    }
+/// A class, by its label's place; its samples follow those of the class before.
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) name: Vec<u8>,
+    pub(crate) samples: u64,
 }
 
 #[cfg(test)]

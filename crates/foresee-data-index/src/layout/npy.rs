@@ -266,3 +266,95 @@ impl Literal<'_> {
         self.rest.first().copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(version: u8, header: &str) -> Vec<u8> {
+        let mut file = vec![0x93, b'N', b'U', b'M', b'P', b'Y', version, 0];
+        let length = u32::try_from(header.len()).unwrap().to_le_bytes();
+        file.extend_from_slice(if version == 1 { &length[..2] } else { &length });
+        file.extend_from_slice(header.as_bytes());
+        file
+    }
+
+    fn read(header: &str) -> Result<NpyHead, NpyError> {
+        NpyHeader::read(&file(1, header))
+    }
+
+    #[test]
+    fn a_header_is_read_in_every_version_and_spelling() {
+        for (version, text) in [
+            (1, "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3, 2), }           \n"),
+            (2, "{'descr':'<f4','fortran_order':False,'shape':(10,3,2)}"),
+            (3, "{\"shape\": (10L, 3L, 2L,), \"descr\": \"<f4\", \"fortran_order\": False}"),
+        ] {
+            let bytes = file(version, text);
+            let Ok(NpyHead::Whole(header)) = NpyHeader::read(&bytes) else { panic!("{text}") };
+            assert_eq!((header.dtype.as_str(), header.row_bytes, header.rows()), ("<f4", 24, 10));
+            assert_eq!((header.row_shape(), header.data_start), (&[3, 2][..], bytes.len() as u64));
+            assert_eq!(header.file_bytes(), Some(bytes.len() as u64 + 240));
+        }
+    }
+
+    #[test]
+    fn too_few_bytes_say_how_many_are_needed() {
+        let whole = file(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (1,)}");
+        for end in 0..whole.len() {
+            let Ok(NpyHead::Needs(bytes)) = NpyHeader::read(&whole[..end]) else { panic!("{end}") };
+            assert!(bytes > end as u64, "asking for what is there would never end");
+        }
+    }
+
+    #[test]
+    fn what_has_no_rows_of_fixed_size_is_refused_with_its_reason() {
+        let with = |dtype: &str, order: &str, shape: &str| {
+            read(&format!("{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}}}")).unwrap_err()
+        };
+        assert_eq!(with("'<f4'", "True", "(2, 2)"), NpyError::FortranOrder);
+        assert_eq!(with("'|O'", "False", "(2,)"), NpyError::Objects { dtype: "|O".into() });
+        assert_eq!(with("[('a', '<i4')]", "False", "(2,)"), NpyError::Structured);
+        assert_eq!(with("'<f4'", "False", "()"), NpyError::NoRows);
+        assert_eq!(with("'<f4'", "False", "(2, 0)"), NpyError::EmptyRows);
+        assert_eq!(with("'<f4'", "False", "(2, 9223372036854775808, 4)"), NpyError::TooLarge);
+        for dtype in ["<f3", "<", "", "x", "é", "<i", "<i99999999999999999999"] {
+            assert_eq!(with(&format!("'{dtype}'"), "False", "(2,)"), NpyError::Dtype { dtype: dtype.into() });
+        }
+        for shape in ["(-1,)", "(99999999999999999999,)", "2", "(2 2)", "(,)"] {
+            assert!(matches!(with("'<f4'", "False", shape), NpyError::Header { .. }), "{shape}");
+        }
+        assert_eq!(NpyHeader::read(b"PK\x03\x04"), Err(NpyError::NotNpy));
+        assert_eq!(NpyHeader::read(&file(9, "")), Err(NpyError::Version { major: 9, minor: 0 }));
+    }
+
+    #[test]
+    fn every_type_of_fixed_size_has_numpys_size() {
+        for (dtype, bytes) in [
+            ("|b1", 1),
+            ("<i8", 8),
+            (">u2", 2),
+            ("<f2", 2),
+            ("<c16", 16),
+            ("<U5", 20),
+            ("|S7", 7),
+            ("<M8[ns]", 8),
+            ("<V2", 2),
+        ] {
+            assert_eq!(number_bytes(dtype), Ok(bytes), "{dtype}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_brings_the_reader_down(text in "[{}()':, a-zA-Z0-9<|\\[\\]]{0,60}", version in 0_u8..5) {
+            let _ = NpyHeader::read(&file(version, &text));
+        }
+
+        #[test]
+        fn no_bytes_bring_the_reader_down(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = NpyHeader::read(&[&file(1, "")[..8], &bytes].concat());
+        }
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What every layout promises, whatever it is: one suite for all of them.
+//!
+//! Public behind the feature `conformance`. A layout's own test says what its samples are; this says what an
+//! index is. Panics with the promise that was broken.
+
+use std::sync::Arc;
+
+use foresee_units::SampleId;
+
+use crate::{Diff, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed, Summary};
+
+/// A data set in memory: what a lister would say, and the bytes that heads are read from.
+#[derive(Clone, Debug)]
+pub struct DataSet {
+    /// The layout to read it in.
+    pub options: LayoutOptions,
+    /// Objects with their key, their tag and their bytes.
+    pub objects: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+}
+
+/// Where the suite pretends that data sets lie; the password and the query must not be found again.
+const BASE: &str = "s3://key:hunter2@bucket/train?X-Amz-Signature=hunter2";
+
+impl DataSet {
+    /// A data set of objects with the given bytes and one tag.
+    pub fn new(options: LayoutOptions, objects: &[(&str, &[u8])]) -> Self {
+        let object = |&(key, bytes): &(&str, &[u8])| (key.into(), b"\"tag\"".to_vec(), bytes.to_vec());
+        Self { options, objects: objects.iter().map(object).collect() }
+    }
+
+    /// Its listing, sorted and checked.
+    ///
+    /// # Panics
+    /// If the builder asks for an object that was not listed, or for more of one than it has.
+    pub fn plan(&self) -> Result<IndexPlan, IndexError> {
+        let mut builder = IndexBuilder::new(BASE, self.options.clone(), 1_790_000_000)?;
+        for (key, tag, bytes) in &self.objects {
+            builder.handle_listed(Listed { key: key.clone(), size: bytes.len() as u64, tag: tag.clone() })?;
+        }
+        while let Some(wanted) = builder.poll_head() {
+            let bytes = self.bytes_of(&wanted.key);
+            let end = usize::try_from(wanted.bytes).expect("a head fits in memory");
+            builder.handle_head(wanted.ticket, &bytes[..end])?;
+        }
+        builder.finish()
+    }
+
+    /// Its index.
+    ///
+    /// # Panics
+    /// As [`Self::plan`].
+    pub fn index(&self) -> Result<Index, IndexError> {
+        Index::open(Arc::new(written(&self.plan()?)))
+    }
+
+    fn bytes_of(&self, key: &[u8]) -> &[u8] {
+        let found = self.objects.iter().find(|object| object.0 == key);
+        &found.expect("only listed objects are asked for").2
+    }
+}
+
+/// The whole suite; `data_set` has two samples or more.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn check(data_set: &DataSet) {
+    let index = data_set.index().expect("the data set is sound");
+    let summary = data_set.plan().expect("the data set is sound").summary();
+    index.verify().expect("what was just written holds");
+    samples_lie_in_their_objects(data_set, &index, summary);
+    the_order_of_the_listing_is_of_no_account(data_set, &index);
+    bad_keys_are_refused(data_set);
+    a_change_is_found_and_nothing_else(data_set, &index);
+    every_flipped_bit_is_found(&index);
+    every_cut_is_found(&index);
+    let file = index.file();
+    assert!(!contains(file, b"hunter2"), "a credential reached the index");
+    assert_eq!(index.base_uri(), "s3://bucket/train/");
+}
+
+fn samples_lie_in_their_objects(data_set: &DataSet, index: &Index, summary: Summary) {
+    assert_eq!((index.len(), index.objects()), (summary.samples, summary.objects));
+    assert!(index.len() >= 2, "the suite needs two samples");
+    let (mut total, mut largest) = (0, 0);
+    for sample in (0..index.len()).map(SampleId) {
+        let entry = index.entry(sample).expect("every sample has an entry");
+        let bytes = data_set.bytes_of(entry.key);
+        assert_eq!(entry.object_size.get(), bytes.len() as u64);
+        assert!(entry.range.start + entry.range.len <= entry.object_size.get(), "a range past its object");
+        assert_eq!(
+            entry.label.is_some(),
+            !index.classes().is_empty(),
+            "a label without classes or none with"
+        );
+        assert_eq!((index.key(sample), index.tag(sample)), (entry.key, entry.tag));
+        assert_eq!((index.range(sample), index.object(sample)), (entry.range, entry.object));
+        assert_eq!((index.size(sample).get(), index.label(sample)), (entry.range.len, entry.label));
+        assert_eq!(index.object_size(sample), entry.object_size);
+        assert!(index.uniform_size().is_none_or(|size| size.get() == entry.range.len));
+        total += entry.range.len;
+        largest = largest.max(entry.range.len);
+    }
+    assert_eq!((index.total_bytes().get(), index.max_size().get()), (total, largest));
+    assert_eq!((summary.total_bytes, summary.max_bytes), (total, largest));
+}
+
+fn the_order_of_the_listing_is_of_no_account(data_set: &DataSet, index: &Index) {
+    let mut shuffled = data_set.clone();
+    shuffled.objects.reverse();
+    let half = shuffled.objects.len() / 2;
+    shuffled.objects.rotate_left(half);
+    let shuffled = shuffled.index().expect("the data set is sound");
+    assert_eq!(shuffled.file(), index.file(), "another order of listing, another index");
+}
+
+fn bad_keys_are_refused(data_set: &DataSet) {
+    let with = |key: &[u8], tag: &[u8]| {
+        let mut with = data_set.clone();
+        let bytes =
+            data_set.objects.iter().find(|object| object.0 == key).map_or(&[][..], |object| &object.2);
+        with.objects.push((key.to_vec(), tag.to_vec(), bytes.to_vec()));
+        with.index().expect_err("a bad key was taken")
+    };
+    let taken = data_set.index().expect("the data set is sound").key(SampleId(0)).to_vec();
+    assert!(matches!(with(&taken, b"other"), IndexError::Duplicate { .. }));
+    assert!(matches!(with(b"a/../../b.png", b""), IndexError::KeyEscapes { .. }));
+    assert!(matches!(with(b"/etc/passwd", b""), IndexError::KeyEscapes { .. }));
+    assert!(matches!(with(b"", b""), IndexError::KeyEmpty { .. }));
+    assert!(matches!(with(&vec![b'k'; 1 + crate::KEY_BYTES_MAX], b""), IndexError::KeyTooLong { .. }));
+}
+
+fn a_change_is_found_and_nothing_else(data_set: &DataSet, index: &Index) {
+    let same = Diff { same: index.objects(), ..Diff::default() };
+    assert_eq!(index.diff(index).expect("both are sound"), same);
+    let taken = index.key(SampleId(0)).to_vec();
+    let mut changed = data_set.clone();
+    for object in &mut changed.objects {
+        if object.0 == taken {
+            object.1 = b"\"another\"".to_vec();
+        }
+    }
+    let changed = changed.index().expect("a tag may change");
+    let one = Diff { changed: 1, same: index.objects() - 1, ..Diff::default() };
+    assert_eq!(index.diff(&changed).expect("both are sound"), one);
+    assert_ne!(index.fingerprint(), changed.fingerprint(), "another tag, the same fingerprint");
+}
+
+fn every_flipped_bit_is_found(index: &Index) {
+    for at in 0..index.file().len() {
+        let mut file = index.file().to_vec();
+        file[at] ^= 1 << (at % 8);
+        let found = Index::open(Arc::new(file)).and_then(|damaged| damaged.verify());
+        assert!(found.is_err(), "byte {at} was changed and nobody noticed");
+    }
+}
+
+fn every_cut_is_found(index: &Index) {
+    for end in 0..index.file().len() {
+        let cut = Index::open(Arc::new(index.file()[..end].to_vec()));
+        assert!(cut.is_err(), "cut to {end} bytes and nobody noticed");
+    }
+}
+
+fn written(plan: &IndexPlan) -> Vec<u8> {
+    let mut file = Vec::new();
+    plan.write(&mut file).expect("memory takes every byte");
+    file
+}
+
+fn contains(file: &[u8], text: &[u8]) -> bool {
+    file.windows(text.len()).any(|window| window == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FolderOptions;
+
+    #[test]
+    fn folder_keeps_every_promise() {
+        let options = LayoutOptions::Folder(FolderOptions::default());
+        check(&DataSet::new(
+            options,
+            &[
+                ("b/2.png", b"22"),
+                ("b/1.png", b""),
+                ("a/x/9.jpg", b"999"),
+                ("a/notes", b"?"),
+                ("c.d/é.PNG", b"1"),
+            ],
+        ));
+    }
+
+    #[test]
+    fn flat_keeps_every_promise() {
+        let options = LayoutOptions::Flat { extensions: vec![".wav".to_owned()] };
+        check(&DataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
+        let every = LayoutOptions::Flat { extensions: Vec::new() };
+        check(&DataSet::new(every, &[("a", b"same"), ("b", b"size")]));
+    }
+
+    #[test]
+    fn bin_keeps_every_promise() {
+        let options = LayoutOptions::Bin { row_bytes: 3, extensions: vec![".bin".to_owned()] };
+        check(&DataSet::new(
+            options,
+            &[("b.bin", b"aaabbb"), ("0.bin", b""), ("a.bin", b"ccc"), ("x", b"?")],
+        ));
+    }
+
+    #[test]
+    fn npy_keeps_every_promise() {
+        let array = |rows: u64| {
+            let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': ({rows}, 2), }}\n");
+            let mut file = b"\x93NUMPY\x01\x00".to_vec();
+            file.extend_from_slice(&u16::try_from(header.len()).unwrap().to_le_bytes());
+            file.extend_from_slice(header.as_bytes());
+            (0..rows * 4).for_each(|byte| file.push(byte.to_le_bytes()[0]));
+            file
+        };
+        let (one, none, three) = (array(1), array(0), array(3));
+        check(&DataSet::new(
+            LayoutOptions::Npy,
+            &[("b.npy", &one), ("a.npy", &three), ("c.npy", &none), ("x", b"?")],
+        ));
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The golden files: an index written today is the one in `testdata/index`, byte for byte, and says what
+//! the JSON beside it says. Rewritten only under `UPDATE_GOLDEN=1`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed};
+
+/// Key, size and tag of each object; `head` answers for the first bytes of any of them.
+fn check(name: &str, options: LayoutOptions, objects: &[(&[u8], u64, &[u8])], head: &[u8]) {
+    let mut builder =
+        IndexBuilder::new("s3://me:hunter2@bucket/train?sig=hunter2", options, 1_790_000_000).unwrap();
+    for &(key, size, tag) in objects {
+        builder.handle_listed(Listed { key: key.to_vec(), size, tag: tag.to_vec() }).unwrap();
+    }
+    while let Some(wanted) = builder.poll_head() {
+        builder.handle_head(wanted.ticket, head).unwrap();
+    }
+    let mut written = Vec::new();
+    builder.finish().unwrap().write(&mut written).unwrap();
+
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/index");
+    let [binary, text] = ["fidx", "json"].map(|extension| folder.join(name).with_extension(extension));
+    if std::env::var("UPDATE_GOLDEN").is_ok_and(|value| value == "1") {
+        std::fs::write(&binary, &written).unwrap();
+        std::fs::write(&text, dump(written.clone())).unwrap();
+    }
+    let golden = std::fs::read(&binary).unwrap();
+    assert_eq!(dump(golden.clone()), std::fs::read_to_string(&text).unwrap(), "{name}: read");
+    assert!(golden == written, "{name}: another file is written; if so intended, raise FORMAT_VERSION");
+}
+
+fn dump(file: Vec<u8>) -> String {
+    let index = Index::open(Arc::new(file)).unwrap();
+    index.verify().unwrap();
+    serde_json::to_string_pretty(&index.dump(u64::MAX)).unwrap() + "\n"
+}
+
+#[test]
+fn an_index_of_class_folders_is_as_it_was() {
+    let objects: [(&[u8], u64, &[u8]); 8] = [
+        (b"dog/2.png", 3, b"\"9b2d\""),
+        (b"dog/10.PNG", 4, b"\"9b2d\""),
+        (b"cat/sub/1.jpg", 0, b"W/\"d41d\""),
+        (b"cat/sub.d/1.jpg", 300, b""),
+        ("cat/é.webp".as_bytes(), 6, b"\"77\""),
+        (b"bird/", 0, b""),
+        (b"cat/notes.txt", 7, b""),
+        (b"dog/caf\xe9.jpg", 5, b"\xff"),
+    ];
+    let options = FolderOptions { allow_empty: true, ..FolderOptions::default() };
+    check("folder", LayoutOptions::Folder(options), &objects, b"");
+}
+
+#[test]
+fn an_index_of_array_rows_is_as_it_was() {
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }";
+    let head = format!("{header:<117}\n");
+    let head = [b"\x93NUMPY\x01\x00\x76\x00", head.as_bytes()].concat();
+    let objects: [(&[u8], u64, &[u8]); 3] =
+        [(b"part-1.npy", 152, b"\"b1\""), (b"part-0.npy", 152, b"\"a0\""), (b"README", 7, b"")];
+    check("npy", LayoutOptions::Npy, &objects, &head);
+}

@@ -5,7 +5,7 @@
 //! pages of a mapped file come in as they are used. Cheap to clone; every clone shares the bytes.
 //!
 //! Refuses to trust: an entry that contradicts the file, or whose key would leave the data set, reads as an
-//! empty key of size zero, which no origin has; [`Index::entry`] and [`Index::verify`] say what is wrong.
+//! empty key, which no origin has, and an empty range; [`Index::entry`] and [`Index::verify`] say what is wrong.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Class folders: `URI/CLASS/.../file`, exactly as torchvision's `ImageFolder` reads them.
 //!
-//! Source: torchvision 0.30, `datasets/folder.py`. Classes are the sorted names of the first level's
+//! Source: torchvision 0.29, `datasets/folder.py`. Classes are the sorted names of the first level's
 //! folders, empty ones included; samples are sorted by class, then by their folder's whole path, then by
 //! file name, each as Python compares text ([`super::text`]). Comparing the whole key would differ: `a.b/x`
 //! comes after `a/x`, for the folder `a` comes before `a.b`, though `.` is below `/`.

@@ -16,8 +16,8 @@ use crate::room::{Room, SampleSizes, TierIndex, TierRoom};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;
 
-/// Samples are numbered in 31 bits, so that a window always has room for an epoch and the next.
-const SAMPLES_MAX: u64 = WINDOW_MAX / 2;
+/// A window has room for an epoch of one rank alone; the tables would then take 17 GB.
+const SAMPLES_MAX: u64 = WINDOW_MAX;
 /// Of a tier byte, 255 means "nowhere" and 254 marks an eviction in the hash.
 const TIERS_MAX: usize = 254;
 /// How far ahead next uses are worth knowing, in accesses per sample of the data set. A rank of N meets
@@ -158,6 +158,8 @@ impl Planner {
 
     /// Whether the next epoch should be announced before the next poll: less is known than is worth
     /// knowing, and the table budget has room for as many accesses as the latest epoch had.
+    ///
+    /// An empty epoch changes nothing, so whoever announces epochs without end has to stop at one.
     pub fn wants_epoch(&self) -> bool {
         let ahead = self.walk.window.len() as u64;
         if self.walk.window.has_ended() {

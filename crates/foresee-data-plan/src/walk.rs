@@ -38,7 +38,7 @@ pub(crate) struct Walk {
 }
 
 /// Where an access reads from and where its bytes are kept: a tier, or `NOWHERE`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) source: u8,
     pub(crate) keep: u8,
@@ -237,7 +237,9 @@ impl Walk {
     ///
     /// Worth is origin bytes saved per access that room is occupied, `size / distance of the next use`: of
     /// two samples of one size the sooner used, and of a big one against several small ones the one that
-    /// pays its room better. Every victim is used later than the newcomer (do no harm).
+    /// pays its room better. Every victim is used later than the newcomer (do no harm): to waive that
+    /// where bytes are gained reads 0.4 % less in drawn runs of unequal sizes, and turns hits near at hand
+    /// into misses for it.
     fn propose(&mut self, tier: u8, newcomer: &Newcomer, policy: Policy) -> Option<u128> {
         let index = usize::from(tier);
         let room = self.rooms[index];

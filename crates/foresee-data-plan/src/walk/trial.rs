@@ -86,7 +86,71 @@ impl Sampling {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use foresee_units::SampleId;
+
     use super::*;
+    use crate::room::{SampleSizes, TierRoom};
+
+    const SAMPLES: u64 = 4096;
+
+    struct Mixed;
+
+    impl SampleSizes for Mixed {
+        fn count(&self) -> u64 {
+            SAMPLES
+        }
+        fn size(&self, id: SampleId) -> Bytes {
+            Bytes::new(100 + id.0 * 37 % 101)
+        }
+        fn uniform(&self) -> Option<Bytes> {
+            None
+        }
+    }
+
+    /// Half the data set's room, filled in a first epoch of which the last part is still ahead, and six
+    /// more epochs, each a walk over all samples at a stride of its own.
+    fn crowded() -> Walk {
+        let limits = TierRoom { capacity: Bytes::new(SAMPLES * 75), align: 1, overhead: Bytes::ZERO };
+        let samples = usize::try_from(SAMPLES).unwrap();
+        let mut walk = Walk::new(Arc::new(Mixed), samples, vec![Room::new(limits)]);
+        for stride in [1, 5, 1237, 3, 911, 2047, 7] {
+            walk.announce(&mut (0..SAMPLES).map(|place| SampleId((place * stride + stride) % SAMPLES)));
+        }
+        while !walk.is_crowded_by(0) {
+            walk.step(0, Policy::NextUse, &mut Vec::new());
+            walk.window.advance();
+        }
+        walk
+    }
+
+    #[test]
+    fn a_trial_changes_nothing() {
+        for sampling in [Sampling::ALL, Sampling::down_to(1, 8)] {
+            let (mut tried, mut untouched) = (crowded(), crowded());
+            tried.try_policy(Policy::NextUse, sampling);
+            tried.try_policy(Policy::Pin, sampling);
+            while untouched.window.len() > 0 {
+                let (mut left, mut right) = (Vec::new(), Vec::new());
+                let decision = tried.step(0, Policy::NextUse, &mut left);
+                assert_eq!(decision, untouched.step(0, Policy::NextUse, &mut right));
+                assert_eq!(left, right);
+                tried.window.advance();
+                untouched.window.advance();
+            }
+        }
+    }
+
+    #[test]
+    fn a_trial_of_an_eighth_of_the_samples_reads_about_an_eighth_of_the_bytes() {
+        let mut walk = crowded();
+        for policy in [Policy::NextUse, Policy::Pin] {
+            let all = walk.try_policy(policy, Sampling::ALL);
+            let eighth = walk.try_policy(policy, Sampling::down_to(1, 8)) * 8;
+            assert!(eighth.abs_diff(all) < all / 10, "{policy:?}: {eighth} for {all}");
+        }
+    }
 
     #[test]
     fn a_sampling_takes_about_its_share_and_all_takes_all() {

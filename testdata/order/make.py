@@ -12,12 +12,15 @@ into 64 bits each (`fold`), so that thousands of cases stay readable in a review
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 HERE = Path(__file__).parent
 HEAD = "# SPDX-License-Identifier: Apache-2.0\n# Written by make.py with {}; see there for the meaning of a line.\n"
@@ -91,7 +94,8 @@ def random() -> Iterable[str]:
 
     `taken` is how many samples were asked for, or `end`; the generator is given, and has drawn one word before.
     """
-    for n, num_samples in ((1, 1), (2, 5), (7, 7), (10, 10), (10, 4), (10, 30), (10, 33), (50, 64), (700, 700), (40, 100)):
+    pairs = "1/1 2/5 7/7 10/10 10/4 10/30 10/33 50/64 700/700 40/100"
+    for n, num_samples in (map(int, pair.split("/")) for pair in pairs.split()):
         for replacement in (False, True):
             for taken in sorted({0, 1, n - 1, n, 32, 33, num_samples - 1, num_samples}):
                 if 0 <= taken <= num_samples:
@@ -112,8 +116,7 @@ def random_case(n: int, num_samples: int, replacement: bool, taken: int | None) 
 
 def shards() -> Iterable[str]:
     """Kind `shard`: n ranks batch drop_last even_batches = one fold for each of 2 seeds x 2 epochs, as `distributed`."""
-    from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
-    from torch.utils.data import BatchSampler
+    from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler  # noqa: PLC0415, only for --shard
 
     for n in (1, 2, 3, 5, 8, 10, 16, 17, 24, 31, 48, 100):
         for ranks in (1, 2, 3, 5):
@@ -124,7 +127,8 @@ def shards() -> Iterable[str]:
                         for epoch in (0, 3):
                             words: list[int] = []
                             for rank in range(ranks):
-                                inner = SeedableRandomSampler(range(n), data_seed=seed, generator=torch.Generator())
+                                own = torch.Generator()
+                                inner = SeedableRandomSampler(range(n), data_seed=seed, generator=own)
                                 inner.set_epoch(epoch)
                                 batches = BatchSampler(inner, batch, drop_last)
                                 shard = BatchSamplerShard(batches, ranks, rank, even_batches=even)
@@ -136,12 +140,13 @@ def shards() -> Iterable[str]:
 
 def main() -> None:
     if "--shard" in sys.argv[1:]:
-        import accelerate
+        import accelerate  # noqa: PLC0415, only for --shard
 
-        name, lines, versions = "shard.txt", [*shards()], f"torch {torch.__version__}, accelerate {accelerate.__version__}"
+        name, lines = "shard.txt", [*shards()]
+        versions = f"torch {torch.__version__}, accelerate {accelerate.__version__}"
     else:
-        name, versions = "torch.txt", f"torch {torch.__version__}"
-        lines = [*generators(), *permutations(), *distributed(), *random()]
+        name, lines = "torch.txt", [*generators(), *permutations(), *distributed(), *random()]
+        versions = f"torch {torch.__version__}"
     (HERE / name).write_text(HEAD.format(versions) + "\n".join(lines) + "\n", encoding="ascii")
 
 

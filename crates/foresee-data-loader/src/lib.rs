@@ -1,2 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Follow the plan: fetch, stage, hand over a batch.
+//!
+//! Owns one rank's engine: its threads, its staging buffer and its books. The path of a sample reads from top to
+//! bottom: `orders` draw its place in the run, `driver` asks the planner where it comes from and moves it,
+//! `staging` lines up its batch, `handover` gives the batch to the consumer, `buffer` takes the memory
+//! back. Refuses to decide anything that another rank or the simulator would have to decide alike: that stands in
+//! `foresee-data-plan`.
+
+mod batch;
+mod bell;
+mod books;
+mod buffer;
+mod cache;
+mod config;
+mod data_set;
+mod driver;
+mod engine;
+mod errors;
+mod handover;
+mod indexing;
+mod orders;
+mod reads;
+mod staging;
+
+pub use batch::{Batch, Fault, FaultKind};
+pub use cache::Cache;
+pub use config::LoaderOptions;
+pub use driver::DriverFacts;
+pub use engine::{Loader, LoaderStats, Next};
+pub use errors::LoaderError;
+pub use indexing::{IndexingError, build_index, open_index, save_index};

@@ -1,2 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! PyO3: convert, release the interpreter, convert back; no logic.
+//! The Rust core as `foresee._native`: convert, release the interpreter, convert back; no logic.
+//!
+//! One file per concern, mirrored by a class in `python/foresee/_native.pyi`. Refuses to hold an opinion: what a
+//! default is, when to retry, how an error is shown to a user stands in Python or in the core.
+
+mod batch;
+mod cache;
+mod errors;
+mod index;
+mod loader;
+mod order;
+mod stats;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<index::Index>()?;
+    module.add_class::<cache::Cache>()?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<loader::Loader>()?;
+    order::register(module)
+}

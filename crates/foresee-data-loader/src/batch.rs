@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A batch as it is handed out, and what is wrong with single samples of it.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use foresee_units::{Epoch, SampleId, Step};
+
+use crate::buffer::Buffer;
+
+/// Why a sample could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// No such object.
+    Missing,
+    /// Another version than indexed.
+    Changed,
+    /// No permission.
+    Denied,
+    /// Bytes that fail a check.
+    Corrupt,
+    /// Tried until patience ended.
+    Timeout,
+    /// Anything else that is final.
+    Failed,
+}
+
+impl FaultKind {
+    /// The word the Python face knows it by.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Changed => "changed",
+            Self::Denied => "denied",
+            Self::Corrupt => "corrupt",
+            Self::Timeout => "timeout",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether asking again later would find the same: only such samples may be replaced or skipped.
+    pub const fn permanent(self) -> bool {
+        matches!(self, Self::Missing | Self::Changed | Self::Corrupt)
+    }
+}
+
+/// A sample of a batch that could not be read; its bytes are zero.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Place in the batch.
+    pub place: usize,
+    /// Why.
+    pub kind: FaultKind,
+    /// The whole sentence: sample, URI, rank, attempts, remedy.
+    pub message: String,
+}
+
+/// One step's samples of this rank, in order.
+///
+/// Owns its memory: it goes back to the loader when the batch, and whatever else holds [`Batch::memory`], is gone.
+#[derive(Debug)]
+pub struct Batch {
+    /// The epoch it belongs to.
+    pub epoch: Epoch,
+    /// Counted from where the epoch began or was resumed.
+    pub step: Step,
+    /// Place of its first sample in this rank's epoch, counted like `step`.
+    pub start: u64,
+    /// Whether the epoch ends after it.
+    pub last: bool,
+    /// The samples.
+    pub ids: Vec<SampleId>,
+    /// Labels, one per sample; -1 where there is none.
+    pub labels: Vec<i64>,
+    /// Sample `i` is bytes `offsets[i]..offsets[i + 1]`.
+    pub offsets: Vec<u64>,
+    /// What could not be read.
+    pub faults: Vec<Fault>,
+    pub(crate) buffer: Arc<Buffer>,
+}
+
+impl Batch {
+    /// Start and length of the samples' bytes, one after another. Valid as long as the keeper is held.
+    pub fn memory(&self) -> (NonNull<u8>, usize, Arc<dyn std::any::Any + Send + Sync>) {
+        let len = usize::try_from(*self.offsets.last().expect("offsets end with the length"));
+        (self.buffer.start(), len.expect("a buffer fits the address space"), Arc::clone(&self.buffer) as _)
+    }
+
+    /// The samples' bytes.
+    pub fn bytes(&self) -> &[u8] {
+        let (start, len, _keeper) = self.memory();
+        // SAFETY: filled before the batch was handed over, kept by `self`, and no tier touches it any more.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+}

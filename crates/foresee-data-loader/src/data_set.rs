@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The index in the words of those who may not know it: sizes for the planner, places for the origin.
+
+use std::borrow::Cow;
+
+use foresee_data_index::Index;
+use foresee_data_plan::SampleSizes;
+use foresee_data_tier::{Fingerprint, Locate, Location, SampleKey, TagHash};
+use foresee_units::{Bytes, SampleId};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// One data set, as every part of the loader needs it.
+#[derive(Debug)]
+pub(crate) struct DataSet {
+    index: Index,
+    fingerprint: Fingerprint,
+}
+
+impl DataSet {
+    pub(crate) fn new(index: Index) -> Self {
+        let fingerprint = Fingerprint(index.fingerprint());
+        Self { index, fingerprint }
+    }
+
+    pub(crate) const fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(crate) const fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    pub(crate) fn key(&self, id: SampleId) -> SampleKey {
+        SampleKey { fingerprint: self.fingerprint, id, tag: TagHash(xxh3_64(self.index.tag(id))) }
+    }
+}
+
+impl SampleSizes for DataSet {
+    fn count(&self) -> u64 {
+        self.index.len()
+    }
+
+    fn size(&self, id: SampleId) -> Bytes {
+        self.index.size(id)
+    }
+
+    fn uniform(&self) -> Option<Bytes> {
+        self.index.uniform_size()
+    }
+}
+
+impl Locate for DataSet {
+    fn locate(&self, id: SampleId) -> Option<Location<'_>> {
+        if id.0 >= self.index.len() {
+            return None;
+        }
+        let range = self.index.range(id);
+        let whole = range.start == 0 && range.len == self.index.object_size(id).get();
+        Some(Location {
+            key: Cow::Borrowed(self.index.key(id)),
+            start: (!whole).then_some(range.start),
+            len: range.len,
+            tag: Cow::Borrowed(self.index.tag(id)),
+        })
+    }
+}

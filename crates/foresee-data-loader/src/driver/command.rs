@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the consumer's thread tells the driver: go elsewhere, here is an epoch, stop.
+
+use std::sync::{Mutex, PoisonError};
+
+use foresee_units::Epoch;
+
+use super::Driver;
+use crate::orders::{Drawn, OrderAhead, RankEpoch};
+
+/// One command.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Stage from `position` of `epoch` on; everything staged so far is void.
+    Seek {
+        generation: u64,
+        epoch: Epoch,
+        position: u64,
+    },
+    /// This rank's samples of an epoch, where the order is not the run's.
+    Announce(RankEpoch),
+    Close,
+}
+
+/// The commands not yet taken.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox(Mutex<Vec<Command>>);
+
+impl Inbox {
+    pub(crate) fn put(&self, command: Command) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+    }
+
+    fn take(&self) -> Vec<Command> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Driver {
+    /// Begins at the start of the run; a seek that came before takes over at once.
+    pub(crate) fn begin(&mut self) {
+        self.draw_from(Epoch(0), 0);
+    }
+
+    pub(super) fn take_commands(&mut self) {
+        for command in self.shared.inbox.take() {
+            match command {
+                Command::Seek { generation, epoch, position } => self.go_to(generation, epoch, position),
+                Command::Announce(epoch) => self.learn(epoch),
+                Command::Close => self.closing = true,
+            }
+        }
+    }
+
+    /// Forgets the future. What is being fetched for a cache goes on; what is fetched for a batch that nobody
+    /// wants any more is cancelled.
+    fn go_to(&mut self, generation: u64, epoch: Epoch, position: u64) {
+        self.generation = generation;
+        self.ready.clear();
+        self.staging.clear();
+        self.known.clear();
+        self.step = 0;
+        self.run_ends = false;
+        self.abandon_reads();
+        self.planner.handle_restart();
+        self.draw_from(epoch, position);
+    }
+
+    /// Begins to draw the run's order ahead, where there is one.
+    fn draw_from(&mut self, epoch: Epoch, position: u64) {
+        self.orders = None;
+        if let Some(run) = &self.config.run {
+            match OrderAhead::start(run.clone(), epoch, position, std::sync::Arc::clone(&self.shared.bell)) {
+                Ok(orders) => self.orders = Some(orders),
+                Err(error) => self.shared.handover.break_with(error.to_string()),
+            }
+        }
+    }
+
+    /// Tells the planner as many epochs ahead as it wants to know.
+    pub(super) fn learn_epochs(&mut self) {
+        while !self.run_ends && (self.known.is_empty() || self.planner.wants_epoch()) {
+            let Some(orders) = &self.orders else { return };
+            match orders.poll() {
+                Drawn::Epoch(epoch) => self.learn(epoch),
+                Drawn::NotYet => return,
+                Drawn::Failed(error) => return self.shared.handover.break_with(error.to_string()),
+                Drawn::End => {
+                    self.planner.handle_end();
+                    self.run_ends = true;
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, epoch: RankEpoch) {
+        self.planner.handle_epoch(&mut epoch.used());
+        self.known.push_back(epoch);
+    }
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads from disk and origin: begun as the fetch queue says, ended as the tiers report.
+//!
+//! An attempt fills the batch's own memory where it is the only one for its sample; a hedge, and a read that
+//! serves several samples at once, fill memory of their own, which is copied once nobody else may touch the batch's.
+
+use std::sync::Arc;
+
+use foresee_data_plan::dispatch::{Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Part, Request};
+use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Tier, Ticket};
+use foresee_ledger::{Entry, Op as Deed, Source as Place, Subject};
+use foresee_units::{Bytes, Nanos, SampleId};
+
+use super::Driver;
+use crate::batch::{Fault, FaultKind};
+use crate::reads::{From, Read};
+
+/// One attempt at the origin.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    parts: Vec<Part>,
+    /// Memory of its own; `None`: it fills the batch's.
+    scratch: Option<Arc<Scratch>>,
+    tries: u32,
+    hedge: bool,
+}
+
+/// Tickets of all tiers share one completion queue; the top bits say whose a ticket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Disk,
+    Origin,
+    Write,
+    /// Forgetting a sample: nobody waits for its end.
+    Drop,
+}
+
+const KIND_SHIFT: u32 = 62;
+const NUMBER: u64 = (1 << KIND_SHIFT) - 1;
+
+const fn ticket(whose: Whose, number: u64) -> Ticket {
+    Ticket((whose as u64) << KIND_SHIFT | (number & NUMBER))
+}
+
+pub(super) const fn write_ticket(number: u64) -> Ticket {
+    ticket(Whose::Write, number)
+}
+
+pub(super) const fn drop_ticket(number: u64) -> Ticket {
+    ticket(Whose::Drop, number)
+}
+
+const fn owner(ticket: Ticket) -> (Whose, u64) {
+    let whose = match ticket.0 >> KIND_SHIFT {
+        0 => Whose::Disk,
+        1 => Whose::Origin,
+        2 => Whose::Write,
+        _ => Whose::Drop,
+    };
+    (whose, ticket.0 & NUMBER)
+}
+
+impl Driver {
+    // ---- begin
+
+    pub(super) fn ask_disk(&mut self, number: u64) {
+        let Some(read) = self.reads.get(number) else { return };
+        read.active = 1;
+        read.tries += 1;
+        let key = self.data.key(read.sample);
+        // SAFETY: the span belongs to this read alone until its end is handled.
+        let dest = unsafe { read.buffer.dest(read.offset, read.len) };
+        let Some(disk) = &self.tiers.disk else { return };
+        disk.submit(Op::Read { ticket: ticket(Whose::Disk, number), key, offset: 0, dest });
+    }
+
+    pub(super) fn ask_origin(&mut self, number: u64) {
+        let now = self.now();
+        let deadline = self.deadline(number, now);
+        let Some(read) = self.reads.get(number) else { return };
+        read.from = From::Origin;
+        let range = self.data.index().range(read.sample);
+        let request = Request {
+            ticket: number,
+            object: self.data.index().object(read.sample),
+            start: range.start,
+            len: range.len,
+            class: Class::Staging,
+            deadline,
+        };
+        self.dispatch.handle_request(request, now);
+    }
+
+    /// When the consumer will want the read's batch, at his recent pace.
+    fn deadline(&mut self, number: u64, now: Nanos) -> Nanos {
+        let Some(read) = self.reads.get(number) else { return now };
+        let ahead = self.staging.distance(read.spot.slot);
+        let pace = self.shared.handover.pace().unwrap_or(Nanos::ZERO);
+        now.saturating_add(Nanos::new(pace.get().saturating_mul(ahead)))
+    }
+
+    /// The consumer stands and waits: what his batch lacks goes first.
+    pub(super) fn hurry(&mut self) {
+        let Some((slot, _)) = self.staging.head() else { return };
+        let now = self.now();
+        for number in self.reads.for_slot(slot) {
+            if self.reads.get(number).is_some_and(|read| read.from == From::Origin) {
+                self.dispatch.handle_urgent(number, now);
+            }
+        }
+    }
+
+    pub(super) fn start_fetches(&mut self) {
+        let now = self.now();
+        while let Some(action) = self.dispatch.poll_action(now) {
+            match action {
+                Action::Start { attempt, start, len, parts, tries, hedge, .. } => {
+                    self.start_attempt(attempt, start, len, parts, tries, hedge);
+                }
+                Action::Cancel { attempt } => self.origin.cancel(ticket(Whose::Origin, attempt.0)),
+                Action::Fail { ticket, fault, tries, elapsed } => self.give_up(ticket, fault, tries, elapsed),
+            }
+        }
+    }
+
+    fn start_attempt(&mut self, id: AttemptId, start: u64, len: u64, parts: Vec<Part>, tries: u32, hedge: bool) {
+        let first = parts[0].ticket;
+        for part in &parts {
+            if let Some(read) = self.reads.get(part.ticket) {
+                read.tries = tries;
+                read.active += 1;
+            }
+        }
+        let Some(read) = self.reads.get(first) else { return };
+        let alone = parts.len() == 1 && read.active == 1 && read.len as u64 == len;
+        let (dest, scratch) = if alone {
+            read.direct = true;
+            // SAFETY: no other attempt for this span is under way, and none begins while `direct` stands.
+            (unsafe { read.buffer.dest(read.offset, read.len) }, None)
+        } else {
+            let len = usize::try_from(len).expect("a span fits the address space");
+            let (dest, scratch) = Dest::from_vec(vec![0; len]);
+            (dest, Some(scratch))
+        };
+        let key = self.data.key(read.sample);
+        let offset = start - self.data.index().range(read.sample).start;
+        self.attempts.insert(id.0, Attempt { parts, scratch, tries, hedge });
+        self.origin.submit(Op::Read { ticket: ticket(Whose::Origin, id.0), key, offset, dest });
+    }
+
+    // ---- end
+
+    pub(super) fn handle_done(&mut self, done: Done) {
+        match owner(done.ticket) {
+            (Whose::Disk, number) => self.disk_read_ended(number, &done),
+            (Whose::Origin, number) => self.attempt_ended(number, done),
+            (Whose::Write, number) => self.write_ended(number, &done),
+            (Whose::Drop, _) => {}
+        }
+    }
+
+    fn disk_read_ended(&mut self, number: u64, done: &Done) {
+        let Some(read) = self.reads.get(number) else { return };
+        read.active = 0;
+        let (sample, spot) = (read.sample, read.spot);
+        self.book(Deed::Read, Place::Disk, sample, spot.slot, 1, done);
+        if done.outcome == Outcome::Ok {
+            self.arrived(number);
+            return;
+        }
+        // The copy is gone or bad: the origin has the sample, and the plan learns of the hole.
+        if let Some(tier) = self.tiers.disk_index() {
+            self.planner.handle_lost(sample, tier);
+        }
+        self.ask_origin(number);
+    }
+
+    fn attempt_ended(&mut self, id: u64, done: Done) {
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        let now = self.now();
+        self.note_attempt(&attempt, &done);
+        let end = End {
+            outcome: ending(&done),
+            bytes: done.bytes,
+            queued: done.queued,
+            service: done.service,
+        };
+        let won = self.dispatch.handle_end(AttemptId(id), end, now).won;
+        match attempt.scratch {
+            None => self.direct_ended(attempt.parts[0].ticket, !won.is_empty()),
+            Some(scratch) => {
+                let Ok(bytes) = scratch.into_bytes() else { return };
+                for part in attempt.parts.iter().filter(|part| won.contains(&part.ticket)) {
+                    self.scratch_won(part, &bytes);
+                }
+            }
+        }
+    }
+
+    /// Books an attempt and remembers what it said.
+    fn note_attempt(&mut self, attempt: &Attempt, done: &Done) {
+        let mut first = None;
+        for part in &attempt.parts {
+            if let Some(read) = self.reads.get(part.ticket) {
+                read.active = read.active.saturating_sub(1);
+                if done.outcome != Outcome::Ok {
+                    read.message.clone_from(&done.detail.message);
+                }
+                first.get_or_insert((read.sample, read.spot.slot));
+            }
+        }
+        let number = attempt.tries + u32::from(attempt.hedge);
+        if let Some((sample, slot)) = first {
+            if let Some(open) = done.detail.open {
+                let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
+                self.book(Deed::Open, Place::Origin, sample, slot, number, &opened);
+            }
+            let rest = done.service.saturating_sub(done.detail.open.unwrap_or(Nanos::ZERO));
+            let read = Done { service: rest, ..done.clone() };
+            self.book(Deed::Read, Place::Origin, sample, slot, number, &read);
+        }
+    }
+
+    /// The attempt that was filling the batch's own memory has ended.
+    fn direct_ended(&mut self, number: u64, won: bool) {
+        let Some(read) = self.reads.get(number) else { return };
+        read.direct = false;
+        if let Some(bytes) = read.overtaken_by.take() {
+            fill(read, &bytes);
+            self.arrived(number);
+        } else if won {
+            self.arrived(number);
+        }
+    }
+
+    fn scratch_won(&mut self, part: &Part, bytes: &[u8]) {
+        let Some(read) = self.reads.get(part.ticket) else { return };
+        let start = usize::try_from(part.offset_in_span).expect("inside the span");
+        let bytes = &bytes[start..start + read.len];
+        if read.direct {
+            read.overtaken_by = Some(bytes.to_vec());
+            return;
+        }
+        fill(read, bytes);
+        self.arrived(part.ticket);
+    }
+
+    /// A read's bytes lie in its batch: serve who waits, keep a copy where planned.
+    fn arrived(&mut self, number: u64) {
+        let Some(read) = self.reads.end(number) else { return };
+        // SAFETY: no attempt touches the span any more, and the batch has not been handed over.
+        let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
+        for spot in &read.waiters {
+            if let Some(stage) = self.staging.get(spot.slot) {
+                let (offset, len) = stage.span(spot.place);
+                // SAFETY: the waiter's span is its own and nothing else fills it.
+                unsafe { stage.buffer.slice_mut(offset, len) }.copy_from_slice(bytes);
+                stage.pending -= 1;
+            }
+        }
+        if let Some(tier) = read.keep {
+            self.keep(&read, tier);
+        }
+        if let Some(stage) = self.staging.get(read.spot.slot) {
+            stage.pending -= 1;
+        }
+    }
+
+    /// No source has the sample: its place stays zero, and the batch says why.
+    fn give_up(&mut self, number: u64, cause: Cause, tries: u32, elapsed: Nanos) {
+        let Some(read) = self.reads.end(number) else { return };
+        if let Some(tier) = read.keep {
+            self.planner.handle_lost(read.sample, tier);
+        }
+        let kind = kind_of(cause);
+        let message = self.fault_message(&read, kind, tries, elapsed);
+        for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
+            if let Some(stage) = self.staging.get(spot.slot) {
+                let (offset, len) = stage.span(spot.place);
+                // SAFETY: every attempt for the span has ended.
+                unsafe { stage.buffer.slice_mut(offset, len) }.fill(0);
+                stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });
+                stage.pending -= 1;
+            }
+        }
+    }
+
+    fn fault_message(&self, read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> String {
+        let what = match kind {
+            FaultKind::Missing => "the origin has no such object",
+            FaultKind::Changed => "the object has changed since it was indexed",
+            FaultKind::Denied => "the origin refuses access",
+            FaultKind::Corrupt => "the bytes do not match the index",
+            FaultKind::Timeout => "the origin gave no answer",
+            FaultKind::Failed => "the read failed",
+        };
+        let remedy = match kind {
+            FaultKind::Missing => "restore it, or index the data set again (foresee index --update)",
+            FaultKind::Changed => "index the data set again (foresee index --update)",
+            FaultKind::Denied => "grant read access to it, then resume",
+            FaultKind::Corrupt => "check the object at its origin",
+            FaultKind::Timeout | FaultKind::Failed => "look at the origin, then resume",
+        };
+        let said = read.message.as_deref().map(|said| format!(" ({said})")).unwrap_or_default();
+        let times = if tries == 1 { "attempt" } else { "attempts" };
+        format!(
+            "sample {} ({}) on rank {}: {what}{said}, {tries} {times} in {elapsed}; {remedy}",
+            read.sample,
+            self.data.index().uri(read.sample),
+            self.shared.books.rank(),
+        )
+    }
+
+    /// Forgets the future of all reads: those for a cache go on, the others are withdrawn.
+    pub(super) fn abandon_reads(&mut self) {
+        let now = self.now();
+        for number in self.reads.tickets() {
+            let Some(read) = self.reads.get(number) else { continue };
+            read.waiters.clear();
+            let begun = read.active > 0;
+            if begun && (read.keep.is_some() || read.from == From::Disk) {
+                continue;
+            }
+            if read.from == From::Origin {
+                self.dispatch.handle_withdraw(number, now);
+            }
+            if let Some(read) = self.reads.end(number)
+                && let Some(tier) = read.keep
+            {
+                self.planner.handle_lost(read.sample, tier);
+            }
+        }
+        self.start_fetches();
+    }
+
+    pub(super) fn book(&mut self, op: Deed, source: Place, sample: SampleId, slot: u64, attempt: u32, done: &Done) {
+        let now = self.now();
+        let (epoch, step) = self.staging.get(slot).map_or_else(Default::default, |s| (s.epoch, s.step));
+        self.shared.books.add(Entry {
+            start: now.saturating_sub(done.service),
+            duration: done.service,
+            rank: self.shared.books.rank(),
+            epoch,
+            step,
+            subject: Subject::Sample(sample),
+            op,
+            source,
+            cause: None,
+            bytes: done.bytes,
+            samples: 1,
+            attempt,
+            outcome: word_of(done.outcome),
+        });
+    }
+}
+
+fn fill(read: &Read, bytes: &[u8]) {
+    // SAFETY: no attempt fills the batch's own memory now, and the batch has not been handed over.
+    unsafe { read.buffer.slice_mut(read.offset, read.len) }.copy_from_slice(bytes);
+}
+
+const fn ending(done: &Done) -> Ending {
+    match done.outcome {
+        Outcome::Ok => Ending::Success,
+        Outcome::Absent => Ending::Permanent(Cause::Absent),
+        Outcome::Corrupt => Ending::Permanent(Cause::Corrupt),
+        Outcome::Changed => Ending::Permanent(Cause::Changed),
+        Outcome::Denied => Ending::Permanent(Cause::Denied),
+        Outcome::Throttled { retry_after } => Ending::Throttled { retry_after },
+        Outcome::Retryable => Ending::Passing(Cause::Broken),
+        Outcome::Cancelled => Ending::Cancelled,
+        Outcome::Full | Outcome::Fatal => Ending::Permanent(Cause::Fatal),
+    }
+}
+
+const fn kind_of(cause: Cause) -> FaultKind {
+    match cause {
+        Cause::Absent => FaultKind::Missing,
+        Cause::Changed => FaultKind::Changed,
+        Cause::Denied => FaultKind::Denied,
+        Cause::Corrupt => FaultKind::Corrupt,
+        Cause::Throttled | Cause::Timeout | Cause::Broken | Cause::Interrupted => FaultKind::Timeout,
+        Cause::Fatal => FaultKind::Failed,
+    }
+}
+
+const fn word_of(outcome: Outcome) -> foresee_ledger::Outcome {
+    use foresee_ledger::Outcome as Word;
+    match outcome {
+        Outcome::Ok => Word::Ok,
+        Outcome::Absent => Word::Absent,
+        Outcome::Corrupt => Word::Corrupt,
+        Outcome::Changed => Word::Changed,
+        Outcome::Denied => Word::Denied,
+        Outcome::Throttled { .. } => Word::Throttled,
+        Outcome::Retryable => Word::Retryable,
+        Outcome::Full => Word::Full,
+        Outcome::Cancelled => Word::Cancelled,
+        Outcome::Fatal => Word::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_says_whose_it_is() {
+        for whose in [Whose::Disk, Whose::Origin, Whose::Write, Whose::Drop] {
+            assert_eq!(owner(ticket(whose, 77)), (whose, 77));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies into the caches, and out of them again when the plan says so.
+//!
+//! Memory takes a copy at once. The disk tier reads a large sample from the batch's own memory while it writes, so
+//! that batch is held back until the write has ended; should the consumer want it sooner, the copy is given up:
+//! a cache may cost a sample a second read, never a wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use foresee_data_plan::TierIndex;
+use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, RamTier, Tier};
+use foresee_ledger::{Op as Deed, Source as Place};
+use foresee_units::{Bytes, Nanos, SampleId};
+
+use super::Driver;
+use super::fetch::{drop_ticket, write_ticket};
+use crate::buffer::Buffer;
+use crate::reads::{Read, Spot};
+
+/// The caches in the planner's order: memory first, then disk.
+#[derive(Debug)]
+pub(super) struct Tiers {
+    pub(super) ram: Option<Arc<RamTier>>,
+    pub(super) disk: Option<Arc<DiskTier>>,
+}
+
+impl Tiers {
+    pub(super) fn ram_at(&self, tier: TierIndex) -> Option<&Arc<RamTier>> {
+        self.ram.as_ref().filter(|_| tier == TierIndex(0))
+    }
+
+    pub(super) fn ram_index(&self) -> Option<TierIndex> {
+        self.ram.as_ref().map(|_| TierIndex(0))
+    }
+
+    pub(super) fn disk_index(&self) -> Option<TierIndex> {
+        self.disk.as_ref().map(|_| TierIndex(u8::from(self.ram.is_some())))
+    }
+}
+
+/// A copy on its way to the disk tier. Its batch is held back while this lives.
+#[derive(Debug)]
+struct DiskCopy {
+    sample: SampleId,
+    slot: u64,
+    buffer: Arc<Buffer>,
+    offset: usize,
+    len: usize,
+    /// The plan has dropped it meanwhile: to be forgotten as soon as it is written.
+    unwanted: bool,
+}
+
+/// All of them, by the number of their write.
+#[derive(Debug, Default)]
+pub(super) struct DiskCopies {
+    under_way: HashMap<u64, DiskCopy>,
+    by_sample: HashMap<SampleId, u64>,
+    /// Those that the disk tier had no hand free for, in their order.
+    refused: VecDeque<u64>,
+    next: u64,
+}
+
+impl DiskCopies {
+    fn of_sample(&mut self, sample: SampleId) -> Option<(u64, &mut DiskCopy)> {
+        if self.by_sample.is_empty() {
+            return None;
+        }
+        let number = *self.by_sample.get(&sample)?;
+        Some((number, self.under_way.get_mut(&number)?))
+    }
+
+    fn remove(&mut self, number: u64) -> Option<DiskCopy> {
+        let copy = self.under_way.remove(&number)?;
+        self.by_sample.remove(&copy.sample);
+        Some(copy)
+    }
+}
+
+impl Driver {
+    /// Puts a sample that has just arrived into `tier`.
+    pub(super) fn keep(&mut self, read: &Read, tier: TierIndex) {
+        let Some(ram) = self.tiers.ram_at(tier) else { return self.keep_on_disk(read) };
+        let begun = self.now();
+        // SAFETY: all reads of the span have ended, and the batch has not been handed over.
+        let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
+        let outcome = ram.write_from(&self.data.key(read.sample), bytes);
+        if outcome != Outcome::Ok {
+            self.planner.handle_lost(read.sample, tier);
+        }
+        let done = Done {
+            ticket: write_ticket(0),
+            outcome,
+            bytes: Bytes::new(read.len as u64),
+            queued: Nanos::ZERO,
+            service: self.now().saturating_sub(begun),
+            detail: Detail::default(),
+        };
+        self.book(Deed::Write, Place::Ram, read.sample, read.spot.slot, 1, &done);
+    }
+
+    fn keep_on_disk(&mut self, read: &Read) {
+        let number = self.copies.next;
+        self.copies.next += 1;
+        if let Some(stage) = self.staging.get(read.spot.slot) {
+            stage.holds += 1;
+        }
+        let copy = DiskCopy {
+            sample: read.sample,
+            slot: read.spot.slot,
+            buffer: Arc::clone(&read.buffer),
+            offset: read.offset,
+            len: read.len,
+            unwanted: false,
+        };
+        self.copies.by_sample.insert(read.sample, number);
+        self.copies.under_way.insert(number, copy);
+        self.write_to_disk(number);
+    }
+
+    fn write_to_disk(&mut self, number: u64) {
+        let (Some(copy), Some(disk)) = (self.copies.under_way.get(&number), &self.tiers.disk) else { return };
+        // SAFETY: the batch is held back until this write's end has been handled, so nobody writes its memory.
+        let payload = unsafe { copy.buffer.payload(copy.offset, copy.len) };
+        disk.submit(Op::Write { ticket: write_ticket(number), key: self.data.key(copy.sample), payload });
+    }
+
+    pub(super) fn write_ended(&mut self, number: u64, done: &Done) {
+        let Some(copy) = self.copies.under_way.get(&number) else { return };
+        let (sample, slot, unwanted) = (copy.sample, copy.slot, copy.unwanted);
+        if matches!(done.outcome, Outcome::Throttled { .. }) && !unwanted {
+            self.copies.refused.push_back(number);
+            return;
+        }
+        self.book(Deed::Write, Place::Disk, sample, slot, 1, done);
+        self.copies.remove(number);
+        self.release(slot);
+        if unwanted {
+            self.drop_on_disk(sample);
+        } else if done.outcome != Outcome::Ok {
+            self.lost_on_disk(sample);
+        }
+    }
+
+    /// Offers again what the disk tier had no hand free for: an end of another write has freed one. What the
+    /// consumer waits for is given up instead.
+    pub(super) fn retry_writes(&mut self, wanted: bool) {
+        let head = if wanted { self.staging.head().map(|(slot, _)| slot) } else { None };
+        if head.is_some() {
+            self.give_up_copies(head);
+        }
+        for _ in 0..self.copies.refused.len() {
+            if let Some(number) = self.copies.refused.pop_front() {
+                self.write_to_disk(number);
+            }
+        }
+    }
+
+    fn give_up_copies(&mut self, head: Option<u64>) {
+        let late: Vec<u64> = self
+            .copies
+            .under_way
+            .iter()
+            .filter(|(_, copy)| Some(copy.slot) == head)
+            .map(|(&number, _)| number)
+            .collect();
+        for number in late {
+            if let Some(place) = self.copies.refused.iter().position(|&refused| refused == number) {
+                self.copies.refused.remove(place);
+                if let Some(copy) = self.copies.remove(number) {
+                    self.release(copy.slot);
+                    self.lost_on_disk(copy.sample);
+                }
+            } else if let Some(disk) = &self.tiers.disk {
+                disk.cancel(write_ticket(number));
+            }
+        }
+    }
+
+    fn release(&mut self, slot: u64) {
+        if let Some(stage) = self.staging.get(slot) {
+            stage.holds -= 1;
+        }
+    }
+
+    /// Serves a sample from a copy that is still on its way to the disk tier; whether there was one.
+    pub(super) fn copy_under_way(&mut self, sample: SampleId, spot: Spot, offset: usize, len: usize) -> bool {
+        let Some((_, copy)) = self.copies.of_sample(sample) else { return false };
+        let stage = self.staging.get(spot.slot).expect("the batch is being planned");
+        // SAFETY: the copy's batch is held back, so nobody writes its memory; the span of this sample is its own,
+        // and no read of it has begun.
+        unsafe { stage.buffer.slice_mut(offset, len).copy_from_slice(copy.buffer.slice_mut(copy.offset, len)) };
+        true
+    }
+
+    fn lost_on_disk(&mut self, sample: SampleId) {
+        let (Some(tier), Some(disk)) = (self.tiers.disk_index(), &self.tiers.disk) else { return };
+        let capacity = disk.facts().capacity;
+        self.planner.handle_lost(sample, tier);
+        self.set_room(tier, capacity);
+    }
+
+    /// Follows the part of the shared memory that is this loader's: it changes as loaders come and go.
+    pub(super) fn follow_budget(&mut self) {
+        let room = self.member.room();
+        if room != self.room
+            && let Some(tier) = self.tiers.ram_index()
+        {
+            self.room = room;
+            self.set_room(tier, room);
+        }
+    }
+
+    fn set_room(&mut self, tier: TierIndex, room: Bytes) {
+        let mut evicted = Vec::new();
+        self.planner.handle_room(tier, room, &mut evicted);
+        for (sample, tier) in evicted {
+            self.forget(sample, tier);
+        }
+    }
+
+    /// The plan drops a copy: it may be there, or still be on its way.
+    pub(super) fn forget(&mut self, sample: SampleId, tier: TierIndex) {
+        if let Some(read) = self.reads.of_sample(sample)
+            && read.keep == Some(tier)
+        {
+            read.keep = None;
+            return;
+        }
+        if let Some(ram) = self.tiers.ram_at(tier) {
+            ram.drop_key(&self.data.key(sample));
+            return;
+        }
+        if let Some((number, copy)) = self.copies.of_sample(sample) {
+            copy.unwanted = true;
+            if let Some(place) = self.copies.refused.iter().position(|&refused| refused == number) {
+                self.copies.refused.remove(place);
+                if let Some(copy) = self.copies.remove(number) {
+                    self.release(copy.slot);
+                }
+            }
+            return;
+        }
+        self.drop_on_disk(sample);
+    }
+
+    fn drop_on_disk(&self, sample: SampleId) {
+        if let Some(disk) = &self.tiers.disk {
+            disk.submit(Op::Drop { ticket: drop_ticket(sample.0), key: self.data.key(sample) });
+        }
+    }
+
+    /// Gives the slab back what this loader has in it: another loader may share it.
+    pub(super) fn clear_memory(&self) {
+        let (Some(tier), Some(ram)) = (self.tiers.ram_index(), &self.tiers.ram) else { return };
+        for id in (0..self.data.index().len()).map(SampleId) {
+            if self.planner.holds(id) == Some(tier) {
+                ram.drop_key(&self.data.key(id));
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the driver shows of itself: why the consumer waits, and the figures behind `stats`.
+
+use foresee_data_plan::TierIndex;
+use foresee_data_plan::dispatch::DispatchStats;
+use foresee_data_tier::{Tier, TierFacts};
+use foresee_ledger::Cause;
+use foresee_units::Bytes;
+
+use super::Driver;
+use crate::handover::WaitNote;
+use crate::reads::From;
+
+/// The driver's figures at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct DriverFacts {
+    /// The fetch queue of the origin.
+    pub origin: DispatchStats,
+    /// Each cache tier as it stands, and the room that the plan gives it.
+    pub tiers: Vec<(TierFacts, Bytes)>,
+    /// Reads under way from disk and origin.
+    pub reads: usize,
+    /// Batches and bytes on their way to the consumer.
+    pub staged: (usize, Bytes),
+    /// Tables of the planner.
+    pub tables: Bytes,
+    /// Fingerprint of every decision so far.
+    pub plan_hash: u64,
+}
+
+impl Driver {
+    pub(super) fn publish_facts(&self) {
+        let ram = self.tiers.ram.as_ref().map(|ram| ram.facts());
+        let disk = self.tiers.disk.as_ref().map(|disk| disk.facts());
+        let tiers = ram.into_iter().chain(disk);
+        let facts = DriverFacts {
+            origin: self.dispatch.stats(),
+            tiers: tiers.zip(0_u8..).map(|(facts, index)| (facts, self.planner.used(TierIndex(index)))).collect(),
+            reads: self.reads.len(),
+            staged: self.staging.depth(),
+            tables: self.planner.table_bytes(),
+            plan_hash: self.planner.plan_hash(),
+        };
+        *self.shared.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = facts;
+    }
+
+    /// Says what the consumer is waiting for: the first sample that his batch lacks.
+    pub(super) fn explain_wait(&mut self) {
+        let Some((slot, stage)) = self.staging.head() else {
+            let what = if self.config.run.is_some() {
+                "the order of the next epoch"
+            } else {
+                "the face to announce an epoch"
+            };
+            self.shared.handover.explain(WaitNote { cause: Cause::Plan, what: what.to_owned() });
+            return;
+        };
+        let (pending, holds, planned) = (stage.pending, stage.holds, stage.planned == stage.ids.len());
+        let note = match self.reads.first_missing(slot).filter(|_| pending > 0) {
+            Some((_, read)) => {
+                let (cause, state) = match (read.from, read.active > 0, read.tries) {
+                    (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
+                    (From::Origin, true, _) => (Cause::OriginRead, "being read at the origin"),
+                    (From::Origin, false, 0) => (Cause::OriginQueue, "in the queue for the origin"),
+                    (From::Origin, false, _) => (Cause::OriginRetry, "between two attempts at the origin"),
+                };
+                let said = read.message.as_deref().map(|said| format!(", last fault: {said}"));
+                let what = format!(
+                    "sample {} ({}) on rank {}, {state}{}",
+                    read.sample,
+                    self.data.index().uri(read.sample),
+                    self.shared.books.rank(),
+                    said.unwrap_or_default()
+                );
+                WaitNote { cause, what }
+            }
+            None if holds > 0 => {
+                WaitNote { cause: Cause::CacheWrite, what: "the disk cache to accept a copy".to_owned() }
+            }
+            None => {
+                let what = if planned { "copies within memory" } else { "the plan of the batch" };
+                WaitNote { cause: Cause::Copy, what: what.to_owned() }
+            }
+        };
+        self.shared.handover.explain(note);
+    }
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opening batches and giving each sample its source, in the order in which the consumer will read them.
+
+use foresee_data_plan::{Source, TierIndex};
+use foresee_data_tier::Outcome;
+use foresee_ledger::{Entry, Op, Source as Place, Subject};
+use foresee_units::{Bytes, SampleId, Step};
+
+use super::Driver;
+use crate::orders::RankEpoch;
+use crate::reads::{From, Read, Spot};
+use crate::staging::Stage;
+
+/// Bytes copied out of memory in one turn: some hundred microseconds, then whatever has come in is looked at.
+const COPY_PER_TURN: usize = 1 << 20;
+/// Samples planned in one turn, for the same reason.
+const SAMPLES_PER_TURN: usize = 1024;
+
+/// What a turn has done so far.
+#[derive(Debug, Default)]
+struct Work {
+    samples: usize,
+    copied: usize,
+    /// Hits in memory since the last entry: booked together, one by one they would cost more than the copy.
+    hits: u32,
+    hit_bytes: usize,
+}
+
+impl Work {
+    const fn enough(&self) -> bool {
+        self.samples >= SAMPLES_PER_TURN || self.copied >= COPY_PER_TURN
+    }
+}
+
+impl Driver {
+    /// Plans until a turn's worth is done or there is nothing to plan; whether there is more.
+    pub(super) fn plan_some(&mut self) -> bool {
+        let mut work = Work::default();
+        while !work.enough() {
+            if self.staging.planning().is_none() && !self.open_batch() {
+                return false;
+            }
+            let begun = self.now();
+            while !work.enough() && self.plan_sample(&mut work) {}
+            self.book_hits(&mut work, begun);
+        }
+        true
+    }
+
+    /// Opens the next batch, or the end of an epoch; `false` where nothing can be opened now.
+    fn open_batch(&mut self) -> bool {
+        let Some(epoch) = self.known.front() else { return false };
+        if self.step == epoch.steps() {
+            self.staging.end_epoch(epoch.epoch);
+            self.known.pop_front();
+            self.step = 0;
+            self.learn_epochs();
+            return true;
+        }
+        let (ids, offsets) = self.measure(epoch);
+        let bytes = Bytes::new(*offsets.last().expect("offsets end with the length"));
+        if !self.staging.has_room(bytes) {
+            return false;
+        }
+        let size = usize::try_from(bytes.get()).expect("a batch fits the address space");
+        let buffer = match self.shared.buffers.lend(size) {
+            Ok(buffer) => buffer,
+            Err(error) => {
+                self.shared.handover.break_with(error.to_string());
+                return false;
+            }
+        };
+        let labels = ids.iter().map(|&id| self.data.index().label(id).unwrap_or(-1)).collect();
+        self.staging.open(Stage {
+            epoch: epoch.epoch,
+            step: Step(self.step),
+            start: epoch.step(self.step).start,
+            last: self.step + 1 == epoch.steps(),
+            ids,
+            labels,
+            offsets,
+            buffer,
+            faults: Vec::new(),
+            planned: 0,
+            pending: 0,
+            holds: 0,
+        });
+        self.step += 1;
+        true
+    }
+
+    /// Ids of the next step, and where each sample's bytes will lie.
+    fn measure(&self, epoch: &RankEpoch) -> (Vec<SampleId>, Vec<u64>) {
+        let ids: Vec<SampleId> = epoch.range(epoch.step(self.step)).collect();
+        let mut offsets = Vec::with_capacity(ids.len() + 1);
+        let mut end = 0_u64;
+        offsets.push(end);
+        for &id in &ids {
+            end += self.data.index().size(id).get();
+            offsets.push(end);
+        }
+        (ids, offsets)
+    }
+
+    /// Gives the next sample of the open batch its source; `false` where none is left in it.
+    fn plan_sample(&mut self, work: &mut Work) -> bool {
+        let slot = if self.staging.is_empty() { return false } else { self.staging.newest() };
+        let Some(stage) = self.staging.planning() else { return false };
+        let place = stage.planned;
+        let sample = stage.ids[place];
+        let (offset, len) = stage.span(place);
+        stage.planned += 1;
+        work.samples += 1;
+        let mut access = std::mem::take(&mut self.access);
+        let planned = self.planner.poll_access(&mut access);
+        assert!(planned && access.sample == sample, "the planner and the batches follow one order");
+        for (victim, tier) in access.evict.drain(..) {
+            self.forget(victim, tier);
+        }
+        let (source, keep) = (access.source, access.keep);
+        self.access = access;
+        if len == 0 {
+            return true;
+        }
+        let spot = Spot { slot, place };
+        if let Some(read) = self.reads.of_sample(sample) {
+            read.waiters.push(spot);
+            if read.keep.is_none() {
+                read.keep = keep;
+            }
+            self.stage_of(spot).pending += 1;
+            return true;
+        }
+        let from = match source {
+            Source::Tier(tier) => match self.fetch_held(sample, tier, spot, offset, len, work) {
+                Some(from) => from,
+                None => return true,
+            },
+            Source::Origin => From::Origin,
+        };
+        self.begin_read(sample, spot, from, keep, offset, len);
+        true
+    }
+
+    /// Copies a sample out of memory (`None`), or says who is to bring it.
+    fn fetch_held(
+        &mut self,
+        sample: SampleId,
+        tier: TierIndex,
+        spot: Spot,
+        offset: usize,
+        len: usize,
+        work: &mut Work,
+    ) -> Option<From> {
+        if self.copy_under_way(sample, spot, offset, len) {
+            return None;
+        }
+        let Some(ram) = self.tiers.ram_at(tier) else { return Some(From::Disk) };
+        let key = self.data.key(sample);
+        let buffer = &self.staging.get(spot.slot).expect("the batch is being planned").buffer;
+        // SAFETY: the span belongs to this sample alone, and no read of it has begun.
+        let dest = unsafe { buffer.slice_mut(offset, len) };
+        if ram.read_into(&key, dest) == Outcome::Ok {
+            work.copied += len;
+            work.hits += 1;
+            work.hit_bytes += len;
+            return None;
+        }
+        self.planner.handle_lost(sample, tier);
+        Some(From::Origin)
+    }
+
+    fn begin_read(
+        &mut self,
+        sample: SampleId,
+        spot: Spot,
+        from: From,
+        keep: Option<TierIndex>,
+        offset: usize,
+        len: usize,
+    ) {
+        let requested = self.now();
+        let stage = self.stage_of(spot);
+        stage.pending += 1;
+        let read = Read {
+            sample,
+            spot,
+            buffer: std::sync::Arc::clone(&stage.buffer),
+            offset,
+            len,
+            from,
+            keep,
+            waiters: Vec::new(),
+            requested,
+            tries: 0,
+            active: 0,
+            direct: false,
+            overtaken_by: None,
+            message: None,
+        };
+        let ticket = self.reads.begin(read);
+        match from {
+            From::Disk => self.ask_disk(ticket),
+            From::Origin => self.ask_origin(ticket),
+        }
+    }
+
+    fn stage_of(&mut self, spot: Spot) -> &mut Stage {
+        self.staging.get(spot.slot).expect("the batch is being planned")
+    }
+
+    fn book_hits(&mut self, work: &mut Work, begun: foresee_units::Nanos) {
+        let hits = std::mem::take(&mut work.hits);
+        if hits == 0 {
+            return;
+        }
+        let bytes = Bytes::new(std::mem::take(&mut work.hit_bytes) as u64);
+        let duration = self.now().saturating_sub(begun);
+        let number = self.staging.newest();
+        let (epoch, step) = self.staging.get(number).map_or_else(Default::default, |s| (s.epoch, s.step));
+        self.shared.books.add(Entry {
+            start: begun,
+            duration,
+            rank: self.shared.books.rank(),
+            epoch,
+            step,
+            subject: Subject::Batch,
+            op: Op::Read,
+            source: Place::Ram,
+            cause: None,
+            bytes,
+            samples: hits,
+            attempt: 1,
+            outcome: foresee_ledger::Outcome::Ok,
+        });
+    }
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A loader from the outside: made, started, asked for batches, closed.
+//!
+//! Owns the life of the threads and the promises that hold whatever they do: nothing starts before it is
+//! asked to, every wait ends by a batch, an error or `close`, and a forked child touches nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use foresee_data_index::Index;
+use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
+use foresee_data_plan::{Planner, PlannerConfig, PolicyChoice, TierRoom};
+use foresee_data_tier::{
+    Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier, Uri,
+    disk_footprint, open_origin, probe_origin, read_whole,
+};
+use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals};
+use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
+
+use crate::batch::Batch;
+use crate::bell::Bell;
+use crate::books::Books;
+use crate::cache::{Cache, Member};
+use crate::config::{LoaderConfig, LoaderOptions};
+use crate::data_set::DataSet;
+use crate::driver::{Command, Driver, DriverFacts, Inbox, Places, Shared};
+use crate::errors::LoaderError;
+use crate::handover::{Handed, Handover};
+use crate::orders::RankEpoch;
+
+/// How long `close` lets a tier finish what is under way.
+const GRACE: Nanos = Nanos::from_secs(2);
+/// Bytes of planner tables per sample, all tiers: ids, next uses, holdings.
+const TABLE_BYTES_PER_SAMPLE: u64 = 40;
+/// Neighbouring rows of one object are read as one when the gap costs less than a request does: some 30 ms at
+/// 80 MB/s for a bucket; a disk seeks in far less.
+const COALESCE_GAP: Bytes = Bytes::new(1 << 20);
+const COALESCE_TARGET: Bytes = Bytes::new(8 << 20);
+/// Threads of the disk tier: enough to keep one device busy, few enough to leave the cores to training.
+const DISK_THREADS: usize = 4;
+/// The disk tier pads large samples to this.
+const DISK_BLOCK: u64 = 4096;
+const COALESCE_PARTS: usize = 256;
+/// A directory is asked by at most this many threads at once, a bucket over that many connections.
+const DIRECTORY_IN_FLIGHT: u32 = 64;
+
+/// What `next_batch` found within its tick.
+#[derive(Debug)]
+pub enum Next {
+    /// The batch.
+    Batch(Box<Batch>),
+    /// The epoch has no more; the next call is about the next epoch.
+    EpochEnd,
+    /// Nothing yet: look for signals and ask again. `what` says what is being waited for, if known.
+    Waiting {
+        /// Since the wait began.
+        waited: Nanos,
+        /// Sample, source and URI.
+        what: Option<String>,
+    },
+}
+
+/// Counters of a loader.
+#[derive(Clone, Debug)]
+pub struct LoaderStats {
+    /// Sums over all entries.
+    pub totals: Totals,
+    /// The driver's own figures.
+    pub driver: DriverFacts,
+    /// Batches ready and not taken.
+    pub ready: usize,
+    /// Bytes of batch memory lent out, to the loader itself or to the consumer.
+    pub lent: Bytes,
+    /// Since the loader was made.
+    pub elapsed: Nanos,
+    /// Why the ledger was given up, if it was.
+    pub ledger_lost: Option<String>,
+}
+
+/// The engine of one rank.
+#[derive(Debug)]
+pub struct Loader {
+    config: LoaderConfig,
+    cache: Arc<Cache>,
+    data: Arc<DataSet>,
+    shared: Arc<Shared>,
+    running: Mutex<Option<Running>>,
+    /// When the present wait of the consumer began.
+    waiting_since: Mutex<Option<Instant>>,
+    /// The process that made it.
+    process: u32,
+}
+
+#[derive(Debug)]
+struct Running {
+    driver: JoinHandle<()>,
+    origin: Arc<dyn Tier>,
+    disk: Option<Arc<DiskTier>>,
+    member: Arc<Member>,
+}
+
+impl Loader {
+    /// Checks and keeps the configuration. No thread, file or connection yet.
+    pub fn new(index: Index, cache: Arc<Cache>, options: LoaderOptions) -> Result<Self, LoaderError> {
+        let rank = options.world.rank();
+        let config = LoaderConfig::check(options, &index, cache.ram())?;
+        let bell = Arc::new(Bell::default());
+        let shared = Shared {
+            inbox: Inbox::default(),
+            handover: Handover::new(Arc::clone(&bell)),
+            books: Books::new(rank),
+            buffers: Arc::default(),
+            facts: Mutex::default(),
+            bell,
+        };
+        Ok(Self {
+            config,
+            cache,
+            data: Arc::new(DataSet::new(index)),
+            shared: Arc::new(shared),
+            running: Mutex::default(),
+            waiting_since: Mutex::default(),
+            process: std::process::id(),
+        })
+    }
+
+    /// Opens tiers and threads, and begins to stage. Idempotent; the first `next_batch` does it too.
+    pub fn start(&self) -> Result<(), LoaderError> {
+        self.same_process()?;
+        let mut running = self.lock_running();
+        if self.shared.handover.is_closed() {
+            return Err(LoaderError::Closed);
+        }
+        if running.is_none() {
+            *running = Some(self.spawn()?);
+        }
+        Ok(())
+    }
+
+    /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway.
+    pub fn seek(&self, epoch: Epoch, position: u64) -> Result<(), LoaderError> {
+        self.same_process()?;
+        if let Some(generation) = self.shared.handover.seek(epoch, position) {
+            self.tell(Command::Seek { generation, epoch, position });
+        }
+        Ok(())
+    }
+
+    /// Tells this rank's samples of an epoch, in order.
+    ///
+    /// # Errors
+    /// [`LoaderError::Config`] where an id is outside the data set, or the lengths are more than the ids.
+    pub fn announce(&self, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>) -> Result<(), LoaderError> {
+        self.same_process()?;
+        let samples = self.data.index().len();
+        let mut faults = Vec::new();
+        if let Some(id) = ids.iter().find(|&&id| id >= samples) {
+            faults.push(format!("sample {id} is announced, but the data set has {samples}; check the sampler"));
+        }
+        let cut: Option<u64> = lengths.map(|lengths| lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length)));
+        if let Some(cut) = cut.filter(|&cut| cut > ids.len() as u64) {
+            faults.push(format!("batches of {cut} samples are announced, but only {} samples", ids.len()));
+        }
+        if !faults.is_empty() {
+            return Err(LoaderError::Config { faults });
+        }
+        let epoch = RankEpoch::announced(samples, epoch, ids, lengths, self.config.cut);
+        self.tell(Command::Announce(epoch));
+        Ok(())
+    }
+
+    /// Waits for the next batch, at most `tick`.
+    pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
+        self.start()?;
+        let began = Instant::now();
+        let since = *lock(&self.waiting_since).get_or_insert(began);
+        let taken = self.shared.handover.take(tick)?;
+        let waited = since.elapsed().into();
+        let Some(handed) = taken else {
+            let what = self.shared.handover.peek_note().map(|note| note.what);
+            return Ok(Next::Waiting { waited, what });
+        };
+        *lock(&self.waiting_since) = None;
+        match handed {
+            Handed::Batch(batch) => {
+                self.book_wait(&batch, waited);
+                Ok(Next::Batch(Box::new(batch)))
+            }
+            Handed::End(_) => Ok(Next::EpochEnd),
+        }
+    }
+
+    /// One sample from the origin, past plan and caches, on the caller's thread.
+    pub fn read(&self, sample: SampleId) -> Result<Vec<u8>, LoaderError> {
+        self.same_process()?;
+        let index = self.data.index();
+        if sample.0 >= index.len() {
+            let fault = format!("sample {sample} is outside the data set of {} samples", index.len());
+            return Err(LoaderError::Config { faults: vec![fault] });
+        }
+        let uri = Uri::parse(&self.config.uri)?;
+        let range = index.range(sample);
+        let bytes = read_whole(
+            &uri,
+            &self.origin_options(),
+            index.key(sample),
+            Some(range.start..range.start.saturating_add(range.len)),
+        )?;
+        if bytes.len() as u64 == range.len {
+            return Ok(bytes);
+        }
+        Err(LoaderError::Config {
+            faults: vec![format!(
+                "sample {sample} ({}) has {} bytes, the index says {}; index the data set again (foresee index --update)",
+                index.uri(sample),
+                bytes.len(),
+                range.len
+            )],
+        })
+    }
+
+    /// Steps this rank has in an epoch that begins at global `position`; `None` where epochs are announced.
+    pub fn steps(&self, position: u64) -> Result<Option<u64>, LoaderError> {
+        let Some(run) = &self.config.run else { return Ok(None) };
+        Ok(Some(run.steps(position)?))
+    }
+
+    /// Counters since the loader was made.
+    pub fn stats(&self) -> LoaderStats {
+        let (totals, ledger_lost) = self.shared.books.sums();
+        LoaderStats {
+            totals,
+            driver: lock(&self.shared.facts).clone(),
+            ready: self.shared.handover.ready(),
+            lent: self.shared.buffers.lent(),
+            elapsed: self.shared.books.now(),
+            ledger_lost,
+        }
+    }
+
+    /// Stops everything within a bound. Idempotent, from any thread.
+    pub fn close(&self) {
+        self.shared.handover.close();
+        if self.process != std::process::id() {
+            // A forked child: the threads are not here, and their locks may be held for ever.
+            return;
+        }
+        let Some(running) = self.lock_running().take() else { return };
+        self.tell(Command::Close);
+        // A driver that panicked has said so already.
+        let _ = running.driver.join();
+        running.origin.close(GRACE);
+        if let Some(disk) = running.disk {
+            disk.close(GRACE);
+        }
+        self.cache.leave(running.member);
+        self.shared.books.close();
+    }
+
+    fn spawn(&self) -> Result<Running, LoaderError> {
+        if let Some(folder) = &self.config.run_dir {
+            self.shared.books.write_to(folder)?;
+        }
+        let bell = Arc::clone(&self.shared.bell);
+        let completions = Completions::new(move || bell.ring());
+        let uri = Uri::parse(&self.config.uri)?;
+        let options = self.origin_options();
+        probe_origin(&uri, &options)?;
+        let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
+        let index = self.data.index();
+        let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
+        let fixed = self.config.staging.saturating_add(tables);
+        let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
+        let (disk, held) = self.open_disk(&member, &completions)?;
+        let planner = self.planner(&member, ram.as_ref(), disk.as_ref(), &held, tables)?;
+        let dispatch = Dispatch::new(self.dispatch_config(&uri));
+        let places = Places { origin: Arc::clone(&origin), ram: ram.clone(), disk: disk.clone(), completions };
+        let mut driver = Driver::new(
+            Arc::clone(&self.shared),
+            self.config.clone(),
+            Arc::clone(&self.data),
+            places,
+            Arc::clone(&member),
+            planner,
+            dispatch,
+        );
+        driver.begin();
+        let shared = Arc::clone(&self.shared);
+        let driver = Builder::new()
+            .name("foresee-driver".to_owned())
+            .spawn(move || {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
+                    shared.handover.break_with(words_of(panic.as_ref()));
+                }
+            })
+            .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
+        Ok(Running { driver, origin, disk, member })
+    }
+
+    fn origin_options(&self) -> OriginOptions {
+        let mut options = OriginOptions { storage: self.config.storage.iter().cloned().collect(), ..Default::default() };
+        if let Some(threads) = self.config.threads {
+            options.threads = threads;
+        }
+        options
+    }
+
+    fn open_disk(
+        &self,
+        member: &Member,
+        completions: &Completions,
+    ) -> Result<(Option<Arc<DiskTier>>, Vec<Held>), LoaderError> {
+        let Some(dir) = self.cache.disk_dir().filter(|_| !member.disk().is_zero()) else {
+            return Ok((None, Vec::new()));
+        };
+        let config = DiskConfig {
+            dir: dir.clone(),
+            capacity: member.disk(),
+            fingerprint: self.data.fingerprint(),
+            ranks: self.config.local.size(),
+            threads: DISK_THREADS,
+        };
+        let (disk, held) = DiskTier::open(&config, completions.clone())?;
+        Ok((Some(Arc::new(disk)), held))
+    }
+
+    fn planner(
+        &self,
+        member: &Member,
+        ram: Option<&Arc<RamTier>>,
+        disk: Option<&Arc<DiskTier>>,
+        held: &[Held],
+        tables: Bytes,
+    ) -> Result<Planner, LoaderError> {
+        let mut tiers = Vec::new();
+        if ram.is_some() {
+            tiers.push(TierRoom { capacity: member.room(), align: RamTier::GRANULE.get(), overhead: Bytes::ZERO });
+        }
+        if let Some(disk) = disk {
+            tiers.push(TierRoom { capacity: disk.facts().capacity, align: 1, overhead: self.disk_overhead() });
+        }
+        let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
+        let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
+        let mut planner = Planner::new(config, Arc::clone(&self.data) as _)
+            .map_err(|error| LoaderError::Config { faults: vec![error.to_string()] })?;
+        for copy in held {
+            let current = copy.id.0 < self.data.index().len()
+                && copy.tag == self.data.key(copy.id).tag
+                && copy.len == self.data.index().size(copy.id);
+            if !(current && planner.handle_held(copy.id, disk_index))
+                && let Some(disk) = disk
+            {
+                let key = SampleKey { fingerprint: self.data.fingerprint(), id: copy.id, tag: copy.tag };
+                disk.submit(TierOp::Drop { ticket: Ticket(u64::MAX), key });
+            }
+        }
+        Ok(planner)
+    }
+
+    /// What the disk tier adds to a sample: exactly, where all are of one size; else the most that it ever adds.
+    fn disk_overhead(&self) -> Bytes {
+        let added = |size: Bytes| disk_footprint(size).saturating_sub(size);
+        match self.data.index().uniform_size() {
+            Some(size) => added(size),
+            None => added(self.data.index().max_size()).max(added(Bytes::ZERO)).round_up(DISK_BLOCK),
+        }
+    }
+
+    fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {
+        let mut config = DispatchConfig::adaptive();
+        if uri.is_directory() {
+            // A second read of the same file waits behind the first on the same disk.
+            config.hedge_share = 0.0;
+            config.limit.max = self.config.threads.map_or(DIRECTORY_IN_FLIGHT, |threads| {
+                u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT)
+            });
+        }
+        if self.data.index().objects() < self.data.index().len() {
+            config.coalesce = Some(CoalesceConfig {
+                gap: COALESCE_GAP,
+                target: COALESCE_TARGET,
+                max_parts: COALESCE_PARTS,
+            });
+        }
+        config
+    }
+
+    fn book_wait(&self, batch: &Batch, waited: Nanos) {
+        let cause = self.shared.handover.wait_note().map_or(Cause::Copy, |note| note.cause);
+        let now = self.shared.books.now();
+        self.shared.books.add(Entry {
+            start: now.saturating_sub(waited),
+            duration: waited,
+            rank: self.shared.books.rank(),
+            epoch: batch.epoch,
+            step: Step(batch.step.0),
+            subject: Subject::Batch,
+            op: Op::Wait,
+            source: match cause {
+                Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
+                Cause::Disk | Cause::CacheWrite => Source::Disk,
+                Cause::Plan | Cause::Copy | Cause::Transform => Source::None,
+            },
+            cause: Some(cause),
+            bytes: Bytes::ZERO,
+            samples: u32::try_from(batch.ids.len()).unwrap_or(u32::MAX),
+            attempt: 1,
+            outcome: Outcome::Ok,
+        });
+    }
+
+    fn tell(&self, command: Command) {
+        self.shared.inbox.put(command);
+        self.shared.bell.ring();
+    }
+
+    fn same_process(&self) -> Result<(), LoaderError> {
+        if self.process == std::process::id() { Ok(()) } else { Err(LoaderError::Forked) }
+    }
+
+    fn lock_running(&self) -> MutexGuard<'_, Option<Running>> {
+        lock(&self.running)
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let words = panic.downcast_ref::<&str>().map(ToString::to_string);
+    words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where the driver and the consumer meet: batches one way, demand and seeks the other.
+//!
+//! One lock, held for moves of a pointer only. The consumer's waiting ends by a batch, an error, `close`, or
+//! the tick at which the face looks for signals; nothing here ever waits without a bound.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_ledger::Cause;
+use foresee_units::{Epoch, Nanos};
+
+use crate::batch::Batch;
+use crate::bell::Bell;
+use crate::errors::LoaderError;
+
+/// Recent step times that the pace is taken from.
+const PACE_STEPS: usize = 32;
+
+/// What the consumer gets.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    Batch(Batch),
+    /// The epoch has no more batches.
+    End(Epoch),
+}
+
+/// Where the consumer stands in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) epoch: Epoch,
+    /// Global position from which the epoch is read.
+    pub(crate) position: u64,
+    /// No batch of it has been handed out yet.
+    pub(crate) fresh: bool,
+}
+
+/// What the consumer is waiting for, as the driver sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitNote {
+    pub(crate) cause: Cause,
+    /// Sample, source and URI, in words.
+    pub(crate) what: String,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Handed>,
+    generation: u64,
+    standing: Standing,
+    /// Batches taken since the generation began.
+    taken: u64,
+    /// The consumer stands and waits.
+    wanted: bool,
+    note: Option<WaitNote>,
+    /// The run has no further epoch.
+    finished: bool,
+    closed: bool,
+    broken: Option<String>,
+    last_take: Option<Instant>,
+    paces: VecDeque<Nanos>,
+}
+
+/// What a look at the meeting place told the driver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) taken: u64,
+    pub(crate) wanted: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Handover {
+    state: Mutex<State>,
+    arrived: Condvar,
+    bell: Arc<Bell>,
+}
+
+impl Handover {
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        let state = State {
+            queue: VecDeque::new(),
+            generation: 0,
+            standing: Standing { epoch: Epoch(0), position: 0, fresh: true },
+            taken: 0,
+            wanted: false,
+            note: None,
+            finished: false,
+            closed: false,
+            broken: None,
+            last_take: None,
+            paces: VecDeque::with_capacity(PACE_STEPS),
+        };
+        Self { state: Mutex::new(state), arrived: Condvar::new(), bell }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- the consumer's side
+
+    /// Takes what comes next, or gives up after `tick`: `Ok(None)`. The time stood still, and why, is for the
+    /// caller to book.
+    pub(crate) fn take(&self, tick: Duration) -> Result<Option<Handed>, LoaderError> {
+        let until = Instant::now() + tick;
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return Err(LoaderError::Closed);
+            }
+            if let Some(handed) = state.queue.pop_front() {
+                self.note_taken(&mut state, &handed);
+                return Ok(Some(handed));
+            }
+            if let Some(why) = &state.broken {
+                return Err(LoaderError::Broken { why: why.clone() });
+            }
+            if state.finished {
+                return Ok(Some(Handed::End(state.standing.epoch)));
+            }
+            if !state.wanted {
+                state.wanted = true;
+                self.bell.ring();
+            }
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return Ok(None) };
+            state = self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn note_taken(&self, state: &mut State, handed: &Handed) {
+        let waited = std::mem::take(&mut state.wanted);
+        state.taken += 1;
+        match handed {
+            Handed::Batch(batch) => {
+                state.standing.epoch = batch.epoch;
+                state.standing.fresh = false;
+            }
+            Handed::End(epoch) => {
+                state.standing = Standing { epoch: Epoch(epoch.0 + 1), position: 0, fresh: true };
+            }
+        }
+        let now = Instant::now();
+        // A step that stood still tells the origin's pace, not the consumer's.
+        if let Some(last) = state.last_take.filter(|_| !waited) {
+            if state.paces.len() == PACE_STEPS {
+                state.paces.pop_front();
+            }
+            state.paces.push_back((now - last).into());
+        }
+        state.last_take = Some(now);
+        // Waking the driver for every batch would cost a switch each; it plans many at a time.
+        if waited || state.queue.len() < 4 || state.queue.len().is_multiple_of(4) {
+            self.bell.ring();
+        }
+    }
+
+    /// What the driver last said of the wait; `None` before it has looked.
+    pub(crate) fn wait_note(&self) -> Option<WaitNote> {
+        self.lock().note.take()
+    }
+
+    /// The same, left in place.
+    pub(crate) fn peek_note(&self) -> Option<WaitNote> {
+        self.lock().note.clone()
+    }
+
+    /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already.
+    pub(crate) fn seek(&self, epoch: Epoch, position: u64) -> Option<u64> {
+        let mut state = self.lock();
+        let there = Standing { epoch, position, fresh: true };
+        if state.standing == there {
+            return None;
+        }
+        state.standing = there;
+        state.generation += 1;
+        state.taken = 0;
+        state.queue.clear();
+        state.finished = false;
+        state.note = None;
+        state.last_take = None;
+        Some(state.generation)
+    }
+
+    // ---- the driver's side
+
+    /// Hands over what is ready, unless the consumer has moved on since `generation`.
+    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = Handed>) {
+        let mut state = self.lock();
+        if state.generation == generation {
+            state.queue.extend(ready);
+            if state.wanted && !state.queue.is_empty() {
+                self.arrived.notify_all();
+            }
+        }
+    }
+
+    /// How far the consumer is.
+    pub(crate) fn look(&self) -> Look {
+        let state = self.lock();
+        Look { taken: state.taken, wanted: state.wanted && state.queue.is_empty() }
+    }
+
+    /// Says what the consumer is waiting for. The first word on a wait stands: it is the wait's cause.
+    pub(crate) fn explain(&self, note: WaitNote) {
+        let mut state = self.lock();
+        if state.wanted {
+            let cause = state.note.as_ref().map_or(note.cause, |first| first.cause);
+            state.note = Some(WaitNote { cause, what: note.what });
+        }
+    }
+
+    /// A low quantile (p10) of the consumer's recent step times; `None` before there are any.
+    pub(crate) fn pace(&self) -> Option<Nanos> {
+        let mut paces: Vec<Nanos> = self.lock().paces.iter().copied().collect();
+        if paces.is_empty() {
+            return None;
+        }
+        paces.sort_unstable();
+        Some(paces[paces.len() / 10])
+    }
+
+    /// Batches that wait to be taken.
+    pub(crate) fn ready(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    pub(crate) fn finish(&self, generation: u64) {
+        let mut state = self.lock();
+        if state.generation == generation {
+            state.finished = true;
+            self.arrived.notify_all();
+        }
+    }
+
+    pub(crate) fn break_with(&self, why: String) {
+        self.lock().broken = Some(why);
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.queue.clear();
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Handover {
+        Handover::new(Arc::new(Bell::default()))
+    }
+
+    #[test]
+    fn a_seek_to_where_the_consumer_stands_changes_nothing() {
+        let handover = place();
+        assert_eq!(handover.seek(Epoch(0), 0), None);
+        assert_eq!(handover.seek(Epoch(2), 64), Some(1));
+        assert_eq!(handover.seek(Epoch(2), 64), None);
+    }
+
+    #[test]
+    fn what_was_ready_before_a_seek_is_never_handed_out_after_it() {
+        let handover = place();
+        handover.push(0, std::iter::once(Handed::End(Epoch(0))));
+        assert_eq!(handover.seek(Epoch(5), 0), Some(1));
+        handover.push(0, std::iter::once(Handed::End(Epoch(0))));
+        assert!(matches!(handover.take(Duration::from_millis(1)), Ok(None)));
+        handover.push(1, std::iter::once(Handed::End(Epoch(5))));
+        assert!(matches!(handover.take(Duration::from_millis(1)), Ok(Some(Handed::End(Epoch(5))))));
+        assert_eq!(handover.seek(Epoch(6), 0), None, "the end of an epoch is the start of the next");
+    }
+
+    #[test]
+    fn close_ends_a_wait_in_another_thread() {
+        let handover = Arc::new(place());
+        let other = Arc::clone(&handover);
+        let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60)));
+        handover.close();
+        assert!(matches!(waiter.join().expect("the waiter ends"), Err(LoaderError::Closed)));
+    }
+
+    #[test]
+    fn the_first_word_on_a_wait_is_its_cause() {
+        let handover = place();
+        assert!(matches!(handover.take(Duration::ZERO), Ok(None)));
+        let note = |cause| WaitNote { cause, what: "sample 1".to_owned() };
+        handover.explain(note(Cause::OriginQueue));
+        handover.explain(note(Cause::Copy));
+        assert_eq!(handover.wait_note().map(|note| note.cause), Some(Cause::OriginQueue));
+        assert!(handover.wait_note().is_none());
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which samples come next: this rank's epochs, drawn ahead on a thread of their own or announced by the face.
+//!
+//! A thread, because a permutation of a hundred million samples takes seconds and the driver must not stand
+//! still that long at an epoch's edge. One epoch waits in the channel while the next is drawn: memory is two
+//! epochs of this rank's ids and one permutation.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::thread::Builder;
+
+use foresee_data_order::{Order, OrderError};
+use foresee_units::{Epoch, SampleId, World};
+
+use crate::bell::Bell;
+use crate::errors::LoaderError;
+
+/// How a rank's samples are cut into batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Samples per batch, at least 1.
+    pub(crate) batch_size: u64,
+    /// Whether a short last batch is left out.
+    pub(crate) drop_last: bool,
+}
+
+impl Cut {
+    /// Samples of an epoch of `len` that end up in batches.
+    pub(crate) const fn used(self, len: u64) -> u64 {
+        if self.drop_last { len - len % self.batch_size } else { len }
+    }
+
+    /// Batches of an epoch of `len` samples.
+    pub(crate) const fn steps(self, len: u64) -> u64 {
+        self.used(len).div_ceil(self.batch_size)
+    }
+}
+
+/// Ids in four bytes where they fit: an epoch is kept for every epoch of look-ahead.
+#[derive(Debug)]
+enum Ids {
+    Short(Box<[u32]>),
+    Long(Box<[u64]>),
+}
+
+impl Ids {
+    fn gather(n: u64, ids: impl Iterator<Item = SampleId>) -> Self {
+        if u32::try_from(n).is_ok() {
+            #[expect(clippy::cast_possible_truncation, reason = "every id is below n, which fits")]
+            return Self::Short(ids.map(|id| id.0 as u32).collect());
+        }
+        Self::Long(ids.map(|id| id.0).collect())
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Short(ids) => ids.len(),
+            Self::Long(ids) => ids.len(),
+        }
+    }
+
+    fn get(&self, place: usize) -> SampleId {
+        match self {
+            Self::Short(ids) => SampleId(u64::from(ids[place])),
+            Self::Long(ids) => SampleId(ids[place]),
+        }
+    }
+}
+
+/// One rank's epoch, cut into batches.
+#[derive(Debug)]
+pub(crate) struct RankEpoch {
+    pub(crate) epoch: Epoch,
+    ids: Ids,
+    cut: Cut,
+    /// Ends of announced batches, where the face cuts for itself.
+    ends: Option<Box<[u64]>>,
+}
+
+impl RankEpoch {
+    /// An epoch as the face announces it. `lengths` add up to at most the ids.
+    pub(crate) fn announced(n: u64, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>, cut: Cut) -> Self {
+        let ends = lengths.map(|lengths| {
+            lengths
+                .iter()
+                .scan(0, |end, length| {
+                    *end += length;
+                    Some(*end)
+                })
+                .collect()
+        });
+        Self { epoch, ids: Ids::gather(n, ids.iter().map(|&id| SampleId(id))), cut, ends }
+    }
+
+    pub(crate) fn steps(&self) -> u64 {
+        match &self.ends {
+            Some(ends) => ends.len() as u64,
+            None => self.cut.steps(self.ids.len() as u64),
+        }
+    }
+
+    /// Samples that end up in batches, in order.
+    pub(crate) fn used(&self) -> impl Iterator<Item = SampleId> + '_ {
+        let used = match &self.ends {
+            Some(ends) => ends.last().copied().unwrap_or(0),
+            None => self.cut.used(self.ids.len() as u64),
+        };
+        self.range(0..used)
+    }
+
+    /// Places of the samples of a step.
+    pub(crate) fn step(&self, step: u64) -> Range<u64> {
+        match &self.ends {
+            Some(ends) => {
+                let step = usize::try_from(step).expect("a step that exists");
+                let start = if step == 0 { 0 } else { ends[step - 1] };
+                start..ends[step]
+            }
+            None => {
+                let start = step * self.cut.batch_size;
+                start..(start + self.cut.batch_size).min(self.ids.len() as u64)
+            }
+        }
+    }
+
+    pub(crate) fn range(&self, places: Range<u64>) -> impl Iterator<Item = SampleId> + '_ {
+        places.map(|place| self.ids.get(usize::try_from(place).expect("ids are in memory")))
+    }
+}
+
+/// An order that is known for the whole run.
+#[derive(Clone, Debug)]
+pub(crate) struct RunOrder {
+    pub(crate) order: Order,
+    pub(crate) world: World,
+    pub(crate) cut: Cut,
+    /// How many epochs the run has; `None` if nobody knows.
+    pub(crate) epochs: Option<u64>,
+    pub(crate) samples: u64,
+}
+
+impl RunOrder {
+    /// Steps this rank has in an epoch that begins at global `position`.
+    pub(crate) fn steps(&self, position: u64) -> Result<u64, OrderError> {
+        let plain = unshuffled(self.order).epoch(Epoch(0))?;
+        Ok(self.cut.steps(plain.rank(self.world, position)?.len()))
+    }
+
+    fn draw(&self, epoch: Epoch, position: u64) -> Result<RankEpoch, OrderError> {
+        let stream = self.order.epoch(epoch)?.rank(self.world, position)?;
+        Ok(RankEpoch { epoch, ids: Ids::gather(self.samples, stream.iter()), cut: self.cut, ends: None })
+    }
+}
+
+/// An order of the same length that costs nothing to draw: no length hangs on a permutation.
+const fn unshuffled(order: Order) -> Order {
+    match order {
+        Order::Distributed { n, drop_last, .. } | Order::Keyed { n, drop_last, .. } => {
+            Order::Sequential { n, drop_last }
+        }
+        other => other,
+    }
+}
+
+/// What the thread has drawn so far.
+#[derive(Debug)]
+pub(crate) enum Drawn {
+    Epoch(RankEpoch),
+    NotYet,
+    Failed(OrderError),
+    /// The run has no further epoch.
+    End,
+}
+
+/// Epochs drawn ahead. Dropping it ends the thread with its next epoch.
+#[derive(Debug)]
+pub(crate) struct OrderAhead {
+    drawn: Receiver<Result<RankEpoch, OrderError>>,
+}
+
+impl OrderAhead {
+    /// Draws `run` from global `position` of `epoch` on, and rings when an epoch is there.
+    pub(crate) fn start(run: RunOrder, epoch: Epoch, position: u64, bell: Arc<Bell>) -> Result<Self, LoaderError> {
+        let (sender, drawn) = sync_channel(1);
+        let draw = move || {
+            let mut position = position;
+            for epoch in epoch.0..run.epochs.unwrap_or(u64::MAX) {
+                let drawn = run.draw(Epoch(epoch), position);
+                let failed = drawn.is_err();
+                let listens = sender.send(drawn).is_ok();
+                if failed || !listens {
+                    break;
+                }
+                bell.ring();
+                position = 0;
+            }
+            drop(sender);
+            bell.ring();
+        };
+        Builder::new()
+            .name("foresee-order".to_owned())
+            .spawn(draw)
+            .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
+        Ok(Self { drawn })
+    }
+
+    pub(crate) fn poll(&self) -> Drawn {
+        match self.drawn.try_recv() {
+            Ok(Ok(epoch)) => Drawn::Epoch(epoch),
+            Ok(Err(error)) => Drawn::Failed(error),
+            Err(TryRecvError::Empty) => Drawn::NotYet,
+            Err(TryRecvError::Disconnected) => Drawn::End,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(ids: &[u64], lengths: Option<&[u64]>, batch_size: u64, drop_last: bool) -> RankEpoch {
+        RankEpoch::announced(100, Epoch(0), ids, lengths, Cut { batch_size, drop_last })
+    }
+
+    #[test]
+    fn a_short_last_batch_is_kept_or_dropped_as_asked() {
+        let ids: Vec<u64> = (0..10).collect();
+        let kept = announced(&ids, None, 4, false);
+        assert_eq!((kept.steps(), kept.step(2), kept.used().count()), (3, 8..10, 10));
+        let dropped = announced(&ids, None, 4, true);
+        assert_eq!((dropped.steps(), dropped.used().count()), (2, 8));
+    }
+
+    #[test]
+    fn announced_lengths_cut_where_the_face_says() {
+        let epoch = announced(&[5, 6, 7, 8], Some(&[1, 3]), 64, false);
+        assert_eq!((epoch.steps(), epoch.step(0), epoch.step(1)), (2, 0..1, 1..4));
+        assert_eq!(epoch.range(1..4).map(|id| id.0).collect::<Vec<_>>(), [6, 7, 8]);
+    }
+}

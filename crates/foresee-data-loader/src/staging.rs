@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Batches on their way to the consumer, in his order.
+//!
+//! Space is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is
+//! in bytes and counts what is ready but not yet taken, too: it is the only back-pressure there is. Refuses to
+//! know where bytes come from.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foresee_units::{Bytes, Epoch, SampleId, Step};
+
+use crate::batch::{Batch, Fault};
+use crate::buffer::Buffer;
+use crate::handover::Handed;
+
+/// A batch that is not complete yet.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) epoch: Epoch,
+    pub(crate) step: Step,
+    pub(crate) start: u64,
+    pub(crate) last: bool,
+    pub(crate) ids: Vec<SampleId>,
+    pub(crate) labels: Vec<i64>,
+    pub(crate) offsets: Vec<u64>,
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) faults: Vec<Fault>,
+    /// Samples whose source has been decided.
+    pub(crate) planned: usize,
+    /// Of these, how many have no bytes yet.
+    pub(crate) pending: usize,
+    /// Copies into a cache that still read from this batch's memory.
+    pub(crate) holds: usize,
+}
+
+impl Stage {
+    /// Where a sample's bytes go.
+    pub(crate) fn span(&self, place: usize) -> (usize, usize) {
+        let at = |index: usize| usize::try_from(self.offsets[index]).expect("a buffer fits the address space");
+        (at(place), at(place + 1) - at(place))
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes::new(*self.offsets.last().expect("offsets end with the length"))
+    }
+
+    fn complete(&self) -> bool {
+        self.planned == self.ids.len() && self.pending == 0 && self.holds == 0
+    }
+
+    fn into_batch(mut self) -> Batch {
+        self.faults.sort_by_key(|fault| fault.place);
+        Batch {
+            epoch: self.epoch,
+            step: self.step,
+            start: self.start,
+            last: self.last,
+            ids: self.ids,
+            labels: self.labels,
+            offsets: self.offsets,
+            faults: self.faults,
+            buffer: self.buffer,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Slot {
+    Batch(Stage),
+    End(Epoch),
+}
+
+/// The line of batches.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    slots: VecDeque<Slot>,
+    /// Number of the first slot; slots are numbered through the loader's whole life.
+    first: u64,
+    limit: Bytes,
+    /// Bytes in `slots` and in `handed`.
+    used: Bytes,
+    /// What was handed over and is not known to be taken.
+    handed: VecDeque<Bytes>,
+    taken: u64,
+}
+
+impl Staging {
+    pub(crate) const fn new(limit: Bytes) -> Self {
+        Self {
+            slots: VecDeque::new(),
+            first: 0,
+            limit,
+            used: Bytes::ZERO,
+            handed: VecDeque::new(),
+            taken: 0,
+        }
+    }
+
+    /// Whether a batch of `bytes` may be opened now. Two batches always may: one to train on, one to fill.
+    pub(crate) fn has_room(&self, bytes: Bytes) -> bool {
+        self.slots.len() + self.handed.len() < 2 || self.used.saturating_add(bytes) <= self.limit
+    }
+
+    pub(crate) fn open(&mut self, stage: Stage) {
+        self.used += stage.bytes();
+        self.slots.push_back(Slot::Batch(stage));
+    }
+
+    pub(crate) fn end_epoch(&mut self, epoch: Epoch) {
+        self.slots.push_back(Slot::End(epoch));
+    }
+
+    /// Number of the slot that was opened last.
+    pub(crate) fn newest(&self) -> u64 {
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    /// The batch that is still being planned, if any: always the last one.
+    pub(crate) fn planning(&mut self) -> Option<&mut Stage> {
+        match self.slots.back_mut() {
+            Some(Slot::Batch(stage)) if stage.planned < stage.ids.len() => Some(stage),
+            _ => None,
+        }
+    }
+
+    /// A batch by number; `None` when a seek has done away with it.
+    pub(crate) fn get(&mut self, number: u64) -> Option<&mut Stage> {
+        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        match self.slots.get_mut(place)? {
+            Slot::Batch(stage) => Some(stage),
+            Slot::End(_) => None,
+        }
+    }
+
+    /// The batch that the consumer gets next, with its number.
+    pub(crate) fn head(&mut self) -> Option<(u64, &mut Stage)> {
+        match self.slots.front_mut() {
+            Some(Slot::Batch(stage)) => Some((self.first, stage)),
+            _ => None,
+        }
+    }
+
+    /// Takes out whatever is complete, in order.
+    pub(crate) fn take_ready(&mut self, ready: &mut Vec<Handed>) {
+        loop {
+            match self.slots.front() {
+                Some(Slot::Batch(stage)) if stage.complete() => {}
+                Some(Slot::End(_)) => {}
+                _ => return,
+            }
+            self.first += 1;
+            match self.slots.pop_front() {
+                Some(Slot::Batch(stage)) => {
+                    self.handed.push_back(stage.bytes());
+                    ready.push(Handed::Batch(stage.into_batch()));
+                }
+                Some(Slot::End(epoch)) => {
+                    self.handed.push_back(Bytes::ZERO);
+                    ready.push(Handed::End(epoch));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// Learns how many were taken since the generation began.
+    pub(crate) fn note_taken(&mut self, taken: u64) {
+        while self.taken < taken {
+            self.taken += 1;
+            self.used -= self.handed.pop_front().unwrap_or(Bytes::ZERO);
+        }
+    }
+
+    /// How many batches come before slot `number`.
+    pub(crate) fn distance(&self, number: u64) -> u64 {
+        self.handed.len() as u64 + number.saturating_sub(self.first)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Slots and bytes on their way, ready ones included.
+    pub(crate) fn depth(&self) -> (usize, Bytes) {
+        (self.slots.len() + self.handed.len(), self.used)
+    }
+
+    /// Does away with everything: the consumer has moved elsewhere.
+    pub(crate) fn clear(&mut self) {
+        self.first += self.slots.len() as u64;
+        self.slots.clear();
+        self.handed.clear();
+        self.used = Bytes::ZERO;
+        self.taken = 0;
+    }
+}

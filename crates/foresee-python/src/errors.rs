@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rust's errors as Python's: which class of `foresee.errors` each one is.
+
+use foresee_data_index::IndexError;
+use foresee_data_loader::{IndexingError, LoaderError};
+use foresee_data_tier::OriginError;
+use pyo3::prelude::*;
+
+/// The classes, imported on first use: `foresee.errors` is plain Python and may import nothing of ours.
+mod classes {
+    pyo3::import_exception!(foresee.errors, CacheError);
+    pyo3::import_exception!(foresee.errors, Closed);
+    pyo3::import_exception!(foresee.errors, ConfigError);
+    pyo3::import_exception!(foresee.errors, ForeseeError);
+    pyo3::import_exception!(foresee.errors, IndexInvalid);
+    pyo3::import_exception!(foresee.errors, OriginDenied);
+    pyo3::import_exception!(foresee.errors, OriginError);
+    pyo3::import_exception!(foresee.errors, OriginMissing);
+    pyo3::import_exception!(foresee.errors, StallTimeout);
+}
+
+pub(crate) fn of_loader(error: LoaderError) -> PyErr {
+    match error {
+        LoaderError::Config { faults } => classes::ConfigError::new_err(faults),
+        LoaderError::Origin(error) => of_origin(&error),
+        LoaderError::Disk(error) => classes::CacheError::new_err(error.to_string()),
+        LoaderError::Closed => classes::Closed::new_err(error.to_string()),
+        LoaderError::Timeout { .. } => classes::StallTimeout::new_err(error.to_string()),
+        other => classes::ForeseeError::new_err(other.to_string()),
+    }
+}
+
+pub(crate) fn of_indexing(error: IndexingError) -> PyErr {
+    match error {
+        IndexingError::Origin(error) => of_origin(&error),
+        IndexingError::Index(error) => of_index(&error),
+        IndexingError::File { path, source } => {
+            // The builtin that the system's error is, with the file's name in its place.
+            let message = source.to_string();
+            match source.raw_os_error() {
+                Some(number) => pyo3::exceptions::PyOSError::new_err((number, message, path)),
+                None => pyo3::exceptions::PyOSError::new_err(format!("{}: {message}", path.display())),
+            }
+        }
+        other => classes::ForeseeError::new_err(other.to_string()),
+    }
+}
+
+pub(crate) fn of_index(error: &IndexError) -> PyErr {
+    classes::IndexInvalid::new_err(error.to_string())
+}
+
+pub(crate) fn invalid_index(message: String) -> PyErr {
+    classes::IndexInvalid::new_err(message)
+}
+
+pub(crate) fn of_origin(error: &OriginError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        OriginError::Missing { .. } => classes::OriginMissing::new_err(message),
+        OriginError::Denied { .. } | OriginError::NoCredentials { .. } => classes::OriginDenied::new_err(message),
+        _ => classes::OriginError::new_err(message),
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Class `Index`: what a data set consists of.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_data_index as core;
+use foresee_data_index::{FolderOptions, Layout, LayoutOptions};
+use foresee_data_loader::{build_index, open_index, save_index};
+use foresee_data_tier::ListProgress;
+use foresee_units::SampleId;
+use numpy::PyArray1;
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors;
+
+/// Between two calls of a progress callback.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct Index {
+    pub(crate) index: core::Index,
+    /// The file's bytes, where it was built here and may be saved.
+    bytes: Option<Arc<Vec<u8>>>,
+}
+
+#[pymethods]
+impl Index {
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let index = py.detach(|| open_index(&path)).map_err(errors::of_indexing)?;
+        Ok(Self { index, bytes: None })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (uri, *, layout, extensions=None, row_bytes=None, keys=None, options=None, progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn build(
+        py: Python<'_>,
+        uri: &str,
+        layout: &str,
+        extensions: Option<Vec<String>>,
+        row_bytes: Option<u64>,
+        keys: Option<Vec<Vec<u8>>>,
+        options: Option<std::collections::BTreeMap<String, String>>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let layout = layout_of(layout, extensions, row_bytes)?;
+        let storage = options.unwrap_or_default().into_iter().collect();
+        let listener = Listener::new(progress);
+        let built = py.detach(|| {
+            build_index(uri, storage, layout, keys.as_deref(), &|now| listener.hear(now), &listener.cancel)
+        });
+        listener.into_result()?;
+        let (index, bytes, _) = built.map_err(errors::of_indexing)?;
+        Ok(Self { index, bytes: Some(bytes) })
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let Some(bytes) = &self.bytes else {
+            return Err(PyValueError::new_err("this index was opened from a file; copy the file instead"));
+        };
+        py.detach(|| save_index(bytes, &path)).map_err(errors::of_indexing)
+    }
+
+    fn update(&self, py: Python<'_>, other: &Self) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
+        let diff = py.detach(|| self.index.diff(&other.index)).map_err(|error| errors::of_index(&error))?;
+        Ok([("added", diff.added), ("removed", diff.removed), ("changed", diff.changed), ("kept", diff.same)].into())
+    }
+
+    fn __len__(&self) -> usize {
+        usize::try_from(self.index.len()).unwrap_or(usize::MAX)
+    }
+
+    #[getter]
+    fn uri(&self) -> &str {
+        self.index.base_uri()
+    }
+
+    #[getter]
+    fn layout(&self) -> &'static str {
+        match self.index.layout() {
+            Layout::Folder(_) => "folder",
+            Layout::Flat { .. } => "flat",
+            Layout::Npy { .. } => "npy",
+            Layout::Bin { .. } => "bin",
+            _ => "other",
+        }
+    }
+
+    #[getter]
+    fn fingerprint(&self) -> String {
+        self.index.fingerprint().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[getter]
+    fn classes(&self) -> Vec<String> {
+        self.index.classes().into_iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    }
+
+    #[getter]
+    fn uniform_size(&self) -> Option<u64> {
+        self.index.uniform_size().map(foresee_units::Bytes::get)
+    }
+
+    #[getter]
+    fn max_size(&self) -> u64 {
+        self.index.max_size().get()
+    }
+
+    #[getter]
+    fn total_bytes(&self) -> u64 {
+        self.index.total_bytes().get()
+    }
+
+    #[getter]
+    fn row_dtype(&self) -> Option<&str> {
+        match self.index.layout() {
+            Layout::Npy { dtype, .. } => Some(dtype),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn row_shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match self.index.layout() {
+            Layout::Npy { shape, .. } => Ok(Some(PyTuple::new(py, shape)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn sample_uri(&self, sample: u64) -> PyResult<String> {
+        Ok(self.index.uri(self.checked(sample)?))
+    }
+
+    fn key(&self, sample: u64) -> PyResult<&[u8]> {
+        Ok(self.index.key(self.checked(sample)?))
+    }
+
+    fn size(&self, sample: u64) -> PyResult<u64> {
+        Ok(self.index.size(self.checked(sample)?).get())
+    }
+
+    fn label(&self, sample: u64) -> PyResult<Option<i64>> {
+        Ok(self.index.label(self.checked(sample)?))
+    }
+
+    fn labels<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let labels: Vec<i64> = py.detach(|| {
+            (0..self.index.len()).map(|id| self.index.label(SampleId(id)).unwrap_or(-1)).collect()
+        });
+        PyArray1::from_vec(py, labels)
+    }
+
+    fn describe<'py>(&self, py: Python<'py>, limit: u64) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::to_string(&self.index.dump(limit))
+            .map_err(|error| errors::invalid_index(error.to_string()))?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+}
+
+impl Index {
+    fn checked(&self, sample: u64) -> PyResult<SampleId> {
+        if sample < self.index.len() {
+            return Ok(SampleId(sample));
+        }
+        Err(PyIndexError::new_err(format!("sample {sample} is outside the data set of {}", self.index.len())))
+    }
+}
+
+fn layout_of(name: &str, extensions: Option<Vec<String>>, row_bytes: Option<u64>) -> PyResult<LayoutOptions> {
+    Ok(match name {
+        "folder" => LayoutOptions::Folder(match extensions {
+            Some(extensions) => FolderOptions { extensions, ..FolderOptions::default() },
+            None => FolderOptions::default(),
+        }),
+        "flat" => LayoutOptions::Flat { extensions: extensions.unwrap_or_default() },
+        "npy" => LayoutOptions::Npy,
+        "bin" => LayoutOptions::Bin {
+            row_bytes: row_bytes
+                .ok_or_else(|| PyValueError::new_err("layout 'bin' needs row_bytes, the size of one row"))?,
+            extensions: extensions.unwrap_or_default(),
+        },
+        other => {
+            return Err(PyValueError::new_err(format!("layout is {other:?}; use folder, flat, npy or bin")));
+        }
+    })
+}
+
+/// Passes progress on to Python now and then, and an exception of Python's back to the listing.
+struct Listener {
+    callback: Option<Py<PyAny>>,
+    cancel: AtomicBool,
+    heard: Mutex<Heard>,
+}
+
+struct Heard {
+    last: Instant,
+    raised: Option<PyErr>,
+}
+
+impl Listener {
+    fn new(callback: Option<Py<PyAny>>) -> Self {
+        let heard = Heard { last: Instant::now(), raised: None };
+        Self { callback, cancel: AtomicBool::new(false), heard: Mutex::new(heard) }
+    }
+
+    fn hear(&self, now: ListProgress) {
+        // Threads that come while another is telling have nothing newer to say.
+        let Ok(mut heard) = self.heard.try_lock() else { return };
+        if heard.last.elapsed() < PROGRESS_EVERY || heard.raised.is_some() {
+            return;
+        }
+        heard.last = Instant::now();
+        let told = Python::attach(|py| {
+            py.check_signals()?;
+            match &self.callback {
+                Some(callback) => callback.call1(py, (now.objects, now.bytes)).map(drop),
+                None => Ok(()),
+            }
+        });
+        if let Err(error) = told {
+            heard.raised = Some(error);
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn into_result(self) -> PyResult<()> {
+        match self.heard.into_inner().unwrap_or_else(PoisonError::into_inner).raised {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}

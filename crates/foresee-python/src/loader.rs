@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Class `Loader`: one rank's engine.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foresee_data_loader as core;
+use foresee_data_loader::{LoaderError, LoaderOptions, Next};
+use foresee_data_order::Order;
+use foresee_units::{Bytes, Epoch, Nanos, SampleId, World};
+use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::batch::Batch;
+use crate::cache::Cache;
+use crate::index::Index;
+use crate::{errors, stats};
+
+/// How long a wait goes on before Python's signals are looked at: Ctrl-C is answered within this.
+const TICK: Duration = Duration::from_millis(100);
+/// After each of these the log says what is being waited for.
+const SAY_EVERY: Nanos = Nanos::from_secs(30);
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct Loader {
+    engine: Arc<core::Loader>,
+}
+
+#[pymethods]
+impl Loader {
+    #[new]
+    #[pyo3(signature = (
+        index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
+        local_world_size, staging_bytes, threads, run_dir
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn new(
+        index: &Index,
+        cache: &Cache,
+        uri: String,
+        options: std::collections::BTreeMap<String, String>,
+        batch_size: u64,
+        drop_last: bool,
+        order: Option<&Bound<'_, PyDict>>,
+        epochs: Option<u64>,
+        rank: u32,
+        world_size: u32,
+        local_rank: u32,
+        local_world_size: u32,
+        staging_bytes: Option<u64>,
+        threads: Option<usize>,
+        run_dir: Option<PathBuf>,
+    ) -> PyResult<Self> {
+        let world = |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
+        let options = LoaderOptions {
+            uri,
+            storage: options.into_iter().collect(),
+            batch_size,
+            drop_last,
+            order: order.map(|order| order_of(order, index.index.len())).transpose()?,
+            epochs,
+            world: world(rank, world_size)?,
+            local: world(local_rank, local_world_size)?,
+            staging: staging_bytes.map(Bytes::new),
+            threads,
+            run_dir,
+        };
+        let engine = core::Loader::new(index.index.clone(), Arc::clone(&cache.shared), options);
+        Ok(Self { engine: Arc::new(engine.map_err(errors::of_loader)?) })
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.engine.start()).map_err(errors::of_loader)
+    }
+
+    fn seek(&self, epoch: u64, position: u64) -> PyResult<()> {
+        self.engine.seek(Epoch(epoch), position).map_err(errors::of_loader)
+    }
+
+    fn announce(
+        &self,
+        py: Python<'_>,
+        epoch: u64,
+        ids: PyReadonlyArray1<'_, i64>,
+        lengths: Option<PyReadonlyArray1<'_, i64>>,
+    ) -> PyResult<()> {
+        let ids = naturals(&ids, "ids")?;
+        let lengths = lengths.map(|lengths| naturals(&lengths, "lengths")).transpose()?;
+        py.detach(|| self.engine.announce(Epoch(epoch), &ids, lengths.as_deref())).map_err(errors::of_loader)
+    }
+
+    #[pyo3(signature = (*, timeout_ms=None))]
+    fn next_batch(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<Batch>> {
+        let mut said = Nanos::ZERO;
+        loop {
+            let tick = timeout_ms.map_or(TICK, |limit| TICK.min(Duration::from_millis(limit)));
+            let next = py.detach(|| self.engine.next_batch(tick)).map_err(errors::of_loader)?;
+            let (waited, what) = match next {
+                Next::Batch(batch) => return Ok(Some(Batch::new(batch))),
+                Next::EpochEnd => return Ok(None),
+                Next::Waiting { waited, what } => (waited, what),
+            };
+            py.check_signals()?;
+            if let Some(limit) = timeout_ms.filter(|&limit| waited >= Nanos::from_millis(limit)) {
+                let what = what.map(|what| format!(": waiting for {what}")).unwrap_or_default();
+                return Err(errors::of_loader(LoaderError::Timeout { waited_ms: limit, what }));
+            }
+            if waited.saturating_sub(said) >= SAY_EVERY {
+                said = waited;
+                let what = what.unwrap_or_else(|| "the driver to look".to_owned());
+                let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
+                log.call_method1("warning", (format!("no batch for {waited}: waiting for {what}"),))?;
+            }
+        }
+    }
+
+    fn read<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = py.detach(|| self.engine.read(SampleId(sample))).map_err(errors::of_loader)?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    fn steps(&self, position: u64) -> PyResult<u64> {
+        let steps = self.engine.steps(position).map_err(errors::of_loader)?;
+        steps.ok_or_else(|| PyValueError::new_err("epochs are announced one by one: count their batches"))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stats::to_python(py, &self.engine.stats())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.engine.close());
+    }
+}
+
+fn naturals(array: &PyReadonlyArray1<'_, i64>, name: &str) -> PyResult<Vec<u64>> {
+    let natural = |&number: &i64| {
+        u64::try_from(number).map_err(|_| PyValueError::new_err(format!("{name} holds {number}; use 0 or more")))
+    };
+    array.as_array().iter().map(natural).collect()
+}
+
+/// A run's order from its fields, as states and configurations name them.
+pub(crate) fn order_of(fields: &Bound<'_, PyDict>, n: u64) -> PyResult<Order> {
+    let name: String = field(fields, "name")?;
+    let seed = || field::<i64>(fields, "seed").map(i64::cast_unsigned);
+    let flag = |name: &str, default: bool| match fields.get_item(name)? {
+        Some(value) => value.extract(),
+        None => Ok(default),
+    };
+    let drop_last = flag("drop_last", false)?;
+    match name.as_str() {
+        "torch.distributed" => {
+            Ok(Order::Distributed { n, seed: seed()?, shuffle: flag("shuffle", true)?, drop_last })
+        }
+        "sequential" => Ok(Order::Sequential { n, drop_last }),
+        "keyed-1" => Ok(Order::Keyed { n, seed: seed()?, drop_last }),
+        "accelerate.seedable" => {
+            let batch_size = NonZeroU64::new(field(fields, "batch_size")?)
+                .ok_or_else(|| PyValueError::new_err("batch_size is 0; use 1 or more"))?;
+            let even_batches = flag("even_batches", true)?;
+            Ok(Order::SeedableShard { n, seed: seed()?, batch_size, drop_last, even_batches })
+        }
+        _ => Err(PyValueError::new_err(format!(
+            "order {name:?} is unknown; use torch.distributed, sequential, keyed-1 or accelerate.seedable"
+        ))),
+    }
+}
+
+fn field<'py, T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(fields: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+    fields
+        .get_item(name)?
+        .ok_or_else(|| PyValueError::new_err(format!("the order lacks {name:?}")))?
+        .extract()
+}

@@ -5,6 +5,7 @@
 //! no signature. It proves what we do with an answer; what real servers answer is tried elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,8 +34,8 @@ struct State {
     /// Listing: every second page is empty and says that there is more.
     empty_pages: AtomicBool,
     requests: Mutex<Vec<String>>,
-    at_once: AtomicUsize,
-    at_once_most: AtomicUsize,
+    /// Listings that began somewhere in the middle.
+    starts: AtomicUsize,
 }
 
 /// The server; its threads end with their connections.
@@ -81,8 +82,9 @@ impl FakeS3 {
         lock(&self.state.requests).clone()
     }
 
-    pub(crate) fn at_once_most(&self) -> usize {
-        self.state.at_once_most.load(Ordering::SeqCst)
+    /// Into how many spans a listing was cut, apart from its first.
+    pub(crate) fn cuts(&self) -> usize {
+        self.state.starts.load(Ordering::SeqCst)
     }
 }
 
@@ -109,8 +111,6 @@ fn serve(state: &State, connection: TcpStream) -> std::io::Result<()> {
     let mut write = connection.try_clone()?;
     let mut read = BufReader::new(connection);
     while let Some(request) = next_request(&mut read)? {
-        let now = state.at_once.fetch_add(1, Ordering::SeqCst) + 1;
-        state.at_once_most.fetch_max(now, Ordering::SeqCst);
         let noted = format!(
             "{} {} range={} if-match={}",
             request.method,
@@ -119,9 +119,7 @@ fn serve(state: &State, connection: TcpStream) -> std::io::Result<()> {
             request.headers.get("if-match").map_or("-", String::as_str)
         );
         lock(&state.requests).push(noted);
-        let served = answer(state, &request, &mut write);
-        state.at_once.fetch_sub(1, Ordering::SeqCst);
-        if !served? {
+        if !answer(state, &request, &mut write)? {
             break;
         }
     }
@@ -185,6 +183,9 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
         return send(write, request, 404, "", b"<Error><Code>NoSuchBucket</Code></Error>");
     };
     if request.query.contains_key("list-type") {
+        if request.query.contains_key("start-after") {
+            state.starts.fetch_add(1, Ordering::SeqCst);
+        }
         return send(write, request, 200, "", page(state, request).as_bytes());
     }
     let Some(body) = lock(&state.objects).get(key).cloned() else {
@@ -203,7 +204,7 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
     });
     let (status, part) = match range {
         Some((first, last)) => {
-            headers += &format!("Content-Range: bytes {first}-{last}/{}\r\n", body.len());
+            let _ = write!(headers, "Content-Range: bytes {first}-{last}/{}\r\n", body.len());
             (206, &body[first..=last])
         }
         None => (200, &body[..]),
@@ -255,23 +256,23 @@ fn page(state: &State, request: &Request) -> String {
             break;
         }
         let folder = key[prefix.len()..].split_once('/').map(|(folder, _)| format!("{prefix}{folder}/"));
-        match folder.filter(|_| !delimiter.is_empty()) {
-            Some(folder) => drop(folders.insert(folder)),
-            None => {
-                let (size, tag) = (body.len(), etag(body).replace('"', "&quot;"));
-                text += &format!(
-                    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{tag}</ETag>\
+        if let Some(folder) = folder.filter(|_| !delimiter.is_empty()) {
+            folders.insert(folder);
+        } else {
+            let (size, tag) = (body.len(), etag(body).replace('"', "&quot;"));
+            let _ = write!(
+                text,
+                "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{tag}</ETag>\
                      <LastModified>2026-01-02T03:04:05.000Z</LastModified></Contents>"
-                );
-                shown += 1;
-                if shown == PAGE {
-                    text += &format!("<NextContinuationToken>{key}</NextContinuationToken>");
-                }
+            );
+            shown += 1;
+            if shown == PAGE {
+                let _ = write!(text, "<NextContinuationToken>{key}</NextContinuationToken>");
             }
         }
     }
     for folder in folders {
-        text += &format!("<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
+        let _ = write!(text, "<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>");
     }
     text + "</ListBucketResult>"
 }

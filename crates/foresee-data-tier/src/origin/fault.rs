@@ -6,7 +6,6 @@
 //! or a header: presigned parts and credentials stay out of every message.
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,14 +68,15 @@ impl Failure {
             return Self { outcome, status: seen.status, cause: cause.clone(), kind: Kind::Transport };
         }
         let Some(status) = seen.status else {
-            // Nothing was sent. The client asks for credentials first, and has checked everything else before.
+            // Nothing was sent. The client asks for credentials first, and has checked everything else before. In
+            // mid-run that is a refresh that failed, and the next may not.
             let cause = redact(&chain(error));
-            return Self { outcome: Outcome::Denied, status: None, cause, kind: Kind::Unsigned };
+            return Self { outcome: Outcome::Retryable, status: None, cause, kind: Kind::Unsigned };
         };
         let code = seen.code.as_deref().unwrap_or_default();
         let outcome = match (status, code) {
-            (200..=299, "SlowDown") | (429 | 503, _) => Outcome::Throttled { retry_after: seen.retry_after },
-            (200..=299, "InternalError") | (408 | 500.., _) => Outcome::Retryable,
+            (429 | 503, _) => Outcome::Throttled { retry_after: seen.retry_after },
+            (408 | 500.., _) => Outcome::Retryable,
             (404 | 410, _) => Outcome::Absent,
             (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
                 Outcome::Denied
@@ -225,12 +225,6 @@ fn chain(error: &dyn Error) -> String {
         next = cause.source();
     }
     said
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.cause)
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a directory promises, and what its faults mean.
+//!
+//! Apart from `posix.rs` for its length only.
+
+use super::*;
+use crate::conformance;
+use crate::origin::shelf::{self, Shelf, open_directory, read};
+
+#[test]
+fn a_directory_keeps_the_reading_promises() {
+    for threads in [1, 2, 64] {
+        conformance::read_half(|completions, samples| open_directory(completions, samples, threads));
+    }
+}
+
+#[test]
+fn an_origin_is_never_written_to() {
+    let completions = Completions::new(|| {});
+    let stocked = open_directory(completions.clone(), &[vec![1, 2, 3]], 2);
+    let payload = crate::Payload::from_vec(vec![9]);
+    stocked.tier.submit(Op::Write { ticket: Ticket(1), key: stocked.keys[0], payload });
+    stocked.tier.submit(Op::Drop { ticket: Ticket(2), key: stocked.keys[0] });
+    let mut done = Vec::new();
+    completions.drain(&mut done);
+    assert!(done.len() == 2 && done.iter().all(|done| done.outcome == Outcome::Fatal), "{done:?}");
+}
+
+/// One file `a` of three bytes, found under whatever `shelf` says.
+fn outcome_for(prepare: impl FnOnce(&Path, &mut Shelf)) -> crate::Done {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::write(root.path().join("a"), b"abc").expect("a file");
+    let mut shelf = Shelf::default();
+    prepare(root.path(), &mut shelf);
+    let (origin, queue) = shelf::queued(|completions| {
+        PosixOrigin::new(root.path(), Arc::new(shelf), completions, 2).expect("a directory")
+    });
+    read(&origin, &queue, 0, 3).0
+}
+
+#[test]
+fn a_file_that_changed_is_noticed_and_named() {
+    let done = outcome_for(|root, shelf| {
+        let stat = rustix::fs::stat(root.join("a")).expect("a file");
+        shelf.add(b"a", None, 3, &tag_of(&stat));
+        std::fs::write(root.join("a"), b"xyzw").expect("a file");
+    });
+    assert_eq!(done.outcome, Outcome::Changed);
+    assert!(done.detail.message.is_some_and(|message| message.contains("/a: the file has changed")));
+}
+
+#[test]
+fn a_short_file_without_a_tag_may_be_asked_again() {
+    let done = outcome_for(|_, shelf| shelf.add(b"a", Some(1), 3, b""));
+    assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 2));
+}
+
+#[test]
+fn open_and_stat_are_measured_apart() {
+    let done = outcome_for(|root, shelf| {
+        let stat = rustix::fs::stat(root.join("a")).expect("a file");
+        shelf.add(b"a", None, 3, &tag_of(&stat));
+    });
+    assert!(done.detail.open.is_some_and(|open| open <= done.service), "{done:?}");
+    assert!(done.detail.stat.is_some_and(|stat| stat <= done.service), "{done:?}");
+}
+
+#[test]
+fn keys_that_leave_the_root_are_refused() {
+    for key in [b"../a".as_slice(), b"b/../../a", b"/etc/hostname", b"", b"a\0b", b".."] {
+        assert_eq!(outcome_for(|_, shelf| shelf.add(key, None, 3, b"")).outcome, Outcome::Fatal, "{key:?}");
+    }
+    assert!(safe_key(b"..a/b..") && safe_key(b"./a"));
+}
+
+#[test]
+fn a_pipe_under_a_samples_name_fails_instead_of_hanging() {
+    let done = outcome_for(|root, shelf| {
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, root.join("p"), kind, Mode::RUSR, 0).expect("a pipe");
+        shelf.add(b"p", None, 3, b"");
+    });
+    assert_eq!(done.outcome, Outcome::Fatal, "{done:?}");
+}
+
+#[test]
+fn a_locator_that_panics_ends_its_own_read_only() {
+    let done = outcome_for(|_, shelf| shelf.panic_at(0));
+    assert_eq!(done.outcome, Outcome::Fatal);
+}
+
+#[test]
+fn header_reads_are_cut_at_the_end_of_the_file() {
+    let root = tempfile::tempdir().expect("a directory");
+    std::fs::write(root.path().join("a"), b"abcdef").expect("a file");
+    let uri = Uri::from_path(root.path()).expect("a path");
+    let options = crate::OriginOptions::default();
+    let read = |key: &[u8], range| crate::read_whole(&uri, &options, key, range);
+    assert_eq!(read(b"a", None).expect("a file"), b"abcdef");
+    assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");
+    assert_eq!(read(b"a", Some(50..100)).expect("a file"), b"");
+    assert!(matches!(read(b"x", None), Err(OriginError::Missing { .. })));
+    assert!(matches!(read(b"../a", None), Err(OriginError::BadKey { .. })));
+}

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresee import _native
 from foresee._batch import Ints
@@ -63,9 +62,9 @@ class Audit:
             samples += end - first
         total = None
         if order is not None:
-            total = _native.order_audit_sum(
-                order.native, order.n, epoch=self._epoch, start=min(self._start, stop), stop=stop
-            )
+            start = min(self._start, stop)
+            whole = order.ids(self._epoch, start, World(0, 1, 0, 1))[: stop - start]
+            total = self._hash(self._epoch, np.arange(start, start + len(whole)), whole)
         return {
             "epoch": self._epoch,
             "start": self._start,
@@ -79,8 +78,8 @@ class Audit:
             and (total is None or self._world.size > 1 or len(self._spans) > 1 or self._sum == total),
         }
 
-    def _hash(self, epoch: int, where: NDArray[np.int64], ids: Ints) -> int:
+    def _hash(self, epoch: int, where: Ints, ids: Ints) -> int:
         if self._limit is not None:
             inside = where < self._limit
             where, ids = where[inside], ids[inside]
-        return _native.order_audit_of(self._seed, epoch, where, np.ascontiguousarray(ids))
+        return _native.order_audit_sum(self._seed, epoch, where.astype(np.uint64), ids.astype(np.uint64))

@@ -117,7 +117,9 @@ class Faults:
         for place in range(len(batch)):
             tries = int(batch.tries[place])
             if place not in faults:
-                chosen.append((place, int(batch.ids[place]), batch.sample(place), int(batch.labels[place]), tries))
+                chosen.append(
+                    (place, int(batch.ids[place]), batch.sample(place), int(batch.labels[place]), tries)
+                )
             elif skip and place != keep:
                 self._note(batch, place, None, faults[place])
             else:
@@ -150,7 +152,9 @@ class Faults:
         raise error
 
     def _note(self, batch: Batch, place: int, sample: int | None, error: SampleFault) -> None:
-        change = Change(batch.epoch, int(batch.positions[place]), int(batch.planned[place]), sample, error.cause)
+        change = Change(
+            batch.epoch, int(batch.positions[place]), int(batch.planned[place]), sample, error.cause
+        )
         _log.warning("%s; %s", error, "skipped" if sample is None else f"replaced by sample {sample}")
         with self._lock:
             self._counts["skipped" if sample is None else "replaced"] += 1

@@ -220,22 +220,87 @@ class Loader:
     def close(self) -> None:
         """Stop: cancel, flush the disk tier's manifest, join threads within a bound. Idempotent, any thread."""
 
-def order_randperm(n: int, seed: int) -> NDArray[np.int64]:
+def order_randperm(n: int, seed: int) -> NDArray[np.uint32] | NDArray[np.uint64]:
     """``torch.randperm(n, generator=torch.Generator().manual_seed(seed))``, bit for bit."""
 
-def order_distributed_indices(
-    n: int, *, world_size: int, rank: int, seed: int, epoch: int, shuffle: bool, drop_last: bool, position: int = 0
-) -> NDArray[np.int64]:
-    """The indices of ``torch.utils.data.DistributedSampler``; from global ``position`` on, padded or cut anew."""
+def order_distributed(
+    n: int,
+    world_size: int,
+    rank: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    start: int = 0,
+) -> NDArray[np.uint32] | NDArray[np.uint64]:
+    """One rank's indices of ``torch.utils.data.DistributedSampler``; from global position ``start`` on, padded or
+    cut anew."""
 
-def order_indices(
-    order: Mapping[str, Any], n: int, *, epoch: int, position: int, world_size: int, rank: int
-) -> NDArray[np.int64]:
-    """This rank's samples of ``epoch`` from global ``position`` on, padded or cut anew: what a ``Loader`` with
-    this ``order`` hands out there."""
+def order_seedable_shard(
+    n: int,
+    world_size: int,
+    rank: int,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+    even_batches: bool = True,
+    start: int = 0,
+) -> NDArray[np.uint32] | NDArray[np.uint64]:
+    """One rank's indices under Accelerate's ``SeedableRandomSampler`` and ``BatchSamplerShard``, batch after batch."""
 
-def order_audit_sum(order: Mapping[str, Any], n: int, *, epoch: int, start: int, stop: int) -> int:
-    """Sum modulo 2**128 of ``audit-1`` hashes over global positions ``start`` to ``stop`` of ``epoch``."""
+def order_random(
+    n: int,
+    state: bytes,
+    *,
+    replacement: bool = False,
+    num_samples: int | None = None,
+    taken: int | None = None,
+) -> tuple[NDArray[np.uint32] | NDArray[np.uint64], bytes]:
+    """One epoch of ``RandomSampler(generator=g)``, ``state`` being ``g.get_state()``: indices, and the state after.
 
-def order_audit_of(seed: int, epoch: int, positions: NDArray[np.int64], ids: NDArray[np.int64]) -> int:
-    """Sum modulo 2**128 of ``audit-1`` hashes of what a rank has handed out."""
+    ``taken``: how many samples are asked for; None runs to the end, which draws one permutation more.
+    """
+
+def order_loader(
+    n: int,
+    state: bytes,
+    epochs: Iterable[int | None],
+    *,
+    batch_size: int = 1,
+    drop_last: bool = False,
+    replacement: bool = False,
+    num_samples: int | None = None,
+    generator_given: bool = True,
+    num_workers: int = 0,
+    prefetch_factor: int = 2,
+    persistent_workers: bool = False,
+) -> tuple[list[tuple[int | None, NDArray[np.uint32] | NDArray[np.uint64]]], bytes]:
+    """Epochs of a shuffling ``DataLoader``: for each its ``base_seed`` and indices; then the generator's state.
+
+    ``epochs``: of each how many batches are taken, or None for all of them and the end. ``state``: of
+    ``generator=``, or with ``generator_given=False`` of torch's default generator.
+    """
+
+def order_keyed(n: int, seed: int, epoch: int, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The samples at ``positions`` (each below ``n``) of the ``keyed-1`` order."""
+
+def order_keyed_inverse(n: int, seed: int, epoch: int, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The positions of ``ids`` in the ``keyed-1`` order."""
+
+def order_audit_sum(seed: int, epoch: int, positions: NDArray[np.uint64], ids: NDArray[np.uint64]) -> int:
+    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids`` handed out at global ``positions`` of ``epoch``."""
+
+def order_audit_expected(
+    n: int,
+    world_size: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    start: int = 0,
+) -> int:
+    """What ``order_audit_sum`` gives over all ranks of a ``DistributedSampler`` epoch, from ``start`` to its end."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresee import _native
+from foresee._batch import Ints
 from foresee._world import World
 
 
@@ -36,25 +36,43 @@ class RunOrder:
     def native(self) -> dict[str, Any]:
         """The core's description."""
         if self.name == "keyed-1":
-            return {"name": self.name, "seed": self.seed}
-        return {"name": self.name, "seed": self.seed, "shuffle": self.shuffle, "drop_last": self.drop_last}
+            return {"name": self.name, "seed": _signed(self.seed)}
+        return {
+            "name": self.name,
+            "seed": _signed(self.seed),
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+        }
 
     def describe(self) -> dict[str, Any]:
         """What a state records of it."""
         return {**self.native, "n": self.n}
 
-    def ids(self, epoch: int, position: int, world: World) -> NDArray[np.int64]:
-        """This rank's samples of ``epoch`` from ``position`` on."""
-        return _native.order_indices(
-            self.native, self.n, epoch=epoch, position=position, world_size=world.size, rank=world.rank
-        )
+    def ids(self, epoch: int, position: int, world: World) -> Ints:
+        """This rank's samples of ``epoch`` from ``position`` on: what the engine hands out there."""
+        if self.name == "keyed-1":
+            count = -(-(self.n - position) // world.size)
+            # Past the end the epoch is padded from its head, as DistributedSampler does.
+            where = positions(position, 0, count, world) % self.n
+            ids = _native.order_keyed(self.n, self.seed, epoch, where.astype(np.uint64))
+            return ids.astype(np.int64)
+        return _native.order_distributed(
+            self.n,
+            world.size,
+            world.rank,
+            seed=self.seed,
+            epoch=epoch,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            start=position,
+        ).astype(np.int64)
 
     def position(self, start: int, samples: int, world: World) -> int:
         """Samples handed out over all ranks when each rank had ``samples`` since ``start``."""
         return min(start + samples * world.size, self.n)
 
 
-def positions(start: int, first: int, count: int, world: World) -> NDArray[np.int64]:
+def positions(start: int, first: int, count: int, world: World) -> Ints:
     """Global positions of this rank's samples ``first`` to ``first + count - 1`` of an epoch resumed at ``start``."""
     return start + (first + np.arange(count, dtype=np.int64)) * world.size + world.rank
 
@@ -72,3 +90,8 @@ def shuffled(n: int, seed: int) -> RunOrder:
 def keyed(n: int, seed: int) -> RunOrder:
     """A keyed permutation: no memory per sample, for giant data sets; not torch's order."""
     return RunOrder("keyed-1", n, seed=seed)
+
+
+def _signed(seed: int) -> int:
+    """A 64-bit seed as its two's complement, which is what torch makes of it."""
+    return seed - 2**64 if seed >= 2**63 else seed

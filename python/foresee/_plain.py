@@ -62,7 +62,9 @@ class PlainEngine:
         self._drop_last = drop_last
         self._labels = source.index.labels()
         here, listed = local_path(source.uri), local_path(source.index.uri)
-        self._in_place = here is not None and listed is not None and os.path.realpath(here) == os.path.realpath(listed)
+        self._in_place = (
+            here is not None and listed is not None and os.path.realpath(here) == os.path.realpath(listed)
+        )
         self._closed = False
         self._samples = 0
         self._bytes = 0

@@ -77,7 +77,9 @@ class Progress:
     def check(self, token: int) -> None:
         """Refuse an iterator that a newer one, or a loaded state, has replaced."""
         if token != self._generation:
-            raise Closed("this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one")
+            raise Closed(
+                "this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one"
+            )
 
     def is_current(self, token: int) -> bool:
         """Whether the iterator of ``token`` is still the one that counts."""

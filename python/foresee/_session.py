@@ -79,6 +79,7 @@ class Session:
                 rank=world.rank,
                 world_size=world.size,
                 local_rank=world.local_rank,
+                local_world_size=world.local_size,
                 staging_bytes=None,
                 threads=settings.threads,
                 run_dir=settings.run_dir,
@@ -107,7 +108,9 @@ class Session:
         """
         epoch = self.progress.peek().epoch
         if self.epochs is not None and epoch >= self.epochs:
-            raise ConfigError(f"epoch {epoch} of a loader with epochs={self.epochs}; give the true number, or none")
+            raise ConfigError(
+                f"epoch {epoch} of a loader with epochs={self.epochs}; give the true number, or none"
+            )
         token, place = self.progress.begin()
         self._begun = place
         self._handed = _Prefix()
@@ -211,7 +214,9 @@ class Session:
             if c.substitute is not None
         ]
         report["skipped"] = [
-            {"position": c.position, "sample": c.sample, "cause": c.cause} for c in changes if c.substitute is None
+            {"position": c.position, "sample": c.sample, "cause": c.cause}
+            for c in changes
+            if c.substitute is None
         ]
         return report
 

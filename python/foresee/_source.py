@@ -55,7 +55,9 @@ def resolve(
     kept = dict(options or {})
     if isinstance(data, _native.Index):
         if index is not None:
-            raise ConfigError("data is an index already; leave index= out, or give the URI of the data as data")
+            raise ConfigError(
+                "data is an index already; leave index= out, or give the URI of the data as data"
+            )
         return Source(data, data.uri, kept)
     uri = os.fspath(data)
     if uri.endswith(".fidx") and index is None:
@@ -124,7 +126,9 @@ def _guess(uri: str) -> list[str]:
     except FileNotFoundError as error:
         raise OriginMissing(f"{uri}: no such directory; check the path") from error
     except NotADirectoryError as error:
-        raise ConfigError(f'{uri} is a file; name its directory, or say layout="bin" and row_bytes=') from error
+        raise ConfigError(
+            f'{uri} is a file; name its directory, or say layout="bin" and row_bytes='
+        ) from error
 
 
 def local_path(uri: str) -> str | None:

@@ -114,9 +114,13 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def _shape(state: Mapping[str, Any]) -> None:
     version = state.get("foresee") if isinstance(state, Mapping) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise StateMismatch(f"not a state of Foresee: no version under 'foresee' (got {type(state).__name__})")
+        raise StateMismatch(
+            f"not a state of Foresee: no version under 'foresee' (got {type(state).__name__})"
+        )
     if version != VERSION:
-        raise StateMismatch(f"state of version {version}, this Foresee reads version {VERSION}; install a newer one")
+        raise StateMismatch(
+            f"state of version {version}, this Foresee reads version {VERSION}; install a newer one"
+        )
     faults = []
     for key, types in _TYPES.items():
         value = state.get(key)

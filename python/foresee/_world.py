@@ -10,32 +10,53 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foresee.errors import ConfigError
 
-# Launcher, variables of rank, size and local rank. The first that is set wins.
+
+class _Launcher(NamedTuple):
+    """A launcher, and its variables: of rank and size, over all machines and within this one."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+
+# The first that is set wins.
 _LAUNCHERS = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
+    _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _Launcher("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    _Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Launcher("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
 )
 
 
 @dataclass(frozen=True)
 class World:
-    """``rank`` of ``size``; ``local_rank`` counts within this machine."""
+    """``rank`` of ``size``, and ``local_rank`` of ``local_size`` within this machine."""
 
     rank: int
     size: int
-    local_rank: int
+    local_rank: int = 0
+    local_size: int = 1
 
 
-def detect(rank: int | None = None, world_size: int | None = None, environ: Mapping[str, str] | None = None) -> World:
+def detect(
+    rank: int | None = None, world_size: int | None = None, environ: Mapping[str, str] | None = None
+) -> World:
     """The arguments, else the launcher's variables, else 1 of 1.
 
-    ``RANK WORLD_SIZE LOCAL_RANK``, then Slurm's, Open MPI's and PMI's; the first that is set wins, and whoever
-    else is set must agree. torchrun under Slurm is the exception: there Slurm counts agents, not ranks.
+    ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then Slurm's, Open MPI's and PMI's; the first that is set wins,
+    and whoever else is set must agree, except that under torchrun nobody else counts.
 
     Raises:
         ConfigError: one of a pair is missing, a value is no number or out of range, or two launchers disagree.
@@ -44,44 +65,57 @@ def detect(rank: int | None = None, world_size: int | None = None, environ: Mapp
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None:
-        return _checked("arguments", rank, world_size, _local(env, rank))
-    found = [world for launcher in _LAUNCHERS if (world := _read(env, *launcher)) is not None]
+        local = next((launcher for launcher in _LAUNCHERS if launcher.local_rank in env), _LAUNCHERS[0])
+        return _checked("arguments", rank, world_size, *_local(env, local))
+    found = [(launcher, world) for launcher in _LAUNCHERS if (world := _read(env, launcher)) is not None]
     if not found:
-        return World(0, 1, 0)
-    name, first = found[0]
-    if "TORCHELASTIC_RUN_ID" not in env:
-        for other_name, other in found[1:]:
-            if (other.rank, other.size) != (first.rank, first.size):
-                raise ConfigError(
-                    f"{name} says rank {first.rank} of {first.size}, {other_name} says rank {other.rank} of "
-                    f"{other.size}; pass rank= and world_size=, or unset the stale variables"
-                )
+        return World(0, 1)
+    winner, first = found[0]
+    # torchrun under Slurm: there Slurm counts agents, one per machine, not ranks.
+    for launcher, other in [] if "TORCHELASTIC_RUN_ID" in env else found[1:]:
+        if (other.rank, other.size) != (first.rank, first.size):
+            raise ConfigError(
+                f"{winner.name} says rank {first.rank} of {first.size}, {launcher.name} says rank {other.rank} of "
+                f"{other.size}; pass rank= and world_size=, or unset the stale variables"
+            )
     return first
 
 
-def _read(env: Mapping[str, str], name: str, rank: str, size: str, local: str) -> tuple[str, World] | None:
+def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     # A shell inside a Slurm allocation has SLURM_NTASKS, but only a launched task has a rank.
-    if rank not in env and (size not in env or name == "Slurm"):
+    if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
         return None
-    missing = [variable for variable in (rank, size) if variable not in env]
+    missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
     if missing:
-        present = size if rank in missing else rank
+        present = launcher.size if launcher.rank in missing else launcher.rank
         raise ConfigError(f"{present}={env[present]} is set but {missing[0]} is not; set both or neither")
+    return _checked(
+        f"{launcher.rank}, {launcher.size}",
+        _number(env, launcher.rank),
+        _number(env, launcher.size),
+        *_local(env, launcher),
+    )
+
+
+def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int]:
+    """Rank and size within this machine; where only the rank is known, the size is the least that it allows."""
+    rank = _number(env, launcher.local_rank) if launcher.local_rank in env else 0
+    size = _number(env, launcher.local_size) if launcher.local_size in env else 1
+    return rank, max(size, rank + 1)
+
+
+def _number(env: Mapping[str, str], variable: str) -> int:
     try:
-        numbers = int(env[rank]), int(env[size]), int(env.get(local, env[rank]))
+        return int(env[variable])
     except ValueError:
-        raise ConfigError(f"{rank}={env[rank]!r}, {size}={env[size]!r}: whole numbers expected") from None
-    return name, _checked(f"{rank}, {size}", *numbers)
+        raise ConfigError(f"{variable}={env[variable]!r}; a whole number expected") from None
 
 
-def _local(env: Mapping[str, str], rank: int) -> int:
-    for _, _, _, local in _LAUNCHERS:
-        if (value := env.get(local, "")).isdigit():
-            return int(value)
-    return rank
-
-
-def _checked(source: str, rank: int, size: int, local: int) -> World:
+def _checked(source: str, rank: int, size: int, local_rank: int, local_size: int) -> World:
     if size < 1 or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size} ({source}): a rank is 0 or more and below the world size")
-    return World(rank, size, local)
+    if not 0 <= local_rank < local_size:
+        raise ConfigError(
+            f"local rank {local_rank} of {local_size}: 0 or more and below the local world size"
+        )
+    return World(rank, size, local_rank, local_size)

@@ -62,7 +62,9 @@ def parse_size(value: int | str, name: str = "size") -> int:
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
         bytes_ = int(Decimal(match[1]) * _UNITS[match[2].upper()])
     if bytes_ is None or not 0 <= bytes_ <= _BYTES_MAX:
-        raise ConfigError(f'{name}={value!r} is no size; write bytes as an int, or a string such as "16GB" or "2GiB"')
+        raise ConfigError(
+            f'{name}={value!r} is no size; write bytes as an int, or a string such as "16GB" or "2GiB"'
+        )
     return bytes_
 
 
@@ -90,17 +92,26 @@ class Cache:
 
     def __post_init__(self) -> None:
         faults: list[str] = []
-        for name, value in (("ram", self.ram), ("disk_size", 0 if self.disk_size is None else self.disk_size)):
+        for name, value in (
+            ("ram", self.ram),
+            ("disk_size", 0 if self.disk_size is None else self.disk_size),
+        ):
             try:
                 parse_size(value, name)
             except ConfigError as error:
                 faults += error.faults
         if self.disk is not None and self.disk_size is None:
-            faults.append(f'disk={os.fspath(self.disk)!r} without disk_size=; say how much of it may be used: "300GB"')
+            faults.append(
+                f'disk={os.fspath(self.disk)!r} without disk_size=; say how much of it may be used: "300GB"'
+            )
         if self.disk is None and self.disk_size is not None:
-            faults.append(f"disk_size={self.disk_size!r} without disk=; name the directory, or leave both out")
+            faults.append(
+                f"disk_size={self.disk_size!r} without disk=; name the directory, or leave both out"
+            )
         if self.peers:
-            faults.append("peers=True: exchange of samples between machines is not in this version; leave it out")
+            faults.append(
+                "peers=True: exchange of samples between machines is not in this version; leave it out"
+            )
         if faults:
             raise ConfigError(faults)
 

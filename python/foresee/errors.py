@@ -122,5 +122,7 @@ class SampleFault(ForeseeError, RuntimeError):
         return _sample_fault, (*facts, self.permanent)
 
 
-def _sample_fault(sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, permanent: bool) -> SampleFault:  # noqa: FBT001 - positional, as pickle calls it
+def _sample_fault(
+    sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, permanent: bool
+) -> SampleFault:  # noqa: FBT001 - positional, as pickle calls it
     return SampleFault(sample, uri, rank, kind, cause, remedy, permanent=permanent)

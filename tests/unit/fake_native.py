@@ -35,7 +35,15 @@ class Index:
     @staticmethod
     def build(uri, *, layout, extensions=None, row_bytes=None, keys=None, options=None, progress=None):
         root = pathlib.Path(uri.removeprefix("file://"))
-        facts = {"uri": str(root), "layout": layout, "classes": [], "keys": [], "sizes": [], "labels": [], "offsets": []}
+        facts = {
+            "uri": str(root),
+            "layout": layout,
+            "classes": [],
+            "keys": [],
+            "sizes": [],
+            "labels": [],
+            "offsets": [],
+        }
         facts["row"] = None
         if not root.exists():
             raise OriginMissing(f"{uri}: no such file or directory")
@@ -128,7 +136,12 @@ class Index:
         return np.array(self._facts["labels"], dtype=np.int64)
 
     def describe(self, limit):
-        return {"uri": self.uri, "layout": self.layout, "samples": len(self), "first": self._facts["keys"][:limit]}
+        return {
+            "uri": self.uri,
+            "layout": self.layout,
+            "samples": len(self),
+            "first": self._facts["keys"][:limit],
+        }
 
 
 class Cache:
@@ -146,8 +159,25 @@ class Batch:
 
 
 class Loader:
-    def __init__(self, index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
-                 staging_bytes, threads, run_dir):
+    def __init__(
+        self,
+        index,
+        cache,
+        *,
+        uri,
+        options,
+        batch_size,
+        drop_last,
+        order,
+        epochs,
+        rank,
+        world_size,
+        local_rank,
+        local_world_size,
+        staging_bytes,
+        threads,
+        run_dir,
+    ):
         self.index, self.uri, self.batch_size, self.drop_last = index, uri, batch_size, drop_last
         self.order, self.epochs, self.rank, self.world_size = order, epochs, rank, world_size
         self.closed, self.lock, self.course, self.announced = False, threading.Lock(), None, {}
@@ -166,8 +196,21 @@ class Loader:
             self._aim(epoch, position)
 
     def _ids(self, epoch, position):
-        return order_indices(self.order, len(self.index), epoch=epoch, position=position, world_size=self.world_size,
-                             rank=self.rank)
+        order, n = self.order, len(self.index)
+        if order["name"] == "keyed-1":
+            count = -(-(n - position) // self.world_size)
+            where = (position + np.arange(count) * self.world_size + self.rank) % n
+            return order_keyed(n, order["seed"], epoch, where).astype(np.int64)
+        return order_distributed(
+            n,
+            self.world_size,
+            self.rank,
+            seed=order["seed"],
+            epoch=epoch,
+            shuffle=order["shuffle"],
+            drop_last=order["drop_last"],
+            start=position,
+        ).astype(np.int64)
 
     def _aim(self, epoch, position):
         lengths = None
@@ -197,7 +240,7 @@ class Loader:
                     self._aim(epoch + 1, 0)
                 return None
             self.course[3] += 1
-        ids = ids[bounds[step]:bounds[step + 1]].copy()
+        ids = ids[bounds[step] : bounds[step + 1]].copy()
         parts, faults = [], []
         for place, sample in enumerate(ids.tolist()):
             try:
@@ -212,8 +255,13 @@ class Loader:
         return Batch(
             data=np.frombuffer(bytearray().join(parts), dtype=np.uint8),
             offsets=np.cumsum([0] + [len(p) for p in parts]).astype(np.int64),
-            ids=ids, labels=self.index.labels()[ids], epoch=epoch, step=step, start=bounds[step],
-            last=step + 1 == len(bounds) - 1, faults=faults,
+            ids=ids,
+            labels=self.index.labels()[ids],
+            epoch=epoch,
+            step=step,
+            start=bounds[step],
+            last=step + 1 == len(bounds) - 1,
+            faults=faults,
         )
 
     def read(self, sample):
@@ -246,36 +294,24 @@ class Loader:
 def order_randperm(n, seed):
     import torch
 
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy().astype(np.uint32)
 
 
-def order_distributed_indices(n, *, world_size, rank, seed, epoch, shuffle, drop_last, position=0):
-    whole = (order_randperm(n, seed + epoch) if shuffle else np.arange(n))
-    rest = whole[position:]
-    if not len(rest):
-        return np.zeros(0, np.int64)
+def order_distributed(n, world_size, rank, *, seed=0, epoch=0, shuffle=True, drop_last=False, start=0):
+    whole = order_randperm(n, seed + epoch) if shuffle else np.arange(n, dtype=np.uint32)
+    rest = whole[start:]
     if drop_last and len(rest) % world_size:
         rest = rest[: len(rest) // world_size * world_size]
     elif len(rest) % world_size:
-        missing = -len(rest) % world_size
-        rest = np.concatenate([rest, np.resize(whole, missing)])
-    return np.ascontiguousarray(rest[rank::world_size]).astype(np.int64)
+        rest = np.concatenate([rest, np.resize(whole, -len(rest) % world_size)])
+    return rest[rank::world_size].copy()
 
 
-def order_indices(order, n, *, epoch, position, world_size, rank):
-    if order["name"] == "keyed-1":
-        return order_distributed_indices(n, world_size=world_size, rank=rank, seed=order["seed"] ^ 12345, epoch=epoch,
-                                         shuffle=True, drop_last=False, position=position)
-    return order_distributed_indices(n, world_size=world_size, rank=rank, seed=order["seed"], epoch=epoch,
-                                     shuffle=order["shuffle"], drop_last=order["drop_last"], position=position)
+def order_keyed(n, seed, epoch, positions):
+    return order_randperm(n, (seed ^ 12345) + epoch)[positions.astype(np.int64)].astype(np.uint64)
 
 
-def order_audit_sum(order, n, *, epoch, start, stop):
-    ids = order_indices(order, n, epoch=epoch, position=0, world_size=1, rank=0)[start:stop]
-    return order_audit_of(order["seed"], epoch, np.arange(start, stop), ids)
-
-
-def order_audit_of(seed, epoch, positions, ids):
+def order_audit_sum(seed, epoch, positions, ids):
     total = 0
     for position, sample in zip(positions.tolist(), ids.tolist(), strict=True):
         total += int.from_bytes(hashlib.md5(f"{seed} {epoch} {position} {sample}".encode()).digest(), "big")

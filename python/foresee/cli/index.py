@@ -33,14 +33,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="auto: npy by name, folder where there are class folders, else flat",
     )
     parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
-    parser.add_argument("--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)")
+    parser.add_argument(
+        "--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)"
+    )
     parser.add_argument(
         "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
     )
     parser.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
     )
-    parser.add_argument("--update", action="store_true", help="list anew and say what changed since FILE was written")
+    parser.add_argument(
+        "--update", action="store_true", help="list anew and say what changed since FILE was written"
+    )
     parser.add_argument("--dump", action="store_true", help="show an index instead of making one")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.set_defaults(run=run)
@@ -68,14 +72,19 @@ def _build(options: argparse.Namespace) -> int:
         options=_options(options.option),
         note=lambda line: print(line, file=sys.stderr),
     )
-    facts = _facts(index) | {"file": os.path.abspath(options.output), "seconds": round(time.monotonic() - began, 3)}
+    facts = _facts(index) | {
+        "file": os.path.abspath(options.output),
+        "seconds": round(time.monotonic() - began, 3),
+    }
     if old is not None:
         facts["changes"] = old.update(index)
     index.save(options.output)
     if options.json:
         print(json.dumps(facts))
         return 0
-    print(f"{options.output}: {facts['samples']:,} samples, {facts['bytes']:,} bytes, {facts['classes']:,} classes")
+    print(
+        f"{options.output}: {facts['samples']:,} samples, {facts['bytes']:,} bytes, {facts['classes']:,} classes"
+    )
     if old is not None:
         print(", ".join(f"{count:,} {kind}" for kind, count in facts["changes"].items()))
     return 0

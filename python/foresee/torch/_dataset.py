@@ -59,7 +59,10 @@ class OriginDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples, read at once and in the order asked for."""
         samples = [self._checked(i) for i in indices]
-        return [self._make(sample, data) for sample, data in zip(samples, self._reader.read_all(samples), strict=True)]
+        return [
+            self._make(sample, data)
+            for sample, data in zip(samples, self._reader.read_all(samples), strict=True)
+        ]
 
     @abstractmethod
     def decode_bytes(self, data: Bytes) -> Any:
@@ -134,6 +137,7 @@ class Reader:
                     rank=0,
                     world_size=1,
                     local_rank=0,
+                    local_world_size=1,
                     staging_bytes=None,
                     threads=None,
                     run_dir=None,

@@ -218,7 +218,11 @@ class Ahead:
         ended = False
         while True:
             with self._changed:
-                while not self._closed and self._order is None and (self._halted or len(self._slots) >= self._depth):
+                while (
+                    not self._closed
+                    and self._order is None
+                    and (self._halted or len(self._slots) >= self._depth)
+                ):
                     self._changed.wait()
                 if self._closed:
                     return

@@ -84,7 +84,9 @@ class Segment:
         if count > len(self._array):
             size = os.fstat(self.descriptor).st_size
             if count > size:
-                raise ConnectionError(f"{count} bytes announced, {size} there: the other end is no Foresee worker")
+                raise ConnectionError(
+                    f"{count} bytes announced, {size} there: the other end is no Foresee worker"
+                )
             self._array = np.zeros(0, np.uint8)
             self._map = mmap.mmap(self.descriptor, size)
             self._array = np.frombuffer(self._map, dtype=np.uint8)

@@ -99,9 +99,15 @@ class RunPlan(Plan):
 class DistributedPlan(RunPlan):
     """``sampler=DistributedSampler(...)``: its epoch is the sampler's, and repeats without ``set_epoch``."""
 
-    def __init__(self, sampler: DistributedSampler[Any], samples: int, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, sampler: DistributedSampler[Any], samples: int, generator: torch.Generator | None
+    ) -> None:
         order = RunOrder(
-            "torch.distributed", samples, seed=sampler.seed, shuffle=sampler.shuffle, drop_last=sampler.drop_last
+            "torch.distributed",
+            samples,
+            seed=sampler.seed,
+            shuffle=sampler.shuffle,
+            drop_last=sampler.drop_last,
         )
         super().__init__(order, generator)
         self._sampler = sampler
@@ -152,7 +158,12 @@ class RandomPlan(Plan):
             return self._draw
         if self._own is None:
             return None
-        return {"base": True, "base_seed": None, "generator": _pack(self._own.get_state()), "sampler_seed": None}
+        return {
+            "base": True,
+            "base_seed": None,
+            "generator": _pack(self._own.get_state()),
+            "sampler_seed": None,
+        }
 
     def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
         """The generator's state, then the base seed, as the stock loader at ``iter()``."""
@@ -191,7 +202,9 @@ class RandomPlan(Plan):
             raise StateMismatch(f"damaged state: draw={draw!r}") from error
         if self._own is not None and state is not None:
             self._own.set_state(state)
-        if kept["base"] and (kept["base_seed"] is None or (self._own is not None and self._generator is self._own)):
+        if kept["base"] and (
+            kept["base_seed"] is None or (self._own is not None and self._generator is self._own)
+        ):
             kept["base_seed"] = draw_seed(self._generator)
         self._base_seed, self._draw = kept["base_seed"], kept
 
@@ -207,7 +220,13 @@ class SamplerPlan(Plan):
     """Any finite ``sampler=`` or ``batch_sampler=``: asked once per epoch, all at once."""
 
     def __init__(
-        self, batches: Batches, samples: int, *, counts_batches: bool, generator: torch.Generator | None, world: World
+        self,
+        batches: Batches,
+        samples: int,
+        *,
+        counts_batches: bool,
+        generator: torch.Generator | None,
+        world: World,
     ) -> None:
         super().__init__(generator)
         self._batches = batches
@@ -248,7 +267,9 @@ class SamplerPlan(Plan):
         ids = np.array([i for batch in batches[skipped:] for i in batch], dtype=np.int64)
         wrong = (ids < 0) | (ids >= self._samples)
         if wrong.any():
-            raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {self._samples} samples")
+            raise ConfigError(
+                f"the sampler gave index {ids[wrong][0]}; the data set has {self._samples} samples"
+            )
         if self.counts_batches:
             return Announced(ids, lengths)
         return Announced(ids[place.position // self._world.size :], None)
@@ -282,7 +303,11 @@ def of_sampler(
     generator: torch.Generator | None,
 ) -> Plan:
     """The plan of ``sampler=``: as far ahead as its kind allows."""
-    if isinstance(sampler, DistributedSampler) and type(sampler) is DistributedSampler and _length(sampler.dataset) == samples:
+    if (
+        isinstance(sampler, DistributedSampler)
+        and type(sampler) is DistributedSampler
+        and _length(sampler.dataset) == samples
+    ):
         return DistributedPlan(sampler, samples, generator)
     if world.size == 1 and _is_plain_random(sampler, samples):
         assert isinstance(sampler, RandomSampler)

@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
     descriptors = [int(argument) for argument in arguments]
     channel = socket.socket(fileno=descriptors[0])
     slots = [
-        (Segment(taken), Segment(given)) for taken, given in zip(descriptors[2::2], descriptors[3::2], strict=True)
+        (Segment(taken), Segment(given))
+        for taken, given in zip(descriptors[2::2], descriptors[3::2], strict=True)
     ]
     torch.set_num_threads(1)
     try:

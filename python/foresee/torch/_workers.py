@@ -94,11 +94,19 @@ class WorkerPool:
             for i in range(count):
                 worker = _spawn(i, index, slots)
                 self._workers.append(worker)
-                hello = {"id": i, "count": count, "base_seed": base_seed, "payload": payload, "path": sys.path}
+                hello = {
+                    "id": i,
+                    "count": count,
+                    "base_seed": base_seed,
+                    "payload": payload,
+                    "path": sys.path,
+                }
                 send(worker.channel, hello)
         except OSError as error:
             self._stop()
-            raise WorkerDied(f"worker {len(self._workers)} of {count} could not be started: {error}") from error
+            raise WorkerDied(
+                f"worker {len(self._workers)} of {count} could not be started: {error}"
+            ) from error
         finally:
             os.close(index)
         self._wake, self._woken = socket.socketpair()
@@ -231,7 +239,9 @@ class WorkerPool:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         except subprocess.TimeoutExpired:
             how = "closed its channel"
-        error = WorkerDied(f"worker {worker.id} (pid {worker.process.pid}) {how}; see its stderr, or use num_workers=0")
+        error = WorkerDied(
+            f"worker {worker.id} (pid {worker.process.pid}) {how}; see its stderr, or use num_workers=0"
+        )
         if last_words is not None:
             cause = _remote(last_words)
             error = WorkerDied(f"worker {worker.id} could not start: {type(cause).__name__}: {cause}")

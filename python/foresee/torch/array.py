@@ -61,7 +61,9 @@ class ArrayDataset(OriginDataset):
             if row_bytes < 1:
                 raise ConfigError(f"shape={tuple(shape)!r}: a row has at least one element")
         layout = "npy" if row_bytes is None else "bin"
-        source = _source.resolve(uri, index=index, layout=layout, row_bytes=row_bytes, options=storage_options)
+        source = _source.resolve(
+            uri, index=index, layout=layout, row_bytes=row_bytes, options=storage_options
+        )
         super().__init__(source)
         self.transform = transform
         self.dtype, self.shape = self._row(dtype, shape)
@@ -87,7 +89,9 @@ class ArrayDataset(OriginDataset):
         """One tensor, shape (samples, *row)."""
         return torch.from_numpy(data.view(self.dtype).reshape(len(offsets) - 1, *self.shape))
 
-    def _row(self, dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _row(
+        self, dtype: DTypeLike | None, shape: Sequence[int] | None
+    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
         index = self.index
         if index.row_dtype is not None and index.row_shape is not None:
             if (

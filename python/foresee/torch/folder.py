@@ -62,7 +62,9 @@ class FolderDataset(OriginDataset):
     ) -> None:
         if not (decode is None or decode in ("auto", "pil") or callable(decode)):
             raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
-        source = _source.resolve(uri, index=index, layout="folder", extensions=extensions, options=storage_options)
+        source = _source.resolve(
+            uri, index=index, layout="folder", extensions=extensions, options=storage_options
+        )
         if source.index.layout not in ("folder", "flat"):
             raise IndexInvalid(
                 f"{source.uri}: index of layout {source.index.layout!r}; FolderDataset needs folder or flat, "

@@ -150,7 +150,9 @@ class DataLoader:
         self.generator = generator
         self.persistent_workers = persistent_workers
         self.in_order = in_order
-        self.prefetch_factor = _AHEAD_PER_WORKER if num_workers and prefetch_factor is None else prefetch_factor
+        self.prefetch_factor = (
+            _AHEAD_PER_WORKER if num_workers and prefetch_factor is None else prefetch_factor
+        )
         self.batch_size: int | None = batch_size if batch_sampler is None else None
         self.collate_fn = collate_fn
         world = _world_of(sampler, rank, world_size)
@@ -230,7 +232,9 @@ class DataLoader:
         Raises:
             StateMismatch: the state is of another run; shows both values of everything that differs.
         """
-        place = self._session.load(state_dict, self._plan.describe(), batch_size=self.batch_size, strict=strict)
+        place = self._session.load(
+            state_dict, self._plan.describe(), batch_size=self.batch_size, strict=strict
+        )
         self._plan.set_epoch(place.epoch)
 
     def audit(self) -> dict[str, Any]:

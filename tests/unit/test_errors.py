@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree of errors: what a caller may catch, and what survives a trip between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from foresee import errors
+
+
+@pytest.mark.parametrize(
+    ("ours", "builtin"),
+    [
+        (errors.OriginError, OSError),
+        (errors.OriginMissing, FileNotFoundError),
+        (errors.OriginDenied, PermissionError),
+        (errors.OriginChanged, OSError),
+        (errors.IndexInvalid, ValueError),
+        (errors.CacheError, OSError),
+        (errors.StallTimeout, TimeoutError),
+        (errors.Closed, RuntimeError),
+        (errors.SampleFault, RuntimeError),
+        (errors.WorkerDied, RuntimeError),
+        (errors.StateMismatch, ValueError),
+        (errors.ConfigError, ValueError),
+    ],
+)
+def test_each_error_is_ours_and_the_builtin_that_a_caller_expects(ours, builtin):
+    assert issubclass(ours, errors.ForeseeError)
+    assert issubclass(ours, builtin)
+
+
+def test_the_public_names_are_all_exported_by_the_package():
+    import foresee
+
+    assert set(errors.__all__) <= set(foresee.__all__)
+
+
+def test_a_config_error_shows_every_fault_and_keeps_them_apart():
+    error = errors.ConfigError(["a is wrong", "b is wrong"])
+    assert error.faults == ["a is wrong", "b is wrong"]
+    assert "a is wrong" in str(error)
+    assert "b is wrong" in str(error)
+    assert str(errors.ConfigError("only one")) == "only one"
+
+
+def test_errors_with_facts_survive_pickling():
+    fault = errors.SampleFault(7, "s3://b/k", 3, "missing", "gone", "restore it", permanent=True)
+    again = pickle.loads(pickle.dumps(fault))
+    assert str(again) == "sample 7 (s3://b/k) on rank 3: gone; restore it"
+    assert (again.sample, again.uri, again.rank, again.kind, again.permanent) == (7, "s3://b/k", 3, "missing", True)
+    assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]

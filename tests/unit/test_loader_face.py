@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee.Loader``: batches, orders, faults, ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import foresee
+from foresee.errors import Closed, ConfigError, IndexInvalid, OriginMissing, SampleFault
+
+
+def make(data, **changes):
+    return foresee.Loader(data, **({"batch_size": 4, "rank": 0, "world_size": 1} | changes))
+
+
+def test_a_batch_has_the_bytes_ids_labels_and_positions_of_its_samples(ragged):
+    loader = make(ragged)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [4, 4, 3]
+    for batch in batches:
+        assert batch.data.dtype == np.uint8
+        assert batch.offsets.dtype == batch.ids.dtype == batch.labels.dtype == np.int64
+        for place, sample in enumerate(batch.ids.tolist()):
+            assert bytes(batch.sample(place)) == bytes([sample]) * (sample + 1)
+            assert batch.labels[place] == sample * 3 // 11
+        assert (batch.positions == batch.ids).all()
+    with pytest.raises(IndexError):
+        batches[0].sample(4)
+
+
+def test_samples_of_equal_size_are_one_array(folder, array):
+    assert next(iter(make(folder))).rows().shape == (4, 8)
+    rows = next(iter(make(array))).rows()
+    assert rows.shape == (4, 2, 3)
+    assert rows.dtype == np.float32
+    assert (rows[3] == 3).all()
+
+
+def test_samples_of_unequal_size_are_no_array(ragged):
+    with pytest.raises(ValueError, match="1 to 4 bytes make no array"):
+        next(iter(make(ragged))).rows()
+
+
+def test_seeded_shuffle_is_the_order_of_distributed_sampler(folder):
+    torch_data = pytest.importorskip("torch.utils.data")
+    for world in (1, 2, 3):
+        for rank in range(world):
+            sampler = torch_data.DistributedSampler(range(23), num_replicas=world, rank=rank, seed=9)
+            loader = make(folder, shuffle=True, seed=9, rank=rank, world_size=world)
+            for epoch in range(3):
+                sampler.set_epoch(epoch)
+                assert [i for batch in loader for i in batch.ids.tolist()] == list(sampler)
+
+
+def test_a_keyed_epoch_has_every_sample_once_over_all_ranks(folder):
+    seen = []
+    for rank in range(2):
+        loader = make(folder, shuffle=True, seed=3, order="keyed", rank=rank, world_size=2)
+        seen += [i for batch in loader for i in batch.ids.tolist()]
+        assert loader.audit()["ok"]
+    assert len(seen) == 24
+    assert set(seen) == set(range(23))
+
+
+def test_the_length_is_the_number_of_batches(folder):
+    for drop_last in (False, True):
+        loader = make(folder, drop_last=drop_last)
+        assert len(loader) == len(list(loader)) == (5 if drop_last else 6)
+
+
+def test_an_early_break_is_followed_by_the_next_epoch(folder):
+    loader = make(folder, shuffle=True, seed=1)
+    for _ in loader:
+        break
+    assert next(iter(loader)).epoch == 1
+
+
+def test_an_index_is_used_as_it_is_and_never_listed_again(folder, tmp_path):
+    path = tmp_path / "x.fidx"
+    index = foresee.Index.build(str(folder), layout="folder")
+    index.save(path)
+    (folder / "a" / "zzz.jpg").write_bytes(b"12345678")
+    assert len(make(path).index) == 23
+    assert len(make(index).index) == 23
+    assert len(make(folder).index) == 24
+
+
+def test_the_layout_is_guessed(folder, array, tmp_path):
+    assert make(folder).index.layout == "folder"
+    assert make(array).index.layout == "npy"
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    (flat / "one.bin").write_bytes(b"x")
+    assert make(flat).index.layout == "flat"
+
+
+def test_all_wrong_arguments_are_reported_at_once(folder):
+    with pytest.raises(ConfigError) as caught:
+        make(folder, batch_size=0, epochs=0, shuffle=True, on_error="ignore", timeout=-1)
+    assert len(caught.value.faults) == 5
+
+
+@pytest.mark.parametrize("change", [{"order": "keyed"}, {"order": "random"}, {"layout": "tar"}, {"rank": 1}])
+def test_wrong_arguments_are_refused(folder, change):
+    with pytest.raises(ConfigError):
+        make(folder, **change)
+
+
+def test_no_data_no_directory_and_no_index_are_errors_that_name_the_place(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(IndexInvalid, match="empty"):
+        make(empty)
+    with pytest.raises(OriginMissing, match="nowhere"):
+        make(tmp_path / "nowhere")
+    broken = tmp_path / "broken.fidx"
+    broken.write_bytes(b"not an index")
+    with pytest.raises(IndexInvalid):
+        make(broken)
+
+
+def test_an_epoch_past_the_stated_number_is_refused(folder):
+    loader = make(folder, epochs=1)
+    list(loader)
+    with pytest.raises(ConfigError, match="epochs=1"):
+        iter(loader)
+
+
+def lose(folder, sample):
+    path = folder / "abc"[sample * 3 // 23] / f"{sample:04}.jpg"
+    path.unlink()
+    return path
+
+
+def test_a_missing_sample_raises_at_its_batch_and_names_everything(folder):
+    loader = make(folder)
+    path = lose(folder, 9)
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)
+    with pytest.raises(SampleFault) as caught:
+        next(iterator)
+    error = caught.value
+    assert (error.sample, error.rank, error.kind, error.permanent) == (9, 0, "missing", True)
+    assert str(path) in error.uri
+    assert isinstance(error.__cause__, OriginMissing)
+    assert loader.state_dict()["position"] == 8, "resume tries the batch again"
+
+
+def test_replace_gives_the_same_substitute_on_every_run_and_keeps_the_number_of_batches(folder):
+    loaders = [make(folder, on_error="replace") for _ in range(2)]
+    lose(folder, 9)
+    runs = [[batch.ids.tolist() for batch in loader] for loader in loaders]
+    assert runs[0] == runs[1]
+    assert [len(batch) for batch in runs[0]] == [4, 4, 4, 4, 4, 3]
+    assert runs[0][2][1] != 9
+    report = loaders[0].audit()
+    assert report["ok"]
+    assert report["replaced"][0]["sample"] == 9
+    assert report["replaced"][0]["substitute"] == runs[0][2][1]
+    assert loaders[0].stats()["on_error"] == {"replaced": 1, "skipped": 0}
+
+
+def test_a_substitute_has_its_own_bytes_and_label(folder):
+    loader = make(folder, on_error="replace")
+    lose(folder, 9)
+    batch = list(loader)[2]
+    substitute = int(batch.ids[1])
+    assert bytes(batch.sample(1)) == bytes([substitute]) * 8
+    assert batch.labels[1] == substitute * 3 // 23
+
+
+def test_skip_makes_a_batch_shorter_but_never_empty(folder):
+    loader = make(folder, on_error="skip")
+    for sample in (5, 8, 9, 10, 11):
+        lose(folder, sample)
+    lengths = [len(batch) for batch in loader]
+    assert lengths == [4, 3, 1, 4, 4, 3]
+    assert len(loader.audit()["skipped"]) == 4
+
+
+def test_a_callable_chooses_the_substitute(folder):
+    asked = []
+
+    def choose(error):
+        asked.append(error.sample)
+        return 0
+
+    loader = make(folder, on_error=choose)
+    lose(folder, 9)
+    assert list(loader)[2].ids.tolist() == [8, 0, 10, 11]
+    assert asked == [9]
+
+
+def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):
+    on = [[b.ids.tolist() for b in make(folder, shuffle=True, seed=2)], [b.rows().tolist() for b in make(array)]]
+    monkeypatch.setenv("FORESEE_OFF", "1")
+    threads = threading.active_count()
+    off = [[b.ids.tolist() for b in make(folder, shuffle=True, seed=2)], [b.rows().tolist() for b in make(array)]]
+    assert on == off
+    assert threading.active_count() == threads
+
+
+def test_off_has_the_same_faults(folder, monkeypatch):
+    monkeypatch.setenv("FORESEE_OFF", "1")
+    loader = make(folder, on_error="replace")
+    lose(folder, 9)
+    assert [len(batch) for batch in loader] == [4, 4, 4, 4, 4, 3]
+    assert loader.audit()["replaced"][0]["sample"] == 9
+    assert loader.stats()["off"] is True
+
+
+def test_close_is_idempotent_and_ends_iterators(folder):
+    with make(folder) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        loader.close()
+        with pytest.raises(Closed):
+            next(iterator)
+    loader.close()
+
+
+def test_the_loader_needs_no_torch(folder):
+    code = (
+        "import sys; sys.modules['torch'] = None; import foresee;"
+        f"print(sum(len(b) for b in foresee.Loader({str(folder)!r}, batch_size=4)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "23"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A place that fails on purpose, by a schedule that a seed decides.
 //!
-//! Apart from real faults, so that a driver's answer to each can be tested again and again. Which attempt
-//! at which sample fails, and how, is a function of the seed, the sample and the attempt's number: threads and
+//! Apart from real faults, so that a driver's answer to each can be tested again and again. Which attempt at
+//! which sample fails, and how, is a function of the seed, the sample and the attempt's number: threads and
 //! clocks have no say. Refuses to fail writes other than by asking to be left alone or asked again.
 
 use std::collections::HashMap;

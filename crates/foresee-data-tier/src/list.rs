@@ -38,13 +38,13 @@ pub struct ListProgress {
 
 /// Lists everything below `uri`, sorted by the bytes of its key. Blocks; many requests run at once.
 ///
-/// `keys` names the objects of a plain HTTP server, which has no listing; for a directory or a bucket it must be `None`,
-/// because their own listing is cheaper. `progress` is called from several threads, about once
-/// per directory or page. `cancel` ends the listing at the next directory or page.
+/// `keys` names the objects of a plain HTTP server, which has no listing; for a directory or a bucket it
+/// must be `None`, because their own listing is cheaper. `progress` is called from several threads, about
+/// once per directory or page. `cancel` ends the listing at the next directory or page.
 ///
-/// A directory is walked as Python's `os.walk(followlinks=True)` walks it; a link that leads back to a directory
-/// above itself is not entered again. Sockets, pipes and devices are left out. In a bucket, zero-byte
-/// stand-ins for directories (`prefix/`) are left out.
+/// A directory is walked as Python's `os.walk(followlinks=True)` walks it; a link that leads back to a
+/// directory above itself is not entered again. Sockets, pipes and devices are left out. In a bucket,
+/// zero-byte stand-ins for directories (`prefix/`) are left out.
 ///
 /// # Errors
 /// An unreadable directory, a link that leads nowhere, a key the store client cannot express, and whatever

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a data set lies, as its user writes it: a path, `file://`, `s3://bucket/prefix`, `http(s)://host/path`.
+//! Where a data set lies, as its user writes it: a path, `file://`, `s3://bucket/prefix`,
+//! `http(s)://host/path`.
 //!
 //! Apart from the origin: the index and error messages name objects by the same rules, and this is the one
 //! place that decides what of a URI may be shown. Refuses to show user names, passwords and query strings

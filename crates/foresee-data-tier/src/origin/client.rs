@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store client: which store a URI means, with which settings, on which runtime.
 //!
-//! Apart from the tier: listings and index-time reads use the same client without being one. Its own retries are switched
-//! off, because its caller knows the deadline and it does not. Refuses settings it does not know:
-//! a misspelt key must not silently mean anonymous access.
+//! Apart from the tier: listings and index-time reads use the same client without being one. Its own retries
+//! are switched off, because its caller knows the deadline and it does not. Refuses settings it does not
+//! know: a misspelt key must not silently mean anonymous access.
 
 use std::ops::Range;
 use std::sync::{Arc, Once};

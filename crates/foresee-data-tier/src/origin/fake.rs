@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A fake S3 for tests: one bucket in memory behind a real TCP port, with faults on request.
 //!
-//! Speaks as much of S3 as the store client uses (GET with Range and If-Match, HEAD, `ListObjectsV2`) and checks
-//! no signature. It proves what we do with an answer; what real servers answer is tried elsewhere.
+//! Speaks as much of S3 as the store client uses (GET with Range and If-Match, HEAD, `ListObjectsV2`) and
+//! checks no signature. It proves what we do with an answer; what real servers answer is tried elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

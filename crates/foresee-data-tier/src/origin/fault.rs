@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an answer of a store means, and what of it may be shown.
 //!
-//! Apart from the requests: a hook below the store client sees each answer before the client turns it into an error of
-//! its own, so status, `Retry-After` and the server's code survive. Refuses to show a URL's query
-//! or a header: presigned parts and credentials stay out of every message.
+//! Apart from the requests: a hook below the store client sees each answer before the client turns it into
+//! an error of its own, so status, `Retry-After` and the server's code survive. Refuses to show a URL's
+//! query or a header: presigned parts and credentials stay out of every message.
 
 use std::error::Error;
 use std::future::Future;
@@ -68,8 +68,8 @@ impl Failure {
             return Self { outcome, status: seen.status, cause: cause.clone(), kind: Kind::Transport };
         }
         let Some(status) = seen.status else {
-            // Nothing was sent. The client asks for credentials first, and has checked everything else before. In
-            // mid-run that is a refresh that failed, and the next may not.
+            // Nothing was sent. The client asks for credentials first, and has checked everything else
+            // before. In mid-run that is a refresh that failed, and the next may not.
             let cause = redact(&chain(error));
             return Self { outcome: Outcome::Retryable, status: None, cause, kind: Kind::Unsigned };
         };

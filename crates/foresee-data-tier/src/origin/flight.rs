@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One operation under way: who gets its end, and that there is exactly one.
 //!
-//! Apart from the places: each of them runs operations elsewhere (threads, tasks, queues), all of them owe the
-//! same promise. Keeps it by ownership: a [`Flight`] that is dropped unfinished reports itself, whether its
-//! thread panicked, its task was aborted or its queue was thrown away.
+//! Apart from the places: each of them runs operations elsewhere (threads, tasks, queues), all of them owe
+//! the same promise. Keeps it by ownership: a [`Flight`] that is dropped unfinished reports itself, whether
+//! its thread panicked, its task was aborted or its queue was thrown away.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

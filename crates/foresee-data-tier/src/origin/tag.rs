@@ -35,7 +35,8 @@ pub(crate) fn object_tag(meta: &object_store::ObjectMeta) -> Vec<u8> {
     }
 }
 
-/// `tag` as the value of `If-Match`, if it is a strong `ETag`: a weak one never matches there (RFC 9110, 13.1.1).
+/// `tag` as the value of `If-Match`, if it is a strong `ETag`: a weak one never matches there (RFC 9110,
+/// 13.1.1).
 pub(crate) fn strong_etag(tag: &[u8]) -> Option<&str> {
     let tag = std::str::from_utf8(tag).ok()?;
     let strong = !tag.is_empty() && !tag.starts_with("W/") && !tag.starts_with(LAST_MODIFIED);

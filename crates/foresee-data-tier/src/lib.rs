@@ -2,13 +2,14 @@
 //! One trait, many places: ram, disk, origin; and the wrappers throttled, counted, faulty.
 //!
 //! Owns how bytes move between a place and memory of the caller, and what every place promises while it does
-//! so ([`Tier`], held to by the suite in `conformance`). Refuses to choose: which sample, from where, when and how often
-//! is decided elsewhere and arrives here as an [`Op`].
+//! so ([`Tier`], held to by the suite in `conformance`). Refuses to choose: which sample, from where, when and
+//! how often is decided elsewhere and arrives here as an [`Op`].
 
 mod completion;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod counted;
+mod disk;
 mod faulty;
 mod list;
 mod memory;
@@ -22,6 +23,7 @@ mod uri;
 
 pub use completion::Completions;
 pub use counted::{Count, Counted, OpKind};
+pub use disk::{DiskConfig, DiskError, DiskTier, Held, disk_footprint};
 pub use faulty::{Faults, Faulty};
 pub use list::{ListProgress, Listed, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};

@@ -73,6 +73,9 @@ struct Books {
 }
 
 impl RamTier {
+    /// A sample takes its size rounded up to a multiple of this.
+    pub const GRANULE: Bytes = Bytes::new(GRANULE);
+
     /// A slab of `capacity`, rounded down to 64 bytes. Memory is used as samples come, not now.
     pub fn new(capacity: Bytes, completions: Completions) -> Result<Self, RamError> {
         let failed = |source| RamError::Map { capacity, source };

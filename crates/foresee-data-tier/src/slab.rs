@@ -94,6 +94,11 @@ impl Slab {
         self.total
     }
 
+    /// Granules that can be taken now.
+    pub(crate) const fn free(&self) -> u64 {
+        self.extents.free()
+    }
+
     /// Granules taken, those of forgotten but pinned samples among them.
     pub(crate) const fn used(&self) -> u64 {
         self.total - self.extents.free()
@@ -206,11 +211,6 @@ impl Slab {
     pub(crate) fn lose(&mut self, slot: SlotId) {
         self.forget_slot(slot);
         self.slots[slot.0 as usize].sound = false;
-    }
-
-    /// Takes granules out of the space that no sample was entered into.
-    pub(crate) const fn lose_run(&mut self, len: u64) {
-        self.total -= len;
     }
 
     /// Takes a stretch of up to `most` granules for several samples to be entered.

@@ -122,6 +122,11 @@ mod tests {
         extents
     }
 
+    fn range(start: u64, len: u64) -> std::ops::Range<usize> {
+        let at = |granule: u64| usize::try_from(granule).expect("a small space");
+        at(start)..at(start + len)
+    }
+
     #[test]
     fn the_shortest_stretch_that_fits_is_taken() {
         let mut extents = Extents::default();
@@ -167,22 +172,22 @@ mod tests {
                     _ => {
                         if !held.is_empty() {
                             let (start, len) = held.swap_remove(usize::try_from(len).expect("small") % held.len());
-                            owner[start as usize..(start + len) as usize].fill(false);
+                            owner[range(start, len)].fill(false);
                             extents.give(start, len);
                         }
                         None
                     }
                 };
                 if let Some((start, len)) = taken {
-                    let range = start as usize..(start + len) as usize;
+                    let range = range(start, len);
                     prop_assert!(owner[range.clone()].iter().all(|taken| !taken));
                     owner[range].fill(true);
                     held.push((start, len));
                 }
                 // Free is what the owners left, and the longest gap is the largest stretch: neighbours join.
                 let gaps: Vec<usize> = owner.split(|taken| *taken).map(<[bool]>::len).collect();
-                prop_assert_eq!(extents.free() as usize, gaps.iter().sum::<usize>());
-                prop_assert_eq!(extents.largest() as usize, gaps.iter().copied().max().unwrap_or(0));
+                prop_assert_eq!(extents.free(), gaps.iter().sum::<usize>() as u64);
+                prop_assert_eq!(extents.largest(), gaps.iter().copied().max().unwrap_or(0) as u64);
                 prop_assert_eq!(extents.count(), gaps.iter().filter(|gap| **gap > 0).count());
             }
             for (start, len) in held {

@@ -10,14 +10,15 @@ use foresee_units::SampleId;
 
 use crate::op::Fingerprint;
 
-const PAGE: u64 = 64;
+/// Ids on a page.
+const PAGE: usize = 64;
 
 /// Ids to slots, over all data sets of one slab.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     sets: Vec<Fingerprint>,
     /// Slot + 1, or 0 for none.
-    pages: HashMap<(SetNumber, u64), Box<[u32; PAGE as usize]>>,
+    pages: HashMap<(SetNumber, u64), Box<[u32; PAGE]>>,
 }
 
 /// A data set's number within one slab.
@@ -53,7 +54,7 @@ impl Listing {
     /// Puts `slot` under an id, and returns what stood there.
     pub(crate) fn put(&mut self, set: SetNumber, id: SampleId, slot: u32) -> Option<u32> {
         let (page, nth) = split(id);
-        let entry = &mut self.pages.entry((set, page)).or_insert_with(|| Box::new([0; PAGE as usize]))[nth];
+        let entry = &mut self.pages.entry((set, page)).or_insert_with(|| Box::new([0; PAGE]))[nth];
         std::mem::replace(entry, slot + 1).checked_sub(1)
     }
 
@@ -71,12 +72,13 @@ impl Listing {
     /// Memory taken, in bytes.
     pub(crate) fn memory(&self) -> usize {
         // A page, and in the hash table its key, its pointer and one byte of control.
-        self.pages.len() * size_of::<[u32; PAGE as usize]>() + self.pages.capacity() * 25
+        self.pages.len() * size_of::<[u32; PAGE]>() + self.pages.capacity() * 25
     }
 }
 
 fn split(id: SampleId) -> (u64, usize) {
-    (id.0 / PAGE, usize::try_from(id.0 % PAGE).expect("below 64"))
+    let page = PAGE as u64;
+    (id.0 / page, usize::try_from(id.0 % page).expect("below 64"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why a cache directory cannot be used, and what to do about it.
+//!
+//! Only opening fails: once a lane is open, whatever goes wrong makes the tier smaller.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use foresee_units::Bytes;
+
+/// Why a cache directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// No permission.
+    #[error("cache directory {path}: {source}; choose one that this user may write, or set `disk_size` to 0",
+        path = path.display())]
+    Denied {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Mounted read-only.
+    #[error("cache directory {path} is on a read-only file system; choose another, or set `disk_size` to 0",
+        path = path.display())]
+    ReadOnly {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// Something in the way.
+    #[error("cache directory {path} is, or lies below, a file; remove the file or choose another directory",
+        path = path.display())]
+    NotADirectory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too small to hold anything.
+    #[error("a disk cache of {capacity} is too small; give `disk_size` {least} or more, or 0 for none")]
+    TooSmall {
+        /// As given.
+        capacity: Bytes,
+        /// The least that works.
+        least: Bytes,
+    },
+    /// A number outside of its range.
+    #[error("{name} is {value}, but goes from {least} to {most}")]
+    OutOfRange {
+        /// Which number.
+        name: &'static str,
+        /// As given.
+        value: u64,
+        /// The smallest.
+        least: u64,
+        /// The largest.
+        most: u64,
+    },
+    /// Every lane is locked.
+    #[error("all {lanes} lanes of {path} are in use; choose another cache directory", path = path.display())]
+    NoLane {
+        /// The data set's directory.
+        path: PathBuf,
+        /// How many there are.
+        lanes: u32,
+    },
+    /// No thread to do the I/O.
+    #[error("cannot start a thread for disk I/O: {source}; raise the limit of processes (`ulimit -u`)")]
+    Thread {
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("cache directory: {path}: {source}; repair it, or choose another directory", path = path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+impl DiskError {
+    /// What a failed call on `path` means to the user.
+    pub(super) fn at(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Denied { path, source },
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { path },
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Self::NotADirectory { path },
+            _ => Self::Io { path, source },
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The threads of the disk tier: each takes one job at a time and does its I/O without the lock.
+//!
+//! Apart from `state`, which decides. Refuses to retry: a write that fails costs its place, a read that fails
+//! its sample, and the tier goes on with what is left.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use foresee_units::Bytes;
+
+use super::cell::{Cell, HEADER};
+use super::lane::create_segment;
+use super::segment::Segment;
+use super::state::{Chunk, Direct, Reading, State, Writing};
+use super::storage::Storage;
+use crate::completion::Completions;
+use crate::op::{Detail, Done, Outcome, Ticket};
+
+/// What the tier and its threads share.
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    /// There is work, or an end to it.
+    pub(super) work: Condvar,
+    /// The last thread is gone.
+    pub(super) ended: Condvar,
+    pub(super) completions: Completions,
+    pub(super) storage: Box<dyn Storage>,
+    pub(super) bytes_written: AtomicU64,
+    pub(super) faults: AtomicU64,
+}
+
+enum Job {
+    Read(Reading),
+    Write(Writing),
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread's life. The first one prefers writes, the others reads: neither starves the other.
+    pub(super) fn serve(&self, writes_first: bool) {
+        while let Some(job) = self.next_job(writes_first) {
+            match job {
+                Job::Read(reading) => self.read(reading),
+                Job::Write(Writing::Chunk(chunk)) => self.write_chunk(chunk),
+                Job::Write(Writing::Direct(direct)) => self.write_direct(direct),
+                Job::Write(Writing::Grow(granules)) => self.grow(granules),
+            }
+        }
+        self.state().running -= 1;
+        self.ended.notify_all();
+    }
+
+    /// Reports the end of an operation whose memory has been given back.
+    pub(super) fn end(
+        &self,
+        ticket: Ticket,
+        outcome: Outcome,
+        bytes: u64,
+        times: Times,
+        fault: Option<&io::Error>,
+    ) {
+        let message = fault.map(|fault| fault.to_string().into_boxed_str());
+        self.completions.push(Done {
+            ticket,
+            outcome,
+            bytes: Bytes::new(bytes),
+            queued: times.began.duration_since(times.since).into(),
+            service: times.began.elapsed().into(),
+            detail: Detail { message, ..Detail::default() },
+        });
+    }
+
+    fn next_job(&self, writes_first: bool) -> Option<Job> {
+        let mut state = self.state();
+        loop {
+            let State { reads, writes, .. } = &mut *state;
+            let job = if writes_first {
+                writes.pop_front().map(Job::Write).or_else(|| reads.pop_front().map(Job::Read))
+            } else {
+                reads.pop_front().map(Job::Read).or_else(|| writes.pop_front().map(Job::Write))
+            };
+            if job.is_some() {
+                return job;
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn read(&self, reading: Reading) {
+        let times = Times::from(reading.since);
+        let Reading { ticket, key, pinned, segment, offset, mut dest, .. } = reading;
+        let wanted = dest.len() as u64;
+        let whole = wanted == pinned.len;
+        // A part is checked like the whole, which takes all of it.
+        let mut scratch = Vec::new();
+        let payload = if whole {
+            dest.as_mut_slice()
+        } else {
+            scratch.resize(usize::try_from(pinned.len).expect("it fits the segment it is in"), 0);
+            &mut scratch
+        };
+        let mut header = [0; HEADER];
+        let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(payload)];
+        let read = self.storage.read(segment.file(), &mut parts, segment.offset(pinned.at));
+        let sound = read.is_ok() && Cell::decode(&header).is_some_and(|cell| cell.proves(&key, payload));
+        let outcome = if sound { Outcome::Ok } else { Outcome::Corrupt };
+        if sound && !whole {
+            let from = usize::try_from(offset).expect("inside the sample");
+            let part = &scratch[from..from + dest.len()];
+            dest.as_mut_slice().copy_from_slice(part);
+        }
+        drop(dest);
+        {
+            let mut state = self.state();
+            match &read {
+                Err(fault) if fault.kind() != io::ErrorKind::UnexpectedEof => state.slab.lose(pinned.slot),
+                _ if sound => {}
+                _ => state.slab.forget_slot(pinned.slot),
+            }
+            state.slab.unpin(pinned.slot);
+            state.in_flight -= 1;
+        }
+        if outcome != Outcome::Ok {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        self.end(
+            ticket,
+            outcome,
+            if outcome == Outcome::Ok { wanted } else { 0 },
+            times,
+            read.err().as_ref(),
+        );
+    }
+
+    fn write_direct(&self, direct: Direct) {
+        let times = Times::from(direct.since);
+        let Direct { ticket, cell, pinned, segment, payload, .. } = direct;
+        let header = Cell { payload_crc: crc32c::crc32c(payload.as_slice()), ..cell }.encode();
+        let mut parts = [IoSlice::new(&header), IoSlice::new(payload.as_slice())];
+        let written = self.write(&segment, &mut parts, pinned.at);
+        drop(payload);
+        let ok = written.is_ok();
+        self.state().direct_ended(pinned.slot, ok, ok);
+        let (outcome, bytes) = if ok { (Outcome::Ok, cell.len) } else { (Outcome::Full, 0) };
+        self.end(ticket, outcome, bytes, times, written.err().as_ref());
+    }
+
+    fn write_chunk(&self, chunk: Arc<Chunk>) {
+        let written = self.write(&chunk.segment, &mut [IoSlice::new(&chunk.bytes)], chunk.start);
+        self.state().chunk_ended(chunk, written.is_ok());
+    }
+
+    fn write(&self, segment: &Segment, parts: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let mut written = self.storage.write(segment.file(), parts, segment.offset(at));
+        if written.is_ok() {
+            self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            if segment.wrote(bytes) {
+                written = self.storage.settle(segment.file());
+            }
+        }
+        written.inspect_err(|_| {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            self.state().stop_growing();
+        })
+    }
+
+    /// Adds a segment. Only one is ever on its way, so what is decided here holds until it is there.
+    fn grow(&self, granules: u64) {
+        let plan = {
+            let mut state = self.state();
+            let number = state.next_number;
+            state.next_number += 1;
+            let path = state.lane.as_ref().map(|lane| lane.segment_path(number));
+            path.zip(state.growth(granules)).map(|(path, len)| (path, number, state.segments.len(), len))
+        };
+        let Some((path, number, nth, len)) = plan else { return self.state().not_grown() };
+        let made = create_segment(&path).and_then(|file| {
+            self.storage.allocate(&file, len).inspect_err(|_| drop(fs::remove_file(&path)))?;
+            Ok(Segment::new(file, number, nth, len))
+        });
+        if let Ok(segment) = made {
+            self.state().grown(segment, len);
+        } else {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+            self.state().not_grown();
+        }
+    }
+}
+
+/// When an operation was submitted, and when it was begun.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) since: Instant,
+    pub(super) began: Instant,
+}
+
+impl From<Instant> for Times {
+    /// Begun now.
+    fn from(since: Instant) -> Self {
+        Self { since, began: Instant::now() }
+    }
+}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Foresee, as its README shows it: the same files or objects, two changed lines, everything else at its default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import foresee.torch as ft
+
+from support.job import Job
+
+from .base import Batch, aws_environment
+
+
+class Arm:
+    """Settings: none."""
+
+    order = "exact"
+
+    def prepare(self, job: Job) -> None:
+        """Reads the samples as they are."""
+
+    def open(self, job: Job) -> _Loader:
+        """A data set, a loader, a cache of the workload's budgets."""
+        return _Loader(job)
+
+
+class _Loader:
+    def __init__(self, job: Job) -> None:
+        place = job.place.folder
+        if job.place.kind == "s3":
+            os.environ.update(aws_environment(job.place), AWS_ALLOW_HTTP="true")
+            place = f"s3://{job.place.bucket}/{job.place.prefix}"
+        cache: dict[str, Any] = {"ram": job.ram_bytes}
+        if job.disk_bytes:
+            cache["disk"] = str(Path(job.scratch) / "cache")
+            cache["disk_size"] = job.disk_bytes
+        self._equal = job.equal
+        self._loader = ft.DataLoader(
+            ft.FolderDataset(place, extensions=(".bin",), decode=None),
+            batch_size=job.batch,
+            shuffle=True,
+            seed=job.seed,
+            epochs=job.epochs + (not job.verify),
+            # Samples of one size come as one tensor, out of the staging buffer; others stay apart.
+            collate_fn=None if job.equal else list,
+            cache=ft.Cache(**cache),
+        )
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """One pass."""
+        self._loader.set_epoch(number)
+        if self._equal:
+            return (samples.numpy() for samples, _ in self._loader)
+        return ([sample.numpy() for sample, _ in batch] for batch in self._loader)
+
+    def close(self) -> None:
+        """End the engine."""
+        self._loader.close()

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AWS's S3 connector for PyTorch: a map-style data set over its own client, under torch's DataLoader."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from s3torchconnector import S3ClientConfig, S3MapDataset
+from torch.utils.data import Dataset
+
+from support.data import key
+from support.job import Job
+
+from .base import aws_environment
+from .torch_arm import loader_of
+
+
+class Arm:
+    """Settings: ``workers``."""
+
+    order = "exact"
+
+    def prepare(self, job: Job) -> None:
+        """Reads the samples as they are."""
+
+    def open(self, job: Job) -> Any:
+        """torch's loader over the connector's data set; the keys are known, so it need not list."""
+        os.environ.update(aws_environment(job.place))
+        uris = [f"s3://{job.place.bucket}/{job.place.prefix}{key(sample)}" for sample in range(job.samples)]
+        config = S3ClientConfig(force_path_style=True)
+        samples: Dataset[Any] = S3MapDataset.from_objects(
+            uris, region="us-east-1", endpoint=job.place.endpoint, transform=_read, s3client_config=config
+        )
+        return loader_of(job, samples)
+
+
+def _read(opened: Any) -> bytes:
+    content: bytes = opened.read()
+    return content

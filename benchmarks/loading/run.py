@@ -1,0 +1,330 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measure loaders as PROTOCOL.md says.
+
+``--quick`` measures at least half of the acceptance lines within a minute, on small data; without it every arm runs on
+every workload with its grid of settings, which takes hours. Builds and downloads nothing: ``make setup`` and
+``make bench-setup`` do.
+
+Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from support import machine, table
+from support.disk_origin import Unavailable
+from support.job import Job, Result
+from support.lines import Line, Run, Runs, judge
+from support.origins import Origin, origin_of
+from support.process import Loading, Silent
+from support.workloads import FULL, MB, QUICK, QUICK_ARMS, Workload, grid
+
+ARMS = (
+    "bound",
+    "ours",
+    "torch",
+    "pool",
+    "spdl",
+    "grain",
+    "s3torchconnector",
+    "streaming",
+    "litdata",
+    "webdataset",
+)
+#: Arms with a format of their own.
+CONVERTING = ("streaming", "litdata", "webdataset")
+HOME = HERE.parents[1] / ".tools" / "bench-data"
+
+
+@dataclasses.dataclass
+class Session:
+    """What one call of this program keeps: options, processes, runs."""
+
+    seed: int
+    timeout_s: float
+    deadline: float
+    #: Keep processes from job to job; memory figures are then not one run's.
+    reuse: bool
+    machine: dict[str, Any]
+    stack: contextlib.ExitStack
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    kept: dict[tuple[str, ...], Loading] = dataclasses.field(default_factory=dict)
+    #: How long a conversion took, by arm and samples.
+    prepare_s: dict[tuple[str, str], float] = dataclasses.field(default_factory=dict)
+
+    def measure(self, origin: Origin, arm: str, settings: dict[str, Any]) -> Run:
+        """One run of one arm; whatever goes wrong makes it void, with the reason."""
+        scratch = Path(tempfile.mkdtemp(prefix="run-", dir=HOME))
+        job = self._job(origin, arm, settings, scratch)
+        try:
+            run = self._run(origin, job)
+        except (Silent, OSError) as error:
+            run = self._book(
+                origin, job, Result(arm, job.workload, settings, "", 0.0, 0.0, [], 0.0, 0.0, str(error))
+            )
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self.runs.append(run)
+        seconds = f"{run.seconds:.2f} s" if not run.void else f"void: {run.void}"
+        show(f"{job.workload:<11} {arm:<16} {json.dumps(settings):<36} {seconds}")
+        return run
+
+    def _run(self, origin: Origin, job: Job) -> Run:
+        if job.arm in CONVERTING and (job.arm, origin.place.folder) not in self.prepare_s:
+            # Conversion happens outside of the control group: it is not what is measured.
+            with Loading(job.arm) as loading:
+                prepared, _ = loading.run(dataclasses.replace(job, phase="prepare"), timeout_s=self.timeout_s)
+            if prepared.error:
+                return self._book(origin, job, prepared)
+            self.prepare_s[(job.arm, origin.place.folder)] = prepared.prepare_s
+        if self.reuse and not origin.wrap:
+            if (job.arm,) not in self.kept:
+                self.kept[(job.arm,)] = self.stack.enter_context(Loading(job.arm))
+            return self._timed(origin, job, self.kept[(job.arm,)])
+        with Loading(job.arm, origin.wrap) as loading:
+            return self._timed(origin, job, loading)
+
+    def _timed(self, origin: Origin, job: Job, loading: Loading) -> Run:
+        origin.begin(job)
+        try:
+            result, peak = loading.run(job, timeout_s=self.timeout_s)
+        except Silent:
+            self.kept.pop((job.arm,), None)
+            raise
+        return self._book(origin, job, result, peak)
+
+    def _book(self, origin: Origin, job: Job, result: Result, peak: int = 0) -> Run:
+        workload, truth = origin.workload, origin.truth
+        result.prepare_s = self.prepare_s.get((job.arm, origin.place.folder), result.prepare_s)
+        origin_bytes, origin_requests = origin.counted()
+        compute = job.compute_s * -(-workload.samples // workload.batch)
+        return Run(
+            result=result,
+            origin_bytes=origin_bytes,
+            origin_requests=origin_requests,
+            peak_pss_bytes=peak,
+            data_bytes=truth.bytes,
+            sequential_bytes=origin.sequential_bytes(),
+            origin_pass_s=workload.origin_pass_s(truth.bytes),
+            compute_pass_s=compute,
+            requests_per_s=workload.rates.requests_per_s,
+            void=void(origin, result),
+            ram_bytes=job.ram_bytes,
+            cache_bytes=job.ram_bytes + job.disk_bytes,
+            machine={**self.machine, "load": os.getloadavg(), "time": time.time()},
+        )
+
+    def _job(self, origin: Origin, arm: str, settings: dict[str, Any], scratch: Path) -> Job:
+        workload, truth = origin.workload, origin.truth
+        return Job(
+            arm=arm,
+            workload=workload.name,
+            place=origin.place,
+            samples=workload.samples,
+            sample_bytes=workload.sample_bytes,
+            equal=workload.bytes_min == workload.bytes_max,
+            batch=workload.batch,
+            epochs=workload.epochs,
+            seed=self.seed,
+            compute_s=workload.compute_s(truth.bytes),
+            ram_bytes=workload.ram_bytes(truth.bytes),
+            disk_bytes=workload.disk_bytes(truth.bytes),
+            scratch=str(scratch),
+            verify=workload.origin != "tmpfs",
+            settings=settings,
+        )
+
+
+def void(origin: Origin, result: Result) -> str:
+    """Why a run does not count: it failed, or did not deliver every sample once and unchanged."""
+    if result.error:
+        return result.error.splitlines()[0]
+    truth = origin.truth
+    for number, epoch in enumerate(result.epochs):
+        found = (epoch.samples, epoch.bytes)
+        if found != (truth.samples, truth.bytes):
+            return (
+                f"epoch {number} gave {found} samples and bytes, the data are {(truth.samples, truth.bytes)}"
+            )
+        if epoch.verified and (epoch.checksum, epoch.ids) != (truth.checksum, truth.ids):
+            return f"epoch {number} gave other bytes than the data's"
+    return ""
+
+
+def quick(session: Session, workloads: list[Workload]) -> None:
+    """The quick run: one good setting per arm, until the time is up."""
+    for workload in workloads:
+        if time.monotonic() > session.deadline:
+            show(f"{workload.name}: left out, the time is up")
+            continue
+        with usable(workload, session.seed) as origin:
+            for arm, settings in QUICK_ARMS[workload.name] if origin else []:
+                if time.monotonic() < session.deadline:
+                    session.measure(origin, arm, settings)
+
+
+def full(session: Session, workloads: list[Workload], arms: list[str], repeats: int) -> None:
+    """The full run: the grid once, then the best of each arm, interleaved."""
+    for workload in workloads:
+        with usable(workload, session.seed) as origin:
+            if origin is None:
+                continue
+            trial = dataclasses.replace(session, seed=session.seed + 1, runs=[])
+            for arm in arms:
+                settings = grid(arm, workload)
+                for one in settings if len(settings) > 1 else []:
+                    trial.measure(origin, arm, one)
+            tried = Runs(trial.runs)
+            chosen: dict[str, dict[str, Any]] = {}
+            for arm in arms:
+                best = tried.best_setting(workload.name, arm)
+                settings = grid(arm, workload)
+                if best is not None or len(settings) == 1:
+                    chosen[arm] = best if best is not None else settings[0]
+                elif settings:
+                    session.runs += [run for run in trial.runs if run.result.arm == arm][:1]
+            for _ in range(repeats):
+                for arm, one in chosen.items():
+                    session.measure(origin, arm, one)
+
+
+@contextlib.contextmanager
+def usable(workload: Workload, seed: int) -> Iterator[Any]:
+    """The workload's origin, or None where this machine cannot have it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            origin = stack.enter_context(origin_of(workload, HOME, seed))
+        except Unavailable as reason:
+            show(f"{workload.name}: left out, {reason}")
+            yield None
+            return
+        yield origin
+
+
+def show(text: str) -> None:
+    """Progress, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Measure loaders as PROTOCOL.md says.")
+    parser.add_argument("--quick", action="store_true", help="small data, few arms, under a minute")
+    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
+    parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="of the full run (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="the quick run starts nothing later (default %(default)s)"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1200, help="of one run, seconds (default %(default)s)"
+    )
+    parser.add_argument("--workloads", nargs="*", help="only these: " + ", ".join(one.name for one in FULL))
+    parser.add_argument(
+        "--arms", nargs="*", choices=ARMS, default=list(ARMS), help="of the full run; only these"
+    )
+    parser.add_argument("--samples", type=int, help="in every workload, instead of its own number")
+    parser.add_argument(
+        "--bytes-per-s", type=float, help="MB per second of every slow origin, instead of its own"
+    )
+    parser.add_argument("--requests-per-s", type=int, help="of every slow origin, instead of its own")
+    parser.add_argument("--latency-ms", type=float, help="of every bucket, instead of its own")
+    parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/loading_*.jsonl)")
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
+    given = parser.parse_args()
+    known = {one.name for one in (QUICK if given.quick else FULL)}
+    for name in given.workloads or []:
+        if name not in known:
+            parser.error(f"there is no workload {name!r} here; there are {', '.join(sorted(known))}")
+    return given
+
+
+def chosen_workloads(given: argparse.Namespace) -> list[Workload]:
+    """The workloads with what the command line changes about them."""
+    chosen = []
+    for one in QUICK if given.quick else FULL:
+        if given.workloads and one.name not in given.workloads:
+            continue
+        rates = one.rates
+        if one.origin != "tmpfs":
+            wanted = {
+                "bytes_per_s": None if given.bytes_per_s is None else int(given.bytes_per_s * MB),
+                "requests_per_s": given.requests_per_s,
+                "latency_ms": given.latency_ms if one.origin == "s3" else None,
+            }
+            rates = dataclasses.replace(
+                rates, **{name: value for name, value in wanted.items() if value is not None}
+            )
+        chosen.append(dataclasses.replace(one, rates=rates, samples=given.samples or one.samples))
+    # In the quick run the cheap ones go first, so that a slow machine still measures most lines.
+    order = {"tmpfs": 0, "s3": 1, "disk": 2}
+    return sorted(chosen, key=lambda one: order[one.origin]) if given.quick else chosen
+
+
+def main() -> int:
+    """Measure, judge, print."""
+    given = parse()
+    if given.table:
+        print(table.markdown(table.read(given.table)), end="")
+        return 0
+    began = time.monotonic()
+    HOME.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        about = {**machine.describe(), "memcpy_bytes_per_s": machine.memcpy_bytes_per_s(110_000)}
+        session = Session(given.seed, given.timeout, began + given.seconds, given.quick, about, stack)
+        try:
+            if given.quick:
+                quick(session, chosen_workloads(given))
+            else:
+                full(session, chosen_workloads(given), given.arms, given.repeats)
+        except FileNotFoundError as missing:
+            show(f"run.py: {missing}")
+            return 3
+    lines = judge(Runs(session.runs))
+    save = given.save
+    if save is None and not given.quick:
+        hardware = f"{about['cores']}core-{about['memory_bytes'] >> 30}gib"
+        save = HERE / "results" / f"loading_{hardware}_{time.strftime('%Y%m')}.jsonl"
+    if save:
+        table.write(save, session.runs)
+    report(lines, session, time.monotonic() - began, as_json=given.json)
+    return 0
+
+
+def report(lines: list[Line], session: Session, seconds: float, *, as_json: bool) -> None:
+    """The lines, as one object or as text, the table beside it."""
+    if as_json:
+        answer = {
+            "theme": "loading",
+            "lines": [dataclasses.asdict(line) for line in lines],
+            "measured": sum(line.holds is not None for line in lines),
+            "seconds": round(seconds, 1),
+            "seed": session.seed,
+            "machine": session.machine,
+        }
+        print(json.dumps(answer))
+        return
+    print(table.markdown(Runs(session.runs)))
+    for line in lines:
+        verdict = {True: "holds", False: "fails", None: "not measured"}[line.holds]
+        print(f"{line.name:<34} {verdict:<13} {line.why}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

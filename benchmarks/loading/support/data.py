@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples: noise from a seed, each beginning with its own number, in class folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+#: Samples lie in so many folders, as classes do.
+CLASSES = 8
+#: A sample's number, little-endian, stands at its beginning.
+ID_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many samples of which size; sizes are uniform between the two."""
+
+    samples: int
+    bytes_min: int
+    bytes_max: int
+    seed: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all samples have one size."""
+        return self.bytes_min == self.bytes_max
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a complete epoch must add up to."""
+
+    samples: int
+    bytes: int
+    checksum: int
+    ids: int
+
+
+def key(sample: int) -> str:
+    """The name of a sample below the data's folder."""
+    return f"c{sample % CLASSES}/{sample:07d}.bin"
+
+
+def make(folder: Path, shape: Shape) -> Truth:
+    """Write the samples, unless the same ones are there; what they add up to is kept beside the folder."""
+    note = folder.with_name(folder.name + ".json")
+    if note.is_file():
+        kept = json.loads(note.read_text())
+        if kept["shape"] == asdict(shape) and folder.is_dir():
+            return Truth(**kept["truth"])
+    for at in range(CLASSES):
+        (folder / f"c{at}").mkdir(parents=True, exist_ok=True)
+    draw = np.random.Generator(np.random.Philox(shape.seed))
+    total = checksum = 0
+    for sample in range(shape.samples):
+        size = int(draw.integers(shape.bytes_min, shape.bytes_max + 1))
+        content = sample.to_bytes(ID_BYTES, "little") + draw.bytes(size - ID_BYTES)
+        (folder / key(sample)).write_bytes(content)
+        total += size
+        checksum += zlib.crc32(content)
+    truth = Truth(shape.samples, total, checksum % 2**64, shape.samples * (shape.samples - 1) // 2)
+    note.write_text(json.dumps({"shape": asdict(shape), "truth": asdict(truth)}))
+    return truth
+
+
+def fingerprint(shape: Shape) -> str:
+    """A short name for a shape, to keep data apart."""
+    return hashlib.blake2b(json.dumps(asdict(shape)).encode(), digest_size=6).hexdigest()

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The acceptance lines: from runs to values, limits and verdicts. Only arithmetic."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .job import Epoch, Result
+
+
+@dataclass
+class Run:
+    """One run with all that its parent saw."""
+
+    result: Result
+    #: Bytes and requests that the origin counted; -1 where nobody counts.
+    origin_bytes: int
+    origin_requests: int
+    peak_pss_bytes: int
+    #: Bytes of the data, and of one cold sequential read of them where that was measured.
+    data_bytes: int
+    sequential_bytes: int
+    #: What the origin lets one pass take at least, and what all compute of one pass takes, in seconds.
+    origin_pass_s: float
+    compute_pass_s: float
+    #: The most requests per second that the origin allows; 0 for no limit.
+    requests_per_s: int
+    #: Why the run does not count; empty if it does.
+    void: str
+    #: What the arm was allowed to keep samples in: memory, and memory and disk together.
+    ram_bytes: int
+    cache_bytes: int
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def timed(self) -> list[Epoch]:
+        """The epochs that count; a check that was not timed comes last where the others were not verified."""
+        epochs = self.result.epochs
+        return epochs if len(epochs) < 2 or epochs[0].verified else epochs[:-1]
+
+    @property
+    def seconds(self) -> float:
+        """All timed epochs without the first batch: starting up differs between loaders and is shown apart."""
+        return sum(epoch.seconds for epoch in self.timed) - self.timed[0].first_s
+
+    @property
+    def total_s(self) -> float:
+        """All timed epochs with the first batch, to hold against a bound that knows no start-up either."""
+        return sum(epoch.seconds for epoch in self.timed)
+
+    @property
+    def samples_per_s(self) -> float:
+        """Over all timed epochs."""
+        return sum(epoch.samples for epoch in self.timed) / max(self.seconds, 1e-9)
+
+    @property
+    def later_samples_per_s(self) -> float:
+        """Over epochs two and on, when whoever keeps anything has it."""
+        later = self.timed[1:]
+        return sum(epoch.samples for epoch in later) / sum(epoch.seconds for epoch in later)
+
+    @property
+    def bound_s(self) -> float:
+        """The shortest time for these epochs: the first against the origin, later ones against compute."""
+        first = max(self.origin_pass_s, self.compute_pass_s)
+        return first + (len(self.timed) - 1) * self.compute_pass_s
+
+
+@dataclass(frozen=True)
+class Line:
+    """One acceptance line; ``holds`` is None where it was not measured."""
+
+    name: str
+    value: float | None
+    unit: str
+    limit: float
+    holds: bool | None
+    why: str
+
+
+#: How a line is computed; a text says why it cannot be.
+Measure = Callable[["Runs"], "float | str"]
+
+
+class Runs:
+    """All runs that count, by workload and arm."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        self.all = list(runs)
+        self.valid = [run for run in self.all if not run.void]
+
+    def of(self, workload: str, arm: str) -> list[Run]:
+        """The valid runs of an arm's best setting."""
+        settings = self.best_setting(workload, arm)
+        return [
+            run
+            for run in self.valid
+            if (run.result.workload, run.result.arm) == (workload, arm) and run.result.settings == settings
+        ]
+
+    def median(self, workload: str, arm: str, value: Callable[[Run], float]) -> float | None:
+        """The median over the runs of an arm's best setting; None without runs."""
+        runs = self.of(workload, arm)
+        return statistics.median(map(value, runs)) if runs else None
+
+    def best_setting(self, workload: str, arm: str) -> dict[str, Any] | None:
+        """The setting with the shortest median time."""
+        times: dict[str, list[float]] = {}
+        settings: dict[str, dict[str, Any]] = {}
+        for run in self.valid:
+            if (run.result.workload, run.result.arm) == (workload, arm):
+                name = str(run.result.settings)
+                settings[name] = run.result.settings
+                times.setdefault(name, []).append(run.seconds)
+        if not times:
+            return None
+        return settings[min(times, key=lambda name: statistics.median(times[name]))]
+
+    def peers(self, workload: str, *, exact: bool) -> list[str]:
+        """The arms with valid runs that are neither ours nor the bound."""
+        found = {
+            run.result.arm
+            for run in self.valid
+            if run.result.workload == workload
+            and run.result.arm not in ("ours", "bound")
+            and (not exact or run.result.order == "exact")
+        }
+        return sorted(found)
+
+    def why_not(self, workload: str, arm: str = "ours") -> str:
+        """Why an arm has no value here."""
+        for run in self.all:
+            if (run.result.workload, run.result.arm) == (workload, arm) and run.void:
+                return f"{arm} on {workload}: {run.void}"
+        return f"{arm} was not run on {workload}; the full run does"
+
+
+def over_bound(workload: str) -> Measure:
+    """Time of the run over its bound."""
+
+    def measure(runs: Runs) -> float | str:
+        value = runs.median(workload, "ours", lambda run: run.total_s / run.bound_s)
+        return runs.why_not(workload) if value is None else value
+
+    return measure
+
+
+def share_of_cap(workload: str) -> Measure:
+    """Samples per second of the first epoch over the origin's cap on requests."""
+
+    def measure(runs: Runs) -> float | str:
+        value = runs.median(
+            workload,
+            "ours",
+            lambda run: run.timed[0].samples / run.timed[0].seconds / run.requests_per_s,
+        )
+        return runs.why_not(workload) if value is None else value
+
+    return measure
+
+
+def over_best_peer(
+    workload: str, value: Callable[[Run], float], *, least: bool, exact: bool = True
+) -> Measure:
+    """Our median over the best peer's; ``least``: a small value is good."""
+
+    def measure(runs: Runs) -> float | str:
+        ours = runs.median(workload, "ours", value)
+        if ours is None:
+            return runs.why_not(workload)
+        theirs = [runs.median(workload, arm, value) for arm in runs.peers(workload, exact=exact)]
+        known = [one for one in theirs if one is not None and one > 0]
+        if not known:
+            return f"no peer was run on {workload}; the full run does"
+        return ours / (min(known) if least else max(known))
+
+    return measure
+
+
+def over_arm(workload: str, arm: str, value: Callable[[Run], float]) -> Measure:
+    """Our median over one arm's."""
+
+    def measure(runs: Runs) -> float | str:
+        ours, theirs = runs.median(workload, "ours", value), runs.median(workload, arm, value)
+        if ours is None:
+            return runs.why_not(workload)
+        return runs.why_not(workload, arm) if theirs is None else ours / theirs
+
+    return measure
+
+
+def own(workload: str, value: Callable[[Run], float]) -> Measure:
+    """Our median of a value that is a ratio already."""
+
+    def measure(runs: Runs) -> float | str:
+        ours = runs.median(workload, "ours", value)
+        return runs.why_not(workload) if ours is None else ours
+
+    return measure
+
+
+def waited_share(run: Run) -> float:
+    """Time waited in epochs two and on, over their length."""
+    later = run.timed[1:]
+    return sum(epoch.waited_s for epoch in later) / sum(epoch.seconds for epoch in later)
+
+
+def belady_bytes(run: Run) -> float:
+    """Least bytes of all epochs when a cache of ``cache_bytes`` holds samples of one size.
+
+    Over independent full permutations no rule hits more in an epoch than the share of the data that the cache
+    holds, and pinning that share reaches it, so each epoch after the first misses the rest.
+    """
+    rest = max(0, run.data_bytes - run.cache_bytes)
+    return run.data_bytes + (len(run.timed) - 1) * rest
+
+
+def later_bytes_over_belady(run: Run) -> float:
+    """Bytes of epochs two and on over the least possible."""
+    return (run.origin_bytes - run.data_bytes) / (belady_bytes(run) - run.data_bytes)
+
+
+def cpu_per_gb(run: Run) -> float:
+    """CPU seconds per gigabyte delivered."""
+    return run.result.cpu_s / (sum(epoch.bytes for epoch in run.timed) / 1e9)
+
+
+#: name, unit, limit, whether the value must stay below it, measure.
+LINES: list[tuple[str, str, float, bool, Measure]] = [
+    ("disk_110k_time_over_bound", "ratio", 1.02, True, over_bound("disk-110k")),
+    ("disk_12m_time_over_bound", "ratio", 1.02, True, over_bound("disk-12m")),
+    ("s3_1k_share_of_cap", "ratio", 0.95, False, share_of_cap("s3-1k-fast")),
+    (
+        "s3_1k_over_best_exact_peer",
+        "ratio",
+        0.98,
+        False,
+        over_best_peer("s3-1k-fast", lambda run: run.samples_per_s, least=False),
+    ),
+    ("later_epochs_waited_share", "ratio", 0.01, True, own("s3-1k", waited_share)),
+    (
+        "bucket_bytes_over_data",
+        "ratio",
+        1.0,
+        True,
+        own("s3-1k", lambda run: run.origin_bytes / run.data_bytes),
+    ),
+    (
+        "disk_bytes_over_sequential",
+        "ratio",
+        1.01,
+        True,
+        own("disk-110k", lambda run: run.origin_bytes / run.sequential_bytes),
+    ),
+    ("half_cache_bytes_over_belady", "ratio", 1.02, True, own("s3-half", later_bytes_over_belady)),
+    (
+        "no_cache_time_over_plain",
+        "ratio",
+        1.03,
+        True,
+        over_arm("disk-none", "torch", lambda run: run.seconds),
+    ),
+    (
+        "ram_1k_over_best_torch",
+        "ratio",
+        10.0,
+        False,
+        over_arm("ram-1k", "torch", lambda run: run.later_samples_per_s),
+    ),
+    (
+        "ram_110k_share_of_memcpy",
+        "ratio",
+        0.70,
+        False,
+        own(
+            "ram-110k",
+            lambda run: (
+                run.later_samples_per_s
+                * run.data_bytes
+                / run.timed[0].samples
+                / run.machine["memcpy_bytes_per_s"]
+            ),
+        ),
+    ),
+    (
+        "cpu_per_gb_over_best_exact_peer",
+        "ratio",
+        1.05,
+        True,
+        over_best_peer("ram-110k", cpu_per_gb, least=True),
+    ),
+    (
+        "memory_over_leanest_peer",
+        "ratio",
+        1.0,
+        True,
+        over_best_peer("disk-110k", lambda run: run.peak_pss_bytes - run.ram_bytes, least=True, exact=False),
+    ),
+]
+
+
+def judge(runs: Runs) -> list[Line]:
+    """All lines; a line without a value says why."""
+    judged = []
+    for name, unit, limit, below, measure in LINES:
+        value = measure(runs)
+        if isinstance(value, str):
+            judged.append(Line(name, None, unit, limit, None, value))
+            continue
+        holds = value <= limit if below else value >= limit
+        sign = "<=" if below else ">="
+        judged.append(
+            Line(name, round(value, 4), unit, limit, holds, f"{value:.4g} {sign} {limit:g} is {holds}")
+        )
+    return judged

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A loading process, asked job after job, and the memory of all its descendants."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from .job import Job, Result
+
+HERE = Path(__file__).resolve().parents[1]
+ROOT = HERE.parents[1]
+
+#: Arms that need the peers' environment; the others run in this one.
+PEERS = {"spdl", "litdata", "streaming", "webdataset", "grain", "s3torchconnector", "pool"}
+
+#: How often the memory is looked at.
+SAMPLE_S = 0.25
+
+
+class Silent(Exception):
+    """A loading process ended, or said nothing for too long."""
+
+
+class Loading:
+    """One loading process of one arm; it keeps what it has imported from job to job."""
+
+    def __init__(self, arm: str, wrap: list[str] | None = None) -> None:
+        """``wrap``: a command prefix, such as the one that enters a control group."""
+        python = ROOT / ".bench-venv" / "bin" / "python" if arm in PEERS else Path(sys.executable)
+        if not python.exists():
+            raise FileNotFoundError(f"{python} is missing: run `make bench-setup`")
+        # One thread per library: loaders are compared, not the arithmetic behind them.
+        pinned = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        quiet = {"GRPC_VERBOSITY": "ERROR", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+        self._log = (HERE / "results" / "last-errors.log").open("ab")
+        self._process = subprocess.Popen(
+            [*(wrap or []), str(python), str(HERE / "worker.py"), arm],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **pinned, **quiet},
+            start_new_session=True,
+        )
+
+    def run(self, job: Job, *, timeout_s: float) -> tuple[Result, int]:
+        """Do one job. Returns its result and the peak PSS of all processes meanwhile, in bytes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(job.to_line().encode() + b"\n")
+        self._process.stdin.flush()
+        peak = 0
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not selector.select(SAMPLE_S):
+                peak = max(peak, pss_bytes(self._process.pid))
+                if time.monotonic() > deadline:
+                    raise Silent(f"{job.arm} on {job.workload} gave no result within {timeout_s:.0f} s")
+        peak = max(peak, pss_bytes(self._process.pid))
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            raise Silent(f"{job.arm} on {job.workload} ended with status {status}; see {self._log.name}")
+        return Result.from_line(line.decode()), peak
+
+    def close(self) -> None:
+        """End the process and all its children."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Loading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def pss_bytes(root: int) -> int:
+    """Proportional set size of a process and all its descendants now."""
+    total = 0
+    for pid in family(root):
+        try:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in rollup.splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def family(root: int) -> list[int]:
+    """A process and all its descendants that live; itself first."""
+    found, left = [], [root]
+    while left:
+        pid = left.pop()
+        found.append(pid)
+        try:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                left.extend(int(child) for child in (task / "children").read_text().split())
+        except OSError:
+            continue
+    return found

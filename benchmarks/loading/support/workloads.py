@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads of PROTOCOL.md, at their full and their quick size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .data import Shape
+
+MB = 1_000_000
+MIB = 1 << 20
+
+#: Compute takes samples so many times faster than the origin gives them.
+COMPUTE_OVER_ORIGIN = 1.3
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How slow the origin is; 0 is no limit."""
+
+    bytes_per_s: int = 0
+    requests_per_s: int = 0
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload."""
+
+    name: str
+    #: "disk", "s3" or "tmpfs".
+    origin: str
+    rates: Rates
+    samples: int
+    bytes_min: int
+    bytes_max: int
+    batch: int
+    epochs: int
+    #: Whether the loop computes between batches.
+    computes: bool
+    #: Share of the data that may be kept in memory and on a fast disk; above 1 is room for everything.
+    ram_share: float
+    disk_share: float
+
+    def shape(self, seed: int) -> Shape:
+        """Its data."""
+        return Shape(self.samples, self.bytes_min, self.bytes_max, seed)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Mean bytes of a sample."""
+        return (self.bytes_min + self.bytes_max) // 2
+
+    def origin_pass_s(self, data_bytes: int) -> float:
+        """The least time in which the origin can deliver everything once."""
+        by_bytes = data_bytes / self.rates.bytes_per_s if self.rates.bytes_per_s else 0.0
+        by_requests = self.samples / self.rates.requests_per_s if self.rates.requests_per_s else 0.0
+        return max(by_bytes, by_requests)
+
+    def compute_s(self, data_bytes: int) -> float:
+        """Seconds of compute after each batch."""
+        if not self.computes:
+            return 0.0
+        return self.origin_pass_s(data_bytes) / COMPUTE_OVER_ORIGIN * self.batch / self.samples
+
+    def ram_bytes(self, data_bytes: int) -> int:
+        """Memory to keep samples in. Room for everything includes staging and tables."""
+        if self.ram_share > 1:
+            return 2 * data_bytes + 64 * MIB
+        return int(self.ram_share * data_bytes)
+
+    def disk_bytes(self, data_bytes: int) -> int:
+        """Fast disk to keep samples on."""
+        if self.disk_share > 1:
+            return 2 * data_bytes + 64 * MIB
+        return int(self.disk_share * data_bytes)
+
+
+_DISK = Rates(60 * MB, 1_500)
+_S3 = Rates(20 * MB, 1_000, 20.0)
+_S3_WIDE = Rates(60 * MB, 0, 20.0)
+
+FULL = [
+    Workload("disk-110k", "disk", _DISK, 8192, 60_000, 160_000, 64, 3, True, 1 / 3, 2),
+    Workload("disk-12m", "disk", _DISK, 96, 12 * MIB, 12 * MIB, 8, 3, True, 1 / 4, 2),
+    Workload("disk-none", "disk", _DISK, 8192, 60_000, 160_000, 64, 1, True, 0, 0),
+    Workload("s3-1k", "s3", _S3, 14_000, 1_000, 1_000, 64, 3, True, 2, 0),
+    Workload("s3-1k-fast", "s3", _S3, 14_000, 1_000, 1_000, 64, 1, False, 2, 0),
+    Workload("s3-half", "s3", _S3_WIDE, 2048, 110_000, 110_000, 64, 3, False, 0, 0.5),
+    Workload("ram-1k", "tmpfs", Rates(), 20_000, 1_000, 1_000, 64, 3, False, 2, 0),
+    Workload("ram-110k", "tmpfs", Rates(), 4096, 110_000, 110_000, 64, 3, False, 2, 0),
+]
+
+#: Fewer samples, so that all of it ends within a minute; the rates are the same.
+_QUICK_SAMPLES = {
+    "disk-110k": 576,
+    "disk-none": 576,
+    "s3-1k": 1536,
+    "s3-1k-fast": 2560,
+    "s3-half": 256,
+    "ram-1k": 12_800,
+    "ram-110k": 2048,
+}
+
+QUICK = [replace(one, samples=_QUICK_SAMPLES[one.name]) for one in FULL if one.name in _QUICK_SAMPLES]
+
+
+def grid(arm: str, workload: Workload) -> list[dict[str, Any]]:
+    """The settings of an arm that PROTOCOL.md lets it try; none where it cannot do the workload."""
+    over_s3 = workload.origin == "s3"
+    threads = (16, 64) if over_s3 else (8, 16)
+    clients = ("boto3", "obstore") if over_s3 else ("",)
+    return {
+        "bound": [{}],
+        "ours": [{}],
+        "torch": [{"workers": count} for count in (0, 2, 4, 8)],
+        "spdl": [{"threads": count} for count in threads],
+        "grain": [{"threads": count} for count in threads],
+        "pool": [{"threads": count, "client": client} for count in (16, 64) for client in clients],
+        "s3torchconnector": [{"workers": count} for count in (2, 4, 8)] if over_s3 else [],
+        "streaming": [{"workers": count} for count in (2, 4)],
+        "litdata": [{"workers": count} for count in (0, 2)],
+        "webdataset": [{"workers": count} for count in (2, 4)],
+    }[arm]
+
+
+#: In the quick run: which arms on which workload, each with one setting that is good there.
+QUICK_ARMS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "ram-1k": [("ours", {}), ("torch", {"workers": 0}), ("torch", {"workers": 2})],
+    "ram-110k": [("ours", {}), ("torch", {"workers": 0}), ("pool", {"threads": 16, "client": ""})],
+    "s3-1k-fast": [("ours", {}), ("pool", {"threads": 64, "client": "obstore"})],
+    "s3-1k": [("ours", {})],
+    "s3-half": [("ours", {})],
+    "disk-110k": [("ours", {})],
+    "disk-none": [("ours", {}), ("torch", {"workers": 4})],
+}

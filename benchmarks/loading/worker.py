@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loading process: a training loop without a model, the same for every arm.
+
+Reads one job per line from standard input, runs the arm that the command line names, answers with one line. What it
+measures is what a loop sees: time inside ``next()``. Counting bytes at the origin and memory is its parent's matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+import sys
+import time
+import traceback
+import zlib
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import numpy as np
+
+from arms.base import Arm, Batch
+from support.data import ID_BYTES
+from support.job import Epoch, Job, Result
+from support.process import family
+
+PAGE_BYTES = 4096
+
+
+def main() -> None:
+    """Do jobs until standard input closes."""
+    # Libraries that print to standard output must not garble the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        job = Job.from_line(line)
+        try:
+            result = run(job)
+        except Exception as error:
+            traceback.print_exc()
+            result = Result(job.arm, job.workload, job.settings, "", 0.0, 0.0, [], 0.0)
+            result.error = f"{type(error).__name__}: {error}"
+        answers.write(result.to_line() + "\n")
+
+
+def run(job: Job) -> Result:
+    """One run."""
+    module = importlib.import_module(f"arms.{job.arm}_arm")
+    arm: Arm = module.Arm()
+    clock = time.perf_counter
+    began = clock()
+    result = Result(job.arm, job.workload, job.settings, arm.order, 0.0, 0.0, [], 0.0)
+    if job.phase == "prepare":
+        arm.prepare(job)
+        result.prepare_s = clock() - began
+        return result
+    Path(job.scratch).mkdir(parents=True, exist_ok=True)
+    cpu_before = _cpu_s()
+    with contextlib.closing(arm.open(job)) as loader:
+        opened_s = clock() - began
+        cpu_open = _cpu_s()
+        result.open_cpu_s = cpu_open - cpu_before
+        for number in range(job.epochs):
+            result.epochs.append(_epoch(loader.epoch(number), job, verify=job.verify, is_first=number == 0))
+        result.cpu_s = _cpu_s() - cpu_open
+        result.start_s = opened_s + result.epochs[0].first_s
+        if not job.verify:
+            result.epochs.append(_epoch(loader.epoch(job.epochs), job, verify=True, is_first=False))
+    return result
+
+
+def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
+    epoch = Epoch(verified=verify)
+    clock = time.perf_counter
+    began = asked = clock()
+    for at, batch in enumerate(batches):
+        got = clock()
+        if at == 0:
+            epoch.first_s = got - asked
+        if at > 0 or not is_first:
+            epoch.waited_s += got - asked
+        _take(batch, epoch, verify=verify)
+        if job.compute_s:
+            time.sleep(job.compute_s)
+        asked = clock()
+    ended = clock()
+    epoch.waited_s += ended - asked
+    epoch.seconds = ended - began
+    epoch.checksum %= 2**64
+    return epoch
+
+
+def _take(batch: Batch, epoch: Epoch, *, verify: bool) -> None:
+    if not verify and isinstance(batch, np.ndarray):
+        # Touches every page: memory that was mapped but never read does not count as delivered.
+        _ = int(batch.reshape(-1)[::PAGE_BYTES].sum())
+        epoch.samples += len(batch)
+        epoch.bytes += batch.nbytes
+        return
+    for sample in batch:
+        view = memoryview(sample).cast("B")
+        epoch.samples += 1
+        epoch.bytes += view.nbytes
+        if verify:
+            epoch.checksum += zlib.crc32(view)
+            epoch.ids += int.from_bytes(view[:ID_BYTES], "little")
+        else:
+            _ = int(np.frombuffer(view, np.uint8)[::PAGE_BYTES].sum())
+
+
+def _cpu_s() -> float:
+    """CPU time of this process, of the children that it has waited for, and of all that still live."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    ended = sum(one.ru_utime + one.ru_stime for one in used)
+    return ended + sum(_lived_s(pid) for pid in family(os.getpid())[1:])
+
+
+def _lived_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    # utime, stime and those of waited-for children: fields 14 to 17 of proc(5), two before the bracket.
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -82,8 +82,12 @@ pub struct Batch {
 impl Batch {
     /// Start and length of the samples' bytes, one after another. Valid as long as the keeper is held.
     pub fn memory(&self) -> (NonNull<u8>, usize, Arc<dyn std::any::Any + Send + Sync>) {
-        let len = usize::try_from(*self.offsets.last().expect("offsets end with the length"));
-        (self.buffer.start(), len.expect("a buffer fits the address space"), Arc::clone(&self.buffer) as _)
+        (self.buffer.start(), self.len_bytes(), Arc::clone(&self.buffer) as _)
+    }
+
+    fn len_bytes(&self) -> usize {
+        let end = self.offsets.last().copied().unwrap_or(0);
+        usize::try_from(end).unwrap_or(usize::MAX)
     }
 
     /// The samples' bytes.

@@ -26,9 +26,7 @@ impl Bell {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         if !*rung {
             rung = match limit {
-                Some(limit) => {
-                    self.heard.wait_timeout(rung, limit).unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(limit) => self.heard.wait_timeout(rung, limit).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.heard.wait(rung).unwrap_or_else(PoisonError::into_inner),
             };
         }

@@ -171,7 +171,10 @@ mod tests {
     fn a_loader_whose_staging_does_not_fit_is_refused_with_the_figures() {
         let cache = Cache::new(mb(10), None, Bytes::ZERO).expect("below the limit");
         let error = cache.join(mb(300), mb(11), 1).expect_err("too much");
-        assert!(error.to_string().contains("ram=10.0 MB") && error.to_string().contains("11.0 MB"), "{error}");
+        assert!(
+            error.to_string().contains("ram=10.0 MB") && error.to_string().contains("11.0 MB"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::time::Duration;
 use foresee_data_plan::dispatch::Dispatch;
 use foresee_data_plan::{Access, Planner};
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
+use foresee_model::RateModel;
 use foresee_units::{Bytes, Nanos};
 
 pub(crate) use command::{Command, Inbox};
@@ -61,6 +62,8 @@ pub(crate) struct Places {
 
 /// Longest sleep: a change of the memory budget is noticed within this, and nothing else needs it.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// A source that was slow once is tried again after this long without a measurement.
+const RATES_LAST: Nanos = Nanos::from_secs(30);
 /// Turns between two looks at the figures that `stats` shows.
 const TURNS_PER_LOOK: u32 = 64;
 
@@ -87,6 +90,10 @@ pub(crate) struct Driver {
     reads: Reads,
     attempts: HashMap<u64, Attempt>,
     copies: DiskCopies,
+    /// What sources take, as measured in this run.
+    rates: RateModel,
+    /// Reads that the disk tier has not ended.
+    disk_reads: u32,
     generation: u64,
     room: Bytes,
     done: Vec<Done>,
@@ -125,6 +132,8 @@ impl Driver {
             reads: Reads::default(),
             attempts: HashMap::new(),
             copies: DiskCopies::default(),
+            rates: RateModel::default(),
+            disk_reads: 0,
             generation: 0,
             room,
             done: Vec::new(),
@@ -145,6 +154,7 @@ impl Driver {
             turns = turns.wrapping_add(1);
             if !busy || turns.is_multiple_of(TURNS_PER_LOOK) {
                 self.publish_facts();
+                self.rates.forget_before(self.now().saturating_sub(RATES_LAST));
             }
             if !busy {
                 self.shared.bell.wait(Some(self.sleep()));
@@ -194,7 +204,7 @@ impl Driver {
                 return;
             }
             for end in done.drain(..) {
-                self.handle_done(end);
+                self.handle_done(&end);
             }
             self.done = done;
         }

@@ -13,8 +13,8 @@ use foresee_data_index::Index;
 use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_plan::{Planner, PlannerConfig, PolicyChoice, TierRoom};
 use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier, Uri,
-    disk_footprint, open_origin, probe_origin, read_whole,
+    Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier,
+    Uri, disk_footprint, open_origin, probe_origin, read_whole,
 };
 use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
@@ -157,9 +157,11 @@ impl Loader {
         let samples = self.data.index().len();
         let mut faults = Vec::new();
         if let Some(id) = ids.iter().find(|&&id| id >= samples) {
-            faults.push(format!("sample {id} is announced, but the data set has {samples}; check the sampler"));
+            faults
+                .push(format!("sample {id} is announced, but the data set has {samples}; check the sampler"));
         }
-        let cut: Option<u64> = lengths.map(|lengths| lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length)));
+        let cut: Option<u64> =
+            lengths.map(|lengths| lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length)));
         if let Some(cut) = cut.filter(|&cut| cut > ids.len() as u64) {
             faults.push(format!("batches of {cut} samples are announced, but only {} samples", ids.len()));
         }
@@ -276,7 +278,8 @@ impl Loader {
         let (disk, held) = self.open_disk(&member, &completions)?;
         let planner = self.planner(&member, ram.as_ref(), disk.as_ref(), &held, tables)?;
         let dispatch = Dispatch::new(self.dispatch_config(&uri));
-        let places = Places { origin: Arc::clone(&origin), ram: ram.clone(), disk: disk.clone(), completions };
+        let places =
+            Places { origin: Arc::clone(&origin), ram: ram.clone(), disk: disk.clone(), completions };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             self.config.clone(),
@@ -300,7 +303,8 @@ impl Loader {
     }
 
     fn origin_options(&self) -> OriginOptions {
-        let mut options = OriginOptions { storage: self.config.storage.iter().cloned().collect(), ..Default::default() };
+        let mut options =
+            OriginOptions { storage: self.config.storage.iter().cloned().collect(), ..Default::default() };
         if let Some(threads) = self.config.threads {
             options.threads = threads;
         }
@@ -336,10 +340,18 @@ impl Loader {
     ) -> Result<Planner, LoaderError> {
         let mut tiers = Vec::new();
         if ram.is_some() {
-            tiers.push(TierRoom { capacity: member.room(), align: RamTier::GRANULE.get(), overhead: Bytes::ZERO });
+            tiers.push(TierRoom {
+                capacity: member.room(),
+                align: RamTier::GRANULE.get(),
+                overhead: Bytes::ZERO,
+            });
         }
         if let Some(disk) = disk {
-            tiers.push(TierRoom { capacity: disk.facts().capacity, align: 1, overhead: self.disk_overhead() });
+            tiers.push(TierRoom {
+                capacity: disk.facts().capacity,
+                align: 1,
+                overhead: self.disk_overhead(),
+            });
         }
         let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
@@ -373,9 +385,10 @@ impl Loader {
         if uri.is_directory() {
             // A second read of the same file waits behind the first on the same disk.
             config.hedge_share = 0.0;
-            config.limit.max = self.config.threads.map_or(DIRECTORY_IN_FLIGHT, |threads| {
-                u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT)
-            });
+            config.limit.max = self
+                .config
+                .threads
+                .map_or(DIRECTORY_IN_FLIGHT, |threads| u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT));
         }
         if self.data.index().objects() < self.data.index().len() {
             config.coalesce = Some(CoalesceConfig {

@@ -57,7 +57,9 @@ pub enum LoaderError {
     #[error("the loader is closed; make a new one")]
     Closed,
     /// The time the caller gave has passed.
-    #[error("no batch within {waited_ms} ms{what}; the batch is still coming: call again, or look at the origin")]
+    #[error(
+        "no batch within {waited_ms} ms{what}; the batch is still coming: call again, or look at the origin"
+    )]
     Timeout {
         /// What the caller gave.
         waited_ms: u64,
@@ -65,7 +67,9 @@ pub enum LoaderError {
         what: String,
     },
     /// A defect of the loader itself.
-    #[error("the loader's driver has failed: {why}; this is a defect of foresee, please report it with the run folder")]
+    #[error(
+        "the loader's driver has failed: {why}; this is a defect of foresee, please report it with the run folder"
+    )]
     Broken {
         /// The panic's message.
         why: String,

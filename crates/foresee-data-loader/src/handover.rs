@@ -9,14 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foresee_ledger::Cause;
+use foresee_model::StepTimes;
 use foresee_units::{Epoch, Nanos};
 
 use crate::batch::Batch;
 use crate::bell::Bell;
 use crate::errors::LoaderError;
-
-/// Recent step times that the pace is taken from.
-const PACE_STEPS: usize = 32;
 
 /// What the consumer gets.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ struct State {
     closed: bool,
     broken: Option<String>,
     last_take: Option<Instant>,
-    paces: VecDeque<Nanos>,
+    steps: StepTimes,
 }
 
 /// What a look at the meeting place told the driver.
@@ -89,7 +87,7 @@ impl Handover {
             closed: false,
             broken: None,
             last_take: None,
-            paces: VecDeque::with_capacity(PACE_STEPS),
+            steps: StepTimes::default(),
         };
         Self { state: Mutex::new(state), arrived: Condvar::new(), bell }
     }
@@ -143,10 +141,7 @@ impl Handover {
         let now = Instant::now();
         // A step that stood still tells the origin's pace, not the consumer's.
         if let Some(last) = state.last_take.filter(|_| !waited) {
-            if state.paces.len() == PACE_STEPS {
-                state.paces.pop_front();
-            }
-            state.paces.push_back((now - last).into());
+            state.steps.observe((now - last).into());
         }
         state.last_take = Some(now);
         // Waking the driver for every batch would cost a switch each; it plans many at a time.
@@ -212,12 +207,7 @@ impl Handover {
 
     /// A low quantile (p10) of the consumer's recent step times; `None` before there are any.
     pub(crate) fn pace(&self) -> Option<Nanos> {
-        let mut paces: Vec<Nanos> = self.lock().paces.iter().copied().collect();
-        if paces.is_empty() {
-            return None;
-        }
-        paces.sort_unstable();
-        Some(paces[paces.len() / 10])
+        self.lock().steps.low()
     }
 
     /// Batches that wait to be taken.

@@ -111,17 +111,13 @@ impl RankEpoch {
 
     /// Places of the samples of a step.
     pub(crate) fn step(&self, step: u64) -> Range<u64> {
-        match &self.ends {
-            Some(ends) => {
-                let step = usize::try_from(step).expect("a step that exists");
-                let start = if step == 0 { 0 } else { ends[step - 1] };
-                start..ends[step]
-            }
-            None => {
-                let start = step * self.cut.batch_size;
-                start..(start + self.cut.batch_size).min(self.ids.len() as u64)
-            }
+        if let Some(ends) = &self.ends {
+            let step = usize::try_from(step).expect("a step that exists");
+            let start = if step == 0 { 0 } else { ends[step - 1] };
+            return start..ends[step];
         }
+        let start = step * self.cut.batch_size;
+        start..(start + self.cut.batch_size).min(self.ids.len() as u64)
     }
 
     pub(crate) fn range(&self, places: Range<u64>) -> impl Iterator<Item = SampleId> + '_ {
@@ -181,7 +177,12 @@ pub(crate) struct OrderAhead {
 
 impl OrderAhead {
     /// Draws `run` from global `position` of `epoch` on, and rings when an epoch is there.
-    pub(crate) fn start(run: RunOrder, epoch: Epoch, position: u64, bell: Arc<Bell>) -> Result<Self, LoaderError> {
+    pub(crate) fn start(
+        run: RunOrder,
+        epoch: Epoch,
+        position: u64,
+        bell: Arc<Bell>,
+    ) -> Result<Self, LoaderError> {
         let (sender, drawn) = sync_channel(1);
         let draw = move || {
             let mut position = position;

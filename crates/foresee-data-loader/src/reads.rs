@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foresee_data_plan::TierIndex;
-use foresee_units::{Nanos, SampleId};
+use foresee_units::SampleId;
 
 use crate::buffer::Buffer;
 
@@ -40,7 +40,6 @@ pub(crate) struct Read {
     /// The tier that gets a copy.
     pub(crate) keep: Option<TierIndex>,
     pub(crate) waiters: Vec<Spot>,
-    pub(crate) requested: Nanos,
     /// Attempts begun.
     pub(crate) tries: u32,
     /// Attempts under way.

@@ -37,7 +37,8 @@ pub(crate) struct Stage {
 impl Stage {
     /// Where a sample's bytes go.
     pub(crate) fn span(&self, place: usize) -> (usize, usize) {
-        let at = |index: usize| usize::try_from(self.offsets[index]).expect("a buffer fits the address space");
+        let at =
+            |index: usize| usize::try_from(self.offsets[index]).expect("a buffer fits the address space");
         (at(place), at(place + 1) - at(place))
     }
 
@@ -87,14 +88,7 @@ pub(crate) struct Staging {
 
 impl Staging {
     pub(crate) const fn new(limit: Bytes) -> Self {
-        Self {
-            slots: VecDeque::new(),
-            first: 0,
-            limit,
-            used: Bytes::ZERO,
-            handed: VecDeque::new(),
-            taken: 0,
-        }
+        Self { slots: VecDeque::new(), first: 0, limit, used: Bytes::ZERO, handed: VecDeque::new(), taken: 0 }
     }
 
     /// Whether a batch of `bytes` may be opened now. Two batches always may: one to train on, one to fill.

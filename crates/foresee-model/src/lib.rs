@@ -31,6 +31,6 @@ mod tier;
 pub use curve::OriginCurve;
 pub use epoch::{Bound, Demand, Limit, OriginCaps, epoch_bound, later_demand, least_origin_reads};
 pub use error::ModelError;
-pub use rate::{Candidate, Place, RateModel, choose};
+pub use rate::{Candidate, Place, RateModel, choose, choose_in_time};
 pub use step::{StepTimes, step_time};
 pub use tier::{origin_fetch_time, peer_fetch_time, tier_fetch_time};

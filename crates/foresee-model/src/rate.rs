@@ -149,6 +149,30 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     }
 }
 
+/// The candidate to fetch from when there is `slack` until the sample is wanted: the nearest that comes in time,
+/// or that was never measured; when none does, the fastest, as [`choose`] has it.
+///
+/// A far source is thus asked for what a near one holds only where that saves a stall: reading the origin a
+/// second time merely because it is a little faster would break the promise that each byte leaves it once.
+///
+/// # Examples
+/// ```
+/// # use foresee_model::{Candidate, Place, choose_in_time};
+/// # use foresee_units::Nanos;
+/// let at = |place, millis| Candidate { place, time: Some(Nanos::from_millis(millis)) };
+/// let held = [at(Place::Disk, 90), at(Place::Origin, 30)];
+/// assert_eq!(choose_in_time(&held, Nanos::from_millis(100)), Some(0));
+/// assert_eq!(choose_in_time(&held, Nanos::from_millis(50)), Some(1));
+/// ```
+pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
+    let in_time = |candidate: &Candidate| candidate.time.is_none_or(|time| time <= slack);
+    let nearest = candidates.iter().enumerate().filter(|(_, candidate)| in_time(candidate));
+    nearest
+        .min_by_key(|&(at, candidate)| (candidate.place, at))
+        .map(|(at, _)| at)
+        .or_else(|| choose(candidates))
+}
+
 /// Exponentially weighted least squares of time on bytes.
 #[derive(Clone, Debug, Default)]
 struct Line {

@@ -5,8 +5,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use foresee_data_loader as core;
-use numpy::ndarray::ArrayView1;
 use numpy::PyArray1;
+use numpy::ndarray::ArrayView1;
 use pyo3::prelude::*;
 
 /// What the arrays of a batch hold on to; its drop gives the memory back to the loader.

@@ -67,9 +67,14 @@ impl Index {
         py.detach(|| save_index(bytes, &path)).map_err(errors::of_indexing)
     }
 
-    fn update(&self, py: Python<'_>, other: &Self) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
+    fn update(
+        &self,
+        py: Python<'_>,
+        other: &Self,
+    ) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
         let diff = py.detach(|| self.index.diff(&other.index)).map_err(|error| errors::of_index(&error))?;
-        Ok([("added", diff.added), ("removed", diff.removed), ("changed", diff.changed), ("kept", diff.same)].into())
+        Ok([("added", diff.added), ("removed", diff.removed), ("changed", diff.changed), ("kept", diff.same)]
+            .into())
     }
 
     fn __len__(&self) -> usize {
@@ -94,7 +99,7 @@ impl Index {
 
     #[getter]
     fn fingerprint(&self) -> String {
-        self.index.fingerprint().iter().map(|byte| format!("{byte:02x}")).collect()
+        format!("{:032x}", u128::from_be_bytes(self.index.fingerprint()))
     }
 
     #[getter]

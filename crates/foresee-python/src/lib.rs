@@ -4,6 +4,8 @@
 //! One file per concern, mirrored by a class in `python/foresee/_native.pyi`. Refuses to hold an opinion: what a
 //! default is, when to retry, how an error is shown to a user stands in Python or in the core.
 
+#![expect(clippy::needless_pass_by_value, reason = "arguments are extracted from Python objects, by value")]
+
 mod batch;
 mod cache;
 mod errors;

@@ -55,7 +55,8 @@ impl Loader {
         threads: Option<usize>,
         run_dir: Option<PathBuf>,
     ) -> PyResult<Self> {
-        let world = |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
+        let world =
+            |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
         let options = LoaderOptions {
             uri,
             storage: options.into_iter().collect(),
@@ -139,7 +140,8 @@ impl Loader {
 
 fn naturals(array: &PyReadonlyArray1<'_, i64>, name: &str) -> PyResult<Vec<u64>> {
     let natural = |&number: &i64| {
-        u64::try_from(number).map_err(|_| PyValueError::new_err(format!("{name} holds {number}; use 0 or more")))
+        u64::try_from(number)
+            .map_err(|_| PyValueError::new_err(format!("{name} holds {number}; use 0 or more")))
     };
     array.as_array().iter().map(natural).collect()
 }
@@ -171,7 +173,10 @@ pub(crate) fn order_of(fields: &Bound<'_, PyDict>, n: u64) -> PyResult<Order> {
     }
 }
 
-fn field<'py, T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(fields: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+fn field<'py, T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
+    fields: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<T> {
     fields
         .get_item(name)?
         .ok_or_else(|| PyValueError::new_err(format!("the order lacks {name:?}")))?

@@ -6,9 +6,12 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::dispatch::{Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Part, Request};
-use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Tier, Ticket};
+use foresee_data_plan::dispatch::{
+    Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Part, Request,
+};
+use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Ticket, Tier};
 use foresee_ledger::{Entry, Op as Deed, Source as Place, Subject};
+use foresee_model::{Candidate, Place as RatePlace, choose_in_time};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
@@ -71,32 +74,49 @@ impl Driver {
         // SAFETY: the span belongs to this read alone until its end is handled.
         let dest = unsafe { read.buffer.dest(read.offset, read.len) };
         let Some(disk) = &self.tiers.disk else { return };
+        self.disk_reads += 1;
         disk.submit(Op::Read { ticket: ticket(Whose::Disk, number), key, offset: 0, dest });
     }
 
     pub(super) fn ask_origin(&mut self, number: u64) {
         let now = self.now();
-        let deadline = self.deadline(number, now);
         let Some(read) = self.reads.get(number) else { return };
         read.from = From::Origin;
-        let range = self.data.index().range(read.sample);
+        let (slot, sample) = (read.spot.slot, read.sample);
+        let range = self.data.index().range(sample);
         let request = Request {
             ticket: number,
-            object: self.data.index().object(read.sample),
+            object: self.data.index().object(sample),
             start: range.start,
             len: range.len,
             class: Class::Staging,
-            deadline,
+            deadline: now.saturating_add(self.slack(slot)),
         };
         self.dispatch.handle_request(request, now);
     }
 
-    /// When the consumer will want the read's batch, at his recent pace.
-    fn deadline(&mut self, number: u64, now: Nanos) -> Nanos {
-        let Some(read) = self.reads.get(number) else { return now };
-        let ahead = self.staging.distance(read.spot.slot);
-        let pace = self.shared.handover.pace().unwrap_or(Nanos::ZERO);
-        now.saturating_add(Nanos::new(pace.get().saturating_mul(ahead)))
+    /// Who brings a sample that the disk tier holds: the disk, unless it would come too late and the origin sooner.
+    pub(super) fn disk_or_origin(&self, slot: u64, len: usize) -> From {
+        let bytes = Bytes::new(len as u64);
+        let at = |place, in_flight: u32| Candidate {
+            place,
+            time: self.rates.fetch_time(place, bytes, in_flight + 1),
+        };
+        let candidates =
+            [at(RatePlace::Disk, self.disk_reads), at(RatePlace::Origin, self.dispatch.in_flight())];
+        match choose_in_time(&candidates, self.slack(slot)) {
+            Some(1) => From::Origin,
+            _ => From::Disk,
+        }
+    }
+
+    /// Until the consumer will want batch `slot`, at his recent pace.
+    fn slack(&self, slot: u64) -> Nanos {
+        match self.shared.handover.pace() {
+            Some(pace) => Nanos::new(pace.get().saturating_mul(self.staging.distance(slot))),
+            // Before he has taken a step nothing is late.
+            None => Nanos::MAX,
+        }
     }
 
     /// The consumer stands and waits: what his batch lacks goes first.
@@ -123,7 +143,15 @@ impl Driver {
         }
     }
 
-    fn start_attempt(&mut self, id: AttemptId, start: u64, len: u64, parts: Vec<Part>, tries: u32, hedge: bool) {
+    fn start_attempt(
+        &mut self,
+        id: AttemptId,
+        start: u64,
+        len: u64,
+        parts: Vec<Part>,
+        tries: u32,
+        hedge: bool,
+    ) {
         let first = parts[0].ticket;
         for part in &parts {
             if let Some(read) = self.reads.get(part.ticket) {
@@ -150,19 +178,25 @@ impl Driver {
 
     // ---- end
 
-    pub(super) fn handle_done(&mut self, done: Done) {
+    pub(super) fn handle_done(&mut self, done: &Done) {
         match owner(done.ticket) {
-            (Whose::Disk, number) => self.disk_read_ended(number, &done),
+            (Whose::Disk, number) => self.disk_read_ended(number, done),
             (Whose::Origin, number) => self.attempt_ended(number, done),
-            (Whose::Write, number) => self.write_ended(number, &done),
+            (Whose::Write, number) => self.write_ended(number, done),
             (Whose::Drop, _) => {}
         }
     }
 
     fn disk_read_ended(&mut self, number: u64, done: &Done) {
-        let Some(read) = self.reads.get(number) else { return };
+        let Some(read) = self.reads.get(number) else {
+            self.disk_reads -= 1;
+            return;
+        };
         read.active = 0;
         let (sample, spot) = (read.sample, read.spot);
+        let (took, now) = (done.queued + done.service, self.now());
+        self.rates.observe(RatePlace::Disk, done.bytes, self.disk_reads, took, now);
+        self.disk_reads -= 1;
         self.book(Deed::Read, Place::Disk, sample, spot.slot, 1, done);
         if done.outcome == Outcome::Ok {
             self.arrived(number);
@@ -175,16 +209,16 @@ impl Driver {
         self.ask_origin(number);
     }
 
-    fn attempt_ended(&mut self, id: u64, done: Done) {
+    fn attempt_ended(&mut self, id: u64, done: &Done) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let now = self.now();
-        self.note_attempt(&attempt, &done);
-        let end = End {
-            outcome: ending(&done),
-            bytes: done.bytes,
-            queued: done.queued,
-            service: done.service,
-        };
+        self.note_attempt(&attempt, done);
+        if done.outcome == Outcome::Ok {
+            let took = done.queued + done.service;
+            self.rates.observe(RatePlace::Origin, done.bytes, self.dispatch.in_flight(), took, now);
+        }
+        let end =
+            End { outcome: ending(done), bytes: done.bytes, queued: done.queued, service: done.service };
         let won = self.dispatch.handle_end(AttemptId(id), end, now).won;
         match attempt.scratch {
             None => self.direct_ended(attempt.parts[0].ticket, !won.is_empty()),
@@ -333,7 +367,15 @@ impl Driver {
         self.start_fetches();
     }
 
-    pub(super) fn book(&mut self, op: Deed, source: Place, sample: SampleId, slot: u64, attempt: u32, done: &Done) {
+    pub(super) fn book(
+        &mut self,
+        op: Deed,
+        source: Place,
+        sample: SampleId,
+        slot: u64,
+        attempt: u32,
+        done: &Done,
+    ) {
         let now = self.now();
         let (epoch, step) = self.staging.get(slot).map_or_else(Default::default, |s| (s.epoch, s.step));
         self.shared.books.add(Entry {

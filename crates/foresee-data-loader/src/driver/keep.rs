@@ -189,7 +189,9 @@ impl Driver {
         let stage = self.staging.get(spot.slot).expect("the batch is being planned");
         // SAFETY: the copy's batch is held back, so nobody writes its memory; the span of this sample is its own,
         // and no read of it has begun.
-        unsafe { stage.buffer.slice_mut(offset, len).copy_from_slice(copy.buffer.slice_mut(copy.offset, len)) };
+        unsafe {
+            stage.buffer.slice_mut(offset, len).copy_from_slice(copy.buffer.slice_mut(copy.offset, len));
+        };
         true
     }
 

@@ -35,7 +35,10 @@ impl Driver {
         let tiers = ram.into_iter().chain(disk);
         let facts = DriverFacts {
             origin: self.dispatch.stats(),
-            tiers: tiers.zip(0_u8..).map(|(facts, index)| (facts, self.planner.used(TierIndex(index)))).collect(),
+            tiers: tiers
+                .zip(0_u8..)
+                .map(|(facts, index)| (facts, self.planner.used(TierIndex(index))))
+                .collect(),
             reads: self.reads.len(),
             staged: self.staging.depth(),
             tables: self.planner.table_bytes(),

@@ -155,7 +155,7 @@ impl Driver {
         if self.copy_under_way(sample, spot, offset, len) {
             return None;
         }
-        let Some(ram) = self.tiers.ram_at(tier) else { return Some(From::Disk) };
+        let Some(ram) = self.tiers.ram_at(tier) else { return Some(self.disk_or_origin(spot.slot, len)) };
         let key = self.data.key(sample);
         let buffer = &self.staging.get(spot.slot).expect("the batch is being planned").buffer;
         // SAFETY: the span belongs to this sample alone, and no read of it has begun.
@@ -179,7 +179,6 @@ impl Driver {
         offset: usize,
         len: usize,
     ) {
-        let requested = self.now();
         let stage = self.stage_of(spot);
         stage.pending += 1;
         let read = Read {
@@ -191,7 +190,6 @@ impl Driver {
             from,
             keep,
             waiters: Vec::new(),
-            requested,
             tries: 0,
             active: 0,
             direct: false,

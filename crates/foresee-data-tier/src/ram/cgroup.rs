@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory the control group of this process may use.
+//! How much memory this process may use: what its control group allows, and what the machine has.
 //!
 //! Apart from the slab, because it is asked before there is one: a `ram=` that cannot fit is an error at the
 //! start, not a kill in hour three. Reads versions 1 and 2; the smallest limit from the group up to the root of
@@ -10,11 +10,24 @@ use std::path::{Path, PathBuf};
 
 use foresee_units::Bytes;
 
-/// The memory limit of this process's control group, or `None` where none is set or none can be read.
+/// The memory limit of this process's control group, or the machine's memory if that is less; `None` where
+/// neither can be read.
 pub fn memory_limit() -> Option<Bytes> {
+    group_limit().into_iter().chain(machine_memory()).min()
+}
+
+fn group_limit() -> Option<Bytes> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     smallest_limit(&groups, &mounts, |path| fs::read_to_string(path).ok())
+}
+
+/// The line `MemTotal: N kB` of `/proc/meminfo`.
+fn machine_memory() -> Option<Bytes> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(Bytes::new(kib.saturating_mul(1024)))
 }
 
 fn smallest_limit(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Bytes> {

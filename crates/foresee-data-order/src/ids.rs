@@ -52,7 +52,7 @@ impl Ids {
             Self::U32(ids) => ids.len(),
             Self::U64(ids) => ids.len(),
         };
-        (0..count).map(|place| {
+        (0..count).map(move |place| {
             SampleId(match self {
                 Self::U32(ids) => u64::from(ids[place]),
                 Self::U64(ids) => ids[place],

@@ -45,7 +45,7 @@ class RunOrder:
         }
 
     def describe(self) -> dict[str, Any]:
-        """What a state records of it."""
+        """What a state keeps of it."""
         return {**self.native, "n": self.n}
 
     def ids(self, epoch: int, position: int, world: World) -> Ints:

@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def place(self) -> Place:
-        """Where the run stands, as a state would record it."""
+        """Where the run stands, as a state would keep it."""
         if self._next is not None:
             return self._next
         assert self._now is not None, "one of both is always set"

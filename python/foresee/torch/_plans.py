@@ -61,10 +61,10 @@ class Plan(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What a state records of the order."""
+        """What a state keeps of the order."""
 
     def draw(self, *, begun: bool) -> Mapping[str, Any] | None:  # noqa: ARG002 - a run's order draws nothing
-        """What a state records of the epoch's random numbers; ``begun``: whether they are drawn already."""
+        """What a state keeps of the epoch's random numbers; ``begun``: whether they are drawn already."""
         return None
 
     def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links inside the documents lead somewhere: relative links, their anchors, and paths of documents named in code.
+
+Links to other sites are not followed: a test must not depend on them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from house import ROOT, files, shown
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+PAGE = re.compile(r"\b(?:docs|testdata|examples|benchmarks)/[\w./-]+\.md\b")
+BLOCK = re.compile(r"```.*?```", flags=re.DOTALL)
+QUOTE = re.compile(r"`[^`\n]*`")
+
+
+def anchor(title: str) -> str:
+    """The anchor that GitHub gives a title."""
+    kept = re.sub(r"[^\w\- ]", "", re.sub(r"`|\*", "", title).strip().lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    """Every anchor of a document."""
+    return {anchor(title) for title in re.findall(r"^#+ +(.+)$", BLOCK.sub("", text), flags=re.MULTILINE)}
+
+
+def broken(path: Path, text: str) -> list[str]:
+    """Links of ``text``, a document at ``path``, that lead nowhere."""
+    faults = []
+    for link in LINK.findall(QUOTE.sub("", BLOCK.sub("", text))):
+        target, _, fragment = link.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = (path.parent / target).resolve() if target else path
+        if target and not there.exists():
+            faults.append(f"{path.name}: {link} leads nowhere")
+        elif fragment and there.suffix == ".md":
+            titles = anchors(there.read_text() if target else text)
+            faults += [] if fragment in titles else [f"{path.name}: {link}: no such title there"]
+    return faults
+
+
+def test_every_link_of_every_document_leads_somewhere() -> None:
+    faults = [fault for path in files(".md") for fault in broken(path, path.read_text())]
+    assert not faults, "\n".join(faults)
+
+
+def test_every_document_that_code_names_is_there() -> None:
+    faults = [
+        f"{shown(path)} names {page}, which is not there"
+        for path in files(".rs", ".py", ".pyi", ".toml", ".md")
+        for page in sorted(set(PAGE.findall(path.read_text())))
+        if path.name != "test_links.py" and not (ROOT / page).exists() and not (path.parent / page).exists()
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("text", ["[a](gone.md)", "![a](gone.svg)", "[a](#no-such-title)", "[a](page.md#gone)"])
+def test_a_planted_link_to_nowhere_is_found(tmp_path: Path, text: str) -> None:
+    (tmp_path / "page.md").write_text("# There\n")
+    assert len(broken(tmp_path / "one.md", text)) == 1
+
+
+def test_good_links_are_not_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# It `is` here\n")
+    text = "# Title\n[a](page.md#it-is-here) [b](#title) [c](https://example.org/x) `[d](gone.md)`\n"
+    assert broken(tmp_path / "one.md", text) == []

@@ -12,6 +12,23 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Batch",
+    "Cache",
+    "Index",
+    "Loader",
+    "__version__",
+    "order_audit_expected",
+    "order_audit_sum",
+    "order_distributed",
+    "order_keyed",
+    "order_keyed_inverse",
+    "order_loader",
+    "order_random",
+    "order_randperm",
+    "order_seedable_shard",
+]
+
 __version__: str
 
 @final
@@ -97,7 +114,7 @@ class Index:
 class Cache:
     """Memory and disk that the loaders of one process share."""
 
-    def __init__(self, *, ram_bytes: int, disk_dir: str | None, disk_bytes: int) -> None:
+    def __new__(cls, *, ram_bytes: int, disk_dir: str | None, disk_bytes: int) -> Cache:
         """``ram_bytes``: 0 or more, everything the loaders may use (slab, staging, tables). ``disk_dir``: None
         for no disk tier; made if missing, mode 0700. ``disk_bytes``: 0 or more. Nothing is allocated yet.
 
@@ -147,8 +164,8 @@ class Batch:
 class Loader:
     """The engine of one rank: threads that follow the plan and stage batches in consumption order."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         index: Index,
         cache: Cache,
         *,
@@ -165,7 +182,7 @@ class Loader:
         staging_bytes: int | None,
         threads: int | None,
         run_dir: str | None,
-    ) -> None:
+    ) -> Loader:
         """Check and keep the configuration; no thread, file or connection yet.
 
         ``uri``: where the index's objects lie now (with ``options``; the index itself keeps no secrets).
@@ -228,7 +245,7 @@ def order_distributed(
     world_size: int,
     rank: int,
     *,
-    seed: int = 0,
+    seed: int = ...,
     epoch: int = 0,
     shuffle: bool = True,
     drop_last: bool = False,
@@ -243,7 +260,7 @@ def order_seedable_shard(
     rank: int,
     batch_size: int,
     *,
-    seed: int = 0,
+    seed: int = ...,
     epoch: int = 0,
     drop_last: bool = False,
     even_batches: bool = True,
@@ -297,7 +314,7 @@ def order_audit_expected(
     n: int,
     world_size: int,
     *,
-    seed: int = 0,
+    seed: int = ...,
     epoch: int = 0,
     shuffle: bool = True,
     drop_last: bool = False,

@@ -69,7 +69,6 @@ class PlainEngine:
         self._samples = 0
         self._bytes = 0
         self._epoch = -1
-        self._announced: tuple[int, Ints, Ints | None] | None = None
         self._ids: Ints = np.zeros(0, np.int64)
         self._bounds: Ints = np.zeros(1, np.int64)
         self._step = 0
@@ -78,23 +77,21 @@ class PlainEngine:
         """Nothing to start."""
 
     def seek(self, epoch: int, position: int) -> None:
-        """Go on at ``position`` of ``epoch``."""
-        lengths: Ints | None = None
+        """Go on at ``position`` of ``epoch``; an order that is not known is announced next."""
         if self._order is not None:
-            ids = self._order.ids(epoch, position, self._world)
-        else:
-            assert self._announced is not None, "an order that is not known is announced first"
-            _, ids, lengths = self._announced
+            self._begin(epoch, self._order.ids(epoch, position, self._world), None)
+
+    def announce(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
+        """Take the samples of ``epoch``."""
+        self._begin(epoch, ids, lengths)
+
+    def _begin(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
         if lengths is None:
             end = len(ids) - len(ids) % self._batch_size if self._drop_last else len(ids)
             bounds = np.append(np.arange(0, end, self._batch_size, dtype=np.int64), np.int64(end))
         else:
             bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
-
-    def announce(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
-        """Take the samples of ``epoch``."""
-        self._announced = (epoch, ids, lengths)
 
     def next_batch(self, *, timeout_ms: int | None = None) -> PlainBatch | None:  # noqa: ARG002 - a plain read has no timeout
         """Read the next batch; None at the epoch's end."""

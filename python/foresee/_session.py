@@ -121,9 +121,11 @@ class Session:
         """Point the engine at ``place``."""
         if announced is None:
             self.engine.seek(place.epoch, place.position)
-        else:
-            self.engine.announce(place.epoch, announced.ids, announced.lengths)
-            self.engine.seek(place.epoch, 0)
+            return
+        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced before.
+        self.engine.seek(place.epoch + 1, 0)
+        self.engine.seek(place.epoch, 0)
+        self.engine.announce(place.epoch, announced.ids, announced.lengths)
 
     def expect(self, announced: Announced | None) -> None:
         """Keep what was announced, for the audit."""

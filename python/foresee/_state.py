@@ -79,9 +79,11 @@ def check(
     if not strict:
         here.pop("n", None)
         there.pop("n", None)
-    for key in sorted(here.keys() | there.keys()):
-        if here.get(key) != there.get(key):
-            faults.append(f"order {key}: {there.get(key)!r} in the state, {here.get(key)!r} in this loader")
+    faults += [
+        f"order {key}: {there.get(key)!r} in the state, {here.get(key)!r} in this loader"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key) != there.get(key)
+    ]
     if strict and state["fingerprint"] != fingerprint:
         faults.append(
             f"data set: fingerprint {state['fingerprint']!r} in the state, {fingerprint!r} in this loader; "

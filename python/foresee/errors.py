@@ -124,5 +124,5 @@ class SampleFault(ForeseeError, RuntimeError):
 
 def _sample_fault(
     sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, permanent: bool
-) -> SampleFault:  # noqa: FBT001 - positional, as pickle calls it
+) -> SampleFault:
     return SampleFault(sample, uri, rank, kind, cause, remedy, permanent=permanent)

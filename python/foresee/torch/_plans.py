@@ -63,7 +63,7 @@ class Plan(ABC):
     def describe(self) -> dict[str, Any]:
         """What a state keeps of the order."""
 
-    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:  # noqa: ARG002 - a run's order draws nothing
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
         """What a state keeps of the epoch's random numbers; ``begun``: whether they are drawn already."""
         return None
 
@@ -76,7 +76,7 @@ class Plan(ABC):
         if base:
             self._base_seed = draw_seed(self._generator)
 
-    def announce(self, place: Place) -> Announced | None:  # noqa: ARG002 - a run's order needs no word
+    def announce(self, place: Place) -> Announced | None:
         """This rank's samples from ``place`` on; draws what the stock loader draws at its first ``next``."""
         return None
 
@@ -138,9 +138,9 @@ class RandomPlan(Plan):
         self._sampler = sampler
         self._samples = samples
         self._world = world
-        # The stock BatchSampler asks past the end with its short last batch, or after its last batch.
-        short = samples % batch_size != 0 and not drop_last
-        self._exhausted_by = -(-samples // batch_size) if short else samples // batch_size + 1
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._exhausted_by = 0
         self._draw: dict[str, Any] | None = None
         self._rest: Iterator[int] = iter(())
 
@@ -187,7 +187,11 @@ class RandomPlan(Plan):
         # Torch's own sampler draws. Stopped right after the last index, it has not drawn its tail yet.
         self._rest = iter(RandomSampler(range(self._samples), generator=own))
         ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
-        return Announced(ids[place.position :], None)
+        rest = ids[place.position :]
+        # The stock BatchSampler asks past the end with its short last batch, or else after its last full one: that
+        # is the same request, whether the short batch is then handed out or dropped.
+        self._exhausted_by = len(rest) // self._batch_size + 1
+        return Announced(rest, None)
 
     def handed(self, batches: int) -> None:
         """Draw the tail where the stock sampler would."""

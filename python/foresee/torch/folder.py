@@ -120,7 +120,7 @@ class FolderDataset(OriginDataset):
         return data, label if self.target_transform is None else self.target_transform(label)
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """``[data, labels]``: one tensor of shape (samples, bytes) where all sizes are equal, else a list of tensors."""
+        """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of tensors."""
         sizes = np.diff(offsets)
         whole = torch.from_numpy(data)
         tensors: torch.Tensor | list[torch.Tensor]

@@ -25,9 +25,9 @@ from foresee.errors import Closed, ConfigError
 from foresee.loader import abandon, checked, milliseconds
 from foresee.torch import _plans
 from foresee.torch._assemble import Recipe, SampleError, Work
-from foresee.torch._mend import mend
 from foresee.torch._dataset import OriginDataset, storage_error
 from foresee.torch._feed import Ahead, Direct, Job, Target
+from foresee.torch._mend import mend
 
 if TYPE_CHECKING:
     from foresee._batch import Batch
@@ -101,13 +101,13 @@ class DataLoader:
         self,
         dataset: OriginDataset,
         batch_size: int = 1,
-        shuffle: bool | None = None,  # noqa: FBT001 - as torch has it
+        shuffle: bool | None = None,
         sampler: Sampler[int] | Iterable[int] | None = None,
         batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
-        pin_memory: bool = False,  # noqa: FBT001, FBT002
-        drop_last: bool = False,  # noqa: FBT001, FBT002
+        pin_memory: bool = False,
+        drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         *,
@@ -300,7 +300,7 @@ class DataLoader:
         self,
         world: World,
         samples: int,
-        shuffle: bool,  # noqa: FBT001
+        shuffle: bool,
         sampler: Sampler[int] | Iterable[int] | None,
         batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None,
         seed: int | None,
@@ -321,8 +321,8 @@ class DataLoader:
             return _plans.RunPlan(known, self.generator)
         if world.size > 1:
             raise ConfigError(
-                f"shuffle=True on {world.size} ranks without seed=: each rank would draw an order of its own; give seed=, "
-                "or sampler=DistributedSampler(...), or rank=0, world_size=1 if every rank shall read all"
+                f"shuffle=True on {world.size} ranks without seed=: each rank would draw an order of its own; "
+                "give seed=, or sampler=DistributedSampler(...), or rank=0, world_size=1 if every rank shall read all"
             )
         return _plans.RandomPlan(
             RandomSampler(self.dataset, generator=self.generator),

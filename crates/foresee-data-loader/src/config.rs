@@ -13,8 +13,11 @@ use crate::orders::{Cut, RunOrder};
 const STAGING_MAX: Bytes = Bytes::new(2_000_000_000);
 /// Batches on their way to the consumer, by default.
 const STAGING_BATCHES: u64 = 8;
-/// Enough samples on their way to keep a distant origin busy even when batches are tiny.
-const STAGING_SAMPLES: u64 = 512;
+/// Enough samples on their way to keep a distant origin busy even when batches are tiny, and to wake the driver
+/// once for many of them.
+const STAGING_SAMPLES: u64 = 4096;
+/// But no more than this for their sake.
+const STAGING_SAMPLES_BYTES: Bytes = Bytes::new(64 << 20);
 
 /// What the face passes on; optional where a default exists.
 #[derive(Clone, Debug)]
@@ -115,12 +118,13 @@ fn batch_bytes_max(index: &Index, batch_size: u64) -> Bytes {
     Bytes::new(largest).min(index.total_bytes())
 }
 
-/// Eight batches of mean size, or 512 samples if that is more, at most 2 GB; of a RAM budget at most a quarter;
-/// but always room for two of the largest batches.
+/// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; of a RAM budget
+/// at most a quarter; but always room for two of the largest batches.
 fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
     let mean = index.total_bytes().get().div_ceil(index.len().max(1));
-    let samples = batch_size.saturating_mul(STAGING_BATCHES).max(STAGING_SAMPLES);
-    let mut staging = Bytes::new(mean.saturating_mul(samples)).min(STAGING_MAX);
+    let of_samples = |samples: u64| Bytes::new(mean.saturating_mul(samples));
+    let ahead = of_samples(STAGING_SAMPLES).min(STAGING_SAMPLES_BYTES);
+    let mut staging = of_samples(batch_size.saturating_mul(STAGING_BATCHES)).max(ahead).min(STAGING_MAX);
     if !ram.is_zero() {
         staging = staging.min(Bytes::new(ram.get() / 4));
     }

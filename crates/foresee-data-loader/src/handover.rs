@@ -144,8 +144,9 @@ impl Handover {
             state.steps.observe((now - last).into());
         }
         state.last_take = Some(now);
-        // Waking the driver for every batch would cost a switch each; it plans many at a time.
-        if waited || state.queue.len() < 4 || state.queue.len().is_multiple_of(4) {
+        // Waking the driver for every batch would cost a switch each; it plans many at a time. A short queue means
+        // that few batches fit the staging buffer, so each one taken makes room that matters.
+        if waited || state.queue.len() < 4 || state.queue.len().is_multiple_of(8) {
             self.bell.ring();
         }
     }

@@ -37,6 +37,11 @@ impl Completions {
         }
     }
 
+    /// Wakes the reader without a report: a tier has room again for what it answered [`crate::Outcome::Throttled`].
+    pub fn nudge(&self) {
+        (self.shared.wake)();
+    }
+
     /// Moves everything reported so far to the end of `into`.
     pub fn drain(&self, into: &mut Vec<Done>) {
         into.append(&mut self.shared.done.lock().unwrap_or_else(PoisonError::into_inner));

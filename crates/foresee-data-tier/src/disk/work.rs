@@ -158,6 +158,8 @@ impl Shared {
     fn write_chunk(&self, chunk: Arc<Chunk>) {
         let written = self.write(&chunk.segment, &mut [IoSlice::new(&chunk.bytes)], chunk.start);
         self.state().chunk_ended(chunk, written.is_ok());
+        // Its samples were answered when they were gathered; whoever was refused meanwhile may ask again.
+        self.completions.nudge();
     }
 
     fn write(&self, segment: &Segment, parts: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
@@ -195,6 +197,7 @@ impl Shared {
             self.faults.fetch_add(1, Ordering::Relaxed);
             self.state().not_grown();
         }
+        self.completions.nudge();
     }
 }
 

@@ -89,7 +89,7 @@ class Loader:
         faults += _faults.checked(on_error)
         if shuffle and seed is None:
             faults.append("shuffle=True without seed=; give one, it fixes the order of the whole run")
-        if order is not None and order != "keyed":
+        if order not in (None, "keyed"):
             faults.append(f'order={order!r}; use "keyed", or leave it out')
         if order == "keyed" and not shuffle:
             faults.append('order="keyed" without shuffle=True; it says how to shuffle')

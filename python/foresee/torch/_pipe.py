@@ -148,7 +148,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped
     def reducer_override(self, value: Any) -> Any:
         if self._out_of_band and type(value) is torch.Tensor and _plain(value):
             flat = value.detach().contiguous().reshape(-1)
-            raw = flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
+            raw: Any = flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
             return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
         return super().reducer_override(value)
 

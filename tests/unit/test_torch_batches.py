@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch is: datasets, decoding, transforms on threads, faults, ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import foresee
+import foresee.torch as ft
+from foresee.errors import Closed, ConfigError, IndexInvalid, SampleFault, StallTimeout
+
+
+def value(data):
+    """Decoder of the test files: their first byte."""
+    return torch.tensor(float(data[0]))
+
+
+def test_equal_sizes_are_one_tensor_over_the_loaders_memory(folder):
+    for data, labels in ft.DataLoader(ft.FolderDataset(folder), batch_size=4):
+        assert data.dtype == torch.uint8
+        assert labels.dtype == torch.int64
+        assert data.shape == (len(labels), 8)
+        data += 1  # the memory is the batch's own
+
+
+def test_unequal_sizes_are_a_list_of_tensors(ragged):
+    data, labels = next(iter(ft.DataLoader(ft.FolderDataset(ragged), batch_size=4)))
+    assert [len(tensor) for tensor in data] == [1, 2, 3, 4]
+    assert labels.tolist() == [0, 0, 0, 0]
+
+
+def test_a_collate_fn_gets_samples(ragged):
+    loader = ft.DataLoader(ft.FolderDataset(ragged), batch_size=4, collate_fn=lambda samples: samples)
+    first = next(iter(loader))
+    assert [(data.tolist(), label) for data, label in first] == [([i] * (i + 1), 0) for i in range(4)]
+
+
+def test_without_classes_a_sample_is_its_data_alone(folder):
+    index = foresee.Index.build(str(folder), layout="flat")
+    dataset = ft.FolderDataset(folder, index=index)
+    assert dataset[3].tolist() == [3] * 8
+    assert next(iter(ft.DataLoader(dataset, batch_size=2))).tolist() == [[0] * 8, [1] * 8]
+
+
+def test_rows_of_an_array_are_tensors(array, tmp_path):
+    dataset = ft.ArrayDataset(array)
+    assert (dataset.dtype, dataset.shape, len(dataset)) == (np.float32, (2, 3), 17)
+    batch = next(iter(ft.DataLoader(dataset, batch_size=4)))
+    assert batch.dtype == torch.float32
+    assert batch.shape == (4, 2, 3)
+    assert (batch[3] == 3).all()
+    plain = tmp_path / "rows.bin"
+    plain.write_bytes(np.arange(12, dtype=np.int16).tobytes())
+    rows = ft.ArrayDataset(plain, dtype="int16", shape=(3,))
+    assert next(iter(ft.DataLoader(rows, batch_size=4))).tolist() == np.arange(12).reshape(4, 3).tolist()
+    doubled = ft.ArrayDataset(plain, dtype="int16", shape=(3,), transform=lambda row: row * 2)
+    assert next(iter(ft.DataLoader(doubled, batch_size=2))).tolist() == [[0, 2, 4], [6, 8, 10]]
+
+
+def test_array_arguments_are_checked(array, folder, tmp_path):
+    with pytest.raises(ConfigError, match="both"):
+        ft.ArrayDataset(array, dtype="int16")
+    with pytest.raises(ConfigError, match="at least one"):
+        ft.ArrayDataset(array, dtype="int16", shape=(0,))
+    texts = tmp_path / "texts.npy"
+    np.save(texts, np.array(["a", "b"]))
+    with pytest.raises(ConfigError, match="no dtype"):
+        ft.ArrayDataset(texts)
+    index = foresee.Index.build(str(array), layout="npy")
+    with pytest.raises(ConfigError, match="rows of"):
+        ft.ArrayDataset(array, index=index, dtype="int16", shape=(3,))
+    with pytest.raises(IndexInvalid, match="ArrayDataset"):
+        ft.FolderDataset(array, index=index)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    random.seed(1)
+    for i in range(10):
+        path = tmp_path / "pictures" / "xy"[i // 5] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = (random.randint(3, 9), 4)
+        pixels = np.random.default_rng(i).integers(0, 255, (size[1], size[0]), dtype=np.uint8)
+        image.fromarray(pixels).save(path)  # grey: the loader makes it RGB
+    return tmp_path / "pictures"
+
+
+def test_pictures_are_exactly_those_of_image_folder(pictures):
+    torchvision = pytest.importorskip("torchvision")
+    to_tensor = torchvision.transforms.functional.pil_to_tensor
+    theirs = torchvision.datasets.ImageFolder(str(pictures), transform=to_tensor)
+    mine = ft.FolderDataset(pictures, transform=to_tensor)
+    assert (mine.classes, mine.class_to_idx, mine.targets) == (theirs.classes, theirs.class_to_idx, theirs.targets)
+    assert [label for _, label in mine.samples] == theirs.targets
+    for i in range(10):
+        assert torch.equal(mine[i][0], theirs[i][0])
+        assert mine[i][1] == theirs[i][1]
+    loader = ft.DataLoader(mine, batch_size=4, collate_fn=list)
+    got = [sample for batch in loader for sample in batch]
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(got, (theirs[i] for i in range(10)), strict=True))
+
+
+def test_decode_is_chosen_by_what_there_is(folder, pictures):
+    assert ft.FolderDataset(pictures).decode is None
+    assert ft.FolderDataset(pictures, transform=len).decode == "pil"
+    assert ft.FolderDataset(folder, transform=len, extensions=[".jpg"]).decode == "pil"
+    assert ft.FolderDataset(pictures, transform=len, decode=None).decode is None
+    with pytest.raises(ConfigError, match="decode="):
+        ft.FolderDataset(pictures, decode="jpeg")
+
+
+def test_a_dataset_alone_feeds_the_stock_loader(folder):
+    dataset = ft.FolderDataset(folder)
+    assert [data.tolist() for data, _ in dataset.__getitems__([5, 2])] == [[5] * 8, [2] * 8]
+    data, labels = next(iter(DataLoader(dataset, batch_size=4)))
+    assert data[:, 0].tolist() == [0, 1, 2, 3]
+    assert labels.tolist() == [0, 0, 0, 0]
+    for wrong in (-1, 23):
+        with pytest.raises(IndexError):
+            dataset[wrong]
+
+
+def test_a_dataset_pickles_with_its_index(folder):
+    again = pickle.loads(pickle.dumps(ft.FolderDataset(folder)))
+    assert again[7][0].tolist() == [7] * 8
+    assert len(again) == 23
+
+
+def test_transforms_run_on_threads_and_stay_in_order(folder):
+    names = set()
+
+    def slow(number):
+        names.add(threading.current_thread().name)
+        time.sleep(0.002 * (3 - int(number) % 4))
+        return number * 2
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=slow, target_transform=lambda label: label + 10)
+    loader = ft.DataLoader(dataset, batch_size=4)
+    for _ in range(2):
+        got = list(loader)
+        assert [x for data, _ in got for x in data.tolist()] == [2.0 * i for i in range(23)]
+        assert {x for _, labels in got for x in labels.tolist()} == {10, 11, 12}
+    assert all(name.startswith("foresee-transform") for name in names)
+
+
+def test_the_next_epoch_is_made_while_this_one_ends(folder):
+    seen = threading.Event()
+    count = 0
+
+    def watch(number):
+        nonlocal count
+        count += 1
+        if count > 23:
+            seen.set()
+        return number
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=watch)
+    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2)
+    list(loader)
+    assert seen.wait(10), "made without an iter()"
+    again = [x for data, _ in loader for x in data.tolist()]
+    reference = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
+    reference.set_epoch(1)
+    assert again == [x for data, _ in reference for x in data.tolist()]
+
+
+def noisy(number, generator):
+    return number + torch.rand((), generator=generator)
+
+
+def test_a_random_transform_with_a_generator_is_the_same_after_resume_and_at_another_world_size(folder):
+    def make(**changes):
+        dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
+        return ft.DataLoader(dataset, **({"batch_size": 4, "shuffle": True, "seed": 6, "rank": 0, "world_size": 1} | changes))
+
+    whole = [x for data, _ in make() for x in data.tolist()]
+    first = make()
+    iterator = iter(first)
+    head = [x for _ in range(3) for x in next(iterator)[0].tolist()]
+    second = make(batch_size=5)
+    second.load_state_dict(first.state_dict())
+    assert head + [x for data, _ in second for x in data.tolist()] == whole
+    halves = [[x for data, _ in make(rank=r, world_size=2) for x in data.tolist()] for r in range(2)]
+    dealt = [halves[i % 2][i // 2] for i in range(23)]
+    assert dealt == whole
+    assert [x for data, _ in first for x in data.tolist()] != whole, "another epoch, other numbers"
+
+
+def test_a_raising_transform_names_the_sample_at_its_batch(folder):
+    def fail(number):
+        if number == 9:
+            raise KeyError("nine")
+        return number
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=fail)
+    for on_error in ("raise", "replace"):
+        loader = ft.DataLoader(dataset, batch_size=4, on_error=on_error)
+        iterator = iter(loader)
+        next(iterator)
+        next(iterator)
+        with pytest.raises(SampleFault, match="KeyError: 'nine'") as caught:
+            next(iterator)
+        assert caught.value.sample == 9
+        assert "0009.jpg" in caught.value.uri
+        assert caught.value.kind == "transform"
+        assert isinstance(caught.value.__cause__, KeyError)
+        assert loader.state_dict()["position"] == 8
+        assert ours(next(iter(loader))) == [0, 1, 2, 3], "the loader lives on"
+
+
+def ours(batch):
+    return [int(x) for x in batch[0].tolist()]
+
+
+def undecodable(data):
+    if data[0] in (9, 10):
+        raise ValueError("broken file")
+    return torch.tensor(float(data[0]))
+
+
+def test_an_undecodable_sample_is_for_on_error(folder):
+    dataset = ft.FolderDataset(folder, decode=undecodable)
+    with pytest.raises(SampleFault, match="broken file"):
+        list(ft.DataLoader(dataset, batch_size=4))
+    skipped = list(ft.DataLoader(dataset, batch_size=4, on_error="skip"))
+    assert [len(data) for data, _ in skipped] == [4, 4, 2, 4, 4, 3]
+    runs = [[ours(batch) for batch in ft.DataLoader(dataset, batch_size=4, on_error="replace")] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert [len(batch) for batch in runs[0]] == [4, 4, 4, 4, 4, 3]
+    loader = ft.DataLoader(dataset, batch_size=1, on_error="skip")
+    assert [len(data) for data, _ in loader] == [1] * 23
+    assert len(loader.audit()["replaced"]) == 2
+
+
+def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
+    gate = threading.Event()
+
+    def wait(number):
+        gate.wait(10)
+        return number
+
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=wait), batch_size=4, timeout=0.05)
+    with pytest.raises(StallTimeout):
+        next(iter(loader))
+    gate.set()
+    loader.close()
+
+
+def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
+    gate = threading.Event()
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4)
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    gate.set()
+    assert ours(next(iter(loader))) == [0, 1, 2, 3]
+    loader.close()
+
+
+def test_closing_from_another_thread_ends_the_wait(folder):
+    gate = threading.Event()
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4)
+    threading.Timer(0.2, loader.close).start()
+    with pytest.raises(Closed):
+        next(iter(loader))
+    gate.set()
+    with pytest.raises(Closed):
+        iter(loader)
+    loader.close()
+
+
+def test_a_loader_that_is_dropped_leaves_no_thread(folder):
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4)
+    next(iter(loader))
+    watcher = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert watcher() is None
+    for _ in range(100):
+        if not any(t.name.startswith("foresee-") for t in threading.enumerate()):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"still there: {[t.name for t in threading.enumerate()]}")
+
+
+def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
+    next(iter(loader))
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for epoch in range(50):
+        for _ in loader:
+            if epoch % 2:
+                break
+    assert threading.active_count() <= threads + 4
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    loader.close()
+
+
+def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
+    def make():
+        dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
+        return ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=3)
+
+    on = [data.tolist() for data, _ in make()]
+    monkeypatch.setenv("FORESEE_OFF", "1")
+    loader = make()
+    threads = threading.active_count()
+    assert [data.tolist() for data, _ in loader] == on
+    assert threading.active_count() == threads
+
+
+def test_pinning_without_cuda_is_no_pinning(folder):
+    loader = ft.DataLoader(ft.FolderDataset(folder), batch_size=4, pin_memory=True)
+    data, _ = next(iter(loader))
+    assert data.is_pinned() == torch.cuda.is_available()

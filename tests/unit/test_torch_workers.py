@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes: the same batches, their randomness, their deaths, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+
+import foresee.torch as ft
+from foresee.errors import SampleFault, WorkerDied
+
+PER_WORKER = 2
+
+
+def value(data):
+    return torch.tensor(float(data[0]))
+
+
+def make(folder, dataset=None, **changes):
+    dataset = ft.FolderDataset(folder, decode=value) if dataset is None else dataset
+    return ft.DataLoader(dataset, **({"batch_size": 4, "num_workers": 2, "shuffle": True, "seed": 3} | changes))
+
+
+def numbers(loader):
+    return [x for data, _ in loader for x in data.tolist()]
+
+
+def test_workers_make_the_same_batches_as_threads_and_end_with_the_epoch(folder):
+    expected = make(folder, num_workers=0)
+    with make(folder) as loader:
+        for _ in range(2):
+            assert numbers(loader) == numbers(expected)
+            assert loader._resources._pool is None
+        assert loader.audit()["ok"]
+
+
+def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
+    from test_torch_orders import stock, stock_of
+
+    arguments = {"batch_size": 4, "shuffle": True, "num_workers": 2, "persistent_workers": True, "seed": None}
+    torch.manual_seed(3)
+    reference = stock(**{k: v for k, v in arguments.items() if k != "seed"})
+    expected = [([stock_of(b) for b in reference], torch.get_rng_state().tolist()) for _ in range(3)]
+    del reference
+    torch.manual_seed(3)
+    with make(folder, **arguments) as loader:
+        pids = set()
+        for batches, state in expected:
+            assert [[int(x) for x in data.tolist()] for data, _ in loader] == batches
+            assert torch.get_rng_state().tolist() == state
+            pids |= set(loader._resources._pool.pids)
+        assert len(pids) == 2
+
+
+@pytest.mark.parametrize("stop", [(1, 3, 6), (2, 2, 5)])
+def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves(folder, stop):
+    from test_torch_orders import stock
+
+    def states(build):
+        generator = torch.Generator().manual_seed(7)
+        loader = build(batch_size=4, shuffle=True, generator=generator, num_workers=2, prefetch_factor=PER_WORKER)
+        seen = []
+        for steps in stop:
+            iterator = iter(loader)
+            for _ in range(steps):
+                next(iterator)
+                seen.append(generator.get_state().tolist())
+            del iterator
+        return seen
+
+    dataset = ft.FolderDataset(folder, decode=value)
+    assert states(lambda **a: ft.DataLoader(dataset, **a)) == states(stock)
+
+
+def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
+    def noisy(number):
+        return torch.stack([number, torch.rand(()), torch.tensor(random.random()), torch.tensor(np.random.rand())])
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
+    runs = []
+    for workers in (1, 3):
+        with make(folder, dataset, num_workers=workers) as loader:
+            runs.append([batch.tolist() for batch, _ in loader])
+    assert runs[0] == runs[1]
+    samples = [tuple(sample[1:]) for batch in runs[0] for sample in batch]
+    assert len(set(samples)) == 23
+    with make(folder, dataset, num_workers=2) as first, make(folder, dataset, num_workers=1, batch_size=2) as second:
+        iterator = iter(first)
+        head = [next(iterator)[0].tolist() for _ in range(2)]
+        second.load_state_dict(first.state_dict())
+        rest = [batch.tolist() for batch, _ in second]
+    assert [s for b in head + rest for s in b] == [s for b in runs[0] for s in b]
+
+
+def test_results_of_any_shape_come_back_whole(folder):
+    def many(number):
+        return {
+            "half": number.to(torch.bfloat16),
+            "empty": torch.zeros(0, 3),
+            "strided": torch.arange(6).reshape(2, 3).T,
+            "array": np.full((2, 2), int(number)),
+            "text": str(int(number)),
+        }
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=many)
+    with make(folder, dataset, collate_fn=list, shuffle=False, seed=None) as loader:
+        for sample, label in [s for batch in loader for s in batch]:
+            number = int(sample["text"])
+            assert sample["half"].dtype == torch.bfloat16
+            assert float(sample["half"]) == number
+            assert sample["empty"].shape == (0, 3)
+            assert torch.equal(sample["strided"], torch.arange(6).reshape(2, 3).T)
+            assert (sample["array"] == number).all()
+            assert label == number * 3 // 23
+            sample["array"] += 1  # the memory is the batch's own
+            sample["strided"] += 1
+
+
+def test_worker_init_fn_and_worker_info_work_as_in_torch(folder):
+    def init(worker):
+        torch.worker_says = worker
+
+    def ask(_):
+        info = get_worker_info()
+        assert torch.get_num_threads() == 1
+        assert len(info.dataset) == 23
+        return torch.tensor([info.id, info.num_workers, torch.worker_says])
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=ask)
+    with make(folder, dataset, worker_init_fn=init) as loader:
+        for step, (batch, _) in enumerate(loader):
+            assert batch.tolist() == [[step % 2, 2, step % 2]] * len(batch)
+
+
+def test_a_failing_worker_init_fn_is_raised_here(folder):
+    def init(_):
+        raise LookupError("no licence")
+
+    with make(folder, worker_init_fn=init) as loader, pytest.raises(WorkerDied, match="LookupError: no licence"):
+        numbers(loader)
+
+
+def test_faults_in_a_worker_name_the_sample_and_follow_on_error(folder):
+    def broken(data):
+        if data[0] == 9:
+            raise ValueError("broken file")
+        return torch.tensor(float(data[0]))
+
+    dataset = ft.FolderDataset(folder, decode=broken)
+    with make(folder, dataset) as loader, pytest.raises(SampleFault, match="broken file") as caught:
+        numbers(loader)
+    assert caught.value.sample == 9
+    assert "in decode_bytes" in str(caught.value.__cause__.__cause__), "the worker's own traceback"
+    with make(folder, dataset, on_error="skip") as loader:
+        assert len(numbers(loader)) == 22
+    with make(folder, dataset, on_error="replace") as loader, make(
+        folder, dataset, on_error="replace", num_workers=0
+    ) as threads:
+        assert numbers(loader) == numbers(threads)
+        assert loader.stats()["on_error"]["replaced"] == 1
+
+
+def test_an_error_of_collate_fn_keeps_its_type(folder):
+    def collate(_):
+        raise ArithmeticError("cannot add")
+
+    with make(folder, collate_fn=collate) as loader, pytest.raises(ArithmeticError, match="cannot add"):
+        numbers(loader)
+
+
+def test_a_killed_worker_is_named_and_the_next_epoch_has_new_ones(folder, tmp_path):
+    flag = tmp_path / "die"
+    flag.touch()
+
+    def die_once(number):
+        if number == 9 and flag.exists():
+            flag.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=die_once)
+    with make(folder, dataset, persistent_workers=True) as loader:
+        with pytest.raises(WorkerDied, match=r"worker \d \(pid \d+\) was killed by SIGKILL"):
+            numbers(loader)
+        assert len(numbers(loader)) == 23
+
+
+def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(folder):
+    def slow(number):
+        if number == 0:
+            time.sleep(0.5)
+        return number
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=slow)
+    with make(folder, dataset, shuffle=False, seed=None, in_order=False) as loader:
+        iterator = iter(loader)
+        first = next(iterator)[0].tolist()
+        assert first == [4, 5, 6, 7]
+        assert loader.state_dict()["position"] == 0
+        rest = [x for data, _ in iterator for x in data.tolist()]
+        assert sorted(first + rest) == list(range(23))
+        assert loader.state_dict()["finished"]
+        assert loader.audit()["ok"]
+
+
+def test_breaking_off_leaves_no_process(folder):
+    with make(folder, persistent_workers=True) as loader:
+        for _ in loader:
+            break
+        pids = loader._resources._pool.pids
+        assert len(numbers(loader)) == 23
+    for pid in pids:
+        assert not pathlib.Path(f"/proc/{pid}").exists()
+
+
+SCRIPT = """
+import sys, time, torch
+import foresee.torch as ft
+
+def double(data):          # a function of __main__, in a script without a main guard
+    return torch.tensor(2.0 * data[0])
+
+loader = ft.DataLoader(ft.FolderDataset(sys.argv[1], decode=double), batch_size=4, num_workers=2, persistent_workers=True)
+print([int(x) for data, _ in loader for x in data.tolist()] == [2 * i for i in range(23)])
+print(*loader._resources._pool.pids, flush=True)
+if len(sys.argv) > 2:
+    time.sleep(60)
+"""
+
+
+def script(tmp_path, folder, *more):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, path, folder, *more],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+
+
+def test_a_script_without_main_guard_works_and_exits_by_itself(folder, tmp_path):
+    process = script(tmp_path, folder)
+    out, _ = process.communicate(timeout=60)
+    assert out.splitlines()[0] == "True"
+    assert process.returncode == 0
+    assert all(not pathlib.Path(f"/proc/{pid}").exists() for pid in out.splitlines()[1].split())
+
+
+def test_workers_end_when_the_training_process_is_killed(folder, tmp_path):
+    process = script(tmp_path, folder, "wait")
+    assert process.stdout.readline() == "True\n"
+    pids = process.stdout.readline().split()
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 10
+    while any(pathlib.Path(f"/proc/{pid}/cmdline").exists() and pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        assert time.monotonic() < until, "still there"
+        time.sleep(0.05)

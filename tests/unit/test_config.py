@@ -77,7 +77,9 @@ def test_loaders_without_a_cache_share_the_one_of_the_environment(monkeypatch):
 
 
 def test_environment_variables_are_read_and_empty_ones_are_not_set():
-    read = Settings.read({"FORESEE_OFF": "1", "FORESEE_THREADS": "3", "FORESEE_TRACE": "runs/a", "FORESEE_LOG": ""})
+    read = Settings.read(
+        {"FORESEE_OFF": "1", "FORESEE_THREADS": "3", "FORESEE_TRACE": "runs/a", "FORESEE_LOG": ""}
+    )
     assert (read.off, read.threads, read.run_dir, read.log) == (True, 3, "runs/a", None)
 
 
@@ -103,7 +105,13 @@ def test_arguments_win_over_every_launcher():
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2, 0, 1)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2, 0, 1)),
         (
-            {"RANK": "5", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"},
+            {
+                "RANK": "5",
+                "WORLD_SIZE": "8",
+                "TORCHELASTIC_RUN_ID": "x",
+                "SLURM_PROCID": "1",
+                "SLURM_NTASKS": "2",
+            },
             (5, 8, 0, 1),
         ),
     ],

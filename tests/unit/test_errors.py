@@ -50,5 +50,11 @@ def test_errors_with_facts_survive_pickling():
     fault = errors.SampleFault(7, "s3://b/k", 3, "missing", "gone", "restore it", permanent=True)
     again = pickle.loads(pickle.dumps(fault))
     assert str(again) == "sample 7 (s3://b/k) on rank 3: gone; restore it"
-    assert (again.sample, again.uri, again.rank, again.kind, again.permanent) == (7, "s3://b/k", 3, "missing", True)
+    assert (again.sample, again.uri, again.rank, again.kind, again.permanent) == (
+        7,
+        "s3://b/k",
+        3,
+        "missing",
+        True,
+    )
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]

@@ -44,15 +44,21 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
             f"band {band['band']!r} uses {other!r}, which is not below it; bands stand from the lowest up"
             for other in sorted(set(band["uses"]) - set(names[:i]))
         ]
-    faults += [f"{crate} stands in no band; add it to one" for crate in sorted(inside.keys() - band_of.keys())]
-    faults += [f"{crate} is in a band but not in the workspace" for crate in sorted(band_of.keys() - inside.keys())]
+    faults += [
+        f"{crate} stands in no band; add it to one" for crate in sorted(inside.keys() - band_of.keys())
+    ]
+    faults += [
+        f"{crate} is in a band but not in the workspace" for crate in sorted(band_of.keys() - inside.keys())
+    ]
     for crate, used in sorted(inside.items()):
         for other in sorted(used):
             if crate not in band_of or other not in band_of:
                 continue
             here, there = band_of[crate], band_of[other]
             if here == there and place[other] > place[crate]:
-                faults.append(f"{crate} uses {other}, which stands after it in band {here!r}; turn the edge round")
+                faults.append(
+                    f"{crate} uses {other}, which stands after it in band {here!r}; turn the edge round"
+                )
             elif here != there and there not in uses[here]:
                 faults.append(
                     f"{crate} ({here}) uses {other} ({there}), but {here!r} may use {sorted(uses[here])} alone; "
@@ -131,8 +137,16 @@ def test_the_workspace_keeps_the_law() -> None:
         ("foresee-data-tier", "foresee-data-plan", "foresee-data-tier (do) uses foresee-data-plan (decide)"),
         ("foresee-units", "foresee-model", "foresee-units (nouns) uses foresee-model (decide)"),
         ("foresee-data-order", "foresee-data-plan", "which stands after it in band 'decide'"),
-        ("foresee-data-plan", "foresee-data-loader", "foresee-data-plan (decide) uses foresee-data-loader (drive)"),
-        ("foresee-data-loader", "foresee-testbed", "foresee-data-loader (drive) uses foresee-testbed (tools)"),
+        (
+            "foresee-data-plan",
+            "foresee-data-loader",
+            "foresee-data-plan (decide) uses foresee-data-loader (drive)",
+        ),
+        (
+            "foresee-data-loader",
+            "foresee-testbed",
+            "foresee-data-loader (drive) uses foresee-testbed (tools)",
+        ),
     ],
 )
 def test_a_planted_edge_is_refused(crate: str, used: str, expected: str) -> None:
@@ -187,10 +201,14 @@ def test_an_edge_planted_in_the_manifests_is_seen_through_cargo(tmp_path: Path) 
 
 
 def test_every_pure_crate_denies_impure_calls() -> None:
-    crates = [crate for band in metadata()["metadata"]["layers"] if band["band"] in PURE for crate in band["crates"]]
+    crates = [
+        crate for band in metadata()["metadata"]["layers"] if band["band"] in PURE for crate in band["crates"]
+    ]
     assert crates
     for crate in crates:
         text = (ROOT / "crates" / crate / "src" / "lib.rs").read_text()
         denied = "".join(re.findall(r"#!\[deny\((.*?)\)\]", text, flags=re.DOTALL))
         for lint in ("clippy::disallowed_methods", "clippy::disallowed_types"):
-            assert lint in denied, f"crates/{crate}/src/lib.rs is pure: open it with #![deny({lint}, reason = ...)]"
+            assert lint in denied, (
+                f"crates/{crate}/src/lib.rs is pure: open it with #![deny({lint}, reason = ...)]"
+            )

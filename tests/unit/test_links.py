@@ -60,7 +60,9 @@ def test_every_document_that_code_names_is_there() -> None:
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("text", ["[a](gone.md)", "![a](gone.svg)", "[a](#no-such-title)", "[a](page.md#gone)"])
+@pytest.mark.parametrize(
+    "text", ["[a](gone.md)", "![a](gone.svg)", "[a](#no-such-title)", "[a](page.md#gone)"]
+)
 def test_a_planted_link_to_nowhere_is_found(tmp_path: Path, text: str) -> None:
     (tmp_path / "page.md").write_text("# There\n")
     assert len(broken(tmp_path / "one.md", text)) == 1

@@ -199,10 +199,16 @@ def test_a_callable_chooses_the_substitute(folder):
 
 
 def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):
-    on = [[b.ids.tolist() for b in make(folder, shuffle=True, seed=2)], [b.rows().tolist() for b in make(array)]]
+    on = [
+        [b.ids.tolist() for b in make(folder, shuffle=True, seed=2)],
+        [b.rows().tolist() for b in make(array)],
+    ]
     monkeypatch.setenv("FORESEE_OFF", "1")
     threads = threading.active_count()
-    off = [[b.ids.tolist() for b in make(folder, shuffle=True, seed=2)], [b.rows().tolist() for b in make(array)]]
+    off = [
+        [b.ids.tolist() for b in make(folder, shuffle=True, seed=2)],
+        [b.rows().tolist() for b in make(array)],
+    ]
     assert on == off
     assert threading.active_count() == threads
 

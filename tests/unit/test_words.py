@@ -95,7 +95,10 @@ def losers(name: str, text: str) -> list[str]:
 
 def test_prose_uses_one_word_per_idea() -> None:
     faults = [
-        fault for path in files(*SOURCES) if shown(path) not in APART for fault in losers(shown(path), path.read_text())
+        fault
+        for path in files(*SOURCES)
+        if shown(path) not in APART
+        for fault in losers(shown(path), path.read_text())
     ]
     assert not faults, "\n".join(["words that lost (a quoted name goes into backticks):", *faults])
 

@@ -15,25 +15,37 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::errors::LoaderError;
 
-/// Buffers come in powers of two from here up, so that batches of like size use the same ones.
+/// The smallest buffer; smaller batches share its size.
 const SMALLEST: usize = 1 << 16;
-/// How many free buffers are kept mapped; more are given back to the system.
-const FREE_MAX: usize = 12;
+/// A free buffer serves a batch of at least two thirds of its size.
+const REUSE: (usize, usize) = (3, 2);
 
 /// Lends out buffers and takes them back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<Vec<Mapping>>,
-    mapped: AtomicU64,
+    /// Bytes of lent buffers.
+    lent: AtomicU64,
+    /// Free buffers are kept mapped while all buffers together stay within this.
+    keep: Bytes,
 }
 
 impl BufferPool {
+    /// A pool for a staging buffer of `staging` bytes: it keeps as much as that mapped, and a quarter for the
+    /// batches in the consumer's hands.
+    pub(crate) fn new(staging: Bytes) -> Self {
+        let keep = staging.saturating_add(Bytes::new(staging.get() / 4));
+        Self { free: Mutex::default(), lent: AtomicU64::new(0), keep }
+    }
+
     /// A buffer of at least `len` bytes, all of them initialised (zero or an earlier batch's).
     pub(crate) fn lend(self: &Arc<Self>, len: usize) -> Result<Arc<Buffer>, LoaderError> {
-        let size = len.max(SMALLEST).checked_next_power_of_two().unwrap_or(len);
+        let size = size_for(len);
         let reused = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            free.iter().position(|mapping| mapping.size == size).map(|place| free.swap_remove(place))
+            let fits = |mapping: &Mapping| mapping.size >= len && mapping.size / REUSE.0 <= size / REUSE.1;
+            // The last one returned is the warmest.
+            free.iter().rposition(fits).map(|place| free.remove(place))
         };
         let mapping = match reused {
             Some(mapping) => mapping,
@@ -42,28 +54,39 @@ impl BufferPool {
                 why: error.to_string(),
             })?,
         };
-        self.mapped.fetch_add(size as u64, Ordering::Relaxed);
+        self.lent.fetch_add(mapping.size as u64, Ordering::Relaxed);
         Ok(Arc::new(Buffer { mapping: Some(mapping), home: Arc::downgrade(self) }))
     }
 
     /// Bytes of the buffers now lent out.
     pub(crate) fn lent(&self) -> Bytes {
-        Bytes::new(self.mapped.load(Ordering::Relaxed))
+        Bytes::new(self.lent.load(Ordering::Relaxed))
     }
 
+    /// Keeps the newest buffers and unmaps the oldest: when the batch size changes, the old size drains.
     fn take_back(&self, mapping: Mapping) {
-        self.mapped.fetch_sub(mapping.size as u64, Ordering::Relaxed);
+        let lent = self.lent.fetch_sub(mapping.size as u64, Ordering::Relaxed) - mapping.size as u64;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < FREE_MAX {
-            free.push(mapping);
-            return;
+        free.push(mapping);
+        let mut mapped = Bytes::new(lent) + free.iter().map(|mapping| Bytes::new(mapping.size as u64)).sum();
+        let mut drained = 0;
+        while mapped > self.keep && drained + 1 < free.len() {
+            mapped = mapped.saturating_sub(Bytes::new(free[drained].size as u64));
+            drained += 1;
         }
-        // The oldest goes, not the newest: when the batch size changes, the buffers of the old size drain.
-        let oldest = std::mem::replace(&mut free[0], mapping);
-        free.rotate_left(1);
+        let drained: Vec<_> = free.drain(..drained).collect();
         drop(free);
-        drop(oldest);
+        drop(drained);
     }
+}
+
+/// Rounded up by at most an eighth, so that batches of like size use the same buffers.
+const fn size_for(len: usize) -> usize {
+    if len <= SMALLEST {
+        return SMALLEST;
+    }
+    let step = 1_usize << (len.ilog2() - 3);
+    len.div_ceil(step).saturating_mul(step)
 }
 
 /// One lent buffer; goes home when its last owner is gone.
@@ -167,20 +190,41 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
+    fn pool() -> Arc<BufferPool> {
+        Arc::new(BufferPool::new(Bytes::new(1 << 30)))
+    }
+
     #[test]
     fn a_returned_buffer_is_lent_again_with_the_same_memory() {
-        let pool = Arc::new(BufferPool::default());
+        let pool = pool();
         let first = pool.lend(100_000).expect("memory");
         let start = first.start();
-        assert_eq!(pool.lent(), Bytes::new(131_072));
+        assert_eq!(pool.lent(), Bytes::new(106_496));
         drop(first);
         assert_eq!(pool.lent(), Bytes::ZERO);
-        assert_eq!(pool.lend(120_000).expect("memory").start(), start);
+        assert_eq!(pool.lend(90_000).expect("memory").start(), start);
+    }
+
+    #[test]
+    fn a_size_is_rounded_by_an_eighth_at_most() {
+        for len in [1, SMALLEST, SMALLEST + 1, 100_000, 7_040_000, 12 << 20, (1 << 40) + 1] {
+            let size = size_for(len);
+            assert!(size >= len && (size == SMALLEST || size <= len + len / 8), "{len} -> {size}");
+        }
+    }
+
+    #[test]
+    fn what_the_budget_does_not_cover_is_given_back_to_the_system() {
+        let pool = Arc::new(BufferPool::new(Bytes::new(4 << 20)));
+        let lent: Vec<_> = (0..20).map(|_| pool.lend(1 << 20).expect("memory")).collect();
+        drop(lent);
+        let free = pool.free.lock().expect("nobody panicked");
+        assert!((1..=5).contains(&free.len()), "{} are kept", free.len());
     }
 
     #[test]
     fn a_batch_that_outlives_its_loader_keeps_its_memory() {
-        let pool = Arc::new(BufferPool::default());
+        let pool = pool();
         let buffer = pool.lend(10).expect("memory");
         drop(pool);
         // SAFETY: the only user of the buffer.
@@ -192,7 +236,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a range inside its buffer")]
     fn a_range_outside_the_buffer_is_refused() {
-        let buffer = Arc::new(BufferPool::default()).lend(1).expect("memory");
+        let buffer = pool().lend(1).expect("memory");
         // SAFETY: refused before any access.
         let _ = unsafe { buffer.dest(SMALLEST, 1) };
     }

@@ -14,6 +14,9 @@ use crate::batch::{Batch, Fault};
 use crate::buffer::Buffer;
 use crate::handover::Handed;
 
+/// Batches of no bytes, and ends of epochs without batches, take no room: they are bounded by number.
+const SLOTS_MAX: usize = 1 << 16;
+
 /// A batch that is not complete yet.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -91,9 +94,10 @@ impl Staging {
         Self { slots: VecDeque::new(), first: 0, limit, used: Bytes::ZERO, handed: VecDeque::new(), taken: 0 }
     }
 
-    /// Whether a batch of `bytes` may be opened now. Two batches always may: one to train on, one to fill.
+    /// Whether a batch of `bytes`, or an epoch's end, may be opened now. Two always may: one to train on, one to fill.
     pub(crate) fn has_room(&self, bytes: Bytes) -> bool {
-        self.slots.len() + self.handed.len() < 2 || self.used.saturating_add(bytes) <= self.limit
+        let slots = self.slots.len() + self.handed.len();
+        slots < 2 || (slots < SLOTS_MAX && self.used.saturating_add(bytes) <= self.limit)
     }
 
     pub(crate) fn open(&mut self, stage: Stage) {

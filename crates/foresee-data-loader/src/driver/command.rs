@@ -79,7 +79,7 @@ impl Driver {
 
     /// Tells the planner as many epochs ahead as it wants to know.
     pub(super) fn learn_epochs(&mut self) {
-        while !self.run_ends && (self.known.is_empty() || self.planner.wants_epoch()) {
+        while !self.run_ends && !self.knows_enough() {
             let Some(orders) = &self.orders else { return };
             match orders.poll() {
                 Drawn::Epoch(epoch) => self.learn(epoch),
@@ -91,6 +91,12 @@ impl Driver {
                 }
             }
         }
+    }
+
+    fn knows_enough(&self) -> bool {
+        // A rank may have no samples at all (fewer samples than ranks): no number of such epochs is ever enough.
+        let empty = self.known.back().is_some_and(|epoch| epoch.steps() == 0);
+        empty || (!self.known.is_empty() && !self.planner.wants_epoch())
     }
 
     fn learn(&mut self, epoch: RankEpoch) {

@@ -51,6 +51,9 @@ impl Driver {
     fn open_batch(&mut self) -> bool {
         let Some(epoch) = self.known.front() else { return false };
         if self.step == epoch.steps() {
+            if !self.staging.has_room(Bytes::ZERO) {
+                return false;
+            }
             self.staging.end_epoch(epoch.epoch);
             self.known.pop_front();
             self.step = 0;

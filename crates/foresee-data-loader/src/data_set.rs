@@ -55,11 +55,13 @@ impl Locate for DataSet {
             return None;
         }
         let range = self.index.range(id);
-        let whole = range.start == 0 && range.len == self.index.object_size(id).get();
+        let size = self.index.object_size(id).get();
+        let whole = range.start == 0 && range.len == size;
         Some(Location {
             key: Cow::Borrowed(self.index.key(id)),
             start: (!whole).then_some(range.start),
-            len: range.len,
+            // Neighbours are read together with it.
+            len: size.saturating_sub(range.start),
             tag: Cow::Borrowed(self.index.tag(id)),
         })
     }

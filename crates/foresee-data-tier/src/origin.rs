@@ -48,7 +48,8 @@ pub struct Location<'a> {
     pub key: Cow<'a, [u8]>,
     /// The sample's first byte in the object; `None`: the sample is the whole object.
     pub start: Option<u64>,
-    /// Bytes of the sample.
+    /// Bytes that may be read from `start` on: the sample's, and those behind it in its object if neighbours are to
+    /// be read with it.
     pub len: u64,
     /// The object's tag as the listing gave it; empty: none was known and none is checked.
     pub tag: Cow<'a, [u8]>,

@@ -2,6 +2,7 @@
 //! The one queue on which every tier of an engine reports.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::op::Done;
@@ -16,13 +17,20 @@ pub struct Completions {
 
 struct Shared {
     done: Mutex<Vec<Done>>,
+    nudged: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Completions {
     /// A queue that calls `wake` when it turns from empty to not empty. `wake` must be quick and not drain.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { shared: Arc::new(Shared { done: Mutex::default(), wake: Box::new(wake) }) }
+        Self {
+            shared: Arc::new(Shared {
+                done: Mutex::default(),
+                nudged: AtomicBool::new(false),
+                wake: Box::new(wake),
+            }),
+        }
     }
 
     /// Reports one end.
@@ -39,7 +47,13 @@ impl Completions {
 
     /// Wakes the reader without a report: a tier has room again for what it answered [`crate::Outcome::Throttled`].
     pub fn nudge(&self) {
+        self.shared.nudged.store(true, Ordering::Release);
         (self.shared.wake)();
+    }
+
+    /// Whether there was a [`nudge`](Self::nudge) since the last time of asking.
+    pub fn take_nudge(&self) -> bool {
+        self.shared.nudged.swap(false, Ordering::AcqRel)
     }
 
     /// Moves everything reported so far to the end of `into`.

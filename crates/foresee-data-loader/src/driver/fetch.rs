@@ -188,6 +188,7 @@ impl Driver {
     }
 
     fn disk_read_ended(&mut self, number: u64, done: &Done) {
+        self.copies.note_moved();
         let Some(read) = self.reads.get(number) else {
             self.disk_reads -= 1;
             return;

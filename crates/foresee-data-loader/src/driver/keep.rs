@@ -58,6 +58,8 @@ pub(super) struct DiskCopies {
     by_sample: HashMap<SampleId, u64>,
     /// Those that the disk tier had no hand free for, in their order.
     refused: VecDeque<u64>,
+    /// The disk tier has ended something since they were last offered.
+    disk_moved: bool,
     next: u64,
 }
 
@@ -68,6 +70,11 @@ impl DiskCopies {
         }
         let number = *self.by_sample.get(&sample)?;
         Some((number, self.under_way.get_mut(&number)?))
+    }
+
+    /// Something ended on the disk: there may be room for what was refused.
+    pub(super) fn note_moved(&mut self) {
+        self.disk_moved = true;
     }
 
     fn remove(&mut self, number: u64) -> Option<DiskCopy> {
@@ -100,6 +107,11 @@ impl Driver {
     }
 
     fn keep_on_disk(&mut self, read: &Read) {
+        if let Some((_, copy)) = self.copies.of_sample(read.sample) {
+            // Dropped by the plan and wanted again before its write has ended: the same bytes.
+            copy.unwanted = false;
+            return;
+        }
         let number = self.copies.next;
         self.copies.next += 1;
         if let Some(stage) = self.staging.get(read.spot.slot) {
@@ -132,6 +144,7 @@ impl Driver {
             self.copies.refused.push_back(number);
             return;
         }
+        self.copies.note_moved();
         self.book(Deed::Write, Place::Disk, sample, slot, 1, done);
         self.copies.remove(number);
         self.release(slot);
@@ -142,13 +155,17 @@ impl Driver {
         }
     }
 
-    /// Offers again what the disk tier had no hand free for: an end of another write has freed one. What the
-    /// consumer waits for is given up instead.
+    /// Offers again what the disk tier had no hand free for, once something there has ended: to ask before would
+    /// only keep asking. What the consumer waits for is given up instead.
     pub(super) fn retry_writes(&mut self, wanted: bool) {
         let head = if wanted { self.staging.head().map(|(slot, _)| slot) } else { None };
         if head.is_some() {
             self.give_up_copies(head);
         }
+        if self.copies.refused.is_empty() || !(self.completions.take_nudge() | self.copies.disk_moved) {
+            return;
+        }
+        self.copies.disk_moved = false;
         for _ in 0..self.copies.refused.len() {
             if let Some(number) = self.copies.refused.pop_front() {
                 self.write_to_disk(number);

@@ -10,6 +10,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
+use foresee_data_order::OrderError;
 use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_plan::{Planner, PlannerConfig, PolicyChoice, TierRoom};
 use foresee_data_tier::{
@@ -22,6 +23,7 @@ use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
 use crate::batch::Batch;
 use crate::bell::Bell;
 use crate::books::Books;
+use crate::buffer::BufferPool;
 use crate::cache::{Cache, Member};
 use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
@@ -111,7 +113,7 @@ impl Loader {
             inbox: Inbox::default(),
             handover: Handover::new(Arc::clone(&bell)),
             books: Books::new(rank),
-            buffers: Arc::default(),
+            buffers: Arc::new(BufferPool::new(config.staging)),
             facts: Mutex::default(),
             bell,
         };
@@ -140,9 +142,16 @@ impl Loader {
     }
 
     /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway.
+    ///
+    /// # Errors
+    /// [`LoaderError::Order`] where the run has an order and its epochs are shorter than `position`.
     pub fn seek(&self, epoch: Epoch, position: u64) -> Result<(), LoaderError> {
         self.same_process()?;
+        if let Some(n) = self.config.run.as_ref().map(|run| run.order.n()).filter(|&n| position > n) {
+            return Err(OrderError::PositionBehindEnd { position, n }.into());
+        }
         if let Some(generation) = self.shared.handover.seek(epoch, position) {
+            *lock(&self.waiting_since) = None;
             self.tell(Command::Seek { generation, epoch, position });
         }
         Ok(())
@@ -151,11 +160,17 @@ impl Loader {
     /// Tells this rank's samples of an epoch, in order.
     ///
     /// # Errors
-    /// [`LoaderError::Config`] where an id is outside the data set, or the lengths are more than the ids.
+    /// [`LoaderError::Config`] where an id is outside the data set, the lengths are more than the ids, or the run
+    /// has an order of its own.
     pub fn announce(&self, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>) -> Result<(), LoaderError> {
         self.same_process()?;
         let samples = self.data.index().len();
         let mut faults = Vec::new();
+        if self.config.run.is_some() {
+            faults.push(
+                "an epoch is announced to a run that has an order; leave out one of the two".to_owned(),
+            );
+        }
         if let Some(id) = ids.iter().find(|&&id| id >= samples) {
             faults
                 .push(format!("sample {id} is announced, but the data set has {samples}; check the sampler"));
@@ -244,11 +259,11 @@ impl Loader {
 
     /// Stops everything within a bound. Idempotent, from any thread.
     pub fn close(&self) {
-        self.shared.handover.close();
         if self.process != std::process::id() {
             // A forked child: the threads are not here, and their locks may be held for ever.
             return;
         }
+        self.shared.handover.close();
         let Some(running) = self.lock_running().take() else { return };
         self.tell(Command::Close);
         // A driver that panicked has said so already.
@@ -275,17 +290,34 @@ impl Loader {
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
         let fixed = self.config.staging.saturating_add(tables);
         let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
-        let (disk, held) = self.open_disk(&member, &completions)?;
-        let planner = self.planner(&member, ram.as_ref(), disk.as_ref(), &held, tables)?;
-        let dispatch = Dispatch::new(self.dispatch_config(&uri));
-        let places =
-            Places { origin: Arc::clone(&origin), ram: ram.clone(), disk: disk.clone(), completions };
+        let running = self.drive(&uri, origin, completions, &member, ram, tables);
+        if running.is_err() {
+            // The others get back what it would have had.
+            self.cache.leave(member);
+        }
+        running
+    }
+
+    /// Opens the caches of `member` and starts the driver.
+    fn drive(
+        &self,
+        uri: &Uri,
+        origin: Arc<dyn Tier>,
+        completions: Completions,
+        member: &Arc<Member>,
+        ram: Option<Arc<RamTier>>,
+        tables: Bytes,
+    ) -> Result<Running, LoaderError> {
+        let (disk, held) = self.open_disk(member, &completions)?;
+        let planner = self.planner(member, ram.as_ref(), disk.as_ref(), &held, tables)?;
+        let dispatch = Dispatch::new(self.dispatch_config(uri));
+        let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), completions };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             self.config.clone(),
             Arc::clone(&self.data),
             places,
-            Arc::clone(&member),
+            Arc::clone(member),
             planner,
             dispatch,
         );
@@ -299,7 +331,7 @@ impl Loader {
                 }
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
-        Ok(Running { driver, origin, disk, member })
+        Ok(Running { driver, origin, disk, member: Arc::clone(member) })
     }
 
     fn origin_options(&self) -> OriginOptions {

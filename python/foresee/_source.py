@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,6 +35,19 @@ class Source:
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Storage options: credentials may be among them, so they are never shown."""
+    file: str | None = None
+    """The index's file, where it was opened from one."""
+
+    def file_bytes(self) -> bytes:
+        """The index as the bytes of its file."""
+        if self.file is not None:
+            with open(self.file, "rb") as file:
+                return file.read()
+        with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
+            path = os.path.join(folder, "index.fidx")
+            self.index.save(path)
+            with open(path, "rb") as file:
+                return file.read()
 
 
 def resolve(
@@ -55,17 +69,16 @@ def resolve(
     kept = dict(options or {})
     if isinstance(data, _native.Index):
         if index is not None:
-            raise ConfigError(
-                "data is an index already; leave index= out, or give the URI of the data as data"
-            )
+            raise ConfigError("data is an index already; leave index= out, or give the URI of the data as data")
         return Source(data, data.uri, kept)
     uri = os.fspath(data)
-    if uri.endswith(".fidx") and index is None:
-        opened = _native.Index.open(uri)
-        return Source(opened, opened.uri, kept)
+    if isinstance(index, _native.Index):
+        return Source(index, uri, kept)
     if index is not None:
-        opened = index if isinstance(index, _native.Index) else _native.Index.open(index)
-        return Source(opened, uri, kept)
+        return Source(_native.Index.open(index), uri, kept, os.path.abspath(index))
+    if uri.endswith(".fidx"):
+        opened = _native.Index.open(uri)
+        return Source(opened, opened.uri, kept, os.path.abspath(uri))
     built = build(uri, layout=layout, extensions=extensions, row_bytes=row_bytes, options=kept)
     return Source(built, uri, kept)
 
@@ -82,7 +95,7 @@ def build(
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.
 
-    ``layout``: ``auto`` is ``npy`` for names that end so, else ``folder`` where there are class folders, else
+    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder`` where there are class folders, else
     ``flat``; ``note`` is told which one it was.
     """
     if layout not in LAYOUTS:
@@ -122,7 +135,10 @@ def _guess(uri: str) -> list[str]:
         return ["folder", "flat"]
     try:
         with os.scandir(path) as entries:
-            return ["folder", "flat"] if any(entry.is_dir() for entry in entries) else ["flat"]
+            kinds = {"folder" if entry.is_dir() else os.path.splitext(entry.name)[1] for entry in entries}
+        if kinds == {".npy"}:
+            return ["npy"]
+        return ["folder", "flat"] if "folder" in kinds else ["flat"]
     except FileNotFoundError as error:
         raise OriginMissing(f"{uri}: no such directory; check the path") from error
     except NotADirectoryError as error:

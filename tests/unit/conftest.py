@@ -3,22 +3,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
-import sys
 
 import numpy as np
 import pytest
-
-if importlib.util.find_spec("foresee._native") is None:
-    import foresee
-
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
-    import fake_native
-
-    sys.modules["foresee._native"] = fake_native
-    foresee._native = fake_native  # type: ignore[attr-defined]
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_")
 
@@ -44,10 +33,13 @@ def ragged(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def array(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A .npy file: float32, shape (17, 2, 3), row i full of i."""
-    path = tmp_path / "rows.npy"
-    np.save(path, np.broadcast_to(np.arange(17, dtype=np.float32)[:, None, None], (17, 2, 3)))
-    return path
+    """Two .npy files of float32 rows, shape (2, 3); 17 together, row i full of i."""
+    rows = np.broadcast_to(np.arange(17, dtype=np.float32)[:, None, None], (17, 2, 3))
+    root = tmp_path / "arrays"
+    root.mkdir()
+    np.save(root / "a.npy", rows[:10])
+    np.save(root / "b.npy", rows[10:])
+    return root
 
 
 def make_folder(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:

@@ -61,8 +61,9 @@ def test_rows_of_an_array_are_tensors(array, tmp_path):
     assert batch.dtype == torch.float32
     assert batch.shape == (4, 2, 3)
     assert (batch[3] == 3).all()
-    plain = tmp_path / "rows.bin"
-    plain.write_bytes(np.arange(12, dtype=np.int16).tobytes())
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "rows.bin").write_bytes(np.arange(12, dtype=np.int16).tobytes())
     rows = ft.ArrayDataset(plain, dtype="int16", shape=(3,))
     assert next(iter(ft.DataLoader(rows, batch_size=4))).tolist() == np.arange(12).reshape(4, 3).tolist()
     doubled = ft.ArrayDataset(plain, dtype="int16", shape=(3,), transform=lambda row: row * 2)
@@ -74,8 +75,9 @@ def test_array_arguments_are_checked(array, folder, tmp_path):
         ft.ArrayDataset(array, dtype="int16")
     with pytest.raises(ConfigError, match="at least one"):
         ft.ArrayDataset(array, dtype="int16", shape=(0,))
-    texts = tmp_path / "texts.npy"
-    np.save(texts, np.array(["a", "b"]))
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    np.save(texts / "texts.npy", np.array(["a", "b"]))
     with pytest.raises(ConfigError, match="no dtype"):
         ft.ArrayDataset(texts)
     index = foresee.Index.build(str(array), layout="npy")
@@ -133,10 +135,13 @@ def test_a_dataset_alone_feeds_the_stock_loader(folder):
             dataset[wrong]
 
 
-def test_a_dataset_pickles_with_its_index(folder):
-    again = pickle.loads(pickle.dumps(ft.FolderDataset(folder)))
-    assert again[7][0].tolist() == [7] * 8
-    assert len(again) == 23
+def test_a_dataset_pickles_with_its_index(folder, tmp_path):
+    path = tmp_path / "x.fidx"
+    foresee.Index.build(str(folder), layout="folder").save(path)
+    for dataset in (ft.FolderDataset(folder), ft.FolderDataset(folder, index=path)):
+        again = pickle.loads(pickle.dumps(dataset))
+        assert again[7][0].tolist() == [7] * 8
+        assert len(again) == 23
 
 
 def test_transforms_run_on_threads_and_stay_in_order(folder):

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -95,13 +95,12 @@ class OriginDataset(Dataset[Any]):
         """Everything but the reader, which is a process's own."""
         state = self.__dict__.copy()
         del state["_reader"]
-        state["_source"] = (Portable(self._source.index), self._source.uri, self._source.options)
+        state["_source"] = Portable(self._source)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        portable, uri, options = state.pop("_source")
         self.__dict__.update(state)
-        self._source = Source(portable.index, uri, options)
+        self._source = state["_source"].source
         self._reader = Reader(self._source)
 
 
@@ -147,25 +146,22 @@ class Reader:
 
 
 class Portable:
-    """An index that can be pickled: as the bytes of its file."""
+    """An index that can be pickled: as the bytes of its file, unless the pickler has a shorter way."""
 
-    def __init__(self, index: _native.Index) -> None:
-        self.index = index
+    def __init__(self, source: Source) -> None:
+        self.source = source
 
     def __reduce__(self) -> tuple[Any, ...]:
-        with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
-            path = os.path.join(folder, "index.fidx")
-            self.index.save(path)
-            with open(path, "rb") as file:
-                return _restore, (file.read(),)
+        return restored, (self.source.file_bytes(), self.source.uri, self.source.options)
 
 
-def _restore(data: bytes) -> Portable:
+def restored(data: bytes, uri: str, options: Mapping[str, str]) -> Portable:
+    """The index of ``data``, elsewhere."""
     with tempfile.NamedTemporaryFile(prefix="foresee-", suffix=".fidx") as file:
         file.write(data)
         file.flush()
         # The mapping outlives the name.
-        return Portable(_native.Index.open(file.name))
+        return Portable(Source(_native.Index.open(file.name), uri, options))
 
 
 def call(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:

@@ -14,7 +14,7 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -23,6 +23,7 @@ import torch
 
 from foresee import _native
 from foresee._batch import Bytes
+from foresee._source import Source
 from foresee.torch._dataset import Portable
 
 _LENGTH = struct.Struct("<Q")
@@ -141,15 +142,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._out_of_band = keep is not None
 
-    def persistent_id(self, value: object) -> str | None:
+    def persistent_id(self, value: object) -> tuple[str, Mapping[str, str]] | None:
         # The index travels as a descriptor, shared by all workers, not as bytes.
-        return "index" if isinstance(value, Portable) else None
+        return (value.source.uri, value.source.options) if isinstance(value, Portable) else None
 
     def reducer_override(self, value: Any) -> Any:
         if self._out_of_band and type(value) is torch.Tensor and _plain(value):
             flat = value.detach().contiguous().reshape(-1)
             raw: Any = flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)
-            return _tensor, (pickle.PickleBuffer(raw), value.dtype, tuple(value.shape))
+            return _tensor, (pickle.PickleBuffer(raw.data), value.dtype, tuple(value.shape))
         return super().reducer_override(value)
 
 
@@ -158,10 +159,12 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file, buffers=buffers)
         self._index = index
 
-    def persistent_load(self, name: str) -> Portable:
-        if name != "index" or self._index is None:
-            raise pickle.UnpicklingError(f"no such thing here: {name!r}")
-        return Portable(_native.Index.open(f"/proc/self/fd/{self._index}"))
+    def persistent_load(self, place: tuple[str, Mapping[str, str]]) -> Portable:
+        if self._index is None:
+            raise pickle.UnpicklingError("an index outside of a worker")
+        uri, options = place
+        file = f"/proc/self/fd/{self._index}"
+        return Portable(Source(_native.Index.open(file), uri, options, file))
 
 
 def _plain(tensor: torch.Tensor) -> bool:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -288,11 +287,14 @@ def _spawn(number: int, index: int, slots: int) -> _Worker:
 
 
 def _index_descriptor(recipe: Recipe) -> int:
-    """The index as a file without a name."""
-    with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
-        path = os.path.join(folder, "index.fidx")
-        recipe.dataset.index.save(path)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """The index as a descriptor: of its file, or of memory without a name."""
+    source = recipe.dataset.source
+    if source.file is not None:
+        return os.open(source.file, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.memfd_create("foresee-index", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(source.file_bytes())
+    return descriptor
 
 
 def _remote(message: dict[str, Any]) -> BaseException:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ArrayDataset``: rows of one array in a file, each row a sample."""
+"""``ArrayDataset``: rows of arrays in files, each row a sample."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["ArrayDataset"]
 
 
 class ArrayDataset(OriginDataset):
-    """Rows of a ``.npy`` file, or of a file of rows without header (``bin``).
+    """Rows of ``.npy`` files, or of files of rows without header (``bin``), in the order of the files' names.
 
     A sample is a tensor of one row. Without ``transform`` a batch is one tensor over the loader's memory: no copy.
 
     Args:
-        uri: of the file, or of its index (``.fidx``).
+        uri: of a directory or prefix of such files, or of its index (``.fidx``). All rows are alike.
         dtype: of a row, for ``bin`` files; a ``.npy`` file says it.
         shape: of a row, for ``bin`` files; ``()`` for single numbers.
         transform: from the tensor of a row to what the model takes.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Foresee: training that never waits for data.
 
-``foresee.Loader`` yields numpy batches; ``foresee.torch`` has the PyTorch face. Names are imported when first used,
-so that the command line starts in a blink.
+``foresee.Loader`` yields numpy batches; ``foresee.torch`` has the PyTorch face. Names are imported when first
+used, so that the command line starts in a blink.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof that the samples handed out are the samples of the order.
 
-Each rank adds up a 128-bit hash of (seed, epoch, position, id) over what it handed out. Sums do not depend on the
-order of adding and add up over ranks, so the expected sum of any part of an epoch can be computed by anyone,
-without talking. Positions past the data set are padding and count apart.
+Each rank adds up a 128-bit hash of (seed, epoch, position, id) over what it handed out. Sums do not depend on
+the order of adding and add up over ranks, so the expected sum of any part of an epoch can be computed by
+anyone, without talking. Positions past the data set are padding and count apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foresee import _native
-from foresee._batch import Ints
 from foresee._orders import RunOrder, positions
 from foresee._world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foresee._batch import Ints
 
 _MODULUS = 2**128
 
@@ -50,9 +53,9 @@ class Audit:
         """Compare with the order; ``ids`` gives this rank's planned samples from where the epoch began.
 
         Returns:
-            ``ok``: whether this rank handed out exactly its share; ``sum``: of this rank, hexadecimal; ``expected``:
-            of all ranks together from ``start`` to ``stop`` (None where only this rank knows its order): the sums
-            of all ranks, added modulo 2**128, must give it.
+            ``ok``: whether this rank handed out exactly its share; ``sum``: of this rank, hexadecimal;
+            ``expected``: of all ranks together from ``start`` to ``stop`` (None where only this rank knows
+            its order): the sums of all ranks, added modulo 2**128, must give it.
         """
         planned = ids() if self._spans else np.zeros(0, np.int64)
         expected, samples = 0, 0

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A batch as the faces handle it: the engine's arrays, plus where each sample stands in the epoch.
 
-Apart from the engine's own ``Batch`` because a repaired batch (a sample replaced or skipped) has the same shape but
-other memory. Arrays of an unrepaired batch are the engine's memory, not copies.
+Apart from the engine's own ``Batch`` because a repaired batch (a sample replaced or skipped) has the same
+shape but other memory. Arrays of an unrepaired batch are the engine's memory, not copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Batch"]
 
@@ -72,7 +74,9 @@ class Batch:
     positions: Ints
     """Shape (samples,): position of each sample in the epoch over all ranks."""
     planned: Ints
-    """Shape (samples,): the ids that the order asked for; differs from ``ids`` where a sample was replaced."""
+    """Shape (samples,): the ids that the order asked for; differs from ``ids`` where a sample was
+    replaced.
+    """
     tries: Ints
     """Shape (samples,): substitutes tried in each place."""
     row_dtype: str | None = None
@@ -90,7 +94,8 @@ class Batch:
         return self.data[self.offsets[i] : self.offsets[i + 1]]
 
     def rows(self) -> NDArray[np.generic]:
-        """All samples as one array, shape (samples, *row): a view. Without a row shape, (samples, bytes) of uint8.
+        """All samples as one array, shape (samples, *row): a view. Without a row shape, (samples, bytes) of
+        uint8.
 
         Raises:
             ValueError: the samples differ in size.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to a sample that cannot be delivered: ``on_error``.
 
-Only permanent faults (missing, changed, denied, corrupt, undecodable) are for ``on_error``; a timeout was retried
-and is raised. No choice changes the number of steps, so ranks stay in step without talking, and substitutes are
-a function of (seed, epoch, sample), so a resumed run has the same ones.
+Only permanent faults (missing, changed, denied, corrupt, undecodable) are for ``on_error``; a timeout was
+retried and is raised. No choice changes the number of steps, so ranks stay in step without talking, and
+substitutes are a function of (seed, epoch, sample), so a resumed run has the same ones.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from foresee import _native
-from foresee._batch import Batch, RawBatch
 from foresee._mix import substitute
 from foresee.errors import ConfigError, OriginChanged, OriginDenied, OriginError, OriginMissing, SampleFault
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foresee import _native
+    from foresee._batch import Batch, RawBatch
+
 OnError = Literal["raise", "replace", "skip"] | Callable[[SampleFault], int]
-"""``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable that gets
-the error and returns the id of the sample to take instead."""
+"""``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable
+that gets the error and returns the id of the sample to take instead."""
 
 _log = logging.getLogger("foresee")
 # So many substitutes in a row that cannot be read mean a broken origin, not broken samples.

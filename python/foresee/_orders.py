@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that are known for a whole run, as the faces see them.
 
-The orders themselves are computed by the core; this says which one the arguments mean, and where a rank's samples
-stand in it. Orders that must be drawn anew each epoch are torch's matter, in ``foresee.torch``.
+The orders themselves are computed by the core; this says which one the arguments mean, and where a rank's
+samples stand in it. Orders that must be drawn anew each epoch are torch's matter, in ``foresee.torch``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foresee import _native
-from foresee._batch import Ints
-from foresee._world import World
+
+if TYPE_CHECKING:
+    from foresee._batch import Ints
+    from foresee._world import World
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ class RunOrder:
 
 
 def positions(start: int, first: int, count: int, world: World) -> Ints:
-    """Global positions of this rank's samples ``first`` to ``first + count - 1`` of an epoch resumed at ``start``."""
+    """Global positions of this rank's samples ``first`` to ``first + count - 1`` of an epoch resumed at
+    ``start``.
+    """
     return start + (first + np.arange(count, dtype=np.int64)) * world.size + world.rank
 
 

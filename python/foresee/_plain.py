@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``FORESEE_OFF=1``: the same batches by plain reads, one after another.
 
-The first thing to try when a batch looks wrong: no engine thread, no cache, no plan stands between the origin and
-the batch. It has the calls of the engine that the faces use, and nothing else.
+The first thing to try when a batch looks wrong: no engine thread, no cache, no plan stands between the origin
+and the batch. It has the calls of the engine that the faces use, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foresee._batch import Bytes, Ints
 from foresee._source import Source, local_path
 from foresee.errors import Closed, OriginChanged, OriginDenied, OriginError, OriginMissing
 
 if TYPE_CHECKING:
     from foresee import _native
+    from foresee._batch import Bytes, Ints
     from foresee._orders import RunOrder
     from foresee._world import World
 
@@ -93,7 +93,8 @@ class PlainEngine:
             bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
 
-    def next_batch(self, *, timeout_ms: int | None = None) -> PlainBatch | None:  # noqa: ARG002 - a plain read has no timeout
+    # A plain read has no timeout.
+    def next_batch(self, *, timeout_ms: int | None = None) -> PlainBatch | None:  # noqa: ARG002
         """Read the next batch; None at the epoch's end."""
         if self._closed:
             raise Closed("the loader is closed")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which epoch is next, and how much of it was handed out.
 
-Only batches that the training loop received count, never those on their way. Apart from the loaders so that both
-faces share one answer to "what does the next ``iter()`` give", which is all that resume rests on.
+Only batches that the training loop received count, never those on their way. Apart from the loaders so that
+both faces share one answer to "what does the next ``iter()`` give", which is all that resume rests on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Progress:
     """The hand-out so far, and what comes next.
 
     The rules, each of them a test: an epoch that was begun, finished or not, is followed by the next one;
-    ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position; a state loaded
-    at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
+    ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position; a state
+    loaded at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,9 @@ class Progress:
         return self._next
 
     def begin(self) -> tuple[int, Place]:
-        """Start the next epoch, or the rest of one; returns the token of its iterator, and where it starts."""
+        """Start the next epoch, or the rest of one; returns the token of its iterator, and where it
+        starts.
+        """
         place = self.peek()
         self._generation += 1
         self._now, self._next, self._epoch_asked = place, None, False

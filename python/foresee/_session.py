@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank's run behind either face: engine, progress, faults and audit, wired together.
 
-Both ``foresee.Loader`` and ``foresee.torch.DataLoader`` are thin over it; what they add is what they yield. Refuses
-to know torch, transforms and worker processes.
+Both ``foresee.Loader`` and ``foresee.torch.DataLoader`` are thin over it; what they add is what they yield.
+Refuses to know torch, transforms and worker processes.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,12 +20,15 @@ from foresee._faults import Faults, OnError
 from foresee._orders import RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
-from foresee._source import Source
-from foresee._world import World
-from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from foresee._source import Source
+    from foresee._world import World
+    from foresee.config import Cache, Settings
+
     Engine: TypeAlias = _native.Loader | PlainEngine
 
 
@@ -122,7 +124,8 @@ class Session:
         if announced is None:
             self.engine.seek(place.epoch, place.position)
             return
-        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced before.
+        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced
+        # before.
         self.engine.seek(place.epoch + 1, 0)
         self.engine.seek(place.epoch, 0)
         self.engine.announce(place.epoch, announced.ids, announced.lengths)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a user names (a URI, a path, an index) to an index and the place of its objects.
 
-An index that is given is never listed again. Without one the data are listed at every start, by every rank: make one
-with ``foresee index`` where that takes long.
+An index that is given is never listed again. Without one the data are listed at every start, by every rank:
+make one with ``foresee index`` where that takes long.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +18,8 @@ from foresee import _native
 from foresee.errors import ConfigError, IndexInvalid, OriginMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     PathLike: TypeAlias = os.PathLike[str]
 else:
     PathLike = os.PathLike
@@ -69,7 +70,9 @@ def resolve(
     kept = dict(options or {})
     if isinstance(data, _native.Index):
         if index is not None:
-            raise ConfigError("data is an index already; leave index= out, or give the URI of the data as data")
+            raise ConfigError(
+                "data is an index already; leave index= out, or give the URI of the data as data"
+            )
         return Source(data, data.uri, kept)
     uri = os.fspath(data)
     if isinstance(index, _native.Index):
@@ -95,8 +98,8 @@ def build(
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.
 
-    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder`` where there are class folders, else
-    ``flat``; ``note`` is told which one it was.
+    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
+    where there are class folders, else ``flat``; ``note`` is told which one it was.
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
@@ -136,15 +139,13 @@ def _guess(uri: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             kinds = {"folder" if entry.is_dir() else os.path.splitext(entry.name)[1] for entry in entries}
-        if kinds == {".npy"}:
-            return ["npy"]
-        return ["folder", "flat"] if "folder" in kinds else ["flat"]
     except FileNotFoundError as error:
         raise OriginMissing(f"{uri}: no such directory; check the path") from error
     except NotADirectoryError as error:
-        raise ConfigError(
-            f'{uri} is a file; name its directory, or say layout="bin" and row_bytes='
-        ) from error
+        raise ConfigError(f"{uri} is a file; name the directory that holds it") from error
+    if kinds == {".npy"}:
+        return ["npy"]
+    return ["folder", "flat"] if "folder" in kinds else ["flat"]
 
 
 def local_path(uri: str) -> str | None:

@@ -6,9 +6,9 @@ Format, version 1, JSON-able and equal on every rank::
     {"foresee": 1, "epoch": e, "position": p, "finished": false, "order": {"name": ..., "n": n, ...},
      "batch_size": B, "world_size": N, "drop_last": false, "fingerprint": "...", "draw": {...}}
 
-``position`` counts samples over all ranks (batches, for a ``batch_sampler=``). ``draw`` is there only for orders that
-drew random numbers which cannot be computed again. What differs between ranks (audit, substitutes) is not in it.
-Refuses to guess: whatever does not fit is listed with both values.
+``position`` counts samples over all ranks (batches, for a ``batch_sampler=``). ``draw`` is there only for
+orders that drew random numbers which cannot be computed again. What differs between ranks (audit,
+substitutes) is not in it. Refuses to guess: whatever does not fit is listed with both values.
 """
 
 from __future__ import annotations

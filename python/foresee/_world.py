@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rank this process is, and of how many.
 
-Apart from the loaders because both faces and every launcher meet here. Only data-parallel ranks count: ranks that
-share tensors or sequences pass ``rank`` and ``world_size`` themselves. Nothing is asked over the network.
+Apart from the loaders because both faces and every launcher meet here. Only data-parallel ranks count: ranks
+that share tensors or sequences pass ``rank`` and ``world_size`` themselves. Nothing is asked over the
+network.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class _Launcher(NamedTuple):
@@ -55,11 +58,12 @@ def detect(
 ) -> World:
     """The arguments, else the launcher's variables, else 1 of 1.
 
-    ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then Slurm's, Open MPI's and PMI's; the first that is set wins,
-    and whoever else is set must agree, except that under torchrun nobody else counts.
+    ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then Slurm's, Open MPI's and PMI's; the first that is set
+    wins, and whoever else is set must agree, except that under torchrun nobody else counts.
 
     Raises:
-        ConfigError: one of a pair is missing, a value is no number or out of range, or two launchers disagree.
+        ConfigError: one of a pair is missing, a value is no number or out of range, or two launchers
+            disagree.
     """
     env = os.environ if environ is None else environ
     if (rank is None) != (world_size is None):
@@ -98,7 +102,9 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
 
 
 def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int]:
-    """Rank and size within this machine; where only the rank is known, the size is the least that it allows."""
+    """Rank and size within this machine; where only the rank is known, the size is the least that it
+    allows.
+    """
     rank = _number(env, launcher.local_rank) if launcher.local_rank in env else 0
     size = _number(env, launcher.local_size) if launcher.local_size in env else 1
     return rank, max(size, rank + 1)

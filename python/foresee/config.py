@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users configure: sizes as strings, the cache, and the environment variables.
 
-Values given in code win over the environment, and the environment over defaults. Everything is checked where it
-is given, and a message shows the value that is wrong. Nothing is allocated, opened or created here.
+Values given in code win over the environment, and the environment over defaults. Everything is checked where
+it is given, and a message shows the value that is wrong. Nothing is allocated, opened or created here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from foresee import _native
 
 __all__ = ["Cache", "Settings", "parse_size"]
@@ -46,8 +47,8 @@ def parse_size(value: int | str, name: str = "size") -> int:
     """Bytes from ``16_000_000``, ``"16GB"`` (10**9 each) or ``"16GiB"`` (2**30 each).
 
     Args:
-        value: 0 or more. Units: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024), in any
-            case; a fraction of a byte is cut off.
+        value: 0 or more. Units: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024), in
+            any case; a fraction of a byte is cut off.
         name: what the message calls it.
 
     Raises:
@@ -207,7 +208,9 @@ class Settings:
         )
 
     def cache(self) -> Cache:
-        """The cache of loaders that were given none: one per process and set of values, so that they share it."""
+        """The cache of loaders that were given none: one per process and set of values, so that they share
+        it.
+        """
         key = (os.getpid(), self.ram, self.cache_dir, self.disk_size)
         with _handles:
             if key not in _defaults:

@@ -5,7 +5,8 @@ Each class is also the builtin that a caller would expect (``OriginMissing`` is 
 so ``except OSError`` keeps working in scripts that know nothing of Foresee. The Rust core raises these very
 classes; that is why they stand apart from all code and import nothing.
 
-A message says what failed, where, and what to do. ``KeyError`` is no base here: it prints its message in quotes.
+A message says what failed, where, and what to do. ``KeyError`` is no base here: it prints its message in
+quotes.
 """
 
 from __future__ import annotations

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee.Loader``: numpy batches in a known order, without torch.
 
-The face for everything that is not a PyTorch training loop. What it yields are bytes; decoding is the caller's.
+The face for everything that is not a PyTorch training loop. What it yields are bytes; decoding is the
+caller's.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from foresee import _faults, _orders, _source, _world
-from foresee._batch import Batch
-from foresee._progress import Place
 from foresee._session import Session
 from foresee.config import Cache, Settings
 from foresee.errors import Closed, ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import TracebackType
+
     from foresee import _native
+    from foresee._batch import Batch
     from foresee._faults import OnError
+    from foresee._progress import Place
     from foresee._source import PathLike
 
 __all__ = ["Loader"]
@@ -31,12 +33,12 @@ _log = logging.getLogger("foresee")
 class Loader:
     """Batches of a data set, read ahead of time because their order is known.
 
-    One ``for`` loop over it is one epoch; epochs advance by themselves. Nothing is read before the first one, or
-    ``start()``.
+    One ``for`` loop over it is one epoch; epochs advance by themselves. Nothing is read before the first one,
+    or ``start()``.
 
     Args:
-        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index the data
-            are listed here, at every start and by every rank; an index is never listed again.
+        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index
+            the data are listed here, at every start and by every rank; an index is never listed again.
         batch_size: samples of a batch and rank, 1 or more.
         shuffle: True for the order of torch's ``DistributedSampler`` with ``seed`` and ``set_epoch`` every
             epoch; False for 0, 1, 2, ...
@@ -213,10 +215,10 @@ class Loader:
         """Compare what this rank handed out of the current epoch with the order.
 
         Returns:
-            Plain values: ``ok``, whether it is exactly this rank's share; ``epoch``, ``start``, ``stop`` (positions
-            over all ranks), ``rank``, ``world_size``, ``samples``; ``sum`` of this rank and ``expected`` of all
-            ranks together, hexadecimal: the ranks' sums, added modulo 2**128, give ``expected``; ``replaced`` and
-            ``skipped`` samples.
+            Plain values: ``ok``, whether it is exactly this rank's share; ``epoch``, ``start``, ``stop``
+            (positions over all ranks), ``rank``, ``world_size``, ``samples``; ``sum`` of this rank and
+            ``expected`` of all ranks together, hexadecimal: the ranks' sums, added modulo 2**128, give
+            ``expected``; ``replaced`` and ``skipped`` samples.
         """
         return self._session.audit()
 

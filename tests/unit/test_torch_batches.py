@@ -32,7 +32,7 @@ def test_equal_sizes_are_one_tensor_over_the_loaders_memory(folder):
         assert data.dtype == torch.uint8
         assert labels.dtype == torch.int64
         assert data.shape == (len(labels), 8)
-        data += 1  # the memory is the batch's own
+        data.add_(1)  # the memory is the batch's own
 
 
 def test_unequal_sizes_are_a_list_of_tensors(ragged):
@@ -105,7 +105,11 @@ def test_pictures_are_exactly_those_of_image_folder(pictures):
     to_tensor = torchvision.transforms.functional.pil_to_tensor
     theirs = torchvision.datasets.ImageFolder(str(pictures), transform=to_tensor)
     mine = ft.FolderDataset(pictures, transform=to_tensor)
-    assert (mine.classes, mine.class_to_idx, mine.targets) == (theirs.classes, theirs.class_to_idx, theirs.targets)
+    assert (mine.classes, mine.class_to_idx, mine.targets) == (
+        theirs.classes,
+        theirs.class_to_idx,
+        theirs.targets,
+    )
     assert [label for _, label in mine.samples] == theirs.targets
     for i in range(10):
         assert torch.equal(mine[i][0], theirs[i][0])
@@ -152,7 +156,9 @@ def test_transforms_run_on_threads_and_stay_in_order(folder):
         time.sleep(0.002 * (3 - int(number) % 4))
         return number * 2
 
-    dataset = ft.FolderDataset(folder, decode=value, transform=slow, target_transform=lambda label: label + 10)
+    dataset = ft.FolderDataset(
+        folder, decode=value, transform=slow, target_transform=lambda label: label + 10
+    )
     loader = ft.DataLoader(dataset, batch_size=4)
     for _ in range(2):
         got = list(loader)
@@ -189,7 +195,9 @@ def noisy(number, generator):
 def test_a_random_transform_with_a_generator_is_the_same_after_resume_and_at_another_world_size(folder):
     def make(**changes):
         dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
-        return ft.DataLoader(dataset, **({"batch_size": 4, "shuffle": True, "seed": 6, "rank": 0, "world_size": 1} | changes))
+        return ft.DataLoader(
+            dataset, **({"batch_size": 4, "shuffle": True, "seed": 6, "rank": 0, "world_size": 1} | changes)
+        )
 
     whole = [x for data, _ in make() for x in data.tolist()]
     first = make()
@@ -242,7 +250,9 @@ def test_an_undecodable_sample_is_for_on_error(folder):
         list(ft.DataLoader(dataset, batch_size=4))
     skipped = list(ft.DataLoader(dataset, batch_size=4, on_error="skip"))
     assert [len(data) for data, _ in skipped] == [4, 4, 2, 4, 4, 3]
-    runs = [[ours(batch) for batch in ft.DataLoader(dataset, batch_size=4, on_error="replace")] for _ in range(2)]
+    runs = [
+        [ours(batch) for batch in ft.DataLoader(dataset, batch_size=4, on_error="replace")] for _ in range(2)
+    ]
     assert runs[0] == runs[1]
     assert [len(batch) for batch in runs[0]] == [4, 4, 4, 4, 4, 3]
     loader = ft.DataLoader(dataset, batch_size=1, on_error="skip")
@@ -266,7 +276,9 @@ def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
 
 def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
     gate = threading.Event()
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4)
+    loader = ft.DataLoader(
+        ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4
+    )
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
@@ -277,7 +289,9 @@ def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
 
 def test_closing_from_another_thread_ends_the_wait(folder):
     gate = threading.Event()
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4)
+    loader = ft.DataLoader(
+        ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4
+    )
     threading.Timer(0.2, loader.close).start()
     with pytest.raises(Closed):
         next(iter(loader))

@@ -89,7 +89,9 @@ def test_a_generator_ends_in_the_state_that_the_stock_loader_leaves(dataset, bat
     assert states(lambda **a: ft.DataLoader(dataset, **a), ours_of) == states(stock, stock_of)
 
 
-@pytest.mark.parametrize("kind", ["sequential", "random", "random own", "replacement", "subset", "weighted", "list"])
+@pytest.mark.parametrize(
+    "kind", ["sequential", "random", "random own", "replacement", "subset", "weighted", "list"]
+)
 def test_any_finite_sampler_gives_its_own_order(dataset, kind):
     def sampler():
         return {
@@ -230,7 +232,9 @@ def test_a_batch_samplers_state_counts_batches(dataset):
 
 def test_a_distributed_samplers_state_resumes_at_another_world_size(dataset):
     def make(rank, world, size):
-        return ft.DataLoader(dataset, batch_size=size, sampler=DistributedSampler(range(N), world, rank, seed=1))
+        return ft.DataLoader(
+            dataset, batch_size=size, sampler=DistributedSampler(range(N), world, rank, seed=1)
+        )
 
     head, states = [], []
     for rank in range(2):

@@ -28,7 +28,9 @@ def value(data):
 
 def make(folder, dataset=None, **changes):
     dataset = ft.FolderDataset(folder, decode=value) if dataset is None else dataset
-    return ft.DataLoader(dataset, **({"batch_size": 4, "num_workers": 2, "shuffle": True, "seed": 3} | changes))
+    return ft.DataLoader(
+        dataset, **({"batch_size": 4, "num_workers": 2, "shuffle": True, "seed": 3} | changes)
+    )
 
 
 def numbers(loader):
@@ -68,7 +70,9 @@ def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves
 
     def states(build):
         generator = torch.Generator().manual_seed(7)
-        loader = build(batch_size=4, shuffle=True, generator=generator, num_workers=2, prefetch_factor=PER_WORKER)
+        loader = build(
+            batch_size=4, shuffle=True, generator=generator, num_workers=2, prefetch_factor=PER_WORKER
+        )
         seen = []
         for steps in stop:
             iterator = iter(loader)
@@ -84,7 +88,9 @@ def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves
 
 def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
     def noisy(number):
-        return torch.stack([number, torch.rand(()), torch.tensor(random.random()), torch.tensor(np.random.rand())])
+        return torch.stack(
+            [number, torch.rand(()), torch.tensor(random.random()), torch.tensor(np.random.rand())]  # noqa: NPY002 - what transforms use
+        )
 
     dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
     runs = []
@@ -94,7 +100,10 @@ def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
     assert runs[0] == runs[1]
     samples = [tuple(sample[1:]) for batch in runs[0] for sample in batch]
     assert len(set(samples)) == 23
-    with make(folder, dataset, num_workers=2) as first, make(folder, dataset, num_workers=1, batch_size=2) as second:
+    with (
+        make(folder, dataset, num_workers=2) as first,
+        make(folder, dataset, num_workers=1, batch_size=2) as second,
+    ):
         iterator = iter(first)
         head = [next(iterator)[0].tolist() for _ in range(2)]
         second.load_state_dict(first.state_dict())
@@ -146,7 +155,10 @@ def test_a_failing_worker_init_fn_is_raised_here(folder):
     def init(_):
         raise LookupError("no licence")
 
-    with make(folder, worker_init_fn=init) as loader, pytest.raises(WorkerDied, match="LookupError: no licence"):
+    with (
+        make(folder, worker_init_fn=init) as loader,
+        pytest.raises(WorkerDied, match="LookupError: no licence"),
+    ):
         numbers(loader)
 
 
@@ -163,9 +175,10 @@ def test_faults_in_a_worker_name_the_sample_and_follow_on_error(folder):
     assert "in decode_bytes" in str(caught.value.__cause__.__cause__), "the worker's own traceback"
     with make(folder, dataset, on_error="skip") as loader:
         assert len(numbers(loader)) == 22
-    with make(folder, dataset, on_error="replace") as loader, make(
-        folder, dataset, on_error="replace", num_workers=0
-    ) as threads:
+    with (
+        make(folder, dataset, on_error="replace") as loader,
+        make(folder, dataset, on_error="replace", num_workers=0) as threads,
+    ):
         assert numbers(loader) == numbers(threads)
         assert loader.stats()["on_error"]["replaced"] == 1
 
@@ -264,6 +277,9 @@ def test_workers_end_when_the_training_process_is_killed(folder, tmp_path):
     process.kill()
     process.communicate()
     until = time.monotonic() + 10
-    while any(pathlib.Path(f"/proc/{pid}/cmdline").exists() and pathlib.Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+    while any(
+        pathlib.Path(f"/proc/{pid}/cmdline").exists() and pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in pids
+    ):
         assert time.monotonic() < until, "still there"
         time.sleep(0.05)

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file per command, imported only when it runs. Needs no torch.
 
-Exit codes: 0 done; 1 the asked-for condition does not hold; 2 bad input; 3 the environment lacks something, which
-is named; 130 interrupted. With ``--json`` stdout has one object and nothing else; all else goes to stderr.
+Exit codes: 0 done; 1 the asked-for condition does not hold; 2 bad input; 3 the environment lacks something,
+which is named; 130 interrupted. With ``--json`` stdout has one object and nothing else; all else goes to
+stderr.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from foresee.errors import ConfigError, ForeseeError, IndexInvalid, OriginMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 

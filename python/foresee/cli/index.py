@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
+    import argparse
+
     from foresee import _native
 
 _HELP = "list a data set once, in parallel: sizes, tags, labels into a compact index file"

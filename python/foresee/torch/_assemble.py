@@ -1,28 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the bytes of a batch to what the training loop gets.
 
-The same code in the training process, on its threads and in worker processes, so that where it runs can change
-nothing but time. Each sample's randomness is a function of (seed, epoch, position).
+The same code in the training process, on its threads and in worker processes, so that where it runs can
+change nothing but time. Each sample's randomness is a function of (seed, epoch, position).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from foresee._batch import Bytes, Ints
 from foresee._mix import seed_of
 from foresee.torch._dataset import OriginDataset, accepts_generator
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foresee._batch import Bytes, Ints
+
 
 class SampleError(Exception):
-    """The sample in ``place`` failed; ``kind`` is ``decode`` or ``transform``, the error is the ``__cause__``."""
+    """The sample in ``place`` failed; ``kind`` is ``decode`` or ``transform``, the error is the
+    ``__cause__``.
+    """
 
     def __init__(self, place: int, kind: str) -> None:
         super().__init__(place, kind)
@@ -60,8 +65,8 @@ class Recipe:
 
         Args:
             work: what it is made of.
-            seed_globals: whether to seed ``random``, NumPy and torch before each sample: right in a process that
-                does nothing else, wrong on a thread beside the training loop.
+            seed_globals: whether to seed ``random``, NumPy and torch before each sample: right in a process
+                that does nothing else, wrong on a thread beside the training loop.
 
         Raises:
             SampleError: a sample could not be decoded or transformed.

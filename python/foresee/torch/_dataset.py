@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all datasets share: an index, plain reads, and how bytes become a sample.
 
-A dataset knows its samples, not their order. ``foresee.torch.DataLoader`` takes the bytes from its engine and asks
-the dataset only for ``decode_bytes``, ``finish`` and ``stack``; a stock ``DataLoader`` calls ``__getitem__`` or
-``__getitems__``, which read the origin directly. Picklable, so that worker processes of either kind can have it.
+A dataset knows its samples, not their order. ``foresee.torch.DataLoader`` takes the bytes from its engine and
+asks the dataset only for ``decode_bytes``, ``finish`` and ``stack``; a stock ``DataLoader`` calls
+``__getitem__`` or ``__getitems__``, which read the origin directly. Picklable, so that worker processes of
+either kind can have it.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import os
 import tempfile
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from foresee import _native
-from foresee._batch import Bytes, Ints
 from foresee._source import Source
 from foresee.config import Cache
 from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from foresee._batch import Bytes, Ints
 
 # Reads of one __getitems__ that are under way at once: enough to hide an object store's latency.
 _READS_MAX = 16
@@ -70,7 +74,9 @@ class OriginDataset(Dataset[Any]):
 
     @abstractmethod
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
-        """The sample, from what ``decode_bytes`` gave. ``generator``: for random transforms that accept one."""
+        """The sample, from what ``decode_bytes`` gave. ``generator``: for random transforms that accept
+        one.
+        """
 
     @abstractmethod
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:

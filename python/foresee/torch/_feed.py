@@ -2,8 +2,8 @@
 """Batches on their way to the training loop: at once, or some of them ahead.
 
 ``Direct`` asks the engine and makes the batch in the caller's thread: right where there is nothing to make.
-``Ahead`` has a thread that takes batches from the engine and hands them to an executor (threads or processes), and
-gives them out in order. Neither knows epochs, states or torch.
+``Ahead`` has a thread that takes batches from the engine and hands them to an executor (threads or
+processes), and gives them out in order. Neither knows epochs, states or torch.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foresee._batch import Ints, RawBatch
-from foresee._progress import Place
-from foresee._session import Announced, Session
 from foresee.errors import Closed, StallTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from foresee._batch import Ints, RawBatch
+    from foresee._progress import Place
+    from foresee._session import Announced, Session
 
 # While the origin is slow the thread looks up this often whether it is wanted elsewhere.
 _TICK_MS = 100

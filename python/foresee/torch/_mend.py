@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def mend(session: Session, batch: Batch, error: SampleError) -> Batch:
-    """``batch`` without the sample that could not be decoded, as ``on_error`` says; or the error for the user."""
+    """``batch`` without the sample that could not be decoded, as ``on_error`` says; or the error for the
+    user.
+    """
     cause = error.__cause__
     said = f"{type(cause).__name__}: {cause}"
     decode = error.kind == "decode"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What passes between the training process and its workers: framed messages, shared memory, pickles.
 
-Small things go over the socket, bytes through memory that both map. Tensors and arrays leave the pickle and travel as
-plain buffers, so a batch is copied once on each side. Both ends are the same program on the same machine: nothing
-here is a format.
+Small things go over the socket, bytes through memory that both map. Tensors and arrays leave the pickle and
+travel as plain buffers, so a batch is copied once on each side. Both ends are the same program on the same
+machine: nothing here is a format.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ import io
 import mmap
 import os
 import pickle
-import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
 import torch
 
 from foresee import _native
-from foresee._batch import Bytes
 from foresee._source import Source
 from foresee.torch._dataset import Portable
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from foresee._batch import Bytes
 
 _LENGTH = struct.Struct("<Q")
 # Buffers start at multiples of this, which suits every dtype and a cache line.
@@ -68,7 +71,9 @@ def _exactly(channel: socket.socket, count: int) -> bytearray | None:
 
 
 class Segment:
-    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has grown."""
+    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has
+    grown.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -116,7 +121,8 @@ class Segment:
 def dump(value: object, *, out_of_band: bool = False) -> tuple[bytes, list[Bytes]]:
     """Pickle ``value``, code by value where it has no importable name.
 
-    ``out_of_band``: leave the bytes of tensors and arrays out of the pickle; they come back as the second part.
+    ``out_of_band``: leave the bytes of tensors and arrays out of the pickle; they come back as the second
+    part.
     """
     file = io.BytesIO()
     buffers: list[Bytes] = []

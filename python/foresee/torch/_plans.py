@@ -2,8 +2,8 @@
 """Whose order it is: ours for the whole run, or torch's, drawn anew each epoch.
 
 A plan answers for each epoch which samples come, and draws from torch's generators exactly what the stock
-``DataLoader`` draws, at the same points, so that a script's other random numbers stay what they were. That is why
-torch's own samplers do the drawing. Plans know nothing of bytes.
+``DataLoader`` draws, at the same points, so that a script's other random numbers stay what they were. That is
+why torch's own samplers do the drawing. Plans know nothing of bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sa
 from foresee._orders import RunOrder
 from foresee._progress import Place, Progress
 from foresee._session import Announced
-from foresee._world import World
 from foresee.errors import ConfigError, StateMismatch
+
+if TYPE_CHECKING:
+    from foresee._world import World
 
 Batches: TypeAlias = Sampler[list[int]] | Iterable[list[int]]
 
@@ -70,8 +72,8 @@ class Plan(ABC):
     def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
         """An epoch begins: draw what the stock loader draws at ``iter()``.
 
-        ``draw``: of the state that was loaded, if the epoch goes on from there. ``base``: whether the stock loader
-        would draw a ``base_seed`` now (with persistent workers only the first time).
+        ``draw``: of the state that was loaded, if the epoch goes on from there. ``base``: whether the stock
+        loader would draw a ``base_seed`` now (with persistent workers only the first time).
         """
         if base:
             self._base_seed = draw_seed(self._generator)
@@ -81,7 +83,9 @@ class Plan(ABC):
         return None
 
     def handed(self, batches: int) -> None:
-        """The stock loader would have asked its batch sampler for ``batches`` batches of this epoch by now."""
+        """The stock loader would have asked its batch sampler for ``batches`` batches of this epoch by
+        now.
+        """
 
 
 class RunPlan(Plan):
@@ -188,8 +192,8 @@ class RandomPlan(Plan):
         self._rest = iter(RandomSampler(range(self._samples), generator=own))
         ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
         rest = ids[place.position :]
-        # The stock BatchSampler asks past the end with its short last batch, or else after its last full one: that
-        # is the same request, whether the short batch is then handed out or dropped.
+        # The stock BatchSampler asks past the end with its short last batch, or else after its last full one:
+        # that # is the same request, whether the short batch is then handed out or dropped.
         self._exhausted_by = len(rest) // self._batch_size + 1
         return Announced(rest, None)
 
@@ -258,7 +262,9 @@ class SamplerPlan(Plan):
             self._base_seed = int(draw["base_seed"])
 
     def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """The base seed, on which random transforms depend. Not over several ranks, whose states must be equal."""
+        """The base seed, on which random transforms depend. Not over several ranks, whose states must be
+        equal.
+        """
         return {"base_seed": self.base_seed} if begun and self._world.size == 1 else None
 
     def announce(self, place: Place) -> Announced:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A worker process: bytes in, batches out. Run as ``python -m foresee.torch._worker SOCKET INDEX SLOT...``.
 
-A fresh interpreter, never a fork: it inherits a socket, the index and, for each slot, one piece of shared memory for
-bytes in and one for results out, all as descriptors without names. It needs no engine and reads no origin. When the
-training process is gone the socket says so, and the worker ends; nothing has to be cleaned up.
+A fresh interpreter, never a fork: it inherits a socket, the index and, for each slot, one piece of shared
+memory for bytes in and one for results out, all as descriptors without names. It needs no engine and reads no
+origin. When the training process is gone the socket says so, and the worker ends; nothing has to be cleaned
+up.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def _begin(channel: socket.socket, index: int) -> Recipe | None:
     try:
         worker = load(hello["payload"], index=index)
         seed = hello["base_seed"] + hello["id"]
-        torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(  # noqa: SLF001 - what get_worker_info() returns
+        # What get_worker_info() returns.
+        torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(  # noqa: SLF001
             id=hello["id"], num_workers=hello["count"], seed=seed, dataset=worker["recipe"].dataset
         )
         torch.manual_seed(seed)

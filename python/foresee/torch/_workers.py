@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training process's side of worker processes: start them, feed them, and notice when one dies.
 
-Batches go to the workers in turn, as torch does. Each worker has a few slots of shared memory, so that it finds its
-next task when it has done one. Nothing has a name: when this process dies, sockets and memory go with it, and the
-workers end. Refuses to restart a worker: what killed it would kill the next.
+Batches go to the workers in turn, as torch does. Each worker has a few slots of shared memory, so that it
+finds its next task when it has done one. Nothing has a name: when this process dies, sockets and memory go
+with it, and the workers end. Refuses to restart a worker: what killed it would kill the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,8 @@ from foresee.torch._mend import mend
 from foresee.torch._pipe import Segment, dump, load, receive, send
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from foresee._batch import Batch, Bytes
     from foresee._session import Session
 

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike
 
 from foresee import _native, _source
-from foresee._batch import Bytes, Ints
 from foresee.errors import ConfigError
 from foresee.torch._dataset import OriginDataset, call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import DTypeLike
+
+    from foresee._batch import Bytes, Ints
     from foresee._source import PathLike
 
 __all__ = ["ArrayDataset"]
@@ -25,7 +27,8 @@ __all__ = ["ArrayDataset"]
 class ArrayDataset(OriginDataset):
     """Rows of ``.npy`` files, or of files of rows without header (``bin``), in the order of the files' names.
 
-    A sample is a tensor of one row. Without ``transform`` a batch is one tensor over the loader's memory: no copy.
+    A sample is a tensor of one row. Without ``transform`` a batch is one tensor over the loader's memory: no
+    copy.
 
     Args:
         uri: of a directory or prefix of such files, or of its index (``.fidx``). All rows are alike.
@@ -81,11 +84,13 @@ class ArrayDataset(OriginDataset):
         """The row as a tensor."""
         return torch.from_numpy(data.view(self.dtype).reshape(self.shape))
 
-    def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:  # noqa: ARG002 - rows have no label
+    # Rows have no label.
+    def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:  # noqa: ARG002
         """The transformed row."""
         return decoded if self.transform is None else call(self.transform, decoded, generator)
 
-    def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> torch.Tensor:  # noqa: ARG002 - rows have no label
+    # Rows have no label.
+    def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> torch.Tensor:  # noqa: ARG002
         """One tensor, shape (samples, *row)."""
         return torch.from_numpy(data.view(self.dtype).reshape(len(offsets) - 1, *self.shape))
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``FolderDataset``: one file or object per sample, its class the name of its folder, as torchvision's ImageFolder."""
+"""``FolderDataset``: one file or object per sample, its class the name of its folder, as torchvision's
+ImageFolder.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 
 from foresee import _native, _source
-from foresee._batch import Bytes, Ints
 from foresee.errors import ConfigError, IndexInvalid
 from foresee.torch._dataset import OriginDataset, call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from foresee._batch import Bytes, Ints
     from foresee._source import PathLike
 
 __all__ = ["FolderDataset"]
@@ -28,17 +31,18 @@ _PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", "
 class FolderDataset(OriginDataset):
     """Files below a directory or bucket prefix, one folder per class.
 
-    Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data, label)``; in an
-    index without classes (layout ``flat``) it is ``data`` alone.
+    Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data,
+    label)``; in an index without classes (layout ``flat``) it is ``data`` alone.
 
     Args:
-        uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it is
-            listed here, at every start.
+        uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it
+            is listed here, at every start.
         transform: from a decoded sample to what the model takes. Random ones: see ``DataLoader``.
         target_transform: from a label to a target.
-        decode: how bytes become what ``transform`` gets. ``None``: a uint8 tensor of the bytes. ``pil``: an RGB
-            picture, exactly as torchvision's default loader. A callable gets the bytes as a read-write buffer.
-            ``auto``: ``pil`` when there is a ``transform`` and every file has a picture's extension, else None.
+        decode: how bytes become what ``transform`` gets. ``None``: a uint8 tensor of the bytes. ``pil``: an
+            RGB picture, exactly as torchvision's default loader. A callable gets the bytes as a read-write
+            buffer. ``auto``: ``pil`` when there is a ``transform`` and every file has a picture's extension,
+            else None.
         extensions: of files that are samples; default: torchvision's for pictures.
         index: of the data, if made before; then nothing is listed.
         storage_options: of the origin, such as ``endpoint`` or ``region``.
@@ -120,7 +124,9 @@ class FolderDataset(OriginDataset):
         return data, label if self.target_transform is None else self.target_transform(label)
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of tensors."""
+        """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of
+        tensors.
+        """
         sizes = np.diff(offsets)
         whole = torch.from_numpy(data)
         tensors: torch.Tensor | list[torch.Tensor]

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee.torch.DataLoader``: torch's DataLoader by name and manner, on Foresee's engine.
 
-Not a subclass of torch's: Accelerate and Lightning rebuild instances of that class from their attributes, and would
-silently drop the engine. It has the attributes that people read.
+Not a subclass of torch's: Accelerate and Lightning rebuild instances of that class from their attributes, and
+would silently drop the engine. It has the attributes that people read.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -30,6 +28,9 @@ from foresee.torch._feed import Ahead, Direct, Job, Target
 from foresee.torch._mend import mend
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
+
     from foresee._batch import Batch
     from foresee._faults import OnError
     from foresee._world import World
@@ -50,21 +51,21 @@ class DataLoader:
     - ``shuffle=True, seed=s``: that of ``DistributedSampler(seed=s)`` with ``set_epoch`` every epoch, at any
       world size, 1 included. Known for the whole run: prefer it.
     - ``shuffle=False``: 0, 1, 2, ..., dealt to the ranks as ``DistributedSampler(shuffle=False)`` does.
-    - ``shuffle=True`` without ``seed``, or with ``generator``: torch's order, from torch's generators, which end in
-      the same state as after a stock loader. Known for one epoch. On one rank only.
-    - ``sampler``: a ``DistributedSampler`` is known for the whole run, others for the epoch; asked when an epoch
-      begins. ``batch_sampler``: likewise. They must have ``__len__``; each rank has its own.
+    - ``shuffle=True`` without ``seed``, or with ``generator``: torch's order, from torch's generators, which
+      end in the same state as after a stock loader. Known for one epoch. On one rank only.
+    - ``sampler``: a ``DistributedSampler`` is known for the whole run, others for the epoch; asked when an
+      epoch begins. ``batch_sampler``: likewise. They must have ``__len__``; each rank has its own.
     - ``order="keyed"``: a permutation that takes no memory per sample, for giant data sets. Not torch's.
 
-    What a batch is: without ``transform`` and ``collate_fn`` whole batches are handed out without copying. Data of
-    equal sizes are one tensor; files of unequal sizes are a list of uint8 tensors. With them, samples are made one by
-    one and collated, by default with torch's ``default_collate``.
+    What a batch is: without ``transform`` and ``collate_fn`` whole batches are handed out without copying.
+    Data of equal sizes are one tensor; files of unequal sizes are a list of uint8 tensors. With them, samples
+    are made one by one and collated, by default with torch's ``default_collate``.
 
-    Where transforms run: ``num_workers=0``, on threads, some batches ahead. Random ones should take a parameter
-    ``generator``: it gets a ``torch.Generator`` seeded from (seed, epoch, position). The global generators are
-    shared by all threads and not seeded there. ``num_workers=k``: in k fresh processes, where ``random``, NumPy and
-    torch are seeded before every sample from the same three numbers. Both are independent of how many workers there
-    are and of where a run was resumed.
+    Where transforms run: ``num_workers=0``, on threads, some batches ahead. Random ones should take a
+    parameter ``generator``: it gets a ``torch.Generator`` seeded from (seed, epoch, position). The global
+    generators are shared by all threads and not seeded there. ``num_workers=k``: in k fresh processes, where
+    ``random``, NumPy and torch are seeded before every sample from the same three numbers. Both are
+    independent of how many workers there are and of where a run was resumed.
 
     Args:
         dataset: ``FolderDataset`` or ``ArrayDataset``.
@@ -89,9 +90,9 @@ class DataLoader:
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
         rank: of this process among those that share the data; default: the launcher's.
         world_size: how many there are.
-        on_error: what to do with a sample that is missing, damaged or undecodable: ``raise``, ``replace``, ``skip``,
-            or a callable that gets the ``SampleFault`` and returns the id of another sample. The number of
-            batches stays the same. Faults of a ``transform`` are always raised.
+        on_error: what to do with a sample that is missing, damaged or undecodable: ``raise``, ``replace``,
+            ``skip``, or a callable that gets the ``SampleFault`` and returns the id of another sample. The
+            number of batches stays the same. Faults of a ``transform`` are always raised.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -218,8 +219,9 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands: small, JSON, equal on every rank; usable at another world or batch size.
 
-        Counts the batches that were handed out, not those that were read ahead. Orders that are known for an epoch
-        only go on at the same batch and world size; for a ``sampler=`` of yours, restore its state as well.
+        Counts the batches that were handed out, not those that were read ahead. Orders that are known for an
+        epoch only go on at the same batch and world size; for a ``sampler=`` of yours, restore its state as
+        well.
         """
         draw = self._plan.draw(begun=self._session.progress.begun)
         return self._session.state(self._plan.describe(), batch_size=self.batch_size, draw=draw)
@@ -238,7 +240,9 @@ class DataLoader:
         self._plan.set_epoch(place.epoch)
 
     def audit(self) -> dict[str, Any]:
-        """Compare what this rank handed out of the current epoch with the order; see ``foresee.Loader.audit``."""
+        """Compare what this rank handed out of the current epoch with the order; see
+        ``foresee.Loader.audit``.
+        """
         return self._session.audit()
 
     def stats(self) -> dict[str, Any]:
@@ -350,10 +354,13 @@ class DataLoader:
 
 
 class _Resources:
-    """Feed, threads and worker processes of one loader; opened at the first ``iter()``. Has no reference to it."""
+    """Feed, threads and worker processes of one loader; opened at the first ``iter()``. Has no reference to
+    it.
+    """
 
     def __init__(self, loader: DataLoader) -> None:
-        self._session = loader._session  # noqa: SLF001 - one class in two halves, so that the loader can be collected
+        # The loader in two halves, so that it can be collected.
+        self._session = loader._session  # noqa: SLF001
         self._recipe = loader._recipe  # noqa: SLF001
         self._pin = loader._pin  # noqa: SLF001
         self._in_order = loader.in_order

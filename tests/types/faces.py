@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What type checkers must accept, and what they must refuse. Checked by mypy, never run.
+
+``mypy --strict`` reports an unused ``type: ignore``, so every line with one is a use that must stay an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+import foresee
+import foresee.torch as ft
+
+
+def numpy_face(path: Path) -> None:
+    cache = foresee.Cache(ram="16GB", disk=path, disk_size="300GB")
+    loader = foresee.Loader("s3://bucket/train", batch_size=64, shuffle=True, seed=0, cache=cache)
+    foresee.Loader(path, batch_size=64, on_error=lambda error: error.sample + 1)
+    foresee.Loader(foresee.Index.open(path), batch_size=64, on_error="skip")
+    for batch in loader:
+        assert_type(batch, foresee.Batch)
+        assert_type(batch.data, NDArray[np.uint8])
+        assert_type(batch.ids, NDArray[np.int64])
+        assert_type(len(batch), int)
+    assert_type(loader.state_dict(), dict[str, Any])
+    with loader as same:
+        assert_type(same, foresee.Loader)
+    foresee.Loader(path)  # type: ignore[call-arg] # a batch size is needed
+    foresee.Loader(path, 64)  # type: ignore[call-arg] # and by name
+    foresee.Loader(path, batch_size=64, on_error="ignore")  # type: ignore[arg-type]
+    foresee.Loader(path, batch_size=64, order="random")  # type: ignore[arg-type]
+    foresee.Cache("16GB")  # type: ignore[call-arg]
+    cache.ram = 3  # type: ignore[misc] # frozen
+
+
+def torch_face(path: Path) -> None:
+    dataset = ft.FolderDataset(path, transform=len, decode="pil")
+    ft.FolderDataset("s3://bucket/train", decode=bytes, extensions=[".bin"], storage_options={"region": "x"})
+    ft.ArrayDataset(path, dtype="float32", shape=(3, 4))
+    loader = ft.DataLoader(dataset, 64, True, num_workers=4, generator=torch.Generator())
+    ft.DataLoader(dataset, sampler=[1, 2, 3])
+    ft.DataLoader(dataset, batch_sampler=[[1, 2], [3]])
+    ft.DataLoader(dataset, cache=ft.Cache(ram=10**9))
+    assert_type(len(loader), int)
+    assert_type(dataset.classes, list[str])
+    assert_type(dataset.targets, list[int])
+    with loader as same:
+        assert_type(same, ft.DataLoader)
+    ft.DataLoader([1, 2, 3])  # type: ignore[arg-type]
+    ft.DataLoader(dataset, seed="0")  # type: ignore[arg-type]
+    ft.FolderDataset(path, decode="jpeg")  # type: ignore[arg-type]
+
+
+def errors(error: foresee.SampleFault) -> None:
+    assert_type(error.sample, int)
+    assert_type(error.permanent, bool)
+    as_builtin: OSError = foresee.OriginMissing("x")
+    as_root: foresee.ForeseeError = as_builtin  # type: ignore[assignment]
+    del as_root

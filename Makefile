@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+# One-line verbs. A check with logic is a test in tests/unit, a step with logic a script in scripts.
+
+PYTHON ?= python3
+BIN := .venv/bin
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+doctor: ## name each missing tool with its remedy, and say how long things take
+	@$(PYTHON) scripts/doctor.py
+setup: doctor ## environment, release build, test servers; only what has changed
+	@$(PYTHON) scripts/setup.py
+bench-setup: setup ## the peers that benchmarks compare with
+	@$(PYTHON) scripts/bench_setup.py
+demo: setup ## train from a slow place, with and without Foresee; ORIGIN=s3://... for a bucket of yours
+	$(BIN)/python examples/demo/run.py $(if $(ORIGIN),--origin $(ORIGIN))
+test: setup ## every test of both languages, as CI runs them
+	cargo test --workspace --locked --quiet
+	$(BIN)/pytest
+check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
+check-rust: ## format, lints and documents of the crates
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features --locked --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+check-python: setup ## format, lints, types, stubs, layers and spelling
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest foresee._native
+	$(BIN)/lint-imports
+	$(BIN)/typos
+msrv: ## build with the oldest supported compiler
+	rustup run --install $(MSRV) cargo check --workspace --all-targets --locked --quiet --target-dir target/msrv
+wheel: setup ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
+	$(BIN)/python scripts/wheel.py
+bench: bench-setup ## the loading benchmark; writes its results folder and the README's table
+	$(BIN)/python benchmarks/loading/run.py
+fmt: ## format both languages
+	cargo fmt --all
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix-only --quiet
+clean: ## remove what was built; environments and caches of data stay
+	cargo clean
+	rm -rf dist
+
+.PHONY: help doctor setup bench-setup demo test check check-rust check-python msrv wheel bench fmt clean

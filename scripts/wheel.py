@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Build the wheel that is released, and try it where nothing else is installed.
+
+zig links against glibc 2.28, whatever this machine has; auditwheel reads from the symbols whether that came true. Then
+a fresh environment gets the wheel with numpy alone: the package, its command line and its core start there without
+torch. Run `scripts/setup.py` first, with its Python.
+Exit status: 0 good, 3 a step failed (its name, its command and a remedy are printed).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from steps import ROOT, Failed, run
+
+DIST = ROOT / "dist"
+BIN = ROOT / ".venv" / "bin"
+#: Oldest C library that the wheel promises to run on.
+GLIBC = (2, 28)
+
+TRY = """
+import sys, foresee
+assert foresee.Loader and foresee.Index and foresee.Cache()
+assert "torch" not in sys.modules
+print("foresee", foresee.__version__, "without torch")
+"""
+
+
+def main() -> int:
+    """Build, audit, install, start."""
+    try:
+        shutil.rmtree(DIST, ignore_errors=True)
+        flags = ["--release", "--locked", "--zig", "--compatibility", "manylinux_2_28", "--out", DIST]
+        # zig is a Python package of .venv, found through its interpreter.
+        run([BIN / "maturin", "build", *flags], env={"PATH": path_with(BIN)})
+        (wheel,) = DIST.glob("*.whl")
+        audit(wheel)
+        with tempfile.TemporaryDirectory() as folder:
+            start(wheel, Path(folder) / "venv")
+    except Failed as failed:
+        print(f"wheel: {failed}", file=sys.stderr)
+        return 3
+    print(f"wheel: {wheel.relative_to(ROOT)}, {wheel.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+    return 0
+
+
+def path_with(folder: Path) -> str:
+    """PATH with ``folder`` first."""
+    return f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def audit(wheel: Path) -> None:
+    """Refuse a wheel that needs a newer C library than it says, or any library that Linux does not always have."""
+    command = [BIN / "auditwheel", "show", wheel]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    text = " ".join(asked.stdout.split())
+    found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_', text)
+    if asked.returncode != 0 or found is None:
+        raise Failed(f"auditwheel finds no manylinux tag: {text or asked.stderr}")
+    oldest = (int(found[1]), int(found[2]))
+    if oldest > GLIBC:
+        raise Failed(f"the wheel needs glibc {oldest[0]}.{oldest[1]}: {text}")
+
+
+def start(wheel: Path, venv: Path) -> None:
+    """Install the wheel into an empty environment and start what must start without torch."""
+    run([sys.executable, "-m", "venv", venv])
+    pip: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
+    run([*pip, "--disable-pip-version-check", wheel], remedy=remedy)
+    run([venv / "bin" / "python", "-I", "-c", TRY])
+    run([venv / "bin" / "foresee", "--version"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

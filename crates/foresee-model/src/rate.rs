@@ -133,24 +133,17 @@ pub struct Candidate {
 /// assert_eq!(choose(&[at(Place::Origin, 30), at(Place::Disk, 30)]), Some(1));
 /// ```
 pub fn choose(candidates: &[Candidate]) -> Option<usize> {
-    let numbered = || candidates.iter().enumerate();
-    let fastest = numbered()
+    let fastest = candidates
+        .iter()
+        .enumerate()
         .filter_map(|(at, candidate)| Some((candidate.time?, candidate.place, at)))
         .min()
         .map(|(_, place, at)| (place, at));
-    let untried = numbered()
-        .filter(|(_, candidate)| candidate.time.is_none())
-        .map(|(at, candidate)| (candidate.place, at))
-        .min();
-    match (fastest, untried) {
-        (Some(fastest), Some(untried)) if untried.0 < fastest.0 => Some(untried.1),
-        (Some((_, at)), _) | (None, Some((_, at))) => Some(at),
-        (None, None) => None,
-    }
+    untried_before(candidates, fastest)
 }
 
-/// The candidate to fetch from when there is `slack` until the sample is wanted: the nearest that comes in time,
-/// or that was never measured; when none does, the fastest, as [`choose`] has it.
+/// The candidate to fetch from when there is `slack` until the sample is wanted: the nearest that comes in time;
+/// when none does, the fastest, as [`choose`] has it. One that was not measured is tried if it is nearer.
 ///
 /// A far source is thus asked for what a near one holds only where that saves a stall: reading the origin a
 /// second time merely because it is a little faster would break the promise that each byte leaves it once.
@@ -165,12 +158,28 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
 /// assert_eq!(choose_in_time(&held, Nanos::from_millis(50)), Some(1));
 /// ```
 pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
-    let in_time = |candidate: &Candidate| candidate.time.is_none_or(|time| time <= slack);
-    let nearest = candidates.iter().enumerate().filter(|(_, candidate)| in_time(candidate));
-    nearest
-        .min_by_key(|&(at, candidate)| (candidate.place, at))
-        .map(|(at, _)| at)
-        .or_else(|| choose(candidates))
+    let nearest = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| candidate.time.is_some_and(|time| time <= slack))
+        .map(|(at, candidate)| (candidate.place, at))
+        .min();
+    if nearest.is_some() { untried_before(candidates, nearest) } else { choose(candidates) }
+}
+
+/// The nearest candidate without a time, if it is nearer than `best`; else `best`.
+fn untried_before(candidates: &[Candidate], best: Option<(Place, usize)>) -> Option<usize> {
+    let untried = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, candidate)| candidate.time.is_none())
+        .map(|(at, candidate)| (candidate.place, at))
+        .min();
+    match (best, untried) {
+        (Some(best), Some(untried)) if untried.0 < best.0 => Some(untried.1),
+        (Some((_, at)), _) | (None, Some((_, at))) => Some(at),
+        (None, None) => None,
+    }
 }
 
 /// Exponentially weighted least squares of time on bytes.
@@ -329,5 +338,17 @@ mod tests {
             choose(&[at(Place::Disk, Some(10)), at(Place::Peer, None), at(Place::Origin, Some(5))]),
             Some(1)
         );
+    }
+
+    #[test]
+    fn a_source_that_was_never_measured_is_not_taken_for_one_that_comes_in_time() {
+        let at = |place, time: Option<u64>| Candidate { place, time: time.map(Nanos::new) };
+        let in_time = |candidates: &[Candidate]| choose_in_time(candidates, Nanos::new(10));
+        assert_eq!(in_time(&[]), None);
+        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, None)]), Some(0));
+        assert_eq!(in_time(&[at(Place::Disk, None), at(Place::Origin, Some(5))]), Some(0));
+        assert_eq!(in_time(&[at(Place::Disk, Some(9)), at(Place::Origin, Some(5))]), Some(0));
+        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, Some(5))]), Some(1));
+        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, Some(60))]), Some(0));
     }
 }

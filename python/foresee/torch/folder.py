@@ -75,16 +75,13 @@ class FolderDataset(OriginDataset):
                 "arrays are for ArrayDataset"
             )
         super().__init__(source)
+        self.classes = source.index.classes
+        """Class names in label order; empty where the index has none."""
         self.transform = transform
         self.target_transform = target_transform
         if decode == "auto":
             decode = "pil" if transform is not None and self._all_pictures(extensions, index) else None
         self.decode = decode
-
-    @property
-    def classes(self) -> list[str]:
-        """Class names in label order."""
-        return self.index.classes
 
     @property
     def class_to_idx(self) -> dict[str, int]:

@@ -24,9 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
 from support import machine, table
 from support.disk_origin import Unavailable
 from support.job import Job, Result
@@ -35,6 +32,7 @@ from support.origins import Origin, origin_of
 from support.process import Loading, Silent
 from support.workloads import FULL, MB, QUICK, QUICK_ARMS, Workload, grid
 
+HERE = Path(__file__).resolve().parent
 ARMS = (
     "bound",
     "ours",

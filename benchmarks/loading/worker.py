@@ -18,10 +18,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import numpy as np
-
 from arms.base import Arm, Batch
 from support.data import ID_BYTES
 from support.job import Epoch, Job, Result

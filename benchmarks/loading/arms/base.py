@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
 from support.data import key
 from support.job import Job, Place
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import grain
-
 from support.job import Job
 
 from .base import Batch, reader

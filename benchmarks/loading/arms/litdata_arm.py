@@ -10,7 +10,6 @@ from typing import Any
 from litdata import StreamingDataLoader, StreamingDataset
 from litdata.streaming import downloader
 from litdata.streaming.writer import BinaryWriter
-
 from support.job import Job
 
 from .base import Batch, address, converted, local_reader
@@ -47,7 +46,7 @@ class _Loader:
         settings: dict[str, Any] = {}
         if "://" in place:
             # Its downloader refuses plain HTTP and offers no setting for it.
-            downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
+            downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
             settings["storage_options"] = {
                 "endpoint_url": job.place.endpoint,
                 "aws_access_key_id": job.place.access,
@@ -66,7 +65,7 @@ class _Loader:
             samples, batch_size=job.batch, num_workers=job.settings["workers"], collate_fn=join
         )
 
-    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - the loader counts its epochs itself
+    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
         """One pass."""
         return map(split, self._loader)
 

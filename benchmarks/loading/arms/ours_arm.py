@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import foresee.torch as ft
-
 from support.job import Job
+
+import foresee.torch as ft
 
 from .base import Batch, aws_environment
 

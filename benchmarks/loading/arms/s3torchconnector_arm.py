@@ -7,10 +7,9 @@ import os
 from typing import Any
 
 from s3torchconnector import S3ClientConfig, S3MapDataset
-from torch.utils.data import Dataset
-
 from support.data import key
 from support.job import Job
+from torch.utils.data import Dataset
 
 from .base import aws_environment
 from .torch_arm import loader_of
@@ -25,7 +24,7 @@ class Arm:
         """Reads the samples as they are."""
 
     def open(self, job: Job) -> Any:
-        """torch's loader over the connector's data set; the keys are known, so it need not list."""
+        """Put torch's loader over the connector's data set; the keys are known, so it need not list."""
         os.environ.update(aws_environment(job.place))
         uris = [f"s3://{job.place.bucket}/{job.place.prefix}{key(sample)}" for sample in range(job.samples)]
         config = S3ClientConfig(force_path_style=True)

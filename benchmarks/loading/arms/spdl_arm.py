@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spdl.pipeline import PipelineBuilder
-
 from support.job import Job
 
 from .base import Batch, permutation, reader

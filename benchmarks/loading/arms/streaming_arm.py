@@ -10,9 +10,8 @@ from typing import Any
 
 import streaming
 from streaming import MDSWriter, StreamingDataset
-from torch.utils.data import DataLoader
-
 from support.job import Job
+from torch.utils.data import DataLoader
 
 from .base import Batch, address, aws_environment, converted, local_reader
 from .torch_arm import join, split
@@ -62,7 +61,7 @@ class _Loader:
             persistent_workers=job.settings["workers"] > 0,
         )
 
-    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - the data set counts its epochs itself
+    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
         """One pass."""
         return map(split, self._loader)
 

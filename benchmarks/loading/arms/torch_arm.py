@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
-
 from support.job import Job
+from torch.utils.data import DataLoader, Dataset
 
 from .base import Batch, permutation, reader
 

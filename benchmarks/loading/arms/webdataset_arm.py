@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import webdataset as wds
-
 from support.job import Job, Place
 
 from .base import Batch, boto3_client, converted, local_reader
@@ -67,7 +66,7 @@ class _Loader:
             dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0
         )
 
-    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - the loader counts its epochs itself
+    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
         """One pass."""
         return map(split, self._loader)
 

@@ -36,7 +36,7 @@ class Loading:
         if not python.exists():
             raise FileNotFoundError(f"{python} is missing: run `make bench-setup`")
         # One thread per library: loaders are compared, not the arithmetic behind them.
-        pinned = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         quiet = {"GRPC_VERBOSITY": "ERROR", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
         self._log = (HERE / "results" / "last-errors.log").open("ab")
         self._process = subprocess.Popen(

@@ -114,7 +114,11 @@ def tag(folder: Path) -> None:
     """
     for file in folder.rglob("*"):
         if file.is_file():
-            os.setxattr(file, "user.etag", f'"{hashlib.md5(file.read_bytes()).hexdigest()}"'.encode())
+            os.setxattr(
+                file,
+                "user.etag",
+                f'"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}"'.encode(),
+            )
 
 
 def program(name: str, remedy: str) -> Path:

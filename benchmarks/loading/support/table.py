@@ -14,8 +14,8 @@ from .lines import Run, Runs
 
 HEAD = (
     "| workload | arm | setting | order | seconds, median (min to max) | x bound | samples/s | CPU s/GB "
-    "| peak PSS, MB | origin bytes / data | requests | conversion, s |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|\n"
+    "| peak PSS, MB | origin bytes / data | requests | first batch, s | conversion, s |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -54,7 +54,7 @@ def _row(workload: str, arm: str, found: list[Run]) -> str:
     first = found[0]
     seconds = [run.seconds for run in found]
     spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
-    over = statistics.median(run.total_s / run.bound_s for run in found) if first.bound_s else None
+    over = statistics.median(run.seconds / run.bound_s for run in found) if first.bound_s else None
     per_gb = statistics.median(
         run.result.cpu_s / (sum(epoch.bytes for epoch in run.timed) / 1e9) for run in found
     )
@@ -73,6 +73,7 @@ def _row(workload: str, arm: str, found: list[Run]) -> str:
         f"{statistics.median(run.origin_requests for run in found):.0f}"
         if first.origin_requests >= 0
         else "",
+        f"{statistics.median(run.result.start_s for run in found):.2f}",
         f"{first.result.prepare_s:.1f}" if first.result.prepare_s >= 0.05 else "",
     ]
     return "| " + " | ".join(cells) + " |\n"

@@ -65,10 +65,12 @@ class Workload:
         return self.origin_pass_s(data_bytes) / COMPUTE_OVER_ORIGIN * self.batch / self.samples
 
     def ram_bytes(self, data_bytes: int) -> int:
-        """Memory to keep samples in. Room for everything includes staging and tables."""
+        """Memory to keep samples in. Room for everything includes staging and tables; a share, four batches."""
         if self.ram_share > 1:
             return 2 * data_bytes + 64 * MIB
-        return int(self.ram_share * data_bytes)
+        if self.ram_share == 0:
+            return 0
+        return max(int(self.ram_share * data_bytes), 4 * self.batch * self.bytes_max)
 
     def disk_bytes(self, data_bytes: int) -> int:
         """Fast disk to keep samples on."""
@@ -109,26 +111,29 @@ QUICK = [replace(one, samples=_QUICK_SAMPLES[one.name]) for one in FULL if one.n
 def grid(arm: str, workload: Workload) -> list[dict[str, Any]]:
     """The settings of an arm that PROTOCOL.md lets it try; none where it cannot do the workload."""
     over_s3 = workload.origin == "s3"
-    threads = (16, 64) if over_s3 else (8, 16)
-    clients = ("boto3", "obstore") if over_s3 else ("",)
-    return {
+    readers: list[dict[str, Any]] = [{"threads": 8}, {"threads": 16}]
+    pools: list[dict[str, Any]] = [{"threads": 16}, {"threads": 64}]
+    if over_s3:
+        readers = pools = [{"threads": 64, "client": "boto3"}, {"threads": 64, "client": "obstore"}]
+    grids: dict[str, list[dict[str, Any]]] = {
         "bound": [{}],
         "ours": [{}],
         "torch": [{"workers": count} for count in (0, 2, 4, 8)],
-        "spdl": [{"threads": count} for count in threads],
-        "grain": [{"threads": count} for count in threads],
-        "pool": [{"threads": count, "client": client} for count in (16, 64) for client in clients],
+        "spdl": readers,
+        "grain": readers,
+        "pool": pools,
         "s3torchconnector": [{"workers": count} for count in (2, 4, 8)] if over_s3 else [],
         "streaming": [{"workers": count} for count in (2, 4)],
         "litdata": [{"workers": count} for count in (0, 2)],
         "webdataset": [{"workers": count} for count in (2, 4)],
-    }[arm]
+    }
+    return grids[arm]
 
 
 #: In the quick run: which arms on which workload, each with one setting that is good there.
 QUICK_ARMS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "ram-1k": [("ours", {}), ("torch", {"workers": 0}), ("torch", {"workers": 2})],
-    "ram-110k": [("ours", {}), ("torch", {"workers": 0}), ("pool", {"threads": 16, "client": ""})],
+    "ram-110k": [("ours", {}), ("torch", {"workers": 0}), ("pool", {"threads": 16})],
     "s3-1k-fast": [("ours", {}), ("pool", {"threads": 64, "client": "obstore"})],
     "s3-1k": [("ours", {})],
     "s3-half": [("ours", {})],

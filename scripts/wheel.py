@@ -37,7 +37,7 @@ def main() -> int:
     """Build, audit, install, start."""
     try:
         shutil.rmtree(DIST, ignore_errors=True)
-        flags = ["--release", "--locked", "--zig", "--compatibility", "manylinux_2_28", "--out", DIST]
+        flags = ["--release", "--locked", "--zig", "--compatibility", "manylinux_2_28", "--out", str(DIST)]
         # zig is a Python package of .venv, found through its interpreter.
         run([BIN / "maturin", "build", *flags], env={"PATH": path_with(BIN)})
         (wheel,) = DIST.glob("*.whl")
@@ -58,7 +58,7 @@ def path_with(folder: Path) -> str:
 
 def audit(wheel: Path) -> None:
     """Refuse a wheel that needs a newer C library than it says, or any library that Linux does not always have."""
-    command = [BIN / "auditwheel", "show", wheel]
+    command = [str(BIN / "auditwheel"), "show", str(wheel)]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     text = " ".join(asked.stdout.split())
     found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_', text)

@@ -48,9 +48,9 @@ def main() -> None:
         for folder in FOLDERS:
             (Path(root) / folder).mkdir(parents=True)
         for number, key in enumerate([*map(os.fsencode, FILES), *BROKEN]):
-            path = os.path.join(base, key)  # noqa: PTH118 - Path takes no bytes
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-            with open(path, "wb") as file:  # noqa: PTH123
+            path = os.path.join(base, key)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
                 file.write(b"x" * number)
         (Path(root) / "cat/link").symlink_to(Path(root) / "Cat", target_is_directory=True)
         (Path(root) / "linked").symlink_to(Path(root) / "9", target_is_directory=True)
@@ -60,8 +60,8 @@ def main() -> None:
             if below != b".":
                 listing.append({"key": quote_from_bytes(below) + "/", "bytes": 0})
             for name in names:
-                path = os.path.join(folder_path, name)  # noqa: PTH118
-                size = os.path.getsize(path)  # noqa: PTH202
+                path = os.path.join(folder_path, name)
+                size = os.path.getsize(path)
                 listing.append({"key": quote_from_bytes(os.path.relpath(path, base)), "bytes": size})
         found = ImageFolder(root, allow_empty=True)
         samples = [

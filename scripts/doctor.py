@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is everything here that a build needs? Names each missing tool with its remedy, before anything is built.
 
-Runs with any Python since 3.7 and only the standard library, so that an old one gets an answer, not a traceback.
+Runs with any Python since 3.7 and the standard library alone, so that an old one gets an answer, no traceback.
 Exit status: 0 all there, 3 something is missing.
 """
 
@@ -63,7 +63,7 @@ def check_python():
 
 
 def check_rust():
-    """cargo and rustc; rustup fetches the pinned ones by itself."""
+    """Cargo and rustc; rustup fetches the pinned ones by itself."""
     for tool in ("cargo", "rustc"):
         have = version_of([tool, "--version"], r"(\d+)\.(\d+)\.\d+")
         if have is None:

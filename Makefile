@@ -37,6 +37,7 @@ wheel: setup ## dist/*.whl for any Linux since glibc 2.28, tried in an empty env
 	$(BIN)/python scripts/wheel.py
 bench: bench-setup ## the loading benchmark; writes its results folder and the README's table
 	$(BIN)/python benchmarks/loading/run.py
+	$(BIN)/python scripts/readme.py
 fmt: ## format both languages
 	cargo fmt --all
 	$(BIN)/ruff format

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foresee_data_plan::TierIndex;
-use foresee_units::SampleId;
+use foresee_data_plan::dispatch::Fault;
+use foresee_units::{Nanos, SampleId};
 
 use crate::buffer::Buffer;
 
@@ -26,6 +27,14 @@ pub(crate) struct Spot {
 pub(crate) enum From {
     Disk,
     Origin,
+}
+
+/// How a read ended that another attempt is still filling memory for.
+#[derive(Debug)]
+pub(crate) enum Overtaken {
+    Bytes(Vec<u8>),
+    /// No source has the sample; how often it was asked for, and for how long.
+    Fault(Fault, u32, Nanos),
 }
 
 /// One read.
@@ -46,8 +55,8 @@ pub(crate) struct Read {
     pub(crate) active: u32,
     /// An attempt is filling the batch's own memory.
     pub(crate) direct: bool,
-    /// A hedge's bytes, while the attempt that it overtook may still touch the batch's memory.
-    pub(crate) overtaken_by: Option<Vec<u8>>,
+    /// How a hedge ended, while the attempt that it overtook may still touch the batch's memory.
+    pub(crate) overtaken_by: Option<Overtaken>,
     /// What the last failed attempt said.
     pub(crate) message: Option<Box<str>>,
 }

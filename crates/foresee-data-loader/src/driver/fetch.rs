@@ -16,7 +16,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
 use crate::batch::{Fault, FaultKind};
-use crate::reads::{From, Read};
+use crate::reads::{From, Overtaken, Read};
 
 /// One attempt at the origin.
 #[derive(Debug)]
@@ -26,6 +26,24 @@ pub(super) struct Attempt {
     scratch: Option<Arc<Scratch>>,
     tries: u32,
     hedge: bool,
+}
+
+/// What an entry of the books is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    /// The sample, or the first of several.
+    sample: SampleId,
+    samples: u32,
+    /// The batch that it is for.
+    slot: u64,
+    attempt: u32,
+}
+
+impl About {
+    /// One sample at the first attempt.
+    pub(super) const fn one(sample: SampleId, slot: u64) -> Self {
+        Self { sample, samples: 1, slot, attempt: 1 }
+    }
 }
 
 /// Tickets of all tiers share one completion queue; the top bits say whose a ticket is.
@@ -198,7 +216,7 @@ impl Driver {
         let (took, now) = (done.queued + done.service, self.now());
         self.rates.observe(RatePlace::Disk, done.bytes, self.disk_reads, took, now);
         self.disk_reads -= 1;
-        self.book(Deed::Read, Place::Disk, sample, spot.slot, 1, done);
+        self.book(Deed::Read, Place::Disk, About::one(sample, spot.slot), done);
         if done.outcome == Outcome::Ok {
             self.arrived(number);
             return;
@@ -244,27 +262,35 @@ impl Driver {
                 first.get_or_insert((read.sample, read.spot.slot));
             }
         }
-        let number = attempt.tries + u32::from(attempt.hedge);
         if let Some((sample, slot)) = first {
             if let Some(open) = done.detail.open {
                 let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
-                self.book(Deed::Open, Place::Origin, sample, slot, number, &opened);
+                self.book(Deed::Open, Place::Origin, about, &opened);
             }
             let rest = done.service.saturating_sub(done.detail.open.unwrap_or(Nanos::ZERO));
             let read = Done { service: rest, ..done.clone() };
-            self.book(Deed::Read, Place::Origin, sample, slot, number, &read);
+            self.book(Deed::Read, Place::Origin, about, &read);
         }
     }
+            let about = About {
+                sample,
+                samples: u32::try_from(attempt.parts.len()).unwrap_or(u32::MAX),
+                slot,
+                attempt: attempt.tries + u32::from(attempt.hedge),
+            };
 
     /// The attempt that was filling the batch's own memory has ended.
     fn direct_ended(&mut self, number: u64, won: bool) {
         let Some(read) = self.reads.get(number) else { return };
         read.direct = false;
-        if let Some(bytes) = read.overtaken_by.take() {
-            fill(read, &bytes);
-            self.arrived(number);
-        } else if won {
-            self.arrived(number);
+        match read.overtaken_by.take() {
+            Some(Overtaken::Bytes(bytes)) => {
+                fill(read, &bytes);
+                self.arrived(number);
+            }
+            Some(Overtaken::Fault(cause, tries, elapsed)) => self.give_up(number, cause, tries, elapsed),
+            None if won => self.arrived(number),
+            None => {}
         }
     }
 
@@ -273,7 +299,7 @@ impl Driver {
         let start = usize::try_from(part.offset_in_span).expect("inside the span");
         let bytes = &bytes[start..start + read.len];
         if read.direct {
-            read.overtaken_by = Some(bytes.to_vec());
+            read.overtaken_by = Some(Overtaken::Bytes(bytes.to_vec()));
             return;
         }
         fill(read, bytes);
@@ -312,6 +338,10 @@ impl Driver {
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
                 let (offset, len) = stage.span(spot.place);
+        if let Some(read) = self.reads.get(number).filter(|read| read.direct) {
+            read.overtaken_by = Some(Overtaken::Fault(cause, tries, elapsed));
+            return;
+        }
                 // SAFETY: every attempt for the span has ended.
                 unsafe { stage.buffer.slice_mut(offset, len) }.fill(0);
                 stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });
@@ -372,9 +402,7 @@ impl Driver {
         &mut self,
         op: Deed,
         source: Place,
-        sample: SampleId,
-        slot: u64,
-        attempt: u32,
+        About { sample, samples, slot, attempt }: About,
         done: &Done,
     ) {
         let now = self.now();
@@ -390,7 +418,7 @@ impl Driver {
             source,
             cause: None,
             bytes: done.bytes,
-            samples: 1,
+            samples,
             attempt,
             outcome: word_of(done.outcome),
         });

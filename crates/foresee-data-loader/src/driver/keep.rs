@@ -14,7 +14,7 @@ use foresee_ledger::{Op as Deed, Source as Place};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
-use super::fetch::{drop_ticket, write_ticket};
+use super::fetch::{About, drop_ticket, write_ticket};
 use crate::buffer::Buffer;
 use crate::reads::{Read, Spot};
 
@@ -103,7 +103,7 @@ impl Driver {
             service: self.now().saturating_sub(begun),
             detail: Detail::default(),
         };
-        self.book(Deed::Write, Place::Ram, read.sample, read.spot.slot, 1, &done);
+        self.book(Deed::Write, Place::Ram, About::one(read.sample, read.spot.slot), &done);
     }
 
     fn keep_on_disk(&mut self, read: &Read) {
@@ -145,7 +145,7 @@ impl Driver {
             return;
         }
         self.copies.note_moved();
-        self.book(Deed::Write, Place::Disk, sample, slot, 1, done);
+        self.book(Deed::Write, Place::Disk, About::one(sample, slot), done);
         self.copies.remove(number);
         self.release(slot);
         if unwanted {

@@ -4,7 +4,7 @@
 use foresee_data_plan::{Source, TierIndex};
 use foresee_data_tier::Outcome;
 use foresee_ledger::{Entry, Op, Source as Place, Subject};
-use foresee_units::{Bytes, SampleId, Step};
+use foresee_units::{Bytes, Nanos, SampleId, Step};
 
 use super::Driver;
 use crate::orders::RankEpoch;
@@ -22,8 +22,22 @@ struct Work {
     samples: usize,
     copied: usize,
     /// Hits in memory since the last entry: booked together, one by one they would cost more than the copy.
-    hits: u32,
-    hit_bytes: usize,
+    hits: Hits,
+    /// Samples whose bytes were already on their way for an earlier place.
+    shared: Hits,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    samples: u32,
+    bytes: usize,
+}
+
+impl Hits {
+    const fn add(&mut self, bytes: usize) {
+        self.samples += 1;
+        self.bytes += bytes;
+    }
 }
 
 impl Work {
@@ -128,6 +142,7 @@ impl Driver {
         let spot = Spot { slot, place };
         if let Some(read) = self.reads.of_sample(sample) {
             read.waiters.push(spot);
+            work.shared.add(len);
             if read.keep.is_none() {
                 read.keep = keep;
             }
@@ -156,6 +171,8 @@ impl Driver {
         work: &mut Work,
     ) -> Option<From> {
         if self.copy_under_way(sample, spot, offset, len) {
+            work.copied += len;
+            work.shared.add(len);
             return None;
         }
         let Some(ram) = self.tiers.ram_at(tier) else { return Some(self.disk_or_origin(spot.slot, len)) };
@@ -165,8 +182,7 @@ impl Driver {
         let dest = unsafe { buffer.slice_mut(offset, len) };
         if ram.read_into(&key, dest) == Outcome::Ok {
             work.copied += len;
-            work.hits += 1;
-            work.hit_bytes += len;
+            work.hits.add(len);
             return None;
         }
         self.planner.handle_lost(sample, tier);
@@ -210,29 +226,32 @@ impl Driver {
         self.staging.get(spot.slot).expect("the batch is being planned")
     }
 
-    fn book_hits(&mut self, work: &mut Work, begun: foresee_units::Nanos) {
-        let hits = std::mem::take(&mut work.hits);
-        if hits == 0 {
-            return;
-        }
-        let bytes = Bytes::new(std::mem::take(&mut work.hit_bytes) as u64);
-        let duration = self.now().saturating_sub(begun);
+    fn book_hits(&mut self, work: &mut Work, begun: Nanos) {
+        let took = self.now().saturating_sub(begun);
         let number = self.staging.newest();
         let (epoch, step) = self.staging.get(number).map_or_else(Default::default, |s| (s.epoch, s.step));
-        self.shared.books.add(Entry {
-            start: begun,
-            duration,
-            rank: self.shared.books.rank(),
-            epoch,
-            step,
-            subject: Subject::Batch,
-            op: Op::Read,
-            source: Place::Ram,
-            cause: None,
-            bytes,
-            samples: hits,
-            attempt: 1,
-            outcome: foresee_ledger::Outcome::Ok,
-        });
+        // What comes with another sample takes no time of its own.
+        let found = [(Place::Ram, &mut work.hits, took), (Place::Staging, &mut work.shared, Nanos::ZERO)];
+        for (source, hits, duration) in found {
+            let Hits { samples, bytes } = std::mem::take(hits);
+            if samples == 0 {
+                continue;
+            }
+            self.shared.books.add(Entry {
+                start: begun,
+                duration,
+                rank: self.shared.books.rank(),
+                epoch,
+                step,
+                subject: Subject::Batch,
+                op: Op::Read,
+                source,
+                cause: None,
+                bytes: Bytes::new(bytes as u64),
+                samples,
+                attempt: 1,
+                outcome: foresee_ledger::Outcome::Ok,
+            });
+        }
     }
 }

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -111,7 +112,7 @@ def fetch() -> Path:
 def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[str, Any]:
     """Write the samples, unless the same ones are there already, and describe them."""
     note = out.with_name(out.name + ".json")
-    recipe = {"samples": samples, "size": size, "seed": seed, "quality": QUALITY, "pillow": PIL.__version__}
+    recipe = recipe_of(samples=samples, size=size, seed=seed)
     if note.is_file():
         made = json.loads(note.read_text())
         if made["recipe"] == recipe and sum(1 for _ in out.glob("*/*.jpg")) == samples:
@@ -119,10 +120,13 @@ def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[
     if out.exists():
         message = f"{out} holds something else than these samples: name another folder, or remove it"
         raise SystemExit(f"pictures: {message}")
+    # Under another name until all is there, so that what an interrupted run leaves is never taken for a data set.
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
     total, digest = 0, hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive:
         for at, photograph in enumerate(PHOTOGRAPHS):
-            folder = out / photograph.name
+            folder = part / photograph.name
             folder.mkdir(parents=True)
             picture = Image.open(io.BytesIO(archive.read(f"skimage/data/{photograph.file}"))).convert("RGB")
             draw = random.Random(f"{seed}/{photograph.name}")
@@ -141,7 +145,13 @@ def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[
     }
     sources = [vars(photograph) for photograph in PHOTOGRAPHS]
     note.write_text(json.dumps({"recipe": recipe, "made": made, "sources": sources}, indent=2) + "\n")
+    part.rename(out)
     return made
+
+
+def recipe_of(*, samples: int, size: int, seed: int) -> dict[str, Any]:
+    """All that decides the samples' bytes."""
+    return {"samples": samples, "size": size, "seed": seed, "quality": QUALITY, "pillow": PIL.__version__}
 
 
 def cut(picture: Image.Image, size: int, draw: random.Random) -> bytes:

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what the ranks wrote to one comparison, a table and a verdict.
+
+Pure: reads no file and no clock, so that a test can give it any outcome. What nobody measured is None and shown as
+such, never as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any
+
+#: What a rank wrote, see `train.py`.
+Rank = dict[str, Any]
+
+NOT_MEASURED = "not measured"
+
+
+def compare(stock: list[Rank], ours: list[Rank]) -> dict[str, Any]:
+    """Both loaders side by side; ``identical`` only if every rank had equal losses at every step and equal weights."""
+    difference = first_difference(stock, ours)
+    return {
+        "identical": difference is None,
+        "first_difference": difference,
+        "ranks": len(ours),
+        "samples": ours[0]["samples"],
+        "epochs": len(ours[0]["epochs"]),
+        "steps_per_rank": sum(len(epoch["losses"]) for epoch in ours[0]["epochs"]),
+        "last_loss": float.fromhex(ours[0]["epochs"][-1]["losses"][-1]),
+        "loaders": {"torch": summary(stock), "foresee": summary(ours)},
+    }
+
+
+def first_difference(stock: list[Rank], ours: list[Rank]) -> str | None:
+    """Where the two runs part, in words; None if they are bit for bit the same."""
+    if len(stock) != len(ours):
+        return f"{len(stock)} ranks with torch, {len(ours)} with Foresee"
+    for number, (theirs, own) in enumerate(zip(stock, ours, strict=True)):
+        for name in ("samples", "classes"):
+            if theirs[name] != own[name]:
+                return f"rank {number}: {name} {theirs[name]} with torch, {own[name]} with Foresee"
+        pairs = zip_longest(losses(theirs), losses(own))
+        for step, (one, other) in enumerate(pairs):
+            if one != other:
+                return (
+                    f"rank {number}, step {step}: loss {shown(one)} with torch, {shown(other)} with Foresee"
+                )
+        if theirs["weights_sha256"] != own["weights_sha256"]:
+            return f"rank {number}: the weights at the end"
+    return None
+
+
+def losses(rank: Rank) -> Iterable[str]:
+    """All steps' losses, each as hexadecimal digits of its exact value."""
+    return (loss for epoch in rank["epochs"] for loss in epoch["losses"])
+
+
+def shown(loss: str | None) -> str:
+    """An exact value, or that there is none."""
+    return "missing" if loss is None else f"{float.fromhex(loss)!r}"
+
+
+def summary(ranks: list[Rank]) -> dict[str, Any]:
+    """One loader's figures: times of the slowest rank, counts of all ranks together."""
+    epochs = []
+    before: list[tuple[int, int] | None] = [(0, 0) for _ in ranks]
+    for number in range(len(ranks[0]["epochs"])):
+        of_ranks = [rank["epochs"][number] for rank in ranks]
+        now = [own_count(epoch["stats"]) for epoch in of_ranks]
+        counted = of_ranks[0]["origin"]
+        epochs.append(
+            {
+                "seconds": max(epoch["seconds"] for epoch in of_ranks),
+                "waited_s": max(epoch["waited_s"] for epoch in of_ranks),
+                **(told_by_loader(before, now) if counted is None else told_by_origin(counted)),
+            }
+        )
+        before = now
+    listing = ranks[0]["listing"]
+    counted = listing["origin"]
+    unknown = {"requests": None, "bytes": None, "counted_by": None}
+    return {
+        "listing": {
+            "seconds": listing["seconds"],
+            **(unknown if counted is None else told_by_origin(counted)),
+        },
+        "epochs": epochs,
+        "seconds": sum(epoch["seconds"] for epoch in epochs),
+        "waited_s": sum(epoch["waited_s"] for epoch in epochs),
+        "without_io": {
+            "seconds": max(rank["without_io"]["seconds"] for rank in ranks),
+            "waited_s": max(rank["without_io"]["waited_s"] for rank in ranks),
+        },
+    }
+
+
+def told_by_origin(counted: dict[str, int]) -> dict[str, Any]:
+    """Counts that no loader keeps of itself."""
+    return {"requests": counted["requests"], "bytes": counted["bytes"], "counted_by": "origin"}
+
+
+def told_by_loader(before: list[tuple[int, int] | None], now: list[tuple[int, int] | None]) -> dict[str, Any]:
+    """Counts of the loaders themselves, where they keep some."""
+    requests = total = 0
+    for old, new in zip(before, now, strict=True):
+        if old is None or new is None:
+            return {"requests": None, "bytes": None, "counted_by": None}
+        requests += new[0] - old[0]
+        total += new[1] - old[1]
+    return {"requests": requests, "bytes": total, "counted_by": "loader"}
+
+
+def own_count(stats: dict[str, Any] | None) -> tuple[int, int] | None:
+    """Reads of the origin that Foresee has counted since it started, failed ones too, and their bytes."""
+    if stats is None:
+        return None
+    reads = [outcome for outcome in stats["operations"]["origin"]["read"].values() if outcome is not None]
+    return sum(read["count"] for read in reads), sum(read["bytes"] for read in reads)
+
+
+def table(result: dict[str, Any], *, origin: str, fastest_s: float | None) -> str:
+    """The comparison in words and columns. ``fastest_s``: what the origin needs for one pass; None: not known."""
+    lines = [f"{'loader':<9}{'epoch':<9}{'time':>9}{'waited':>10}{'requests':>14}{'MB':>14}"]
+    for name, loader in result["loaders"].items():
+        lines.append(row(name, "listing", loader["listing"]))
+        lines += [row(name, str(number), epoch) for number, epoch in enumerate(loader["epochs"], 1)]
+        # Measured with each loader: if the two differ, the machine had other work, and the times above with it.
+        lines.append(row(name, "no I/O", loader["without_io"]))
+    lines.append("")
+    lines.append(f"Origin: {origin}.")
+    if fastest_s is not None:
+        lines.append(
+            f"It needs {fastest_s:.1f} s for one pass over {result['samples']} samples, whoever reads them."
+        )
+    stock, ours = result["loaders"]["torch"], result["loaders"]["foresee"]
+    lines.append(
+        f"All epochs: {stock['seconds']:.1f} s with torch (waited {stock['waited_s']:.1f} s), "
+        f"{ours['seconds']:.1f} s with Foresee (waited {ours['waited_s']:.1f} s)."
+    )
+    if any(epoch["counted_by"] == "loader" for epoch in ours["epochs"]):
+        lines.append("The origin's own counters were not to be had: Foresee's requests are its own count.")
+    lines.append(verdict(result))
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, epoch: str, figures: dict[str, Any]) -> str:
+    """One line of the table."""
+    waited = f"{figures['waited_s']:>8.1f} s" if "waited_s" in figures else f"{'':>10}"
+    line = f"{name:<9}{epoch:<9}{figures['seconds']:>7.1f} s{waited}"
+    if "requests" not in figures:
+        return line
+    requests = NOT_MEASURED if figures["requests"] is None else str(figures["requests"])
+    megabytes = NOT_MEASURED if figures["bytes"] is None else f"{figures['bytes'] / 1e6:.1f}"
+    return f"{line}{requests:>14}{megabytes:>14}"
+
+
+def verdict(result: dict[str, Any]) -> str:
+    """Whether training was the same."""
+    if result["identical"]:
+        return (
+            f"Loss curves: identical bit for bit, {result['steps_per_rank']} steps on each of {result['ranks']} ranks, "
+            f"and equal weights; last loss {result['last_loss']:.4f}."
+        )
+    return f"Loss curves: DIFFERENT. {result['first_difference']}"

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo: train on pictures in a slow bucket with torch's DataLoader, then with Foresee, and compare.
+
+Makes the pictures, starts the origin, starts `train.py` under torchrun once per loader, prints a table, keeps a run
+folder. ``--origin s3://...`` (or ``ORIGIN`` in the environment) takes a bucket of yours instead. Everything that
+was started ends with this process, however it ends.
+
+Exit status: 0 both loss curves are bit-identical, 1 they are not or training failed, 2 a wrong argument, 3 something
+is missing that `make setup` would bring, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import report
+from origin import ROOT, TESTBED, Bucket, Limits, Local
+from processes import end_with_parent
+
+HERE = Path(__file__).resolve().parent
+
+#: What the demo imports, and the package that brings it.
+MODULES = {"torch": "torch", "numpy": "numpy", "PIL": "pillow", "boto3": "boto3", "foresee": "foresee"}
+#: Of one start of torchrun with two ranks, on two cores: mostly the import of torch.
+START_S = 12
+#: torchrun's agent gets so long to end its ranks before it is killed, and they with it.
+GRACE_S = 10
+
+
+def main() -> int:
+    """The whole demo."""
+    given = parse()
+    missing = what_is_missing(given)
+    if missing:
+        print("\n".join(f"demo: {line}" for line in missing), file=sys.stderr)
+        return 3
+    # The way out of Ctrl-C, for a plain kill too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        return demo(given)
+    except KeyboardInterrupt:
+        print("\ndemo: interrupted; all that was started has ended", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except Failed as failed:
+        print(f"demo: {failed}", file=sys.stderr)
+        return failed.status
+
+
+class Failed(Exception):
+    """A part of the demo did not work; ``status`` is the exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def parse() -> argparse.Namespace:
+    """The command line; the defaults are the demo."""
+    parser = argparse.ArgumentParser(
+        description="Train from a slow bucket with torch's DataLoader and with Foresee; compare.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--origin", default=os.environ.get("ORIGIN") or None, help="s3://BUCKET/PREFIX of yours instead")
+    add("--samples", type=int, default=4096, help="pictures to make")
+    add("--epochs", type=int, default=3, help="passes over them with each loader")
+    add("--ranks", type=int, default=2, help="processes that train together")
+    add("--batch", type=int, default=32, help="samples per rank and step")
+    add("--seed", type=int, default=0, help="of pictures, order and network")
+    add("--ram", default="256MB", help="Foresee's memory per rank")
+    add("--workers", type=int, default=4, help="worker processes per rank of torch's DataLoader")
+    add("--requests-per-s", type=int, default=600, help="limit of the local origin; 0: none")
+    add("--bytes-per-s", type=int, default=4_000_000, help="limit of the local origin; 0: none")
+    add("--latency-ms", type=float, default=20.0, help="before each of its answers")
+    add("--data", type=Path, default=ROOT / "demo-data", help="folder that keeps the pictures")
+    add("--runs", type=Path, default=ROOT / "runs", help="folder that gets the run folder")
+    add("--json", action="store_true", help="print one object on stdout; table and progress go to stderr")
+    given = parser.parse_args()
+    if given.origin is not None and not given.origin.startswith("s3://"):
+        parser.error(f"--origin is s3://BUCKET/PREFIX with one folder per class (got {given.origin})")
+    for name, least in {"samples": 8, "epochs": 1, "ranks": 1, "batch": 1, "workers": 0}.items():
+        if getattr(given, name) < least:
+            parser.error(f"--{name} is {least} or more (got {getattr(given, name)})")
+    return given
+
+
+def what_is_missing(given: argparse.Namespace) -> list[str]:
+    """Each missing tool with its remedy."""
+    missing = [
+        f"the Python package {package} is missing in {sys.prefix}: run `make setup`, then `make demo`"
+        for module, package in MODULES.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    if given.origin is None and not TESTBED.exists():
+        missing.append(f"{TESTBED} is missing: run `make setup`, which builds it with cargo")
+    return missing
+
+
+def demo(given: argparse.Namespace) -> int:
+    """Pictures, origin, two trainings, table."""
+    say(expected(given))
+    folder = make_run_folder(given.runs)
+    limits = Limits(given.requests_per_s, given.bytes_per_s, given.latency_ms)
+    fastest_s = None
+    if given.origin is None:
+        pictures, made = make_pictures(given)
+        origin: Bucket = Local(pictures, limits)
+        words = f"a process of this machine, limited to {limits}"
+        fastest_s = limits.fastest_s(made["samples"], made["bytes"])
+    else:
+        origin = Bucket(given.origin)
+        words = given.origin
+    say(f"origin: {words}")
+    with origin:
+        stock = train("torch", given, origin, folder)
+        ours = train("foresee", given, origin, folder)
+    result = {"seed": given.seed, "origin": words, "run_folder": str(folder), **report.compare(stock, ours)}
+    table = report.table(result, origin=words, fastest_s=fastest_s)
+    keep(folder, ours, result, table)
+    print(f"\n{table}", file=sys.stderr if given.json else sys.stdout)
+    say(f"run folder: {folder}")
+    if given.json:
+        print(json.dumps(result))
+    return 0 if result["identical"] else 1
+
+
+def say(line: str) -> None:
+    """Progress goes to stderr, the result to stdout."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def expected(given: argparse.Namespace) -> str:
+    """How long it will take, from what the origin can give; compute adds little to that."""
+    if given.origin is not None:
+        return "demo: expected duration: half a minute, and six passes over the bucket"
+    passes = 2 * given.epochs * (given.samples / given.requests_per_s if given.requests_per_s else 5)
+    minutes = math.ceil((2 * START_S + 1.3 * passes) / 30) / 2
+    return f"demo: expected duration: about {minutes:g} min on two cores"
+
+
+def make_run_folder(runs: Path) -> Path:
+    """``runs/demo-<time>``; two demos of one second get two folders."""
+    name = time.strftime("demo-%Y%m%d-%H%M%S")
+    for again in range(100):
+        folder = runs / (f"{name}-{again}" if again else name)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise Failed(f"cannot make the run folder: {error}; name another place with --runs", 2) from error
+        return folder
+    raise Failed(f"{runs / name} and 99 more are there already; name another place with --runs", 2)
+
+
+def make_pictures(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """The data set, made now or by an earlier demo with the same recipe."""
+    import pictures
+
+    recipe = pictures.recipe_of(samples=given.samples, size=96, seed=given.seed)
+    name = "pictures-" + hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
+    folder = given.data / name
+    try:
+        wheel = pictures.fetch()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = pictures.make(wheel, folder, samples=given.samples, size=96, seed=given.seed)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failed(f"no pictures: {error}; `make setup` fetches what they are cut from", 3) from error
+    say(
+        f"pictures: {made['samples']} in {made['classes']} classes, {made['bytes'] / 1e6:.1f} MB, in {folder}"
+    )
+    return folder, made
+
+
+def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) -> list[report.Rank]:
+    """`train.py` under torchrun; returns what each rank wrote."""
+    out = folder / loader
+    out.mkdir()
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.ranks}"),
+        *(str(HERE / "train.py"), origin.uri, "--loader", loader, "--out", str(out)),
+        *("--epochs", str(given.epochs), "--batch", str(given.batch), "--seed", str(given.seed)),
+        *("--ram", given.ram, "--workers", str(given.workers)),
+        *(() if origin.counters is None else ("--counters", origin.counters)),
+    ]
+    environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
+    say(f"{loader}: {given.ranks} ranks under torchrun")
+    # A session of its own: on Ctrl-C the agent is told once, by us, and ends its ranks. Should this process be
+    # killed, the kernel tells it.
+    agent = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        start_new_session=True,
+        preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads here
+    )
+    try:
+        status = agent.wait()
+    except BaseException:
+        end(agent)
+        raise
+    if status != 0:
+        raise Failed(f"training with {loader} ended with status {status}; what it said is above", 1)
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(given.ranks)]
+
+
+def end(agent: subprocess.Popen[bytes]) -> None:
+    """End torchrun's agent; its ranks, and their workers, end with it."""
+    # A second Ctrl-C shall not leave half of them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    agent.terminate()
+    try:
+        agent.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        agent.kill()
+        agent.wait()
+
+
+def keep(folder: Path, ours: list[report.Rank], result: dict[str, Any], table: str) -> None:
+    """The run folder: the engine has put the ledger there, `train.py` each rank's figures."""
+    stats = {f"rank-{rank['rank']}": rank["epochs"][-1]["stats"] for rank in ours}
+    versions = {
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        **{package: version(package) for package in MODULES.values()},
+    }
+    for name, content in {"stats": stats, "versions": versions, "result": result}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+    (folder / "table.txt").write_text(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a small network on pictures in a bucket: one rank, with Foresee or with torch's own DataLoader.
+
+`run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same
+for both; all that differs is the class under `LOADERS`, so equal loss curves mean that equal batches came in an equal
+order. Each rank writes what it saw to ``OUT/rank-K.json``; times are its own, counts are the origin's where it keeps
+some. Refuses to compare or to judge: that is `report.py`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import bucket
+import numpy as np
+import torch
+import torch.distributed as dist
+from PIL import Image
+from processes import end_with_parent
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import foresee.torch as ft
+
+#: Side of the pictures that the network sees, pixels; others are resized.
+SIDE = 96
+#: Channels after the first convolution. Its cost makes an epoch of 4096 pictures a few seconds on two cores.
+WIDTH = 16
+#: Batches that the bound without I/O is measured on, over and over: 64 of 32 pictures are 57 MB.
+READY_BATCHES = 64
+#: A progress line is rewritten at most so often, seconds.
+PROGRESS_EVERY_S = 0.2
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def main() -> int:
+    """Train as told by the command line; torchrun's variables say which rank this is."""
+    end_with_parent()
+    # Python's way out instead of the kernel's, so that loader and workers are closed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    given = parse()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(given.seed)
+    dist.init_process_group("gloo")
+    try:
+        report = train(given)
+    finally:
+        dist.destroy_process_group()
+    out = given.out / f"rank-{os.environ['RANK']}.json"
+    out.write_text(json.dumps(report) + "\n")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="One rank of the demo; started by torchrun.")
+    parser.add_argument("data", help="s3://BUCKET/PREFIX with one folder of pictures per class")
+    parser.add_argument("--loader", choices=sorted(LOADERS), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder for this loader's files")
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True, help="samples per rank and step")
+    parser.add_argument("--seed", type=int, required=True, help="of the order and of the network")
+    parser.add_argument("--ram", required=True, help="Foresee's memory per rank, such as 256MB")
+    parser.add_argument("--workers", type=int, required=True, help="processes per rank of torch's DataLoader")
+    parser.add_argument("--counters", help="URL of the origin's own counters; none: not measured there")
+    return parser.parse_args()
+
+
+class Loader(Protocol):
+    """What the loop needs of a loader."""
+
+    samples: int
+    classes: list[str]
+
+    def epoch(self, number: int) -> Iterator[Pair]:
+        """Batches of one epoch."""
+
+    def stats(self) -> dict[str, Any] | None:
+        """The loader's own counters; None where it keeps none."""
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+
+
+class Foresee:
+    """Foresee: a data set, a loader, a cache."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        listing = str(given.out / "pictures.fidx")
+        if dist.get_rank() == 0:
+            ft.FolderDataset(given.data).index.save(listing)
+        dist.barrier()
+        data = ft.FolderDataset(listing, decode="pil", transform=to_tensor)
+        self.samples, self.classes = len(data), data.classes
+        self._loader = ft.DataLoader(
+            data,
+            batch_size=given.batch,
+            shuffle=True,
+            seed=given.seed,
+            epochs=given.epochs,
+            cache=ft.Cache(ram=given.ram),
+        )
+
+    def epoch(self, number: int) -> Iterator[Pair]:
+        """Epochs advance by themselves; to say which one is a habit from the stock loader."""
+        self._loader.set_epoch(number)
+        return iter(self._loader)
+
+    def stats(self) -> dict[str, Any] | None:
+        """Bytes by source, waits by cause."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._loader.close()
+
+
+class Stock:
+    """torch's own DataLoader, with persistent workers that each keep their connections."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        found: list[Any] = [bucket.list_pictures(given.data) if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(found)
+        data = bucket.Pictures(found[0], to_tensor)
+        self.samples, self.classes = len(data), data.classes
+        # There may well be more workers than cores: they mostly wait for the origin.
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        self._sampler: Any = torch.utils.data.DistributedSampler(data, shuffle=True, seed=given.seed)
+        self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
+            data,
+            batch_size=given.batch,
+            sampler=self._sampler,
+            num_workers=given.workers,
+            persistent_workers=given.workers > 0,
+            prefetch_factor=4 if given.workers else None,
+            worker_init_fn=begin_worker,
+        )
+
+    def epoch(self, number: int) -> Iterator[Pair]:
+        """Without ``set_epoch`` every epoch would have the first one's order."""
+        self._sampler.set_epoch(number)
+        return iter(self._loader)
+
+    def stats(self) -> dict[str, Any] | None:
+        """It keeps none."""
+        return None
+
+    def close(self) -> None:
+        """End the workers."""
+        del self._loader
+
+
+LOADERS: dict[str, Callable[[argparse.Namespace], Loader]] = {"foresee": Foresee, "torch": Stock}
+
+
+def train(given: argparse.Namespace) -> dict[str, Any]:
+    """All epochs, then the same loop without I/O; returns what `report.py` reads."""
+    origin = Origin(given.counters)
+    began = time.monotonic()
+    loader = LOADERS[given.loader](given)
+    dist.barrier()
+    listing = {"seconds": time.monotonic() - began, "origin": origin.since()}
+    learner = Learner(len(loader.classes))
+    progress = Progress(given)
+    epochs, ready = [], []
+    try:
+        for number in range(given.epochs):
+            kept: list[Pair] = []
+            progress.epoch = number
+            epoch = one_epoch(learner, keeping(loader.epoch(number), kept), progress)
+            epoch["stats"] = loader.stats()
+            epoch["origin"] = origin.since()
+            epochs.append(epoch)
+            ready = kept
+    finally:
+        loader.close()
+    weights = learner.digest()
+    steps = len(epochs[-1]["losses"])
+    progress.epoch = None
+    without_io = one_epoch(learner, itertools.islice(itertools.cycle(ready), steps), progress)
+    return {
+        "rank": dist.get_rank(),
+        "ranks": dist.get_world_size(),
+        "samples": loader.samples,
+        "classes": loader.classes,
+        "listing": listing,
+        "epochs": epochs,
+        "weights_sha256": weights,
+        "without_io": {name: without_io[name] for name in ("seconds", "waited_s")},
+    }
+
+
+def one_epoch(learner: Learner, batches: Iterator[Pair], progress: Progress) -> dict[str, Any]:
+    """Train on ``batches``; the time waited is what ``next`` took, with the epoch's first and last."""
+    losses: list[str] = []
+    waited = 0.0
+    samples = 0
+    dist.barrier()
+    began = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        batch = next(batches, None)
+        waited += time.monotonic() - asked
+        if batch is None:
+            break
+        loss = learner.step(*batch)
+        losses.append(loss.hex())
+        samples += len(batch[1])
+        progress.show(len(losses), loss, waited)
+    dist.barrier()
+    seconds = time.monotonic() - began
+    progress.end(seconds, len(losses), waited)
+    return {"seconds": seconds, "waited_s": waited, "samples": samples, "losses": losses}
+
+
+def keeping(batches: Iterable[Pair], kept: list[Pair]) -> Iterator[Pair]:
+    """``batches``, the first of which stay in ``kept``."""
+    for batch in batches:
+        if len(kept) < READY_BATCHES:
+            kept.append(batch)
+        yield batch
+
+
+class Learner:
+    """The network, replicated on all ranks, and its optimizer."""
+
+    def __init__(self, classes: int) -> None:
+        self._model = DistributedDataParallel(network(classes))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.02, momentum=0.9)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
+        """One step; returns this rank's loss."""
+        loss = nn.functional.cross_entropy(self._model(images.float().div(255)), labels)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call] # untyped in torch
+        self._optimizer.step()
+        return loss.item()
+
+    def digest(self) -> str:
+        """SHA-256 over all weights: equal curves to the last step and equal weights after it."""
+        weights = hashlib.sha256()
+        for value in self._model.state_dict().values():
+            weights.update(value.numpy().tobytes())
+        return weights.hexdigest()
+
+
+def network(classes: int) -> nn.Sequential:
+    """Four convolutions that halve the picture, an average, a linear layer: 100 thousand weights."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for depth in range(4):
+        wider = WIDTH << depth
+        layers += [nn.Conv2d(channels, wider, 3, stride=2, padding=1), nn.BatchNorm2d(wider), nn.ReLU()]
+        channels = wider
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def to_tensor(picture: Image.Image) -> torch.Tensor:
+    """uint8 of shape (3, SIDE, SIDE). Draws no random number, so both loaders give the same."""
+    if picture.size != (SIDE, SIDE):
+        picture = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
+
+
+def begin_worker(_worker: int) -> None:
+    """A worker process ends with its rank, however that ends."""
+    end_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Origin:
+    """The counters that the origin itself keeps, asked by rank 0 while all others wait."""
+
+    def __init__(self, url: str | None) -> None:
+        self._url = url if dist.get_rank() == 0 else None
+        self._before = self._now()
+
+    def since(self) -> dict[str, int] | None:
+        """Requests and bytes of objects since the last call; None on other ranks or where nobody counts."""
+        dist.barrier()
+        now = self._now()
+        dist.barrier()
+        if now is None or self._before is None:
+            return None
+        passed = {name: now[name] - self._before[name] for name in now}
+        self._before = now
+        return passed
+
+    def _now(self) -> dict[str, int] | None:
+        if self._url is None:
+            return None
+        with urllib.request.urlopen(self._url, timeout=10) as answer:
+            counters = json.load(answer)
+        return {
+            "requests": counters["requests_total"],
+            "listings": counters["lists"],
+            "bytes": counters["body_bytes"],
+        }
+
+
+class Progress:
+    """Rank 0's live line on stderr: rewritten on a terminal, else one line per epoch."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.epoch: int | None = None
+        self._name = given.loader
+        self._epochs = given.epochs
+        self._shown = dist.get_rank() == 0
+        self._live = self._shown and sys.stderr.isatty()
+        self._last = 0.0
+
+    def show(self, steps: int, loss: float, waited_s: float) -> None:
+        """The loop has done ``steps`` of this epoch."""
+        now = time.monotonic()
+        if self._live and now - self._last >= PROGRESS_EVERY_S:
+            self._last = now
+            text = f"{self._what()}  step {steps:>4}  loss {loss:6.3f}  waited {waited_s:5.1f} s"
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self, seconds: float, steps: int, waited_s: float) -> None:
+        """The epoch is over."""
+        if self._shown:
+            text = f"{self._what()}  {steps:>4} steps  {seconds:5.1f} s, of it waited {waited_s:5.1f} s"
+            start, clear = ("\r", "\x1b[K") if self._live else ("", "")
+            print(f"{start}{text}{clear}", file=sys.stderr, flush=True)
+
+    def _what(self) -> str:
+        if self.epoch is None:
+            return f"  {self._name:<8} without I/O "
+        return f"  {self._name:<8} epoch {self.epoch + 1} of {self._epochs}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo, small: real torchrun, real sockets, and counts that the origin keeps.
+
+Two ranks without exchange between them: each rank may ask the origin for every sample once, and no rank twice. Which
+ones it asks for follows from torch's own `DistributedSampler`, so the sums below are exact, up to what the loader says
+it hedged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pyarrow.ipc
+import pytest
+import torch
+from support.servers import ACCESS, SECRET, Bucket
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEMO = ROOT / "examples" / "demo"
+
+SAMPLES, EPOCHS, RANKS, BATCH = 96, 2, 2, 8
+SMALL = ("--samples", str(SAMPLES), "--batch", str(BATCH), "--workers", "2", "--ranks", str(RANKS))
+QUICK = ("--requests-per-s", "0", "--bytes-per-s", "0", "--latency-ms", "1")
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """The demo under way, with its pictures and run folders below ``tmp_path``."""
+    places = ("--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
+    return subprocess.Popen(
+        [sys.executable, str(DEMO / "run.py"), *SMALL, *places, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
+
+
+def run(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> dict[str, Any]:
+    """The demo's object, after it ended well."""
+    demo = start(tmp_path, "--json", *arguments, **variables)
+    out, err = demo.communicate(timeout=240)
+    assert demo.returncode == 0, err
+    result: dict[str, Any] = json.loads(out)
+    assert "expected duration" in err.splitlines()[0]
+    assert "identical bit for bit" in err
+    return result
+
+
+def ranks_of(result: dict[str, Any], loader: str) -> list[dict[str, Any]]:
+    folder = pathlib.Path(result["run_folder"]) / loader
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def losses(ranks: list[dict[str, Any]]) -> list[list[list[str]]]:
+    return [[epoch["losses"] for epoch in rank["epochs"]] for rank in ranks]
+
+
+def test_both_loaders_train_alike_and_the_origin_counts_what_must_be_read(tmp_path: pathlib.Path) -> None:
+    result = run(tmp_path, "--epochs", str(EPOCHS), *QUICK)
+    stock, ours = ranks_of(result, "torch"), ranks_of(result, "foresee")
+
+    assert result["identical"] is True
+    assert losses(stock) == losses(ours)
+    steps = SAMPLES // RANKS // BATCH
+    assert [[len(epoch) for epoch in rank] for rank in losses(ours)] == [[steps] * EPOCHS] * RANKS
+
+    # Order of samples is that of their keys.
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "data").glob("pictures-*/*/*.jpg"))]
+    assert len(sizes) == SAMPLES
+    counted = [epoch["origin"] for epoch in stock[0]["epochs"]]
+    assert counted == [{"requests": SAMPLES, "listings": 0, "bytes": sum(sizes)}] * EPOCHS
+    assert stock[0]["listing"]["origin"] == {"requests": 1, "listings": 1, "bytes": 0}
+
+    needed = [samples_of(rank) for rank in range(RANKS)]
+    reads = sum(len(samples) for samples in needed)
+    total = sum(sizes[sample] for samples in needed for sample in samples)
+    queues = [rank["epochs"][-1]["stats"]["origin"] for rank in ours]
+    again = sum(queue["hedges"] + queue["retries"] for queue in queues)
+    counted = [epoch["origin"] for epoch in ours[0]["epochs"]]
+    assert reads <= sum(count["requests"] - count["listings"] for count in counted) <= reads + again
+    assert total <= sum(count["bytes"] for count in counted) <= total + sum(q["hedged_bytes"] for q in queues)
+    # The first epoch's samples are nowhere else yet.
+    assert counted[0]["requests"] - counted[0]["listings"] >= SAMPLES
+    assert ours[0]["listing"]["origin"]["requests"] == ours[0]["listing"]["origin"]["listings"]
+    assert ours[0]["listing"]["origin"]["bytes"] == 0
+
+    folder = pathlib.Path(result["run_folder"])
+    for rank in range(RANKS):
+        with pyarrow.ipc.open_stream(folder / "ledger" / f"rank-{rank}.arrow") as ledger:
+            assert ledger.read_all().num_rows > 0
+    assert json.loads((folder / "stats.json").read_text()).keys() == {"rank-0", "rank-1"}
+    assert json.loads((folder / "versions.json").read_text())["torch"] == str(torch.__version__).split("+")[0]
+    assert "identical bit for bit" in (folder / "table.txt").read_text()
+
+
+def samples_of(rank: int) -> set[int]:
+    """All samples that a rank ever needs."""
+    data: Any = range(SAMPLES)
+    sampler: Any = torch.utils.data.DistributedSampler(data, RANKS, rank, shuffle=True, seed=0)
+    needed: set[int] = set()
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        needed.update(sampler)
+    return needed
+
+
+def test_a_bucket_that_checks_signatures_gives_the_same_curves_and_says_what_nobody_counted(
+    tmp_path: pathlib.Path, bucket: Bucket
+) -> None:
+    pictures = tmp_path / "pictures"
+    subprocess.run([sys.executable, DEMO / "pictures.py", pictures, "--samples", str(SAMPLES)], check=True)
+    bucket.put_folder(pictures)
+    result = run(
+        tmp_path,
+        *("--origin", bucket.uri, "--epochs", "1"),
+        AWS_ENDPOINT_URL=bucket.options["endpoint"],
+        AWS_ACCESS_KEY_ID=ACCESS,
+        AWS_SECRET_ACCESS_KEY=SECRET,
+        AWS_REGION="us-east-1",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
+    assert losses(ranks_of(result, "torch")) == losses(ranks_of(result, "foresee"))
+    (stock,), (ours,) = (result["loaders"][name]["epochs"] for name in ("torch", "foresee"))
+    assert (stock["requests"], stock["bytes"], stock["counted_by"]) == (None, None, None)
+    assert (ours["requests"], ours["counted_by"]) == (SAMPLES, "loader")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_whatever_the_demo_has_started_ends_with_it(
+    tmp_path: pathlib.Path, number: signal.Signals, status: int
+) -> None:
+    demo = start(tmp_path, "--epochs", "100000", *QUICK)
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if "epoch 2 of" in line:
+            break
+    else:
+        pytest.fail(f"the demo ended with status {demo.wait()}")
+    # The origin, torchrun, two ranks, two workers each.
+    family = descendants(demo.pid)
+    assert len(family) >= 8
+    handles = [os.pidfd_open(pid) for pid in family]
+    demo.send_signal(number)
+    try:
+        demo.communicate(timeout=60)
+        assert demo.returncode == status
+        ended = select.poll()
+        for handle in handles:
+            ended.register(handle, select.POLLIN)
+        deadline = time.monotonic() + 30
+        left = set(handles)
+        while left and (rest := deadline - time.monotonic()) > 0:
+            for handle, _ in ended.poll(rest * 1e3):
+                ended.unregister(handle)
+                left.discard(handle)
+        assert not left, f"{len(left)} of {len(family)} processes are left"
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below ``pid`` now."""
+    found: list[int] = []
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--origin", "http://localhost/pictures"), "s3://BUCKET/PREFIX"),
+        (("--epochs", "0"), "--epochs is 1 or more (got 0)"),
+    ],
+)
+def test_a_wrong_argument_is_named_before_anything_starts(
+    tmp_path: pathlib.Path, arguments: tuple[str, ...], said: str
+) -> None:
+    demo = start(tmp_path, *arguments)
+    _, err = demo.communicate(timeout=60)
+    assert demo.returncode == 2
+    assert said in err
+    assert list(tmp_path.iterdir()) == []

@@ -64,17 +64,16 @@ def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
         assert len(pids) == 2
 
 
-@pytest.mark.parametrize("stop", [(1, 3, 6), (2, 2, 5)])
-def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves(folder, stop):
+def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves(folder):
     from test_torch_orders import stock
 
     def states(build):
         generator = torch.Generator().manual_seed(7)
         loader = build(
-            batch_size=4, shuffle=True, generator=generator, num_workers=2, prefetch_factor=PER_WORKER
+            batch_size=4, shuffle=True, generator=generator, num_workers=1, prefetch_factor=PER_WORKER
         )
         seen = []
-        for steps in stop:
+        for steps in (3, 5, 6):
             iterator = iter(loader)
             for _ in range(steps):
                 next(iterator)
@@ -94,14 +93,14 @@ def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
 
     dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
     runs = []
-    for workers in (1, 3):
+    for workers in (1, 2):
         with make(folder, dataset, num_workers=workers) as loader:
             runs.append([batch.tolist() for batch, _ in loader])
     assert runs[0] == runs[1]
     samples = [tuple(sample[1:]) for batch in runs[0] for sample in batch]
     assert len(set(samples)) == 23
     with (
-        make(folder, dataset, num_workers=2) as first,
+        make(folder, dataset, num_workers=1) as first,
         make(folder, dataset, num_workers=1, batch_size=2) as second,
     ):
         iterator = iter(first)
@@ -122,7 +121,7 @@ def test_results_of_any_shape_come_back_whole(folder):
         }
 
     dataset = ft.FolderDataset(folder, decode=value, transform=many)
-    with make(folder, dataset, collate_fn=list, shuffle=False, seed=None) as loader:
+    with make(folder, dataset, collate_fn=list, shuffle=False, seed=None, num_workers=1) as loader:
         for sample, label in [s for batch in loader for s in batch]:
             number = int(sample["text"])
             assert sample["half"].dtype == torch.bfloat16
@@ -169,14 +168,17 @@ def test_faults_in_a_worker_name_the_sample_and_follow_on_error(folder):
         return torch.tensor(float(data[0]))
 
     dataset = ft.FolderDataset(folder, decode=broken)
-    with make(folder, dataset) as loader, pytest.raises(SampleFault, match="broken file") as caught:
+    with (
+        make(folder, dataset, num_workers=1) as loader,
+        pytest.raises(SampleFault, match="broken file") as caught,
+    ):
         numbers(loader)
     assert caught.value.sample == 9
     assert "in decode_bytes" in str(caught.value.__cause__.__cause__), "the worker's own traceback"
-    with make(folder, dataset, on_error="skip") as loader:
+    with make(folder, dataset, on_error="skip", num_workers=1) as loader:
         assert len(numbers(loader)) == 22
     with (
-        make(folder, dataset, on_error="replace") as loader,
+        make(folder, dataset, on_error="replace", num_workers=1) as loader,
         make(folder, dataset, on_error="replace", num_workers=0) as threads,
     ):
         assert numbers(loader) == numbers(threads)
@@ -187,7 +189,10 @@ def test_an_error_of_collate_fn_keeps_its_type(folder):
     def collate(_):
         raise ArithmeticError("cannot add")
 
-    with make(folder, collate_fn=collate) as loader, pytest.raises(ArithmeticError, match="cannot add"):
+    with (
+        make(folder, collate_fn=collate, num_workers=1) as loader,
+        pytest.raises(ArithmeticError, match="cannot add"),
+    ):
         numbers(loader)
 
 

@@ -263,6 +263,12 @@ impl Driver {
             }
         }
         if let Some((sample, slot)) = first {
+            let about = About {
+                sample,
+                samples: u32::try_from(attempt.parts.len()).unwrap_or(u32::MAX),
+                slot,
+                attempt: attempt.tries + u32::from(attempt.hedge),
+            };
             if let Some(open) = done.detail.open {
                 let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
                 self.book(Deed::Open, Place::Origin, about, &opened);
@@ -272,12 +278,6 @@ impl Driver {
             self.book(Deed::Read, Place::Origin, about, &read);
         }
     }
-            let about = About {
-                sample,
-                samples: u32::try_from(attempt.parts.len()).unwrap_or(u32::MAX),
-                slot,
-                attempt: attempt.tries + u32::from(attempt.hedge),
-            };
 
     /// The attempt that was filling the batch's own memory has ended.
     fn direct_ended(&mut self, number: u64, won: bool) {
@@ -329,6 +329,10 @@ impl Driver {
 
     /// No source has the sample: its place stays zero, and the batch says why.
     fn give_up(&mut self, number: u64, cause: Cause, tries: u32, elapsed: Nanos) {
+        if let Some(read) = self.reads.get(number).filter(|read| read.direct) {
+            read.overtaken_by = Some(Overtaken::Fault(cause, tries, elapsed));
+            return;
+        }
         let Some(read) = self.reads.end(number) else { return };
         if let Some(tier) = read.keep {
             self.planner.handle_lost(read.sample, tier);
@@ -338,10 +342,6 @@ impl Driver {
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
                 let (offset, len) = stage.span(spot.place);
-        if let Some(read) = self.reads.get(number).filter(|read| read.direct) {
-            read.overtaken_by = Some(Overtaken::Fault(cause, tries, elapsed));
-            return;
-        }
                 // SAFETY: every attempt for the span has ended.
                 unsafe { stage.buffer.slice_mut(offset, len) }.fill(0);
                 stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });

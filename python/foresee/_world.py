@@ -106,8 +106,7 @@ def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int]:
     allows.
     """
     rank = _number(env, launcher.local_rank) if launcher.local_rank in env else 0
-    size = _number(env, launcher.local_size) if launcher.local_size in env else 1
-    return rank, max(size, rank + 1)
+    return rank, _number(env, launcher.local_size) if launcher.local_size in env else rank + 1
 
 
 def _number(env: Mapping[str, str], variable: str) -> int:

@@ -40,7 +40,7 @@ fn waits<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDic
 /// `{source: {operation: {"ok": figures, "failed": figures}}}`, for what the loader does.
 fn operations<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
-    for source in [Source::Ram, Source::Disk, Source::Origin] {
+    for source in [Source::Ram, Source::Disk, Source::Staging, Source::Origin] {
         let by_op = PyDict::new(py);
         for op in [Op::Open, Op::Read, Op::Write] {
             let figures = PyDict::new(py);

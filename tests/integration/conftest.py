@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers for the integration tests, one of each per session, and an environment without a launcher's variables."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.data import make_folder
+from support.processes import plain_environment
+from support.servers import Bucket, Gateway, Testbed
+
+SIZES = [900 + 37 * (i % 11) for i in range(96)]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ.keys() - plain_environment().keys():
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def sizes() -> list[int]:
+    """Bytes of each sample of `folder`: 96 samples of about 1 KB, unequal."""
+    return list(SIZES)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A tree of 96 files in three classes; see `sizes`."""
+    return make_folder(tmp_path / "data", SIZES)
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """An S3 server that checks signatures."""
+    server = Gateway(tmp_path_factory.mktemp("gateway"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _proxy(gateway: Gateway) -> Iterator[Testbed]:
+    testbed = Testbed.before(gateway.url)
+    yield testbed
+    testbed.close()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def bucket(gateway: Gateway, _proxy: Testbed) -> Iterator[Bucket]:
+    """An empty bucket, behind a testbed without limits and faults and with counters at 0."""
+    _proxy.reset()
+    yield Bucket(gateway, _proxy, f"bucket-{next(_numbers)}")
+    _proxy.reset()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
+    """Starts testbeds that serve a folder of buckets, and ends them."""
+    started: list[Testbed] = []
+
+    def start(folder: pathlib.Path) -> Testbed:
+        started.append(Testbed.serving(folder))
+        return started[-1]
+
+    yield start
+    for testbed in started:
+        testbed.close()

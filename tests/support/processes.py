@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes with an end in time: servers, and Python programs written in the test that needs them.
+
+A child that outlives its bound is killed and fails its test with what it printed: a hang is a result, not a stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+_TESTS = ROOT / "tests"
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_", "AWS_")
+
+
+def tool(name: str) -> str:
+    """Path of a program that `make setup` installs."""
+    for place in (ROOT / ".tools" / "bin" / name, ROOT / "target" / "debug" / name):
+        if place.is_file():
+            return str(place)
+    found = shutil.which(name)
+    assert found is not None, f"{name} is not installed; run `make setup`"
+    return found
+
+
+def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without any launcher's variables, without credentials, and with `extra`."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LAUNCHERS and not name.startswith(_PREFIXES)
+    }
+    # One thread per child: the tests share few cores, and torch would start as many as it sees.
+    paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}
+
+
+class Child:
+    """A Python program under way; its standard output is a line of JSON per `say`."""
+
+    def __init__(self, source: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(source), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=plain_environment(env),
+            # A group of its own, so that whatever it starts can be found and ended.
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the program; also the number of its process group."""
+        return self.process.pid
+
+    def line(self) -> Any:
+        """Its next line, parsed; the caller's own time limit bounds the wait."""
+        assert self.process.stdout is not None
+        text = self.process.stdout.readline()
+        if not text:
+            _, errors = self.process.communicate(timeout=10)
+            raise AssertionError(f"the program ended with {self.process.returncode}:\n{errors}")
+        return json.loads(text)
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def end(self, timeout: float) -> tuple[int, str, str]:
+        """Exit status, output and errors, within `timeout` seconds."""
+        try:
+            output, errors = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            output, errors = self.process.communicate()
+            raise AssertionError(f"no end within {timeout} s:\n{output}\n{errors}") from None
+        return self.process.returncode, output, errors
+
+    def close(self) -> None:
+        """Kill it, if it is still there."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def child(source: str, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Child]:
+    """A program that is dead when the block ends."""
+    program = Child(source, *arguments, env=env)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+def run(source: str, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> list[Any]:
+    """Run a program to its end, which must be a good one; its lines, parsed."""
+    with child(source, *arguments, env=env) as program:
+        status, output, errors = program.end(timeout)
+    assert status == 0, f"the program ended with {status}:\n{output}\n{errors}"
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def say(**facts: Any) -> None:
+    """Print one line for the test that started this process."""
+    print(json.dumps(facts), flush=True)
+
+
+def wait_until(condition: Callable[[], object], *, timeout: float, what: str) -> None:
+    """Wait for something in another process that tells nobody."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+        time.sleep(0.01)
+
+
+def group_members(group: int) -> list[int]:
+    """Living processes of a group, zombies apart."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found

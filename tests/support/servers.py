@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real origins: an S3 server that checks signatures, and a testbed that throttles, fails and counts.
+
+The testbed stands before the server, so bytes and requests are counted where they leave the bucket and not by the
+loader about itself.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from typing import Any
+
+import boto3
+import botocore.config
+
+from support.processes import tool, wait_until
+
+ACCESS, SECRET = "test", "testsecret"
+
+
+class Testbed:
+    """`foresee-testbed`: its limits, faults and counters. Nothing to collect for pytest."""
+
+    __test__ = False
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [tool("foresee-testbed"), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.url: str = json.loads(self._process.stdout.readline())["url"]
+
+    @staticmethod
+    def serving(folder: pathlib.Path) -> Testbed:
+        """The folders in `folder` as buckets; signatures are not checked."""
+        return Testbed("serve", str(folder))
+
+    @staticmethod
+    def before(url: str) -> Testbed:
+        """A proxy before the server at `url`."""
+        return Testbed("proxy", url)
+
+    def counters(self) -> dict[str, Any]:
+        """What has gone through since `reset`."""
+        return dict(self._ask("counters"))
+
+    def reset(self) -> None:
+        """Counters to 0, no limits, no faults."""
+        self.limits()
+        self.faults()
+        self._ask("reset", b"")
+
+    def limits(self, *, bytes_per_s: int = 0, requests_per_s: int = 0, latency_ms: float = 0) -> None:
+        """From now on; 0: none."""
+        limits = {"bytes_per_s": bytes_per_s, "requests_per_s": requests_per_s, "latency_ms": latency_ms}
+        self._ask("limits", json.dumps(limits).encode())
+
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """From now on, in place of those before."""
+        self._ask("faults", json.dumps(rules).encode())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.communicate(timeout=10)
+
+    def _ask(self, what: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(f"{self.url}/-/{what}", data=body, timeout=10) as answer:
+            return json.load(answer)
+
+
+class Gateway:
+    """versitygw: an S3 server on a directory, which checks every signature."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [tool("versitygw"), "--access", ACCESS, "--secret", SECRET, "--port", f"127.0.0.1:{port}"]
+        command += ["--keep-alive", "--quiet", "--health", "/health", "posix", str(folder)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self._answers, timeout=20, what="the start of versitygw")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(timeout=10)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+class Bucket:
+    """One bucket of the gateway, seen through the testbed."""
+
+    def __init__(self, gateway: Gateway, testbed: Testbed, name: str) -> None:
+        self.testbed = testbed
+        self.name = name
+        self.uri = f"s3://{name}/train"
+        self.options = {
+            "endpoint": testbed.url,
+            "access_key_id": ACCESS,
+            "secret_access_key": SECRET,
+            "region": "us-east-1",
+        }
+        # Straight to the gateway: what the test does is not counted.
+        self._client = boto3.client(
+            "s3",
+            endpoint_url=gateway.url,
+            aws_access_key_id=ACCESS,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+            config=botocore.config.Config(retries={"max_attempts": 1}),
+        )
+        self._client.create_bucket(Bucket=name)
+
+    def put(self, key: str, body: bytes) -> None:
+        """An object below the prefix `train`."""
+        self._client.put_object(Bucket=self.name, Key=f"train/{key}", Body=body)
+
+    def put_folder(self, folder: pathlib.Path) -> None:
+        """All files of a local tree."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                self.put(path.relative_to(folder).as_posix(), path.read_bytes())
+
+    def delete(self, key: str) -> None:
+        """Remove an object below the prefix `train`."""
+        self._client.delete_object(Bucket=self.name, Key=f"train/{key}")

@@ -175,7 +175,7 @@ impl Driver {
             self.hurry();
         }
         self.start_fetches();
-        self.retry_writes(look.wanted);
+        self.retry_writes();
         self.hand_over();
         if look.wanted && self.ready.is_empty() {
             self.explain_wait();

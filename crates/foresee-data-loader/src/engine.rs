@@ -445,7 +445,7 @@ impl Loader {
             op: Op::Wait,
             source: match cause {
                 Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
-                Cause::Disk | Cause::CacheWrite => Source::Disk,
+                Cause::Disk => Source::Disk,
                 Cause::Plan | Cause::Copy | Cause::Transform => Source::None,
             },
             cause: Some(cause),

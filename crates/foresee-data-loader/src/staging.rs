@@ -33,8 +33,6 @@ pub(crate) struct Stage {
     pub(crate) planned: usize,
     /// Of these, how many have no bytes yet.
     pub(crate) pending: usize,
-    /// Copies into a cache that still read from this batch's memory.
-    pub(crate) holds: usize,
 }
 
 impl Stage {
@@ -50,7 +48,7 @@ impl Stage {
     }
 
     fn complete(&self) -> bool {
-        self.planned == self.ids.len() && self.pending == 0 && self.holds == 0
+        self.planned == self.ids.len() && self.pending == 0
     }
 
     fn into_batch(mut self) -> Batch {

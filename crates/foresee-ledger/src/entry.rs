@@ -89,8 +89,6 @@ words! {
         Disk => "disk",
         /// Complete but for copies within memory.
         Copy => "copy",
-        /// Read, but not yet accepted by the disk tier.
-        CacheWrite => "cache_write",
         /// Handed to a transform that has not returned.
         Transform => "transform",
     }

@@ -150,14 +150,22 @@ impl Driver {
 
     pub(super) fn start_fetches(&mut self) {
         let now = self.now();
+        let mut ops = Vec::new();
         while let Some(action) = self.dispatch.poll_action(now) {
             match action {
                 Action::Start { attempt, start, len, parts, tries, hedge, .. } => {
-                    self.start_attempt(attempt, start, len, parts, tries, hedge);
+                    ops.extend(self.start_attempt(attempt, start, len, parts, tries, hedge));
                 }
-                Action::Cancel { attempt } => self.origin.cancel(ticket(Whose::Origin, attempt.0)),
+                Action::Cancel { attempt } => {
+                    // A tier knows only what it was given.
+                    self.origin.submit_many(std::mem::take(&mut ops));
+                    self.origin.cancel(ticket(Whose::Origin, attempt.0));
+                }
                 Action::Fail { ticket, fault, tries, elapsed } => self.give_up(ticket, fault, tries, elapsed),
             }
+        }
+        if !ops.is_empty() {
+            self.origin.submit_many(ops);
         }
     }
 
@@ -169,7 +177,7 @@ impl Driver {
         parts: Vec<Part>,
         tries: u32,
         hedge: bool,
-    ) {
+    ) -> Option<Op> {
         let first = parts[0].ticket;
         for part in &parts {
             if let Some(read) = self.reads.get(part.ticket) {
@@ -177,7 +185,7 @@ impl Driver {
                 read.active += 1;
             }
         }
-        let Some(read) = self.reads.get(first) else { return };
+        let read = self.reads.get(first)?;
         let alone = parts.len() == 1 && read.active == 1 && read.len as u64 == len;
         let (dest, scratch) = if alone {
             read.direct = true;
@@ -191,7 +199,7 @@ impl Driver {
         let key = self.data.key(read.sample);
         let offset = start - self.data.index().range(read.sample).start;
         self.attempts.insert(id.0, Attempt { parts, scratch, tries, hedge });
-        self.origin.submit(Op::Read { ticket: ticket(Whose::Origin, id.0), key, offset, dest });
+        Some(Op::Read { ticket: ticket(Whose::Origin, id.0), key, offset, dest })
     }
 
     // ---- end

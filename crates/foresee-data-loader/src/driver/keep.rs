@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Copies into the caches, and out of them again when the plan says so.
 //!
-//! Memory takes a copy at once. The disk tier reads a large sample from the batch's own memory while it writes, so
-//! that batch is held back until the write has ended; should the consumer want it sooner, the copy is given up:
-//! a cache may cost a sample a second read, never a wait.
+//! Memory takes a copy at once. The disk tier gathers small samples at once, too, but reads a large one while it
+//! writes: that one is given memory of its own, because the batch may be the consumer's by then. No batch ever
+//! waits for a cache. A disk that cannot keep up is given so many copies, then further ones are given up.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use foresee_data_plan::TierIndex;
-use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, RamTier, Tier};
+use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, Payload, RamTier, Tier};
 use foresee_ledger::{Op as Deed, Source as Place};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
 use super::fetch::{About, drop_ticket, write_ticket};
-use crate::buffer::Buffer;
 use crate::reads::{Read, Spot};
 
 /// The caches in the planner's order: memory first, then disk.
@@ -39,14 +38,21 @@ impl Tiers {
     }
 }
 
-/// A copy on its way to the disk tier. Its batch is held back while this lives.
+/// Bytes of copies that may be on their way at once: what a disk of 1 GB/s writes while a segment is being made.
+const COPIES_MAX: u64 = 32 << 20;
+/// From here on the disk tier writes from the caller's memory; below, it gathers a copy before it answers.
+const LARGE: usize = 64 << 10;
+
+/// A copy on its way to the disk tier.
 #[derive(Debug)]
 struct DiskCopy {
     sample: SampleId,
+    /// The batch it came with, for the books.
     slot: u64,
-    buffer: Arc<Buffer>,
-    offset: usize,
-    len: usize,
+    payload: Payload,
+    /// Whether the payload lies in memory of its own. Else it lies in the batch, and the disk tier's answer, which
+    /// comes before the batch is handed over, ends the copy or gives it memory of its own.
+    own: bool,
     /// The plan has dropped it meanwhile: to be forgotten as soon as it is written.
     unwanted: bool,
 }
@@ -60,7 +66,15 @@ pub(super) struct DiskCopies {
     refused: VecDeque<u64>,
     /// The disk tier has ended something since they were last offered.
     disk_moved: bool,
+    /// Bytes in memory of their own.
+    own_bytes: u64,
     next: u64,
+}
+
+impl DiskCopy {
+    fn len(&self) -> u64 {
+        self.payload.as_slice().len() as u64
+    }
 }
 
 impl DiskCopies {
@@ -80,6 +94,9 @@ impl DiskCopies {
     fn remove(&mut self, number: u64) -> Option<DiskCopy> {
         let copy = self.under_way.remove(&number)?;
         self.by_sample.remove(&copy.sample);
+        if copy.own {
+            self.own_bytes -= copy.len();
+        }
         Some(copy)
     }
 }
@@ -112,42 +129,56 @@ impl Driver {
             copy.unwanted = false;
             return;
         }
+        // SAFETY: all reads of the span have ended, and nobody writes it before the batch is handed over; by then
+        // the disk tier has answered, and this payload is gone.
+        let payload = unsafe { read.buffer.payload(read.offset, read.len) };
         let number = self.copies.next;
         self.copies.next += 1;
-        if let Some(stage) = self.staging.get(read.spot.slot) {
-            stage.holds += 1;
+        let (sample, slot) = (read.sample, read.spot.slot);
+        self.copies.by_sample.insert(sample, number);
+        self.copies.under_way.insert(number, DiskCopy { sample, slot, payload, own: false, unwanted: false });
+        if read.len < LARGE || self.give_own_memory(number) {
+            self.write_to_disk(number);
         }
-        let copy = DiskCopy {
-            sample: read.sample,
-            slot: read.spot.slot,
-            buffer: Arc::clone(&read.buffer),
-            offset: read.offset,
-            len: read.len,
-            unwanted: false,
-        };
-        self.copies.by_sample.insert(read.sample, number);
-        self.copies.under_way.insert(number, copy);
-        self.write_to_disk(number);
+    }
+
+    /// Gives a copy memory of its own, or gives the copy up where too many have: `false`.
+    fn give_own_memory(&mut self, number: u64) -> bool {
+        let taken = self.copies.own_bytes;
+        let Some(copy) = self.copies.under_way.get_mut(&number) else { return false };
+        if copy.own {
+            return true;
+        }
+        if taken > 0 && taken + copy.len() > COPIES_MAX {
+            let sample = copy.sample;
+            self.copies.remove(number);
+            self.lost_on_disk(sample);
+            return false;
+        }
+        copy.payload = Payload::from_vec(copy.payload.as_slice().to_vec());
+        copy.own = true;
+        self.copies.own_bytes += copy.len();
+        true
     }
 
     fn write_to_disk(&mut self, number: u64) {
         let (Some(copy), Some(disk)) = (self.copies.under_way.get(&number), &self.tiers.disk) else { return };
-        // SAFETY: the batch is held back until this write's end has been handled, so nobody writes its memory.
-        let payload = unsafe { copy.buffer.payload(copy.offset, copy.len) };
-        disk.submit(Op::Write { ticket: write_ticket(number), key: self.data.key(copy.sample), payload });
+        let (key, payload) = (self.data.key(copy.sample), copy.payload.clone());
+        disk.submit(Op::Write { ticket: write_ticket(number), key, payload });
     }
 
     pub(super) fn write_ended(&mut self, number: u64, done: &Done) {
         let Some(copy) = self.copies.under_way.get(&number) else { return };
         let (sample, slot, unwanted) = (copy.sample, copy.slot, copy.unwanted);
         if matches!(done.outcome, Outcome::Throttled { .. }) && !unwanted {
-            self.copies.refused.push_back(number);
+            if self.give_own_memory(number) {
+                self.copies.refused.push_back(number);
+            }
             return;
         }
         self.copies.note_moved();
         self.book(Deed::Write, Place::Disk, About::one(sample, slot), done);
         self.copies.remove(number);
-        self.release(slot);
         if unwanted {
             self.drop_on_disk(sample);
         } else if done.outcome != Outcome::Ok {
@@ -156,12 +187,8 @@ impl Driver {
     }
 
     /// Offers again what the disk tier had no hand free for, once something there has ended: to ask before would
-    /// only keep asking. What the consumer waits for is given up instead.
-    pub(super) fn retry_writes(&mut self, wanted: bool) {
-        let head = if wanted { self.staging.head().map(|(slot, _)| slot) } else { None };
-        if head.is_some() {
-            self.give_up_copies(head);
-        }
+    /// only keep asking.
+    pub(super) fn retry_writes(&mut self) {
         if self.copies.refused.is_empty() || !(self.completions.take_nudge() | self.copies.disk_moved) {
             return;
         }
@@ -173,42 +200,12 @@ impl Driver {
         }
     }
 
-    fn give_up_copies(&mut self, head: Option<u64>) {
-        let late: Vec<u64> = self
-            .copies
-            .under_way
-            .iter()
-            .filter(|(_, copy)| Some(copy.slot) == head)
-            .map(|(&number, _)| number)
-            .collect();
-        for number in late {
-            if let Some(place) = self.copies.refused.iter().position(|&refused| refused == number) {
-                self.copies.refused.remove(place);
-                if let Some(copy) = self.copies.remove(number) {
-                    self.release(copy.slot);
-                    self.lost_on_disk(copy.sample);
-                }
-            } else if let Some(disk) = &self.tiers.disk {
-                disk.cancel(write_ticket(number));
-            }
-        }
-    }
-
-    fn release(&mut self, slot: u64) {
-        if let Some(stage) = self.staging.get(slot) {
-            stage.holds -= 1;
-        }
-    }
-
     /// Serves a sample from a copy that is still on its way to the disk tier; whether there was one.
     pub(super) fn copy_under_way(&mut self, sample: SampleId, spot: Spot, offset: usize, len: usize) -> bool {
         let Some((_, copy)) = self.copies.of_sample(sample) else { return false };
         let stage = self.staging.get(spot.slot).expect("the batch is being planned");
-        // SAFETY: the copy's batch is held back, so nobody writes its memory; the span of this sample is its own,
-        // and no read of it has begun.
-        unsafe {
-            stage.buffer.slice_mut(offset, len).copy_from_slice(copy.buffer.slice_mut(copy.offset, len));
-        };
+        // SAFETY: the span of this sample is its own, and no read of it has begun.
+        unsafe { stage.buffer.slice_mut(offset, len) }.copy_from_slice(copy.payload.as_slice());
         true
     }
 
@@ -254,9 +251,7 @@ impl Driver {
             copy.unwanted = true;
             if let Some(place) = self.copies.refused.iter().position(|&refused| refused == number) {
                 self.copies.refused.remove(place);
-                if let Some(copy) = self.copies.remove(number) {
-                    self.release(copy.slot);
-                }
+                self.copies.remove(number);
             }
             return;
         }

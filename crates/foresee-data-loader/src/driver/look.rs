@@ -58,7 +58,7 @@ impl Driver {
             self.shared.handover.explain(WaitNote { cause: Cause::Plan, what: what.to_owned() });
             return;
         };
-        let (pending, holds, planned) = (stage.pending, stage.holds, stage.planned == stage.ids.len());
+        let (pending, planned) = (stage.pending, stage.planned == stage.ids.len());
         let note = match self.reads.first_missing(slot).filter(|_| pending > 0) {
             Some((_, read)) => {
                 let (cause, state) = match (read.from, read.active > 0, read.tries) {
@@ -76,9 +76,6 @@ impl Driver {
                     said.unwrap_or_default()
                 );
                 WaitNote { cause, what }
-            }
-            None if holds > 0 => {
-                WaitNote { cause: Cause::CacheWrite, what: "the disk cache to accept a copy".to_owned() }
             }
             None => {
                 let what = if planned { "copies within memory" } else { "the plan of the batch" };

@@ -100,7 +100,6 @@ impl Driver {
             faults: Vec::new(),
             planned: 0,
             pending: 0,
-            holds: 0,
         });
         self.step += 1;
         true

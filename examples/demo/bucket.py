@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import boto3  # type: ignore[import-untyped] # has no types
+import boto3
 import torch
 import urllib3
-from botocore.config import Config  # type: ignore[import-untyped]
+from botocore.config import Config
 from PIL import Image
 from torch.utils.data import Dataset
 

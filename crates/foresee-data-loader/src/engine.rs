@@ -228,13 +228,11 @@ impl Loader {
         if bytes.len() as u64 == range.len {
             return Ok(bytes);
         }
-        Err(LoaderError::Config {
-            faults: vec![format!(
-                "sample {sample} ({}) has {} bytes, the index says {}; index the data set again (foresee index --update)",
-                index.uri(sample),
-                bytes.len(),
-                range.len
-            )],
+        Err(LoaderError::Changed {
+            sample,
+            uri: index.uri(sample),
+            found: Bytes::new(bytes.len() as u64),
+            indexed: Bytes::new(range.len),
         })
     }
 

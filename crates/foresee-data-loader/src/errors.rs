@@ -2,7 +2,7 @@
 //! What can go wrong with a loader as a whole. What goes wrong with one sample travels in its batch, as a
 //! [`crate::Fault`]: the consumer decides whether that ends the run.
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, SampleId};
 
 /// A loader that cannot be made, started or driven on.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,20 @@ pub enum LoaderError {
         capacity: Bytes,
         /// The system's words.
         why: String,
+    },
+    /// A sample is not as it was when it was indexed.
+    #[error(
+        "sample {sample} ({uri}) has {found}, the index says {indexed}; index the data set again (foresee index --update)"
+    )]
+    Changed {
+        /// Which one.
+        sample: SampleId,
+        /// Its object.
+        uri: String,
+        /// Bytes that the origin gave.
+        found: Bytes,
+        /// Bytes that it had.
+        indexed: Bytes,
     },
     /// The run folder cannot be written.
     #[error("the run folder {path} cannot be written: {why}; choose another, or run without one")]

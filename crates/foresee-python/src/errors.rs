@@ -13,6 +13,7 @@ mod classes {
     pyo3::import_exception!(foresee.errors, ConfigError);
     pyo3::import_exception!(foresee.errors, ForeseeError);
     pyo3::import_exception!(foresee.errors, IndexInvalid);
+    pyo3::import_exception!(foresee.errors, OriginChanged);
     pyo3::import_exception!(foresee.errors, OriginDenied);
     pyo3::import_exception!(foresee.errors, OriginError);
     pyo3::import_exception!(foresee.errors, OriginMissing);
@@ -24,6 +25,7 @@ pub(crate) fn of_loader(error: LoaderError) -> PyErr {
         LoaderError::Config { faults } => classes::ConfigError::new_err(faults),
         LoaderError::Origin(error) => of_origin(&error),
         LoaderError::Disk(error) => classes::CacheError::new_err(error.to_string()),
+        LoaderError::Changed { .. } => classes::OriginChanged::new_err(error.to_string()),
         LoaderError::Closed => classes::Closed::new_err(error.to_string()),
         LoaderError::Timeout { .. } => classes::StallTimeout::new_err(error.to_string()),
         other => classes::ForeseeError::new_err(other.to_string()),

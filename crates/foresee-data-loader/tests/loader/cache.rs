@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the caches spare the origin, and that nothing that happens to them shows in a batch.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
+use foresee_data_plan::SampleSizes;
+use foresee_ledger::{Op, Source};
+use foresee_sim::{PolicyKind, SizeTable, simulate};
+use foresee_units::{Bytes, Epoch, World};
+
+use crate::origin::Testbed;
+use crate::support::{
+    DataSet, cache, epoch, eventually, expected, ids_of, next, ram, read_from, sample_ids, write_sample,
+};
+
+/// Room for any data set of these tests, and for what the disk tier keeps back.
+const DISK: u64 = 64 << 20;
+
+/// All epochs of a run, each batch taken only when it is ready: where nobody waits no copy is given up for him.
+fn run_at_ease(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
+    loader.start().expect("an origin and caches");
+    for number in 0..options.epochs.expect("a run that ends") {
+        let batches = std::iter::from_fn(|| {
+            eventually("a batch is ready", || loader.stats().ready > 0);
+            next(loader).expect("a batch or the end")
+        });
+        let batches: Vec<_> = batches.inspect(|batch| set.check(batch)).map(|batch| ids_of(&batch)).collect();
+        assert_eq!(batches, expected(options, number, 0), "epoch {number}");
+    }
+}
+
+/// All epochs of a run, checked against the order.
+fn run(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
+    for number in 0..options.epochs.expect("a run that ends") {
+        assert_eq!(epoch(set, loader), expected(options, number, 0), "epoch {number}");
+    }
+}
+
+fn epochs(set: &DataSet, epochs: u64) -> LoaderOptions {
+    let two = 8 * set.sizes.iter().max().copied().unwrap_or(0);
+    let staging = Some(Bytes::new(two.max(set.bytes() / 2)));
+    LoaderOptions { epochs: Some(epochs), staging, ..set.options() }
+}
+
+#[test]
+fn each_sample_is_read_at_the_origin_once_where_memory_holds_the_data() {
+    let set = DataSet::files(&[1000; 60]);
+    let mut options = epochs(&set, 5);
+    let loader = set.loader(&ram(set.ram_for(&mut options, 60 * 1024)), options.clone());
+    run(&set, &loader, &options);
+    assert_eq!(read_from(&loader, Source::Origin), 60);
+    assert_eq!(read_from(&loader, Source::Ram) + read_from(&loader, Source::Staging), 4 * 60);
+    assert_eq!(loader.stats().totals.done(Op::Write, Source::Ram).expect("copies").samples, 60);
+}
+
+#[test]
+fn each_sample_is_read_at_the_origin_once_where_memory_and_disk_together_hold_the_data() {
+    // Far enough away that a copy on disk is always the sooner one.
+    let testbed = Testbed::serve(&[3000; 60], &[("latency_ms", "200")]);
+    let set = testbed.data_set();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut options = epochs(set, 4);
+    let memory = set.ram_for(&mut options, 25 * 3008);
+    let loader = set.loader(&cache(memory, Some(dir.path()), DISK), options.clone());
+    run_at_ease(set, &loader, &options);
+    assert_eq!(read_from(&loader, Source::Origin), 60);
+    assert!(read_from(&loader, Source::Disk) > 0, "the disk serves what memory cannot hold");
+    let served =
+        [Source::Origin, Source::Ram, Source::Disk, Source::Staging].map(|from| read_from(&loader, from));
+    assert_eq!(served.iter().sum::<u64>(), 4 * 60, "every sample of every batch is booked once: {served:?}");
+}
+
+#[test]
+fn large_samples_go_to_disk_and_come_back_whole() {
+    let set = DataSet::files(&[70_000, 200_001, 65_536, 65_535, 131_072, 99_999, 70_000, 1]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = LoaderOptions { batch_size: 2, ..epochs(&set, 4) };
+    let loader = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run(&set, &loader, &options);
+    assert_eq!(loader.stats().totals.failed(Op::Read, Source::Disk).map(|tally| tally.count), None);
+}
+
+#[test]
+fn the_simulator_foretells_the_hits_of_a_run() {
+    let set = DataSet::files(&[640; 80]);
+    for percent in [0, 20, 50, 90, 100] {
+        let room = set.bytes() * percent / 100;
+        let mut options = LoaderOptions { staging: Some(Bytes::new(2 * 4 * 640)), ..epochs(&set, 5) };
+        let memory = set.ram_for(&mut options, room);
+        let order: Vec<_> = (0..5).map(|number| expected(&options, number, 0)).collect();
+        // All of it announced at once, so that the run knows as much as the simulator, from its first access on.
+        let loader = set.loader(&ram(memory), LoaderOptions { order: None, epochs: None, ..options });
+        for (number, batches) in (0..).zip(&order) {
+            loader.announce(Epoch(number), &batches.concat(), None).expect("ids of the data set");
+        }
+        for batches in &order {
+            assert_eq!(&epoch(&set, &loader), batches);
+        }
+        let accesses: Vec<_> = order.iter().map(|batches| sample_ids(batches)).collect();
+        let sizes: Arc<dyn SampleSizes> = Arc::new(SizeTable::Uniform { count: 80, size: Bytes::new(640) });
+        let reports = simulate(PolicyKind::PLANNER, &accesses, &sizes, Bytes::new(room));
+        let hits: u64 = reports.iter().map(|report| report.hits).sum();
+        let [memory, origin, joined] =
+            [Source::Ram, Source::Origin, Source::Staging].map(|source| read_from(&loader, source));
+        // A sample that comes again while it is still on its way is neither found nor read again.
+        assert!(memory <= hits && hits <= memory + joined, "{percent} %: {hits}, {memory} and {joined}");
+        assert_eq!(memory + origin + joined, 5 * 80);
+    }
+}
+
+#[test]
+fn a_second_run_finds_the_first_ones_samples_on_disk() {
+    let set = DataSet::files(&[2000; 40]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = epochs(&set, 2);
+    let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run_at_ease(&set, &first, &options);
+    first.close();
+    let second = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run_at_ease(&set, &second, &options);
+    assert_eq!(read_from(&second, Source::Origin), 0);
+    assert_eq!(read_from(&second, Source::Disk) + read_from(&second, Source::Staging), 2 * 40);
+}
+
+#[test]
+fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
+    let set = DataSet::files(&[2000; 20]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = epochs(&set, 2);
+    let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run(&set, &first, &options);
+    first.close();
+    let of_first = set.index.fingerprint();
+    // Another inode: the same bytes, and yet another version.
+    fs::remove_file(set.path(3)).expect("the file is there");
+    fs::write(set.dir.path().join("000003"), [9; 2000]).expect("a file");
+    let (index, ..) = foresee_data_loader::build_index(
+        &set.uri,
+        Vec::new(),
+        set.index.layout().options(),
+        None,
+        &|_| {},
+        &std::sync::atomic::AtomicBool::new(false),
+    )
+    .expect("an index");
+    assert_ne!(index.fingerprint(), of_first, "a data set of another fingerprint has lanes of its own");
+    let second = Loader::new(index, cache(0, Some(dir.path()), DISK), options).expect("a configuration");
+    let mut seen = 0;
+    while let Some(batch) = next(&second).expect("a batch or the end") {
+        assert!(batch.faults.is_empty(), "{:?}", batch.faults);
+        for (place, id) in batch.ids.iter().enumerate() {
+            let changed = crate::support::sample_of(&batch, place) == [9; 2000];
+            assert_eq!(changed, id.0 == 3, "sample {id}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 20);
+}
+
+#[test]
+fn flipped_bytes_on_disk_cost_reads_and_never_a_batch() {
+    let set = DataSet::files(&[2000; 40]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = epochs(&set, 2);
+    let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run_at_ease(&set, &first, &options);
+    first.close();
+    let flipped: usize = segments(dir.path()).iter().map(|path| flip(path, 5000)).sum();
+    assert!(flipped > 5, "{flipped} bytes");
+    let second = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+    run(&set, &second, &options);
+    let corrupt = second.stats().totals.failed(Op::Read, Source::Disk).expect("found").count;
+    assert!(corrupt > 5, "{corrupt} corrupt reads");
+    assert!(read_from(&second, Source::Origin) >= corrupt);
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(segments(&path));
+        } else if path.extension().is_some_and(|extension| extension == "seg") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Flips a bit in every `step`-th byte; how many.
+fn flip(path: &Path, step: usize) -> usize {
+    let file = fs::File::options().read(true).write(true).open(path).expect("a segment");
+    let len = usize::try_from(file.metadata().expect("its size").len()).expect("small");
+    for at in (1000..len).step_by(step) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at as u64).expect("inside");
+        file.write_all_at(&[byte[0] ^ 4], at as u64).expect("inside");
+    }
+    (1000..len).step_by(step).count()
+}
+
+#[test]
+fn a_cache_directory_that_cannot_be_used_is_named_before_the_first_batch() {
+    let set = DataSet::files(&[10; 4]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("in-the-way");
+    fs::write(&file, b"a file").expect("a file");
+    let loader = set.loader(&cache(0, Some(&file), DISK), set.options());
+    let error = loader.start().expect_err("a file is no directory");
+    assert!(matches!(error, LoaderError::Disk(_)), "{error}");
+    assert!(error.to_string().contains("in-the-way"), "{error}");
+
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).expect("a folder");
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o555)).expect("permissions");
+    if fs::write(locked.join("probe"), b"").is_ok() {
+        return; // Nothing is closed to this user (root).
+    }
+    let error = set.loader(&cache(0, Some(&locked), DISK), set.options()).start().expect_err("read-only");
+    assert!(error.to_string().contains("locked"), "{error}");
+}
+
+#[test]
+fn a_start_that_failed_can_be_tried_again() {
+    let set = DataSet::files(&[10; 4]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("cache");
+    fs::write(&file, b"a file").expect("a file");
+    let loader = set.loader(&cache(0, Some(&file), DISK), set.options());
+    loader.start().expect_err("a file is no directory");
+    fs::remove_file(&file).expect("the file is there");
+    assert_eq!(epoch(&set, &loader), expected(&set.options(), 0, 0));
+}
+
+#[test]
+fn two_loaders_use_one_cache_directory_at_once() {
+    let set = DataSet::files(&[2000; 40]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = |rank| LoaderOptions {
+        world: World::new(rank, 2).expect("inside"),
+        local: World::new(rank, 2).expect("inside"),
+        ..epochs(&set, 3)
+    };
+    let loaders = [0, 1].map(|rank| set.loader(&cache(0, Some(dir.path()), DISK), options(rank)));
+    std::thread::scope(|scope| {
+        for (rank, loader) in (0..).zip(&loaders) {
+            let (set, options) = (&set, options(rank));
+            scope.spawn(move || run(set, loader, &options));
+        }
+    });
+}
+
+#[test]
+fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
+    let train = DataSet::files(&[1024; 200]);
+    let valid = DataSet::files(&[1000; 100]);
+    let options = |set: &DataSet, seed| LoaderOptions {
+        epochs: Some(6),
+        order: Some(set.shuffled(seed)),
+        staging: Some(Bytes::new(16 * 1024)),
+        ..set.options()
+    };
+    let budget = 150 << 10;
+    let shared = ram(budget);
+    let (first, second) = (options(&train, 1), options(&valid, 2));
+    let trainer = train.loader(&shared, first.clone());
+    for number in 0..2 {
+        assert_eq!(epoch(&train, &trainer), expected(&first, number, 0));
+    }
+    let before = used(&trainer);
+    assert!(before > Bytes::new(90 << 10), "alone it fills its room: {before}");
+    let validator = valid.loader(&shared, second.clone());
+    validator.start().expect("room for two");
+    for number in 2..6 {
+        assert_eq!(epoch(&train, &trainer), expected(&first, number, 0));
+        assert_eq!(epoch(&valid, &validator), expected(&second, number - 2, 0));
+        for loader in [&trainer, &validator] {
+            for (facts, _) in loader.stats().driver.tiers {
+                assert!(facts.used <= facts.capacity, "{facts:?}");
+            }
+        }
+    }
+    eventually("both parts together leave the staging buffers their room", || {
+        used(&trainer) + used(&validator) <= Bytes::new(budget - 2 * (16 << 10))
+    });
+    assert!(used(&trainer) > Bytes::ZERO && used(&validator) > Bytes::ZERO);
+    validator.close();
+    trainer.close();
+}
+
+#[test]
+fn a_loader_that_leaves_gives_its_memory_back() {
+    let set = DataSet::files(&[1024; 64]);
+    let mut options = LoaderOptions { staging: Some(Bytes::new(16 << 10)), ..epochs(&set, 3) };
+    let shared = ram(set.ram_for(&mut options, 64 << 10));
+    for _ in 0..3 {
+        let loader = set.loader(&shared, options.clone());
+        run(&set, &loader, &options);
+        assert_eq!(read_from(&loader, Source::Origin), 64, "the slab was empty and whole again");
+    }
+}
+
+fn used(loader: &Loader) -> Bytes {
+    loader.stats().driver.tiers.first().map_or(Bytes::ZERO, |(_, used)| *used)
+}
+
+#[test]
+fn what_is_on_its_way_stays_within_the_staging_buffer() {
+    let set = DataSet::files(&[4000; 64]);
+    let staging = Bytes::new(4 * 4 * 4000);
+    let mut options = LoaderOptions { staging: Some(staging), ..epochs(&set, 3) };
+    let loader = set.loader(&ram(set.ram_for(&mut options, 64 * 4032)), options.clone());
+    for number in 0..3 {
+        for batch in expected(&options, number, 0) {
+            let got = next(&loader).expect("a batch").expect("not the end");
+            assert_eq!(ids_of(&got), batch);
+            let staged = loader.stats().driver.staged.1;
+            assert!(staged <= staging, "{staged} on their way");
+        }
+        assert!(next(&loader).expect("the end").is_none());
+    }
+}
+
+#[test]
+fn batches_that_the_consumer_keeps_keep_their_bytes() {
+    let set = DataSet::files(&[700; 50]);
+    let mut options = epochs(&set, 3);
+    let loader = set.loader(&ram(set.ram_for(&mut options, 20_000)), options);
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        while let Some(batch) = next(&loader).expect("a batch or the end") {
+            kept.push(batch);
+        }
+    }
+    loader.close();
+    drop(loader);
+    assert_eq!(kept.len(), 3 * 13);
+    for batch in &kept {
+        set.check(batch);
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_under_a_running_loader_is_a_fault_of_its_own_sample_only() {
+    let set = DataSet::files(&[500; 12]);
+    let options = epochs(&set, 2);
+    let loader = set.loader(&ram(0), options.clone());
+    fs::remove_file(set.path(5)).expect("the file is there");
+    write_sample(set.dir.path(), 12, 500);
+    fs::rename(set.path(12), set.path(7)).expect("a rename");
+    let mut batches = Vec::new();
+    let mut faults = Vec::new();
+    while let Some(batch) = next(&loader).expect("a batch or the end") {
+        set.check(&batch);
+        faults.extend(batch.faults.iter().map(|fault| (batch.ids[fault.place].0, fault.kind.word())));
+        batches.push(ids_of(&batch));
+    }
+    faults.sort_unstable();
+    assert_eq!(faults, [(5, "missing"), (7, "changed")]);
+    assert_eq!(batches, expected(&options, 0, 0), "the epoch is as long as ever");
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which batches come, in which order, with which bytes: equal to the order computed on paper, whatever the
+//! budgets, the seeks and the batches.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
+use foresee_data_order::Order;
+use foresee_units::{Bytes, Epoch, World};
+use proptest::prelude::*;
+
+use crate::support::{DataSet, cache, epoch, eventually, expected, ids_of, next, ram};
+
+/// Where a consumer stops reading, and where he goes on.
+#[derive(Clone, Copy, Debug)]
+enum Walk {
+    /// To the epoch's end.
+    Through,
+    /// Some batches, then a seek.
+    Break { batches: usize, epoch: u64, position_percent: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    sizes: Vec<u64>,
+    batch_size: u64,
+    drop_last: bool,
+    order: u8,
+    seed: u64,
+    epochs: u64,
+    world: (u32, u32),
+    ram_percent: Option<u64>,
+    disk: bool,
+    staging_percent: u64,
+    walks: Vec<Walk>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let sizes = prop_oneof![
+        prop::collection::vec(prop_oneof![Just(0), 1_u64..300, 1_u64..3000], 1..40),
+        (1_usize..40, 0_u64..500).prop_map(|(count, size)| vec![size; count]),
+        // One sample larger than everything else, and than most budgets.
+        (prop::collection::vec(0_u64..50, 1..30), 10_000_u64..150_000).prop_map(|(mut sizes, large)| {
+            sizes.push(large);
+            sizes
+        }),
+    ];
+    let walk = prop_oneof![
+        3 => Just(Walk::Through),
+        2 => (0_usize..6, 0_u64..4, 0_u64..=100)
+            .prop_map(|(batches, epoch, position_percent)| Walk::Break { batches, epoch, position_percent }),
+    ];
+    let world = (1_u32..4).prop_flat_map(|size| (0..size, Just(size)));
+    let shape = (1_u64..12, any::<bool>(), 0_u8..4, any::<u64>(), 1_u64..4, world);
+    let room = (prop::option::of(0_u64..=200), any::<bool>(), 100_u64..400);
+    (sizes, shape, room, prop::collection::vec(walk, 1..6)).prop_map(|(sizes, shape, room, walks)| {
+        let (batch_size, drop_last, order, seed, epochs, world) = shape;
+        let (ram_percent, disk, staging_percent) = room;
+        Case {
+            sizes,
+            batch_size,
+            drop_last,
+            order,
+            seed,
+            epochs,
+            world,
+            ram_percent,
+            disk,
+            staging_percent,
+            walks,
+        }
+    })
+}
+
+impl Case {
+    fn options(&self, set: &DataSet) -> LoaderOptions {
+        let (n, seed, drop_last) = (set.len(), self.seed, self.drop_last);
+        let batch_size = NonZeroU64::new(self.batch_size).expect("1 or more");
+        let order = match self.order {
+            0 => Order::Distributed { n, seed, shuffle: true, drop_last },
+            1 => Order::Sequential { n, drop_last },
+            2 => Order::Keyed { n, seed, drop_last },
+            _ => {
+                Order::SeedableShard { n, seed, batch_size, drop_last, even_batches: seed.is_multiple_of(2) }
+            }
+        };
+        let (rank, size) = self.world;
+        let mut options = LoaderOptions {
+            batch_size: self.batch_size,
+            drop_last: self.drop_last,
+            order: Some(order),
+            epochs: Some(self.epochs),
+            world: World::new(rank, size).expect("inside"),
+            ..set.options()
+        };
+        let two = 2 * (set.sizes.iter().max().copied().unwrap_or(0) * self.batch_size).min(set.bytes());
+        options.staging = Some(Bytes::new(two * self.staging_percent / 100));
+        options
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_batch_is_the_one_of_the_order_with_its_very_bytes(case in case()) {
+        let set = DataSet::files(&case.sizes);
+        let mut options = case.options(&set);
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let memory = case.ram_percent.map_or(0, |percent| {
+            set.ram_for(&mut options, set.bytes() * percent / 100)
+        });
+        let disk = if case.disk { 4 << 20 } else { 0 };
+        let loader = set.loader(&cache(memory, Some(dir.path()), disk), options.clone());
+        let mut at = (0, 0);
+        for walk in &case.walks {
+            let batches = if at.0 < case.epochs { expected(&options, at.0, at.1) } else { Vec::new() };
+            match *walk {
+                Walk::Through => {
+                    prop_assert_eq!(epoch(&set, &loader), batches, "epoch {} from {}", at.0, at.1);
+                    // Behind the run's end every epoch is empty, and the same one.
+                    at = (at.0 + u64::from(at.0 < case.epochs), 0);
+                }
+                Walk::Break { batches: taken, epoch: to, position_percent } => {
+                    for batch in batches.iter().take(taken) {
+                        let got = next(&loader).expect("a batch").expect("not the end");
+                        set.check(&got);
+                        prop_assert_eq!(&ids_of(&got), batch);
+                        prop_assert_eq!(got.epoch, Epoch(at.0));
+                    }
+                    at = (to.min(case.epochs), set.len() * position_percent / 100);
+                    if at.0 == case.epochs {
+                        at.1 = 0;
+                    }
+                    loader.seek(Epoch(at.0), at.1).expect("a place inside");
+                }
+            }
+        }
+        loader.close();
+    }
+
+    #[test]
+    fn announced_epochs_are_cut_where_the_announcement_says(
+        sizes in prop::collection::vec(0_u64..400, 1..30),
+        picks in prop::collection::vec(prop::collection::vec((any::<prop::sample::Index>(), 1_u64..6), 0..30), 1..4),
+        ram_percent in 0_u64..150,
+    ) {
+        let set = DataSet::files(&sizes);
+        let mut options = LoaderOptions { order: None, epochs: None, batch_size: 6, ..set.options() };
+        let loader = set.loader(&ram(set.ram_for(&mut options, set.bytes() * ram_percent / 100)), options);
+        for (number, picks) in (0..).zip(&picks) {
+            // With replacement: one sample comes several times in a batch and in neighbouring batches.
+            let ids: Vec<u64> = picks.iter().map(|(pick, _)| pick.index(sizes.len()) as u64).collect();
+            let (mut lengths, mut left) = (Vec::new(), ids.len() as u64);
+            for &(_, length) in picks {
+                lengths.push(length.min(left));
+                left -= length.min(left);
+                if left == 0 {
+                    break;
+                }
+            }
+            loader.announce(Epoch(number), &ids, Some(&lengths)).expect("ids of the data set");
+            let mut rest = ids.as_slice();
+            let batches: Vec<Vec<u64>> = lengths
+                .iter()
+                .map(|&length| {
+                    let (batch, behind) = rest.split_at(usize::try_from(length).expect("small"));
+                    rest = behind;
+                    batch.to_vec()
+                })
+                .collect();
+            prop_assert_eq!(epoch(&set, &loader), batches);
+        }
+    }
+}
+
+#[test]
+fn all_ranks_together_hand_out_each_sample_once_and_a_resume_at_another_world_size_hands_out_the_rest() {
+    let set = DataSet::files(&[90; 48]);
+    let mut seen: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut count = |batches: &[Vec<u64>]| {
+        for id in batches.iter().flatten() {
+            *seen.entry(*id).or_default() += 1;
+        }
+    };
+    let options = |rank, size, batch_size| LoaderOptions {
+        world: World::new(rank, size).expect("inside"),
+        batch_size,
+        ..set.options()
+    };
+    for rank in 0..4 {
+        let loader = set.loader(&ram(0), options(rank, 4, 3));
+        let two: Vec<_> = (0..2).map(|_| ids_of(&next(&loader).expect("one").expect("one"))).collect();
+        count(&two);
+    }
+    for rank in 0..2 {
+        let loader = set.loader(&ram(0), options(rank, 2, 4));
+        loader.seek(Epoch(0), 2 * 4 * 3).expect("a place inside");
+        count(&epoch(&set, &loader));
+    }
+    assert_eq!(seen.len(), 48);
+    assert!(seen.values().all(|&times| times == 1), "{seen:?}");
+}
+
+#[test]
+fn a_batch_tells_its_place_in_the_epoch() {
+    let set = DataSet::files(&[5; 10]);
+    let options = LoaderOptions { epochs: Some(2), ..set.options() };
+    let loader = set.loader(&ram(0), options);
+    for number in 0..2 {
+        let places: Vec<_> = std::iter::from_fn(|| next(&loader).expect("a batch or the end"))
+            .map(|batch| (batch.epoch, batch.step.0, batch.start, batch.last))
+            .collect();
+        let epoch = Epoch(number);
+        assert_eq!(places, [(epoch, 0, 0, false), (epoch, 1, 4, false), (epoch, 2, 8, true)]);
+    }
+}
+
+#[test]
+fn after_the_last_epoch_every_call_says_that_the_epoch_is_over() {
+    let set = DataSet::files(&[5; 3]);
+    let loader = set.loader(&ram(0), set.options());
+    assert_eq!(epoch(&set, &loader).concat().len(), 3);
+    for _ in 0..3 {
+        assert!(next(&loader).expect("no error").is_none());
+    }
+    loader.seek(Epoch(0), 0).expect("a place inside");
+    assert_eq!(epoch(&set, &loader).concat().len(), 3, "the run can be gone through again");
+}
+
+#[test]
+fn a_run_of_unknown_length_goes_on() {
+    let set = DataSet::files(&[40; 9]);
+    let mut options = LoaderOptions { epochs: None, ..set.options() };
+    let loader = set.loader(&ram(set.ram_for(&mut options, 200)), options.clone());
+    for number in 0..40 {
+        assert_eq!(epoch(&set, &loader), expected(&options, number, 0), "epoch {number}");
+    }
+}
+
+#[test]
+fn epochs_without_a_batch_pass_one_at_a_time_in_a_run_of_unknown_length() {
+    let set = DataSet::files(&[40; 3]);
+    let options = LoaderOptions { epochs: None, drop_last: true, ..set.options() };
+    let loader = set.loader(&ram(0), options);
+    for _ in 0..5000 {
+        assert!(next(&loader).expect("no error").is_none());
+    }
+    let ready = at_rest(&loader);
+    assert!(ready <= 1 << 16, "{ready} ends of epochs wait to be taken");
+}
+
+#[test]
+fn samples_without_bytes_do_not_fill_the_memory_with_batches() {
+    let set = DataSet::files(&[0; 8]);
+    let options = LoaderOptions { epochs: None, ..set.options() };
+    let loader = set.loader(&ram(0), options.clone());
+    for number in 0..2000 {
+        assert_eq!(epoch(&set, &loader), expected(&options, number, 0));
+    }
+    let ready = at_rest(&loader);
+    assert!(ready <= 1 << 16, "{ready} batches wait to be taken");
+}
+
+/// How many batches and ends are ready when no more of them come.
+fn at_rest(loader: &Loader) -> usize {
+    let (mut ready, mut same) = (0, 0);
+    eventually("the loader rests", || {
+        let now = loader.stats().ready;
+        same = if now == ready { same + 1 } else { 0 };
+        ready = now;
+        assert!(ready <= 100_000, "{ready} are ready, and more come");
+        ready > 0 && same > 2000
+    });
+    ready
+}
+
+#[test]
+fn a_seek_behind_the_epoch_is_the_callers_mistake_and_changes_nothing() {
+    let set = DataSet::files(&[5; 10]);
+    let options = set.options();
+    let loader = set.loader(&ram(0), options.clone());
+    let error = loader.seek(Epoch(0), 11).expect_err("there are ten samples");
+    assert!(matches!(error, LoaderError::Order(_)), "{error}");
+    assert_eq!(epoch(&set, &loader), expected(&options, 0, 0));
+}
+
+#[test]
+fn an_announcement_beside_the_runs_own_order_is_refused() {
+    let set = DataSet::files(&[5; 4]);
+    let loader = set.loader(&ram(0), set.options());
+    let error = loader.announce(Epoch(0), &[0, 1], None).expect_err("the run has an order");
+    assert!(matches!(error, LoaderError::Config { .. }), "{error}");
+    assert_eq!(epoch(&set, &loader).concat().len(), 4);
+}
+
+#[test]
+fn an_announcement_names_the_sample_that_does_not_exist() {
+    let set = DataSet::files(&[5; 4]);
+    let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
+    let error = loader.announce(Epoch(0), &[0, 4], None).expect_err("ids go to 3").to_string();
+    assert!(error.contains("sample 4") && error.contains("4;"), "{error}");
+    let error = loader.announce(Epoch(0), &[0, 1], Some(&[2, 1])).expect_err("3 of 2").to_string();
+    assert!(error.contains("batches of 3 samples"), "{error}");
+}
+
+#[test]
+fn duplicates_inside_one_staging_window_are_read_once() {
+    let set = DataSet::files(&[1000; 4]);
+    let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
+    loader.start().expect("a folder");
+    loader.announce(Epoch(0), &[2, 2, 2, 2, 2, 1, 2, 1], None).expect("ids of the data set");
+    assert_eq!(epoch(&set, &loader), [[2, 2, 2, 2], [2, 1, 2, 1]]);
+}
+
+#[test]
+fn rows_of_one_file_are_read_together() {
+    let set = DataSet::rows(3, 200, 64);
+    let order = Order::Sequential { n: set.len(), drop_last: false };
+    let options = LoaderOptions { order: Some(order), batch_size: 50, ..set.options() };
+    let loader = set.loader(&ram(0), options.clone());
+    assert_eq!(epoch(&set, &loader), expected(&options, 0, 0));
+    let stats = loader.stats();
+    assert_eq!(stats.driver.origin.retries, 0, "no joined read was refused");
+    let reads = stats.totals.done(foresee_ledger::Op::Read, foresee_ledger::Source::Origin).expect("reads");
+    assert_eq!(reads.samples, 600);
+    assert!(reads.count < 300, "{} requests for 600 neighbouring rows", reads.count);
+}

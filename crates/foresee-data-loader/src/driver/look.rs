@@ -59,28 +59,25 @@ impl Driver {
             return;
         };
         let (pending, planned) = (stage.pending, stage.planned == stage.ids.len());
-        let note = match self.reads.first_missing(slot).filter(|_| pending > 0) {
-            Some((_, read)) => {
-                let (cause, state) = match (read.from, read.active > 0, read.tries) {
-                    (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
-                    (From::Origin, true, _) => (Cause::OriginRead, "being read at the origin"),
-                    (From::Origin, false, 0) => (Cause::OriginQueue, "in the queue for the origin"),
-                    (From::Origin, false, _) => (Cause::OriginRetry, "between two attempts at the origin"),
-                };
-                let said = read.message.as_deref().map(|said| format!(", last fault: {said}"));
-                let what = format!(
-                    "sample {} ({}) on rank {}, {state}{}",
-                    read.sample,
-                    self.data.index().uri(read.sample),
-                    self.shared.books.rank(),
-                    said.unwrap_or_default()
-                );
-                WaitNote { cause, what }
-            }
-            None => {
-                let what = if planned { "copies within memory" } else { "the plan of the batch" };
-                WaitNote { cause: Cause::Copy, what: what.to_owned() }
-            }
+        let note = if let Some((_, read)) = self.reads.first_missing(slot).filter(|_| pending > 0) {
+            let (cause, state) = match (read.from, read.active > 0, read.tries) {
+                (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
+                (From::Origin, true, _) => (Cause::OriginRead, "being read at the origin"),
+                (From::Origin, false, 0) => (Cause::OriginQueue, "in the queue for the origin"),
+                (From::Origin, false, _) => (Cause::OriginRetry, "between two attempts at the origin"),
+            };
+            let said = read.message.as_deref().map(|said| format!(", last fault: {said}"));
+            let what = format!(
+                "sample {} ({}) on rank {}, {state}{}",
+                read.sample,
+                self.data.index().uri(read.sample),
+                self.shared.books.rank(),
+                said.unwrap_or_default()
+            );
+            WaitNote { cause, what }
+        } else {
+            let what = if planned { "copies within memory" } else { "the plan of the batch" };
+            WaitNote { cause: Cause::Copy, what: what.to_owned() }
         };
         self.shared.handover.explain(note);
     }

@@ -45,6 +45,9 @@ const DISK_THREADS: usize = 4;
 /// The disk tier pads large samples to this.
 const DISK_BLOCK: u64 = 4096;
 const COALESCE_PARTS: usize = 256;
+/// A bucket is tens of milliseconds away and answers a thousand requests a second or more: that many keep it busy
+/// from the first round trip on. A directory begins with the fetch queue's own default.
+const STORE_IN_FLIGHT_FIRST: u32 = 32;
 /// A directory is asked by at most this many threads at once, a bucket over that many connections.
 const DIRECTORY_IN_FLIGHT: u32 = 64;
 
@@ -419,6 +422,8 @@ impl Loader {
                 .config
                 .threads
                 .map_or(DIRECTORY_IN_FLIGHT, |threads| u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT));
+        } else {
+            config.limit.start = STORE_IN_FLIGHT_FIRST;
         }
         if self.data.index().objects() < self.data.index().len() {
             config.coalesce = Some(CoalesceConfig {

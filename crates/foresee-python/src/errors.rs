@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rust's errors as Python's: which class of `foresee.errors` each one is.
 
+use std::path::Path;
+
 use foresee_data_index::IndexError;
 use foresee_data_loader::{IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
@@ -48,12 +50,25 @@ pub(crate) fn of_indexing(error: IndexingError) -> PyErr {
     }
 }
 
+/// As [`of_indexing`]; an index does not know the file it comes from.
+pub(crate) fn of_opening(error: IndexingError, path: &Path) -> PyErr {
+    match error {
+        IndexingError::Index(error) => invalid_index(format!("{}: {error}", path.display())),
+        other => of_indexing(other),
+    }
+}
+
 pub(crate) fn of_index(error: &IndexError) -> PyErr {
     classes::IndexInvalid::new_err(error.to_string())
 }
 
 pub(crate) fn invalid_index(message: String) -> PyErr {
     classes::IndexInvalid::new_err(message)
+}
+
+/// Something of ours has panicked; its words are on stderr.
+pub(crate) fn defect(what: &str) -> PyErr {
+    classes::ForeseeError::new_err(format!("{what}: this is a defect of foresee, please report it"))
 }
 
 pub(crate) fn of_origin(error: &OriginError) -> PyErr {

@@ -3,7 +3,9 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use foresee_data_index as core;
@@ -18,7 +20,7 @@ use pyo3::types::PyTuple;
 
 use crate::errors;
 
-/// Between two calls of a progress callback.
+/// Between two calls of a progress callback, and between two looks for Ctrl-C.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 #[pyclass(frozen, module = "foresee._native")]
@@ -32,7 +34,7 @@ pub(crate) struct Index {
 impl Index {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let index = py.detach(|| open_index(&path)).map_err(errors::of_indexing)?;
+        let index = py.detach(|| open_index(&path)).map_err(|error| errors::of_opening(error, &path))?;
         Ok(Self { index, bytes: None })
     }
 
@@ -51,11 +53,16 @@ impl Index {
     ) -> PyResult<Self> {
         let layout = layout_of(layout, extensions, row_bytes)?;
         let storage = options.unwrap_or_default().into_iter().collect();
-        let listener = Listener::new(progress);
-        let built = py.detach(|| {
-            build_index(uri, storage, layout, keys.as_deref(), &|now| listener.hear(now), &listener.cancel)
-        });
-        listener.into_result()?;
+        let listener = Arc::new(Listener::new(progress));
+        let (uri, heard) = (uri.to_owned(), Arc::clone(&listener));
+        let (done, listed) = sync_channel(1);
+        Builder::new().name("foresee-index".to_owned()).spawn(move || {
+            let built =
+                build_index(&uri, storage, layout, keys.as_deref(), &|now| heard.hear(now), &heard.cancel);
+            // After Ctrl-C nobody waits for it.
+            let _ = done.send(built);
+        })?;
+        let built = py.detach(|| listener.wait_for(listed))?;
         let (index, bytes, _) = built.map_err(errors::of_indexing)?;
         Ok(Self { index, bytes: Some(bytes) })
     }
@@ -217,27 +224,35 @@ impl Listener {
     fn hear(&self, now: ListProgress) {
         // Threads that come while another is telling have nothing newer to say.
         let Ok(mut heard) = self.heard.try_lock() else { return };
-        if heard.last.elapsed() < PROGRESS_EVERY || heard.raised.is_some() {
+        let Some(callback) = &self.callback else { return };
+        if heard.last.elapsed() < PROGRESS_EVERY || self.cancel.load(Ordering::Relaxed) {
             return;
         }
         heard.last = Instant::now();
-        let told = Python::attach(|py| {
-            py.check_signals()?;
-            match &self.callback {
-                Some(callback) => callback.call1(py, (now.objects, now.bytes)).map(drop),
-                None => Ok(()),
-            }
-        });
+        let told = Python::attach(|py| callback.call1(py, (now.objects, now.bytes)).map(drop));
         if let Err(error) = told {
             heard.raised = Some(error);
             self.cancel.store(true, Ordering::Relaxed);
         }
     }
 
-    fn into_result(self) -> PyResult<()> {
-        match self.heard.into_inner().unwrap_or_else(PoisonError::into_inner).raised {
+    /// What the listing comes to. Only the thread that Python called hears Ctrl-C, so the listing runs on another; an
+    /// origin that hangs keeps that one, which ends by itself later.
+    fn wait_for<T>(&self, listed: Receiver<T>) -> PyResult<T> {
+        let built = loop {
+            match listed.recv_timeout(PROGRESS_EVERY) {
+                Ok(built) => break built,
+                Err(RecvTimeoutError::Timeout) => Python::attach(|py| {
+                    py.check_signals().inspect_err(|_| self.cancel.store(true, Ordering::Relaxed))
+                })?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(errors::defect("the listing has failed"));
+                }
+            }
+        };
+        match self.heard.lock().unwrap_or_else(PoisonError::into_inner).raised.take() {
             Some(error) => Err(error),
-            None => Ok(()),
+            None => Ok(built),
         }
     }
 }

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fork around a live engine: the parent goes on, the child neither hangs nor disturbs it, and can start anew."""
+
+from __future__ import annotations
+
+import pathlib
+
+from support.processes import run
+
+FORKS = """
+    import os, signal, sys
+    import foresee
+    import foresee.torch as ft
+    from support.data import assert_exact, content, digest, epoch
+    from support.processes import say
+
+    def child(work):
+        "Fork, run `work` there, and give back its exit status; 99 for a child that does not end."
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            status = 1
+            try:
+                work()
+                status = 0
+            except BaseException as error:
+                sys.stderr.write(f"{type(error).__name__}: {error}\\n")
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    folder = sys.argv[1]
+    whole = [digest(epoch(loader)) for loader in [foresee.Loader(folder, batch_size=8, shuffle=True, seed=0)]]
+"""
+
+
+def test_a_child_cannot_use_the_parents_loader_and_is_told_so(folder: pathlib.Path) -> None:
+    (facts,) = run(
+        FORKS
+        + """
+    loader = foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=foresee.Cache(ram="8MB"))
+    iterator = iter(loader)
+    first = next(iterator)
+
+    def goes_on():
+        try:
+            next(iterator)
+        except foresee.ForeseeError as error:
+            assert "fork" in str(error), error
+        else:
+            raise AssertionError("a batch from threads that are not here")
+
+    def begins():
+        try:
+            list(loader)
+        except foresee.ForeseeError as error:
+            assert "fork" in str(error), error
+        else:
+            raise AssertionError("a batch from threads that are not here")
+
+    statuses = [child(goes_on), child(begins), child(loader.close), child(lambda: loader.stats())]
+    rest = sum(len(batch) for batch in iterator)
+    say(statuses=statuses, samples=len(first) + rest, ok=loader.audit()["ok"])
+    """,
+        str(folder),
+    )
+    assert facts == {"statuses": [0, 0, 0, 0], "samples": 96, "ok": True}
+
+
+def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folder: pathlib.Path) -> None:
+    lines = run(
+        FORKS
+        + """
+    loader = foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=foresee.Cache(ram="8MB"))
+    iterator = iter(loader)
+    first = next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        # Collection, atexit and finalizers all run here.
+        signal.alarm(20)
+        del iterator, loader, first
+        sys.exit(0)
+    _, status = os.waitpid(pid, 0)
+    rest = sum(len(batch) for batch in iterator)
+    say(status=os.waitstatus_to_exitcode(status), samples=len(first) + rest)
+    """,
+        str(folder),
+    )
+    assert lines == [{"status": 0, "samples": 96}]
+
+
+def test_a_child_can_have_a_loader_of_its_own_with_the_same_settings(folder: pathlib.Path) -> None:
+    (facts,) = run(
+        FORKS
+        + """
+    cache = foresee.Cache(ram="8MB", disk=sys.argv[2], disk_size="700MB")
+    loader = foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=cache)
+    iterator = iter(loader)
+    next(iterator)
+
+    def own():
+        with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=cache, timeout=15) as mine:
+            assert digest(epoch(mine)) == whole[0]
+
+    statuses = [child(own) for _ in range(3)]
+    say(statuses=statuses, rest=sum(1 for _ in iterator))
+    """,
+        str(folder),
+        str(folder.parent / "cache"),
+    )
+    assert facts == {"statuses": [0, 0, 0], "rest": 11}
+
+
+def test_the_stock_loaders_forked_workers_can_read_our_datasets(folder: pathlib.Path) -> None:
+    (facts,) = run(
+        FORKS
+        + """
+    import torch
+    from torch.utils.data import DataLoader
+    dataset = ft.FolderDataset(folder, decode=None)
+    assert len(dataset[0][0]) == 900
+    ours = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0)
+    iterator = iter(ours)
+    next(iterator)
+    stock = DataLoader(
+        dataset, batch_size=8, num_workers=2, multiprocessing_context="fork", collate_fn=list, timeout=20
+    )
+    samples = sum(len(batch) for batch in stock)
+    say(samples=samples, rest=sum(1 for _ in iterator))
+    """,
+        str(folder),
+    )
+    assert facts == {"samples": 96, "rest": 11}

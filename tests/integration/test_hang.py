@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing hangs and nothing is left behind: every way to end, each within a bound, against an origin that is stuck.
+
+The bounds are wide, for machines that do much else at the same time: a hang has no end at all.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.data import assert_exact, epoch, make_folder
+from support.processes import child, group_members, run, wait_until
+from support.servers import Testbed
+
+import foresee
+import foresee.torch as ft
+from foresee.errors import Closed, SampleFault
+
+BOUND = 8.0
+"""Seconds in which whatever ends must have ended: four times what is promised."""
+OPTIONS = {"skip_signature": "true", "region": "us-east-1"}
+
+
+@pytest.fixture
+def stuck(
+    serve: Callable[[pathlib.Path], Testbed], tmp_path: pathlib.Path, sizes: list[int]
+) -> tuple[str, str, dict[str, str]]:
+    """An index file, a URI and options of a bucket that answers no read."""
+    make_folder(tmp_path / "origin" / "bucket" / "train", sizes)
+    testbed = serve(tmp_path / "origin")
+    options = {**OPTIONS, "endpoint": testbed.url}
+    index = tmp_path / "index.fidx"
+    foresee.Loader("s3://bucket/train", batch_size=1, storage_options=options).index.save(index)
+    testbed.faults({"kind": "stall", "path": "/train/"})
+    return str(index), "s3://bucket/train", options
+
+
+def numpy_stuck(stuck: tuple[str, str, dict[str, str]], **arguments: Any) -> foresee.Loader:
+    """The numpy face on the origin that is stuck."""
+    index, _, options = stuck
+    return foresee.Loader(index, batch_size=8, storage_options=options, **arguments)
+
+
+def torch_stuck(stuck: tuple[str, str, dict[str, str]], **arguments: Any) -> ft.DataLoader:
+    """The PyTorch face on it, with a transform on threads."""
+    index, uri, options = stuck
+    dataset = ft.FolderDataset(uri, index=index, storage_options=options, transform=len, decode=None)
+    return ft.DataLoader(dataset, batch_size=8, **arguments)
+
+
+FACES = pytest.mark.parametrize("make", [numpy_stuck, torch_stuck], ids=["numpy", "torch"])
+
+
+def engine_threads() -> list[str]:
+    """Names of this process's threads that are ours."""
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except FileNotFoundError:
+            continue
+    return [name for name in names if name.startswith("foresee")]
+
+
+def within(bound: float, work: Callable[[], Any]) -> Any:
+    """The result of `work`, or a failure if it has none in time; its thread is then left behind."""
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(work()), daemon=True)
+    thread.start()
+    thread.join(bound)
+    assert result, f"no end within {bound} s"
+    return result[0]
+
+
+@FACES
+def test_close_ends_at_once_however_stuck_the_origin_is(make: Any, stuck: Any) -> None:
+    loader = make(stuck)
+    loader.start()
+    within(BOUND, lambda: loader.close() or True)
+    within(BOUND, lambda: loader.close() or True)
+    with pytest.raises(Closed):
+        next(iter(loader))
+
+
+@FACES
+def test_close_from_another_thread_wakes_whoever_waits(make: Any, stuck: Any) -> None:
+    loader = make(stuck)
+    waiting = threading.Event()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        iterator = iter(loader)
+        waiting.set()
+        try:
+            next(iterator)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    waiting.wait(BOUND)
+    time.sleep(0.2)
+    within(BOUND, lambda: loader.close() or True)
+    thread.join(BOUND)
+    assert not thread.is_alive()
+    assert [type(error) for error in ended] == [Closed]
+
+
+@FACES
+def test_a_loader_that_is_dropped_while_it_reads_takes_its_threads_along(make: Any, stuck: Any) -> None:
+    before = len(engine_threads())
+    loader = make(stuck)
+    iterator = iter(loader)
+    loader.start()
+    assert len(engine_threads()) > before
+    del iterator, loader
+    within(BOUND, lambda: gc.collect() or True)
+    wait_until(lambda: len(engine_threads()) <= before, timeout=BOUND, what="the end of its threads")
+
+
+def test_breaking_off_again_and_again_neither_hangs_nor_mixes_epochs(
+    folder: pathlib.Path, sizes: list[int]
+) -> None:
+    with foresee.Loader(folder, batch_size=4, shuffle=True, seed=0, timeout=30) as loader:
+        for number in range(60):
+            loader.set_epoch(number)
+            for step, batch in enumerate(loader):
+                assert batch.epoch == number
+                assert_exact([(int(i), bytes(batch.sample(p))) for p, i in enumerate(batch.ids)], sizes)
+                if step == number % 7:
+                    break
+        loader.set_epoch(0)
+        assert len(epoch(loader)) == len(sizes)
+        assert loader.audit()["ok"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_raising_transform_ends_the_epoch_with_its_sample_and_the_loader_lives_on(
+    folder: pathlib.Path, workers: int
+) -> None:
+    def refuses(data: torch.Tensor) -> torch.Tensor:
+        if len(data) == 900:
+            raise ArithmeticError("900 bytes are too many")
+        return data[:8]
+
+    dataset = ft.FolderDataset(folder, transform=refuses, decode=None)
+    with ft.DataLoader(dataset, batch_size=4, num_workers=workers, timeout=60) as loader:
+        for _ in range(2):
+            with pytest.raises(SampleFault, match="900 bytes are too many") as caught:
+                list(loader)
+            assert caught.value.sample == 0
+            assert caught.value.kind == "transform"
+        dataset.transform = None
+
+
+PROGRAM = """
+    import json, sys
+    import foresee
+    import foresee.torch as ft
+    from support.processes import say
+    index, uri, options, workers = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
+    dataset = ft.FolderDataset(uri, index=index, storage_options=options, transform=len, decode=None)
+    loader = ft.DataLoader(dataset, batch_size=8, num_workers=workers)
+    iterator = iter(loader)
+    loader.start()
+    say(ready=True)
+    next(iterator)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_ends_a_program_that_waits_for_a_stuck_origin(stuck: Any, workers: int) -> None:
+    import json
+
+    index, uri, options = stuck
+    with child(PROGRAM, index, uri, json.dumps(options), str(workers)) as program:
+        program.line()
+        time.sleep(0.3)
+        program.send(signal.SIGINT)
+        status, _, errors = program.end(BOUND)
+        assert status in (1, -signal.SIGINT, 130), errors
+        assert "KeyboardInterrupt" in errors
+        wait_until(lambda: not group_members(program.pid), timeout=BOUND, what="the end of its workers")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_start_works(
+    folder: pathlib.Path, tmp_path: pathlib.Path, workers: int
+) -> None:
+    source = """
+        import sys
+        import foresee.torch as ft
+        from support.processes import say
+        folder, cache, workers, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+        dataset = ft.FolderDataset(folder, transform=len, decode=None)
+        cache = ft.Cache(ram="64MB", disk=cache, disk_size="400MB")
+        with ft.DataLoader(
+            dataset, batch_size=8, shuffle=True, seed=0, num_workers=workers, cache=cache, persistent_workers=workers > 0
+        ) as loader:
+            for _ in range(epochs):
+                for sizes, labels in loader:
+                    say(sizes=sizes.tolist())
+    """
+    shared = set(os.listdir("/dev/shm"))
+    temporary = set(os.listdir("/tmp"))
+    cache = str(tmp_path / "cache")
+    with child(source, str(folder), cache, str(workers), "1000") as program:
+        for _ in range(20):
+            program.line()
+        assert len(group_members(program.pid)) == 1 + workers
+        program.send(signal.SIGKILL)
+        program.process.wait(BOUND)
+        wait_until(lambda: not group_members(program.pid), timeout=BOUND, what="the end of its workers")
+    assert set(os.listdir("/dev/shm")) - shared == set()
+    assert [name for name in set(os.listdir("/tmp")) - temporary if name.startswith("foresee")] == []
+    lines = run(source, str(folder), cache, str(workers), "1")
+    assert len(lines) == 12
+
+
+def test_a_rank_that_leaves_early_stops_nobody(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    source = """
+        import sys
+        import foresee
+        from support.data import epoch
+        from support.processes import say
+        folder, cache, rank, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+        cache = foresee.Cache(ram="8MB", disk=cache, disk_size="700MB")
+        with foresee.Loader(
+            folder, batch_size=4, shuffle=True, seed=0, rank=rank, world_size=2, cache=cache, timeout=30
+        ) as loader:
+            for _ in range(epochs):
+                say(ids=sorted(sample for sample, _ in epoch(loader)))
+    """
+    cache = str(tmp_path / "cache")
+    env = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    with (
+        child(source, str(folder), cache, "0", "1", env=env) as leaves,
+        child(source, str(folder), cache, "1", "6", env={**env, "LOCAL_RANK": "1"}) as stays,
+    ):
+        first = leaves.line()["ids"]
+        assert leaves.end(30)[0] == 0
+        epochs = [stays.line()["ids"] for _ in range(6)]
+        assert stays.end(30)[0] == 0
+    assert sorted(first + epochs[0]) == list(range(96))
+
+
+def test_torchrun_ends_when_a_rank_dies_and_starts_again_from_the_state(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"""
+import json, os, signal
+import foresee.torch as ft
+here = {str(tmp_path)!r}
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+dataset = ft.FolderDataset({str(folder)!r}, decode=None)
+loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=0, epochs=1, timeout=60)
+if attempt != "0":
+    with open(f"{{here}}/state.json") as file:
+        loader.load_state_dict(json.load(file))
+with open(f"{{here}}/log-{{attempt}}-{{rank}}", "w") as log:
+    for step, (images, labels) in enumerate(loader):
+        print(*labels.tolist(), sep=" ", file=log, flush=True)
+        if attempt == "0" and step == 3:
+            if rank == "0":
+                with open(f"{{here}}/new", "w") as file:
+                    json.dump(loader.state_dict(), file)
+                os.replace(f"{{here}}/new", f"{{here}}/state.json")
+                os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
+loader.close()
+"""
+    )
+    run(
+        """
+        import sys
+        from torch.distributed.run import main
+        main(["--standalone", "--nproc-per-node=2", "--max-restarts=1", sys.argv[1]])
+        """,
+        str(script),
+        timeout=90,
+    )
+    logs = [
+        (tmp_path / f"log-{attempt}-{rank}").read_text().splitlines() for attempt in (0, 1) for rank in (0, 1)
+    ]
+    assert [len(log) for log in logs] == [4, 4, 8, 8]
+    labels = [int(label) for log in logs for line in log for label in line.split()]
+    assert sorted(labels) == sorted(ft.FolderDataset(folder, decode=None).targets)

@@ -69,6 +69,10 @@ impl Cache {
         self.ram
     }
 
+    pub(crate) const fn disk(&self) -> Bytes {
+        self.disk
+    }
+
     pub(crate) const fn disk_dir(&self) -> Option<&PathBuf> {
         self.disk_dir.as_ref()
     }

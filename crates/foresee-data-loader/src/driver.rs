@@ -169,7 +169,6 @@ impl Driver {
         let look = self.shared.handover.look();
         self.staging.note_taken(look.taken);
         self.follow_budget();
-        self.learn_epochs();
         let more = self.plan_some();
         if look.wanted {
             self.hurry();

@@ -42,8 +42,10 @@ const COALESCE_GAP: Bytes = Bytes::new(1 << 20);
 const COALESCE_TARGET: Bytes = Bytes::new(8 << 20);
 /// Threads of the disk tier: enough to keep one device busy, few enough to leave the cores to training.
 const DISK_THREADS: usize = 4;
-/// The disk tier pads large samples to this.
-const DISK_BLOCK: u64 = 4096;
+/// How many samples the disk tier's overhead is averaged over.
+const OVERHEAD_SAMPLES: u64 = 4096;
+/// Below this a disk tier holds next to nothing.
+const DISK_LEAST: Bytes = Bytes::new(1 << 20);
 const COALESCE_PARTS: usize = 256;
 /// A bucket is tens of milliseconds away and answers a thousand requests a second or more: that many keep it busy
 /// from the first round trip on. A directory begins with the fetch queue's own default.
@@ -328,7 +330,7 @@ impl Loader {
             .name("foresee-driver".to_owned())
             .spawn(move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
-                    shared.handover.break_with(words_of(panic.as_ref()));
+                    shared.handover.break_with(LoaderError::Broken { why: words_of(panic.as_ref()) });
                 }
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
@@ -349,7 +351,9 @@ impl Loader {
         member: &Member,
         completions: &Completions,
     ) -> Result<(Option<Arc<DiskTier>>, Vec<Held>), LoaderError> {
-        let Some(dir) = self.cache.disk_dir().filter(|_| !member.disk().is_zero()) else {
+        // What other loaders have left may be too little; what the user asked for is never passed over in silence.
+        let enough = member.disk() >= DISK_LEAST.min(self.cache.disk()) && !member.disk().is_zero();
+        let Some(dir) = self.cache.disk_dir().filter(|_| enough) else {
             return Ok((None, Vec::new()));
         };
         let config = DiskConfig {
@@ -404,13 +408,20 @@ impl Loader {
         Ok(planner)
     }
 
-    /// What the disk tier adds to a sample: exactly, where all are of one size; else the most that it ever adds.
+    /// What the disk tier adds to a sample: exactly, where all are of one size; else on average over some thousand
+    /// of them. A plan that counts on a little too much room is told so by the tier and drops what did not fit.
     fn disk_overhead(&self) -> Bytes {
-        let added = |size: Bytes| disk_footprint(size).saturating_sub(size);
-        match self.data.index().uniform_size() {
-            Some(size) => added(size),
-            None => added(self.data.index().max_size()).max(added(Bytes::ZERO)).round_up(DISK_BLOCK),
+        let index = self.data.index();
+        let stride = (index.len() / OVERHEAD_SAMPLES).max(1);
+        let (mut added, mut seen) = (0, 0);
+        let mut id = 0;
+        while id < index.len() && !(seen > 0 && index.uniform_size().is_some()) {
+            let size = index.size(SampleId(id));
+            added += disk_footprint(size).saturating_sub(size).get();
+            seen += 1;
+            id += stride;
         }
+        Bytes::new(added.div_ceil(seen.max(1)))
     }
 
     fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {

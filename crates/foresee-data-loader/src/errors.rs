@@ -2,6 +2,8 @@
 //! What can go wrong with a loader as a whole. What goes wrong with one sample travels in its batch, as a
 //! [`crate::Fault`]: the consumer decides whether that ends the run.
 
+use std::sync::Arc;
+
 use foresee_units::{Bytes, SampleId};
 
 /// A loader that cannot be made, started or driven on.
@@ -80,6 +82,9 @@ pub enum LoaderError {
         /// What the driver waits for, if known, with a leading colon.
         what: String,
     },
+    /// The driver had to stop; the same for everyone who asks.
+    #[error(transparent)]
+    Stopped(Arc<LoaderError>),
     /// A defect of the loader itself.
     #[error(
         "the loader's driver has failed: {why}; this is a defect of foresee, please report it with the run folder"

@@ -55,7 +55,7 @@ struct State {
     /// The run has no further epoch.
     finished: bool,
     closed: bool,
-    broken: Option<String>,
+    broken: Option<Arc<LoaderError>>,
     last_take: Option<Instant>,
     steps: StepTimes,
 }
@@ -111,8 +111,8 @@ impl Handover {
                 self.note_taken(&mut state, &handed);
                 return Ok(Some(handed));
             }
-            if let Some(why) = &state.broken {
-                return Err(LoaderError::Broken { why: why.clone() });
+            if let Some(error) = &state.broken {
+                return Err(LoaderError::Stopped(Arc::clone(error)));
             }
             if state.finished {
                 return Ok(Some(Handed::End(state.standing.epoch)));
@@ -224,8 +224,9 @@ impl Handover {
         }
     }
 
-    pub(crate) fn break_with(&self, why: String) {
-        self.lock().broken = Some(why);
+    /// Ends the run: the consumer gets `error` once what is ready is taken. The first error stands.
+    pub(crate) fn break_with(&self, error: LoaderError) {
+        self.lock().broken.get_or_insert(Arc::new(error));
         self.arrived.notify_all();
     }
 

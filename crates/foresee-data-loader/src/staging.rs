@@ -14,8 +14,9 @@ use crate::batch::{Batch, Fault};
 use crate::buffer::Buffer;
 use crate::handover::Handed;
 
-/// Batches of no bytes, and ends of epochs without batches, take no room: they are bounded by number.
-const SLOTS_MAX: usize = 1 << 16;
+/// Batches of few bytes or none, and ends of epochs without batches, take no room that counts, though a page of
+/// memory: they are bounded by number.
+const SLOTS_MAX: usize = 1 << 12;
 
 /// A batch that is not complete yet.
 #[derive(Debug)]

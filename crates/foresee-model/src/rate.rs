@@ -12,6 +12,8 @@ use foresee_units::{Bytes, Nanos};
 
 /// Concurrencies told apart: 1, 2 to 3, 4 to 7, and so on; beyond 2^15 they are one.
 const LANES: usize = 16;
+/// How much faster a source has to be than the nearest that holds a sample, to be asked in its place.
+const MUCH_FASTER: u64 = 4;
 /// Observations after which an old one weighs 1/e.
 const MEMORY: u32 = 64;
 
@@ -145,17 +147,21 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
 /// The candidate to fetch from when there is `slack` until the sample is wanted: the nearest that comes in time;
 /// when none does, the fastest, as [`choose`] has it. One that was not measured is tried if it is nearer.
 ///
-/// A far source is thus asked for what a near one holds only where that saves a stall: reading the origin a
-/// second time merely because it is a little faster would break the promise that each byte leaves it once.
+/// A far source is thus asked for what a near one holds only where that saves a stall, or most of one: then it has to
+/// take a quarter of the nearest's time or less. To read the origin a second time merely because it is a little faster would
+/// break the promise that each byte leaves it once, for every consumer who never lets anything be in time.
 ///
 /// # Examples
 /// ```
 /// # use foresee_model::{Candidate, Place, choose_in_time};
 /// # use foresee_units::Nanos;
 /// let at = |place, millis| Candidate { place, time: Some(Nanos::from_millis(millis)) };
-/// let held = [at(Place::Disk, 90), at(Place::Origin, 30)];
+/// let held = [at(Place::Disk, 90), at(Place::Origin, 20)];
 /// assert_eq!(choose_in_time(&held, Nanos::from_millis(100)), Some(0));
 /// assert_eq!(choose_in_time(&held, Nanos::from_millis(50)), Some(1));
+/// // Nothing is in time for a consumer who does not wait at all.
+/// assert_eq!(choose_in_time(&held, Nanos::ZERO), Some(1));
+/// assert_eq!(choose_in_time(&[at(Place::Disk, 90), at(Place::Origin, 30)], Nanos::ZERO), Some(0));
 /// ```
 pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
     let nearest = candidates
@@ -164,7 +170,15 @@ pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
         .filter(|(_, candidate)| candidate.time.is_some_and(|time| time <= slack))
         .map(|(at, candidate)| (candidate.place, at))
         .min();
-    if nearest.is_some() { untried_before(candidates, nearest) } else { choose(candidates) }
+    if nearest.is_some() {
+        return untried_before(candidates, nearest);
+    }
+    let fastest = choose(candidates)?;
+    let at_hand = (0..candidates.len()).min_by_key(|&at| (candidates[at].place, at))?;
+    match (candidates[fastest].time, candidates[at_hand].time) {
+        (Some(far), Some(near)) if far.get() > near.get() / MUCH_FASTER => Some(at_hand),
+        _ => Some(fastest),
+    }
 }
 
 /// The nearest candidate without a time, if it is nearer than `best`; else `best`.

@@ -72,25 +72,32 @@ impl Driver {
         if let Some(run) = &self.config.run {
             match OrderAhead::start(run.clone(), epoch, position, std::sync::Arc::clone(&self.shared.bell)) {
                 Ok(orders) => self.orders = Some(orders),
-                Err(error) => self.shared.handover.break_with(error.to_string()),
+                Err(error) => self.shared.handover.break_with(error),
             }
         }
     }
 
     /// Tells the planner as many epochs ahead as it wants to know.
-    pub(super) fn learn_epochs(&mut self) {
+    ///
+    /// `false` while they are still being drawn. To plan before would make the plan hang on how fast they are
+    /// drawn, and no two ranks or runs would plan alike.
+    pub(super) fn learn_epochs(&mut self) -> bool {
         while !self.run_ends && !self.knows_enough() {
-            let Some(orders) = &self.orders else { return };
+            let Some(orders) = &self.orders else { return true };
             match orders.poll() {
                 Drawn::Epoch(epoch) => self.learn(epoch),
-                Drawn::NotYet => return,
-                Drawn::Failed(error) => return self.shared.handover.break_with(error.to_string()),
+                Drawn::NotYet => return false,
+                Drawn::Failed(error) => {
+                    self.shared.handover.break_with(error.into());
+                    return false;
+                }
                 Drawn::End => {
                     self.planner.handle_end();
                     self.run_ends = true;
                 }
             }
         }
+        true
     }
 
     fn knows_enough(&self) -> bool {

@@ -220,7 +220,7 @@ impl Driver {
             return;
         };
         read.active = 0;
-        let (sample, spot) = (read.sample, read.spot);
+        let (sample, spot, keeps) = (read.sample, read.spot, read.keep.is_some());
         let (took, now) = (done.queued + done.service, self.now());
         self.rates.observe(RatePlace::Disk, done.bytes, self.disk_reads, took, now);
         self.disk_reads -= 1;
@@ -229,8 +229,9 @@ impl Driver {
             self.arrived(number);
             return;
         }
-        // The copy is gone or bad: the origin has the sample, and the plan learns of the hole.
-        if let Some(tier) = self.tiers.disk_index() {
+        // The copy is gone or bad: the origin has the sample, and the plan learns of the hole. Unless it has dropped
+        // that copy meanwhile and counts on this read for a new one.
+        if let Some(tier) = self.tiers.disk_index().filter(|_| !keeps) {
             self.planner.handle_lost(sample, tier);
         }
         self.ask_origin(number);

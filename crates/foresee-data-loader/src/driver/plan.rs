@@ -63,6 +63,9 @@ impl Driver {
 
     /// Opens the next batch, or the end of an epoch; `false` where nothing can be opened now.
     fn open_batch(&mut self) -> bool {
+        if !self.learn_epochs() {
+            return false;
+        }
         let Some(epoch) = self.known.front() else { return false };
         if self.step == epoch.steps() {
             if !self.staging.has_room(Bytes::ZERO) {
@@ -71,7 +74,6 @@ impl Driver {
             self.staging.end_epoch(epoch.epoch);
             self.known.pop_front();
             self.step = 0;
-            self.learn_epochs();
             return true;
         }
         let (ids, offsets) = self.measure(epoch);
@@ -83,7 +85,7 @@ impl Driver {
         let buffer = match self.shared.buffers.lend(size) {
             Ok(buffer) => buffer,
             Err(error) => {
-                self.shared.handover.break_with(error.to_string());
+                self.shared.handover.break_with(error);
                 return false;
             }
         };

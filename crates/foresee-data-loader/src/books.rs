@@ -7,7 +7,9 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use foresee_ledger::{Entry, LedgerWriter, Totals};
@@ -15,23 +17,36 @@ use foresee_units::{Nanos, Rank};
 
 use crate::errors::LoaderError;
 
+/// Entries that may wait for the file. When the disk is that far behind, whoever books waits for it: entries are
+/// not thrown away.
+const WAITING_MAX: usize = 1 << 14;
+
 #[derive(Debug)]
 pub(crate) struct Books {
     began: Instant,
     rank: Rank,
-    open: Mutex<Open>,
+    totals: Mutex<Totals>,
+    file: Mutex<Option<LedgerFile>>,
+    /// Why the file was given up.
+    lost: Arc<Mutex<Option<String>>>,
 }
 
-#[derive(Debug, Default)]
-struct Open {
-    totals: Totals,
-    writer: Option<LedgerWriter<BufWriter<File>>>,
-    lost: Option<String>,
+/// The ledger's file, written on a thread of its own: nobody who books holds a lock while the disk works.
+#[derive(Debug)]
+struct LedgerFile {
+    entries: SyncSender<Entry>,
+    thread: JoinHandle<()>,
 }
 
 impl Books {
     pub(crate) fn new(rank: Rank) -> Self {
-        Self { began: Instant::now(), rank, open: Mutex::default() }
+        Self {
+            began: Instant::now(),
+            rank,
+            totals: Mutex::default(),
+            file: Mutex::default(),
+            lost: Arc::default(),
+        }
     }
 
     /// Writes entries to `<folder>/ledger/rank-K.arrow` from now on.
@@ -44,7 +59,19 @@ impl Books {
         std::fs::create_dir_all(&ledger).map_err(|error| fault(&ledger, &error))?;
         let (path, file) = self.fresh_file(&ledger)?;
         let writer = LedgerWriter::new(BufWriter::new(file)).map_err(|error| fault(&path, &error))?;
-        self.lock().writer = Some(writer);
+        let (entries, waiting) = sync_channel(WAITING_MAX);
+        let lost = Arc::clone(&self.lost);
+        let thread = Builder::new()
+            .name("foresee-ledger".to_owned())
+            .spawn(move || {
+                if let Err(error) = write_all(writer, &waiting) {
+                    *lock(&lost) = Some(error.to_string());
+                    // Nobody may wait for a file that is given up.
+                    waiting.iter().for_each(drop);
+                }
+            })
+            .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
+        *lock(&self.file) = Some(LedgerFile { entries, thread });
         Ok(())
     }
 
@@ -80,33 +107,41 @@ impl Books {
     }
 
     pub(crate) fn add(&self, entry: Entry) {
-        let mut open = self.lock();
-        open.totals.add(&entry);
-        if let Some(writer) = &mut open.writer
-            && let Err(error) = writer.push(entry)
-        {
-            open.lost = Some(error.to_string());
-            open.writer = None;
+        lock(&self.totals).add(&entry);
+        let entries = lock(&self.file).as_ref().map(|file| file.entries.clone());
+        if let Some(entries) = entries {
+            // The thread reads until every sender is gone, so this fails only while the books are being closed.
+            let _ = entries.send(entry);
         }
     }
 
     /// The sums so far, and why the ledger was given up, if it was.
     pub(crate) fn sums(&self) -> (Totals, Option<String>) {
-        let open = self.lock();
-        (open.totals.clone(), open.lost.clone())
+        (lock(&self.totals).clone(), lock(&self.lost).clone())
     }
 
     /// Ends the ledger file.
     pub(crate) fn close(&self) {
-        let writer = self.lock().writer.take();
-        if let Some(writer) = writer
-            && let Err(error) = writer.finish()
-        {
-            self.lock().lost = Some(error.to_string());
+        let file = lock(&self.file).take();
+        if let Some(LedgerFile { entries, thread }) = file {
+            drop(entries);
+            if thread.join().is_err() {
+                lock(&self.lost).get_or_insert_with(|| "its writer has failed".to_owned());
+            }
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+fn write_all(
+    mut writer: LedgerWriter<BufWriter<File>>,
+    entries: &Receiver<Entry>,
+) -> Result<(), foresee_ledger::LedgerError> {
+    for entry in entries {
+        writer.push(entry)?;
     }
+    writer.finish()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -23,9 +23,14 @@ mod classes {
 }
 
 pub(crate) fn of_loader(error: LoaderError) -> PyErr {
+    of_loader_ref(&error)
+}
+
+fn of_loader_ref(error: &LoaderError) -> PyErr {
     match error {
-        LoaderError::Config { faults } => classes::ConfigError::new_err(faults),
-        LoaderError::Origin(error) => of_origin(&error),
+        LoaderError::Stopped(error) => of_loader_ref(error),
+        LoaderError::Config { faults } => classes::ConfigError::new_err(faults.clone()),
+        LoaderError::Origin(error) => of_origin(error),
         LoaderError::Disk(error) => classes::CacheError::new_err(error.to_string()),
         LoaderError::Changed { .. } => classes::OriginChanged::new_err(error.to_string()),
         LoaderError::Closed => classes::Closed::new_err(error.to_string()),

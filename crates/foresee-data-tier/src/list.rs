@@ -38,12 +38,13 @@ pub struct ListProgress {
 
 /// Lists everything below `uri`, sorted by the bytes of its key. Blocks; many requests run at once.
 ///
-/// `keys` names the objects of a plain HTTP server, which has no listing; for a directory or a bucket it
-/// must be `None`, because their own listing is cheaper. `progress` is called from several threads, about
+/// `keys` names the objects: those of a plain HTTP server, which has no listing, or the few that are wanted of
+/// a directory or bucket; nothing else is looked at then. `progress` is called from several threads, about
 /// once per directory or page. `cancel` ends the listing at the next directory or page.
 ///
 /// A directory is walked as Python's `os.walk(followlinks=True)` walks it; a link that leads back to a
-/// directory above itself is not entered again. Sockets, pipes and devices are left out. In a bucket,
+/// directory above itself is not entered again. Directories of the first level are told, too, as keys that end
+/// in `/`: a class may have no file. Sockets, pipes and devices are left out. In a bucket,
 /// zero-byte stand-ins for directories (`prefix/`) are left out.
 ///
 /// # Errors
@@ -59,14 +60,12 @@ pub fn list(
     let tally = Tally { sums: Sums::default(), progress, cancel, uri };
     let mut listed = match (uri.place(), keys) {
         (Place::Directory(root), None) => posix::walk(root, &tally)?,
+        (Place::Directory(root), Some(keys)) => posix::ask_each(root, keys, &tally)?,
         (Place::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &tally)?,
-        (Place::Web { .. }, Some(keys)) => store::ask_each(&Client::new(uri, options)?, keys, &tally)?,
-        (Place::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
-        (_, Some(_)) => {
-            let (uri, name) = (uri.to_string(), "keys".to_owned());
-            let cause = "it lists itself; keys are for plain HTTP".to_owned();
-            return Err(OriginError::BadOption { uri, name, cause });
+        (Place::Bucket { .. } | Place::Web { .. }, Some(keys)) => {
+            store::ask_each(&Client::new(uri, options)?, keys, &tally)?
         }
+        (Place::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
     };
     listed.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok(listed)

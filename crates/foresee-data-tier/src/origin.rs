@@ -24,7 +24,7 @@ use foresee_units::{Nanos, SampleId};
 
 pub(crate) use client::{Client, Door, Failure};
 pub use posix::PosixOrigin;
-pub(crate) use posix::tag_of;
+pub(crate) use posix::{safe_key, tag_of};
 pub use store::StoreOrigin;
 pub(crate) use tag::object_tag;
 pub use tag::{PosixTag, posix_tag};

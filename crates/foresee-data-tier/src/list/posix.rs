@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Listed, Tally};
-use crate::origin::{OriginError, tag_of};
+use crate::origin::{OriginError, safe_key, tag_of};
 
 /// Threads of one walk: stats on a network file system overlap well, on a local one the cores are the limit.
 const THREADS: usize = 8;
@@ -153,8 +153,39 @@ impl Walk<'_> {
             }
         }
         self.tally.step(&files[first..]);
+        if pending.key.is_empty() {
+            // A class without a file is still a class: folders of the first level are told like a bucket's stand-ins.
+            files.extend(below.iter().map(|folder| stand_in(&folder.key)));
+        }
         Ok(())
     }
+}
+
+fn stand_in(folder: &[u8]) -> Listed {
+    Listed { key: [folder, b"/"].concat(), size: 0, tag: Vec::new() }
+}
+
+/// Size and tag of each of `keys` below `root`, in their order.
+pub(super) fn ask_each(root: &Path, keys: &[Vec<u8>], tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
+    let top = open_dir(rustix::fs::CWD, root.as_os_str().as_bytes())
+        .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))?;
+    let mut listed = Vec::with_capacity(keys.len());
+    for key in keys {
+        tally.check()?;
+        let failed = |error: std::io::Error| OriginError::from_io(tally.uri.join(key), &error);
+        if !safe_key(key) {
+            return Err(failed(std::io::ErrorKind::InvalidFilename.into()));
+        }
+        let stat = rustix::fs::statat(&top, std::ffi::OsStr::from_bytes(key), AtFlags::empty())
+            .map_err(|errno| failed(errno.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        listed.push(Listed { key: key.clone(), size, tag: tag_of(&stat).to_vec() });
+        tally.step(&listed[listed.len() - 1..]);
+    }
+    Ok(listed)
 }
 
 impl Pending {
@@ -208,7 +239,8 @@ mod tests {
     }
 
     fn keys(root: &Path) -> Vec<Vec<u8>> {
-        listed(root).expect("a listing").into_iter().map(|listed| listed.key).collect()
+        let all = listed(root).expect("a listing").into_iter().map(|listed| listed.key);
+        all.filter(|key| !key.ends_with(b"/")).collect()
     }
 
     fn tree(files: &[&[u8]]) -> tempfile::TempDir {
@@ -228,6 +260,31 @@ mod tests {
         let first = &listed(root.path()).expect("a listing")[0];
         let stat = rustix::fs::stat(root.path().join("a-b")).expect("a file");
         assert_eq!((first.size, first.tag.as_slice()), (3, &crate::origin::tag_of(&stat)[..]));
+    }
+
+    #[test]
+    fn folders_of_the_first_level_are_told_even_when_they_are_empty() {
+        let root = tree(&[b"a/1", b"b/below/2", b"z"]);
+        std::fs::create_dir(root.path().join("empty")).expect("a directory");
+        let all = listed(root.path()).expect("a listing").into_iter().map(|listed| listed.key);
+        let folders: Vec<_> = all.filter(|key| key.ends_with(b"/")).collect();
+        assert_eq!(folders, [b"a/".as_slice(), b"b/", b"empty/"]);
+    }
+
+    #[test]
+    fn named_keys_are_asked_for_and_nothing_else_is_looked_at() {
+        let root = tree(&[b"a/1", b"a/2", b"z"]);
+        let uri = Uri::from_path(root.path()).expect("a path");
+        let ask = |keys: &[Vec<u8>]| {
+            list(&uri, &OriginOptions::default(), Some(keys), &|_| {}, &AtomicBool::new(false))
+        };
+        let found = ask(&[b"z".to_vec(), b"a/1".to_vec()]).expect("both are there");
+        assert_eq!(found.iter().map(|one| one.key.as_slice()).collect::<Vec<_>>(), [b"a/1".as_slice(), b"z"]);
+        assert_eq!(found[1], *listed(root.path()).expect("a listing").last().expect("z is last"));
+        for wrong in [b"missing".as_slice(), b"a", b"../z"] {
+            let said = ask(&[wrong.to_vec()]).expect_err("no such file").to_string();
+            assert!(said.contains(&*String::from_utf8_lossy(wrong)), "{said}");
+        }
     }
 
     #[test]

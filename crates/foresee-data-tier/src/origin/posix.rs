@@ -331,7 +331,7 @@ pub(super) fn open_root(root: &Path) -> Result<OwnedFd, OriginError> {
 }
 
 /// A key that stays below the root by name: relative, not empty, no `..`, no zero byte.
-fn safe_key(key: &[u8]) -> bool {
+pub(crate) fn safe_key(key: &[u8]) -> bool {
     !key.is_empty()
         && !key.starts_with(b"/")
         && !key.contains(&0)

@@ -121,7 +121,8 @@ def test_a_loader_that_is_dropped_while_it_reads_takes_its_threads_along(make: A
     loader = make(stuck)
     iterator = iter(loader)
     loader.start()
-    assert len(engine_threads()) > before
+    # A thread gives itself its name.
+    wait_until(lambda: len(engine_threads()) > before, timeout=BOUND, what="the start of its threads")
     del iterator, loader
     within(BOUND, lambda: gc.collect() or True)
     wait_until(lambda: len(engine_threads()) <= before, timeout=BOUND, what="the end of its threads")
@@ -259,8 +260,9 @@ def test_torchrun_ends_when_a_rank_dies_and_starts_again_from_the_state(
     script = tmp_path / "train.py"
     script.write_text(
         f"""
-import json, os, signal
+import json, os, pathlib, signal
 import foresee.torch as ft
+from support.processes import wait_until
 here = {str(tmp_path)!r}
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 dataset = ft.FolderDataset({str(folder)!r}, decode=None)
@@ -276,6 +278,9 @@ with open(f"{{here}}/log-{{attempt}}-{{rank}}", "w") as log:
                 with open(f"{{here}}/new", "w") as file:
                     json.dump(loader.state_dict(), file)
                 os.replace(f"{{here}}/new", f"{{here}}/state.json")
+                other = pathlib.Path(f"{{here}}/log-0-1")
+                came = lambda: other.exists() and other.read_text().count(chr(10)) == 4
+                wait_until(came, timeout=60, what="the other rank's fourth step")
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
 loader.close()

@@ -75,15 +75,30 @@ def resolve(
             )
         return Source(data, data.uri, kept)
     uri = os.fspath(data)
+    place, _ = split(uri, layout)
     if isinstance(index, _native.Index):
-        return Source(index, uri, kept)
+        return Source(index, place, kept)
     if index is not None:
-        return Source(_native.Index.open(index), uri, kept, os.path.abspath(index))
+        return Source(_native.Index.open(index), place, kept, os.path.abspath(index))
     if uri.endswith(".fidx"):
         opened = _native.Index.open(uri)
         return Source(opened, opened.uri, kept, os.path.abspath(uri))
     built = build(uri, layout=layout, extensions=extensions, row_bytes=row_bytes, options=kept)
-    return Source(built, uri, kept)
+    return Source(built, place, kept)
+
+
+def split(uri: str, layout: str) -> tuple[str, str | None]:
+    """The directory or prefix that holds the data, and the one file in it where ``uri`` names a single array."""
+    path = local_path(uri)
+    named = uri.endswith(".npy") and layout in ("auto", "npy")
+    if path is not None:
+        single = (named or layout in ("npy", "bin")) and os.path.isfile(path)
+    else:
+        single = named or (layout == "bin" and os.path.splitext(uri)[1] != "")
+    if not single:
+        return uri, None
+    folder, _, name = uri.rpartition("/")
+    return folder or ("/" if uri.startswith("/") else "."), name
 
 
 def build(
@@ -105,12 +120,16 @@ def build(
         raise ConfigError(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
     chosen = [layout] if layout != "auto" else _guess(uri)
     known = None if extensions is None else list(extensions)
-    listed = None if keys is None else list(keys)
+    place, single = split(uri, layout)
+    path = local_path(uri)
+    if path is not None and os.path.isfile(path) and single is None:
+        raise ConfigError(f"{uri} is a file; name the directory that holds it")
+    listed = [os.fsencode(single)] if single is not None else None if keys is None else list(keys)
     for attempt, name in enumerate(chosen):
         progress = _Progress(uri)
         try:
             built = _native.Index.build(
-                uri,
+                place,
                 layout=name,
                 extensions=known,
                 row_bytes=row_bytes,
@@ -141,8 +160,6 @@ def _guess(uri: str) -> list[str]:
             kinds = {"folder" if entry.is_dir() else os.path.splitext(entry.name)[1] for entry in entries}
     except FileNotFoundError as error:
         raise OriginMissing(f"{uri}: no such directory; check the path") from error
-    except NotADirectoryError as error:
-        raise ConfigError(f"{uri} is a file; name the directory that holds it") from error
     if kinds == {".npy"}:
         return ["npy"]
     return ["folder", "flat"] if "folder" in kinds else ["flat"]

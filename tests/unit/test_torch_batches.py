@@ -70,6 +70,32 @@ def test_rows_of_an_array_are_tensors(array, tmp_path):
     assert next(iter(ft.DataLoader(doubled, batch_size=2))).tolist() == [[0, 2, 4], [6, 8, 10]]
 
 
+def test_a_single_array_is_a_data_set_and_its_neighbours_are_not(tmp_path, monkeypatch):
+    rows = np.arange(60, dtype=np.int16).reshape(20, 3)
+    for name in ("one.npy", "other.npy"):
+        np.save(tmp_path / name, rows)
+    rows.tofile(tmp_path / "one.bin")
+    monkeypatch.chdir(tmp_path)
+    for named in (tmp_path / "one.npy", "one.npy"):
+        dataset = ft.ArrayDataset(named)
+        with ft.DataLoader(dataset, batch_size=8) as loader:
+            assert torch.equal(torch.cat(list(loader)), torch.from_numpy(rows))
+    plain = ft.ArrayDataset(tmp_path / "one.bin", dtype="int16", shape=(3,))
+    assert len(plain) == 20
+    assert plain[4].tolist() == [12, 13, 14]
+    with pytest.raises(ConfigError, match="is a file"):
+        ft.FolderDataset(tmp_path / "one.bin")
+
+
+def test_a_class_folder_without_files_is_refused_like_image_folder_does(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "1.jpg").write_bytes(b"1")
+    (tmp_path / "c" / "2.jpg").write_bytes(b"2")
+    with pytest.raises(IndexInvalid, match="b"):
+        ft.FolderDataset(tmp_path)
+
+
 def test_array_arguments_are_checked(array, folder, tmp_path):
     with pytest.raises(ConfigError, match="both"):
         ft.ArrayDataset(array, dtype="int16")

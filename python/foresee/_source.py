@@ -118,12 +118,12 @@ def build(
     """
     if layout not in LAYOUTS:
         raise ConfigError(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
-    chosen = [layout] if layout != "auto" else _guess(uri)
-    known = None if extensions is None else list(extensions)
     place, single = split(uri, layout)
     path = local_path(uri)
     if path is not None and os.path.isfile(path) and single is None:
         raise ConfigError(f"{uri} is a file; name the directory that holds it")
+    chosen = [layout] if layout != "auto" else _guess(uri)
+    known = None if extensions is None else list(extensions)
     listed = [os.fsencode(single)] if single is not None else None if keys is None else list(keys)
     for attempt, name in enumerate(chosen):
         progress = _Progress(uri)

@@ -27,7 +27,7 @@ GROWTH = """
     folder, ram, disk, batch_size = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     index = foresee.Index.open(folder)
     # Whatever is loaded on first use is loaded before the growth is measured.
-    with foresee.Loader(index, batch_size=1, cache=foresee.Cache(ram=0)) as loader:
+    with foresee.Loader(index, batch_size=1, epochs=1, cache=foresee.Cache(ram="4MB")) as loader:
         next(iter(loader))
     before = peak = resident()
     ended = threading.Event()

@@ -328,6 +328,7 @@ def test_closing_from_another_thread_ends_the_wait(folder):
 
 
 def test_a_loader_that_is_dropped_leaves_no_thread(folder):
+    before = set(threading.enumerate())
     loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4)
     next(iter(loader))
     watcher = weakref.ref(loader)
@@ -335,10 +336,11 @@ def test_a_loader_that_is_dropped_leaves_no_thread(folder):
     gc.collect()
     assert watcher() is None
     for _ in range(100):
-        if not any(t.name.startswith("foresee-") for t in threading.enumerate()):
+        left = set(threading.enumerate()) - before
+        if not left:
             return
         time.sleep(0.05)
-    pytest.fail(f"still there: {[t.name for t in threading.enumerate()]}")
+    pytest.fail(f"still there: {[thread.name for thread in left]}")
 
 
 def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):

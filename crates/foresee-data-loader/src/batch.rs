@@ -51,7 +51,7 @@ pub struct Fault {
     pub place: usize,
     /// Why.
     pub kind: FaultKind,
-    /// The whole sentence: sample, URI, rank, attempts, remedy.
+    /// What happened, after how many attempts. Which sample it was and what to do is for whoever shows it.
     pub message: String,
 }
 

@@ -90,6 +90,8 @@ pub(crate) struct Driver {
     reads: Reads,
     attempts: HashMap<u64, Attempt>,
     copies: DiskCopies,
+    /// Samples that the memory tier has taken and not lost.
+    in_memory: u64,
     /// What sources take, as measured in this run.
     rates: RateModel,
     /// Reads that the disk tier has not ended.
@@ -132,6 +134,7 @@ impl Driver {
             reads: Reads::default(),
             attempts: HashMap::new(),
             copies: DiskCopies::default(),
+            in_memory: 0,
             rates: RateModel::default(),
             disk_reads: 0,
             generation: 0,

@@ -271,7 +271,8 @@ impl Loader {
         self.tell(Command::Close);
         // A driver that panicked has said so already.
         let _ = running.driver.join();
-        running.origin.close(GRACE);
+        // Nobody waits for a read any more.
+        running.origin.close(Nanos::ZERO);
         if let Some(disk) = running.disk {
             disk.close(GRACE);
         }
@@ -361,6 +362,7 @@ impl Loader {
             capacity: member.disk(),
             fingerprint: self.data.fingerprint(),
             ranks: self.config.local.size(),
+            samples: self.data.index().len(),
             threads: DISK_THREADS,
         };
         let (disk, held) = DiskTier::open(&config, completions.clone())?;
@@ -384,11 +386,7 @@ impl Loader {
             });
         }
         if let Some(disk) = disk {
-            tiers.push(TierRoom {
-                capacity: disk.facts().capacity,
-                align: 1,
-                overhead: self.disk_overhead(),
-            });
+            tiers.push(TierRoom { capacity: disk.room(), align: 1, overhead: self.disk_overhead() });
         }
         let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };

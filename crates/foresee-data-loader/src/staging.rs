@@ -18,6 +18,9 @@ use crate::handover::Handed;
 /// memory: they are bounded by number.
 const SLOTS_MAX: usize = 1 << 12;
 
+/// Bytes on their way when all samples lie in memory: less than a common last-level cache.
+const NEAR_LIMIT: Bytes = Bytes::new(8 << 20);
+
 /// A batch that is not complete yet.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -94,9 +97,13 @@ impl Staging {
     }
 
     /// Whether a batch of `bytes`, or an epoch's end, may be opened now. Two always may: one to train on, one to fill.
-    pub(crate) fn has_room(&self, bytes: Bytes) -> bool {
+    ///
+    /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, and
+    /// their memory, used again and again, stays in the processor's caches.
+    pub(crate) fn has_room(&self, bytes: Bytes, near: bool) -> bool {
         let slots = self.slots.len() + self.handed.len();
-        slots < 2 || (slots < SLOTS_MAX && self.used.saturating_add(bytes) <= self.limit)
+        let limit = if near { self.limit.min(NEAR_LIMIT) } else { self.limit };
+        slots < 2 || (slots < SLOTS_MAX && self.used.saturating_add(bytes) <= limit)
     }
 
     pub(crate) fn open(&mut self, stage: Stage) {

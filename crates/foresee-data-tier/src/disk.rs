@@ -60,6 +60,8 @@ pub struct DiskConfig {
     /// Ranks of this run that use `dir`, 1 or more. Lanes of this number and above that nobody uses are left
     /// from a larger run: what fits of them is taken over, the rest stays.
     pub ranks: u32,
+    /// Samples of the data set: room for their list is set aside, up to a 64th of the capacity.
+    pub samples: u64,
     /// Threads for I/O, 1 to 64; 2 to 8 suit one device.
     pub threads: usize,
 }
@@ -94,7 +96,7 @@ impl DiskTier {
         completions: Completions,
         storage: Box<dyn Storage>,
     ) -> Result<(Self, Vec<Held>), DiskError> {
-        let &DiskConfig { ref dir, capacity, fingerprint, ranks, threads } = config;
+        let &DiskConfig { ref dir, capacity, fingerprint, ranks, samples, threads } = config;
         check("threads", threads as u64, 1, 64)?;
         check("ranks", u64::from(ranks), 1, u64::from(u32::MAX))?;
         if capacity < LEAST {
@@ -103,7 +105,7 @@ impl DiskTier {
         let root = lane::open_root(dir, fingerprint)?;
         let lane = Lane::claim(&root)?;
         let orphans = Lane::claim_orphans(&root, ranks)?;
-        let reserve = reserve(capacity.get());
+        let reserve = reserve(capacity.get(), samples);
         let limit = capacity.get() - reserve;
         let recovered = recover::recover(&lane, &orphans, fingerprint, limit, threads)?;
         drop(orphans);
@@ -130,6 +132,13 @@ impl DiskTier {
     /// Bytes written to segments since the tier was opened, headers and padding counted (wear of the device).
     pub fn bytes_written(&self) -> Bytes {
         Bytes::new(self.shared.bytes_written.load(Ordering::Relaxed))
+    }
+
+    /// Room for samples, taken or not: the capacity without what is set aside for other files. What a planner may
+    /// fill, by [`disk_footprint`].
+    pub fn room(&self) -> Bytes {
+        let state = self.shared.state();
+        state.capacity().saturating_sub(Bytes::new(state.reserve))
     }
 
     /// Bytes of the segments on the disk, used or not.
@@ -351,11 +360,14 @@ const LEAST: Bytes = Bytes::new(1 << 20);
 /// The lock and the directories, in whole blocks of any usual file system.
 const SMALL_FILES: u64 = 32 << 10;
 
-/// What is kept for files other than segments: a 64th suffices for the list of cells of 1 KiB and more
-/// (a list that does not fit is not written).
-const fn reserve(capacity: u64) -> u64 {
-    let share = capacity / 64;
-    if share < 2 * SMALL_FILES { 2 * SMALL_FILES } else { share }
+/// What is kept for files other than segments: the list of cells takes some 14 bytes each. At most a 64th of the
+/// capacity; a list that does not fit is not written.
+const fn reserve(capacity: u64, samples: u64) -> u64 {
+    const LISTED: u64 = 20;
+    let wanted = samples.saturating_mul(LISTED);
+    let most = capacity / 64;
+    let list = if wanted < most { wanted } else { most };
+    2 * SMALL_FILES + list
 }
 
 /// Room on the disk for a sample of `len` bytes, header and padding counted: what a planner has to add up.

@@ -347,7 +347,7 @@ impl Driver {
             self.planner.handle_lost(read.sample, tier);
         }
         let kind = kind_of(cause);
-        let message = self.fault_message(&read, kind, tries, elapsed);
+        let message = fault_message(&read, kind, tries, elapsed);
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
                 let (offset, len) = stage.span(spot.place);
@@ -357,32 +357,6 @@ impl Driver {
                 stage.pending -= 1;
             }
         }
-    }
-
-    fn fault_message(&self, read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> String {
-        let what = match kind {
-            FaultKind::Missing => "the origin has no such object",
-            FaultKind::Changed => "the object has changed since it was indexed",
-            FaultKind::Denied => "the origin refuses access",
-            FaultKind::Corrupt => "the bytes do not match the index",
-            FaultKind::Timeout => "the origin gave no answer",
-            FaultKind::Failed => "the read failed",
-        };
-        let remedy = match kind {
-            FaultKind::Missing => "restore it, or index the data set again (foresee index --update)",
-            FaultKind::Changed => "index the data set again (foresee index --update)",
-            FaultKind::Denied => "grant read access to it, then resume",
-            FaultKind::Corrupt => "check the object at its origin",
-            FaultKind::Timeout | FaultKind::Failed => "look at the origin, then resume",
-        };
-        let said = read.message.as_deref().map(|said| format!(" ({said})")).unwrap_or_default();
-        let times = if tries == 1 { "attempt" } else { "attempts" };
-        format!(
-            "sample {} ({}) on rank {}: {what}{said}, {tries} {times} in {elapsed}; {remedy}",
-            read.sample,
-            self.data.index().uri(read.sample),
-            self.shared.books.rank(),
-        )
     }
 
     /// Forgets the future of all reads: those for a cache go on, the others are withdrawn.
@@ -432,6 +406,21 @@ impl Driver {
             outcome: word_of(done.outcome),
         });
     }
+}
+
+/// What happened to a sample, in words: the face adds which sample it was and what to do.
+fn fault_message(read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> String {
+    let what = match kind {
+        FaultKind::Missing => "the origin has no such object",
+        FaultKind::Changed => "the object has changed since it was indexed",
+        FaultKind::Denied => "the origin refuses access",
+        FaultKind::Corrupt => "the bytes do not match the index",
+        FaultKind::Timeout => "the origin gave no answer",
+        FaultKind::Failed => "the read failed",
+    };
+    let said = read.message.as_deref().map(|said| format!(" ({said})")).unwrap_or_default();
+    let times = if tries == 1 { "attempt" } else { "attempts" };
+    format!("{what}{said}, {tries} {times} in {elapsed}")
 }
 
 fn fill(read: &Read, bytes: &[u8]) {

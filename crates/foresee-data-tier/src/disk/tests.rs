@@ -21,7 +21,14 @@ const SET: Fingerprint = Fingerprint([7; 16]);
 const GRACE: Nanos = Nanos::from_secs(20);
 
 fn config(dir: &Path, capacity: u64) -> DiskConfig {
-    DiskConfig { dir: dir.to_owned(), capacity: Bytes::new(capacity), fingerprint: SET, ranks: 1, threads: 2 }
+    DiskConfig {
+        dir: dir.to_owned(),
+        capacity: Bytes::new(capacity),
+        fingerprint: SET,
+        ranks: 1,
+        samples: 10_000,
+        threads: 2,
+    }
 }
 
 fn key(id: u64) -> SampleKey {

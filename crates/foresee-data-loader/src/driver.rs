@@ -215,7 +215,8 @@ impl Driver {
     fn hand_over(&mut self) {
         self.staging.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
-            self.shared.handover.push(self.generation, self.ready.drain(..));
+            let near = self.all_in_memory();
+            self.shared.handover.push(self.generation, self.ready.drain(..), near);
         }
         if self.run_ends && self.known.is_empty() && self.staging.is_empty() {
             self.shared.handover.finish(self.generation);

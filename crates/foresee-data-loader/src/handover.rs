@@ -49,6 +49,8 @@ struct State {
     standing: Standing,
     /// Batches taken since the generation began.
     taken: u64,
+    /// How many ready batches are few, where nothing has to be fetched from afar.
+    wake_at: Option<usize>,
     /// The consumer stands and waits.
     wanted: bool,
     note: Option<WaitNote>,
@@ -81,6 +83,7 @@ impl Handover {
             generation: 0,
             standing: Standing { epoch: Epoch(0), position: 0, fresh: true },
             taken: 0,
+            wake_at: None,
             wanted: false,
             note: None,
             finished: false,
@@ -144,9 +147,11 @@ impl Handover {
             state.steps.observe((now - last).into());
         }
         state.last_take = Some(now);
-        // Waking the driver for every batch would cost a switch each; it plans many at a time. A short queue means
-        // that few batches fit the staging buffer, so each one taken makes room that matters.
-        if waited || state.queue.len() < 4 || state.queue.len().is_multiple_of(8) {
+        // Waking the driver for every batch would cost a switch each; it plans many at a time. Where bytes come from
+        // afar it hears of room early; where all lie in memory, half of what was ready is soon enough.
+        let left = state.queue.len();
+        let soon = state.wake_at.map_or(left < 4 || left.is_multiple_of(8), |at| left == at);
+        if waited || soon {
             self.bell.ring();
         }
     }
@@ -181,10 +186,12 @@ impl Handover {
     // ---- the driver's side
 
     /// Hands over what is ready, unless the consumer has moved on since `generation`.
-    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = Handed>) {
+    /// `near`: no sample has to be fetched from afar.
+    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = Handed>, near: bool) {
         let mut state = self.lock();
         if state.generation == generation {
             state.queue.extend(ready);
+            state.wake_at = near.then_some(state.queue.len() / 2);
             if state.wanted && !state.queue.is_empty() {
                 self.arrived.notify_all();
             }
@@ -261,11 +268,11 @@ mod tests {
     #[test]
     fn what_was_ready_before_a_seek_is_never_handed_out_after_it() {
         let handover = place();
-        handover.push(0, std::iter::once(Handed::End(Epoch(0))));
+        handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
         assert_eq!(handover.seek(Epoch(5), 0), Some(1));
-        handover.push(0, std::iter::once(Handed::End(Epoch(0))));
+        handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
         assert!(matches!(handover.take(Duration::from_millis(1)), Ok(None)));
-        handover.push(1, std::iter::once(Handed::End(Epoch(5))));
+        handover.push(1, std::iter::once(Handed::End(Epoch(5))), false);
         assert!(matches!(handover.take(Duration::from_millis(1)), Ok(Some(Handed::End(Epoch(5))))));
         assert_eq!(handover.seek(Epoch(6), 0), None, "the end of an epoch is the start of the next");
     }

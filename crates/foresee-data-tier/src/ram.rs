@@ -14,7 +14,6 @@ pub use cgroup::memory_limit;
 use std::fmt;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -192,13 +191,6 @@ impl Tier for RamTier {
     }
 }
 
-impl AsFd for RamTier {
-    /// The slab's memory file, to be handed to another process of this job; see [`RamPin::offset`].
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.map.as_fd()
-    }
-}
-
 impl fmt::Debug for RamTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RamTier").field("facts", &self.facts()).finish()
@@ -208,11 +200,6 @@ impl fmt::Debug for RamTier {
 impl RamPin {
     fn new(shared: &Arc<Shared>, pinned: Pinned) -> Self {
         Self { shared: Arc::clone(shared), pinned }
-    }
-
-    /// Where the sample starts in the slab's memory file; without meaning for one of zero bytes.
-    pub const fn offset(&self) -> u64 {
-        self.pinned.at * GRANULE
     }
 
     /// The sample as something to be written elsewhere, without a copy.

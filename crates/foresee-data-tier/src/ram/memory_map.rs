@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One anonymous shared mapping: the bytes of the RAM tier.
+//! One private anonymous mapping: the bytes of the RAM tier.
 //!
-//! Apart from the tier, because this is where its `unsafe` lives. A memory file instead of plain anonymous
-//! memory: it has no name to go stale, can be handed to another process by its descriptor, and a forked child
-//! neither copies nor sees it. Refuses to know what lies where.
+//! Apart from the tier, because this is where its `unsafe` lives. Plain memory instead of a memory file, because
+//! kernels give huge pages to the one and, as they are set up, not to the other (`docs/notes/008`). It has no name to
+//! go stale, and a forked child neither copies nor sees it. Refuses to know what lies where.
 
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// A mapping of fixed length; pages cost memory once they are touched.
 #[derive(Debug)]
 pub(super) struct MemoryMap {
     start: NonNull<u8>,
     len: usize,
-    file: OwnedFd,
 }
 
 // SAFETY: plain memory without thread affinity; access to its bytes is regulated by `bytes` and `fill`.
@@ -29,16 +26,16 @@ unsafe impl Sync for MemoryMap {}
 impl MemoryMap {
     /// Maps `len` bytes of zeros, 1 or more.
     pub(super) fn new(len: usize) -> io::Result<Self> {
-        let file = memfd_create("foresee-ram", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, len as u64)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // A budget is not a promise of the kernel's: pages are taken as they are touched.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0)? };
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
         let start = NonNull::new(start.cast()).expect("a mapping never starts at address zero");
-        let map = Self { start, len, file };
+        let map = Self { start, len };
         // SAFETY: the range is this mapping; a forked child has no business in it.
         unsafe { madvise(map.address(), len, Advice::LinuxDontFork)? };
-        // SAFETY: as above. Kernels without huge pages for shared memory refuse, which costs speed only.
+        // SAFETY: as above. A kernel without huge pages refuses, which costs speed only.
         let _ = unsafe { madvise(map.address(), len, Advice::LinuxHugepage) };
         Ok(map)
     }
@@ -67,12 +64,6 @@ impl MemoryMap {
 
     const fn address(&self) -> *mut c_void {
         self.start.as_ptr().cast()
-    }
-}
-
-impl AsFd for MemoryMap {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

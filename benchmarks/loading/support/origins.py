@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import tempfile
 from pathlib import Path
@@ -21,7 +22,7 @@ WORKER_MEMORY_BYTES = 250 * MB
 DISK_IMAGE_OVER_DATA = 6
 
 
-class Origin:
+class Origin(abc.ABC):
     """Where one workload's data lie; a context manager, because servers, mounts and folders must not outlive it."""
 
     def __init__(self, workload: Workload, home: Path, seed: int) -> None:
@@ -45,8 +46,9 @@ class Origin:
     ) -> None:
         self._stack.close()
 
+    @abc.abstractmethod
     def _enter(self, stack: contextlib.ExitStack) -> None:
-        raise NotImplementedError
+        """Start what serves the data, and register on ``stack`` how it ends."""
 
     def begin(self, job: Job) -> None:
         """Cold caches and counters at 0, just before ``job`` runs."""

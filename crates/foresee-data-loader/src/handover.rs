@@ -34,6 +34,16 @@ pub(crate) struct Standing {
     pub(crate) fresh: bool,
 }
 
+/// Where the consumer stands at an epoch's end, which is handed over like a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Edge {
+    Within,
+    /// He has the last batch of this epoch, and not its end.
+    Over(Epoch),
+    /// He knew that it was over and went on to the next: its end is passed over when it comes.
+    Left,
+}
+
 /// What the consumer is waiting for, as the driver sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitNote {
@@ -47,6 +57,7 @@ struct State {
     queue: VecDeque<Handed>,
     generation: u64,
     standing: Standing,
+    edge: Edge,
     /// Batches taken since the generation began.
     taken: u64,
     /// How many ready batches are few, where nothing has to be fetched from afar.
@@ -82,6 +93,7 @@ impl Handover {
             queue: VecDeque::new(),
             generation: 0,
             standing: Standing { epoch: Epoch(0), position: 0, fresh: true },
+            edge: Edge::Within,
             taken: 0,
             wake_at: None,
             wanted: false,
@@ -111,6 +123,11 @@ impl Handover {
                 return Err(LoaderError::Closed);
             }
             if let Some(handed) = state.queue.pop_front() {
+                if matches!(handed, Handed::End(_)) && matches!(state.edge, Edge::Left) {
+                    state.edge = Edge::Within;
+                    state.taken += 1;
+                    continue;
+                }
                 self.note_taken(&mut state, &handed);
                 return Ok(Some(handed));
             }
@@ -136,9 +153,11 @@ impl Handover {
             Handed::Batch(batch) => {
                 state.standing.epoch = batch.epoch;
                 state.standing.fresh = false;
+                state.edge = if batch.last { Edge::Over(batch.epoch) } else { Edge::Within };
             }
             Handed::End(epoch) => {
                 state.standing = Standing { epoch: Epoch(epoch.0 + 1), position: 0, fresh: true };
+                state.edge = Edge::Within;
             }
         }
         let now = Instant::now();
@@ -166,7 +185,8 @@ impl Handover {
         self.lock().note.clone()
     }
 
-    /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already.
+    /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already. Behind the
+    /// last batch of an epoch he stands at the start of the next: what is staged of it stays.
     pub(crate) fn seek(&self, epoch: Epoch, position: u64) -> Option<u64> {
         let mut state = self.lock();
         let there = Standing { epoch, position, fresh: true };
@@ -174,6 +194,14 @@ impl Handover {
             return None;
         }
         state.standing = there;
+        if let Edge::Over(over) = state.edge
+            && position == 0
+            && over.0 + 1 == epoch.0
+        {
+            state.edge = Edge::Left;
+            return None;
+        }
+        state.edge = Edge::Within;
         state.generation += 1;
         state.taken = 0;
         state.queue.clear();
@@ -275,6 +303,34 @@ mod tests {
         handover.push(1, std::iter::once(Handed::End(Epoch(5))), false);
         assert!(matches!(handover.take(Duration::from_millis(1)), Ok(Some(Handed::End(Epoch(5))))));
         assert_eq!(handover.seek(Epoch(6), 0), None, "the end of an epoch is the start of the next");
+    }
+
+    #[test]
+    fn behind_the_last_batch_the_next_epoch_begins_with_what_is_staged_of_it() {
+        let handover = place();
+        let ready = [Handed::Batch(batch(0, true)), Handed::End(Epoch(0)), Handed::Batch(batch(1, false))];
+        handover.push(0, ready.into_iter(), false);
+        let next = || handover.take(Duration::ZERO).expect("open").expect("ready");
+        assert!(matches!(next(), Handed::Batch(_)));
+        assert_eq!(handover.seek(Epoch(1), 0), None);
+        assert!(matches!(next(), Handed::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
+        assert_eq!(handover.look().taken, 3);
+        assert_eq!(handover.seek(Epoch(2), 0), Some(1), "epoch 1 is not over");
+    }
+
+    fn batch(epoch: u64, last: bool) -> Batch {
+        let buffer = Arc::new(crate::buffer::BufferPool::new(foresee_units::Bytes::ZERO)).lend(1);
+        Batch {
+            epoch: Epoch(epoch),
+            step: foresee_units::Step(0),
+            start: 0,
+            last,
+            ids: Vec::new(),
+            labels: Vec::new(),
+            offsets: vec![0],
+            faults: Vec::new(),
+            buffer: buffer.expect("memory"),
+        }
     }
 
     #[test]

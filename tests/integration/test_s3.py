@@ -244,21 +244,15 @@ def test_a_storm_of_refusals_slows_the_epoch_and_costs_no_sample(
     with loader(bucket, cache=foresee.Cache(ram=0)) as training:
         bucket.testbed.reset()
         bucket.testbed.faults({"kind": "status", "status": 503, "next": 30, "path": "/train/"})
-        assert_exact(epoch(training), sizes)
-        assert bucket.testbed.counters()["requests"]["GET"]["503"] == 30
-        # The storm is over, and more requests at once bring more: whoever never comes back from a storm is worse
-        # than a client without a limit.
-        bucket.testbed.reset()
-        bucket.testbed.limits(latency_ms=10)
-        for _ in range(4):
+        for _ in range(5):
             assert_exact(epoch(training), sizes)
         after = training.stats()["origin"]
     counters = bucket.testbed.counters()
+    assert counters["requests"]["GET"]["503"] == 30
+    # Whoever never comes back from a storm is worse than a client without a limit.
     assert after["throttles"] == after["retries"] == 30
     assert after["limit"] > 1
     assert counters["max_in_flight"] > 1
-    # The engine may be ahead of the loop when it is closed, never behind.
-    assert counters["body_bytes"] >= 4 * sum(sizes)
 
 
 def test_broken_bodies_resets_and_server_errors_are_read_again(

@@ -46,11 +46,12 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
         stats = loader.stats()
     counters = testbed.counters()
     reads, origin = stats["operations"]["origin"]["read"], stats["origin"]
-    # Without a cache every epoch reads everything; second requests that lost are cut off in mid-answer.
-    assert 2 * sum(sizes) <= counters["body_bytes"] <= 2 * sum(sizes) + origin["hedged_bytes"]
-    assert reads["ok"]["samples"] >= 2 * len(sizes)
-    assert reads["ok"]["bytes"] >= 2 * sum(sizes)
-    assert reads["ok"]["bytes"] <= counters["body_bytes"]
+    # Without a cache every epoch reads everything, but what is still on its way for one epoch serves the next, too.
+    # Second requests that lost are cut off in mid-answer.
+    joined = stats["operations"]["staging"]["read"]["ok"]
+    assert reads["ok"]["samples"] + (joined["samples"] if joined else 0) >= 2 * len(sizes)
+    assert sum(sizes) <= reads["ok"]["bytes"] <= counters["body_bytes"]
+    assert counters["body_bytes"] <= 2 * sum(sizes) + origin["hedged_bytes"]
     assert counters["faults"] == origin["retries"]
     assert counters["faults"] <= reads["failed"]["count"] <= counters["faults"] + origin["hedges"]
     assert origin["throttles"] == origin["in_flight"] == origin["queued"] == 0

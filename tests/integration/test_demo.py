@@ -133,7 +133,9 @@ def test_a_bucket_that_checks_signatures_gives_the_same_curves_and_says_what_nob
     assert losses(ranks_of(result, "torch")) == losses(ranks_of(result, "foresee"))
     (stock,), (ours,) = (result["loaders"][name]["epochs"] for name in ("torch", "foresee"))
     assert (stock["requests"], stock["bytes"], stock["counted_by"]) == (None, None, None)
-    assert (ours["requests"], ours["counted_by"]) == (SAMPLES, "loader")
+    # A second request for a slow answer is a request, too; they are a twentieth of the bytes at most.
+    assert SAMPLES <= ours["requests"] <= SAMPLES * 1.1
+    assert ours["counted_by"] == "loader"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])

@@ -85,6 +85,9 @@ pub struct DiskTier {
 }
 
 impl DiskTier {
+    /// From this length on a write reads its payload until its `Done`; below, only during `submit`.
+    pub const LARGE: Bytes = Bytes::new(LARGE);
+
     /// Opens a lane of its own and tells what it holds, in order of ids. Reads the lane's list, or after a
     /// crash the header of every cell. A lane that holds more than `capacity` is cut to it.
     pub fn open(config: &DiskConfig, completions: Completions) -> Result<(Self, Vec<Held>), DiskError> {

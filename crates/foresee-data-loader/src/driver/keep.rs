@@ -40,8 +40,6 @@ impl Tiers {
 
 /// Bytes of copies that may be on their way at once: what a disk of 1 GB/s writes while a segment is being made.
 const COPIES_MAX: u64 = 32 << 20;
-/// From here on the disk tier writes from the caller's memory; below, it gathers a copy before it answers.
-const LARGE: usize = 64 << 10;
 
 /// A copy on its way to the disk tier.
 #[derive(Debug)]
@@ -139,7 +137,7 @@ impl Driver {
         let (sample, slot) = (read.sample, read.spot.slot);
         self.copies.by_sample.insert(sample, number);
         self.copies.under_way.insert(number, DiskCopy { sample, slot, payload, own: false, unwanted: false });
-        if read.len < LARGE || self.give_own_memory(number) {
+        if (read.len as u64) < DiskTier::LARGE.get() || self.give_own_memory(number) {
             self.write_to_disk(number);
         }
     }

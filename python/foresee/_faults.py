@@ -148,7 +148,7 @@ class Faults:
             try:
                 return sample, np.frombuffer(self._read(sample), dtype=np.uint8), tries + 1
             except (OriginMissing, OriginChanged, OriginDenied) as failed:
-                error = self.error(sample, "missing", str(failed), permanent=True)
+                error = self.error(sample, _kind(failed), str(failed), permanent=True)
             except OriginError as failed:
                 # Taking the next one now would make a resumed run differ from this one.
                 raise self.error(sample, "failed", str(failed), permanent=False) from failed
@@ -173,3 +173,7 @@ class Faults:
         """The changes of ``epoch``; the first thousand of a run are kept."""
         with self._lock:
             return [change for change in self._changes if change.epoch == epoch]
+
+
+def _kind(error: OriginError) -> str:
+    return next(kind for kind, (origin, _) in _CAUSES.items() if origin is type(error))

@@ -198,6 +198,21 @@ def test_a_callable_chooses_the_substitute(folder):
     assert asked == [9]
 
 
+def test_a_callable_is_told_what_ails_its_substitute(folder):
+    told = []
+
+    def choose(error):
+        told.append((error.sample, error.kind))
+        return {9: 12, 12: 14, 14: 0}[error.sample]
+
+    loader = make(folder, on_error=choose)
+    lose(folder, 9)
+    lose(folder, 12).write_bytes(b"short")
+    lose(folder, 14)
+    assert list(loader)[2].ids.tolist() == [8, 0, 10, 11]
+    assert told[:3] == [(9, "missing"), (12, "changed"), (14, "missing")]
+
+
 def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):
     on = [
         [b.ids.tolist() for b in make(folder, shuffle=True, seed=2)],

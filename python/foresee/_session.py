@@ -20,7 +20,7 @@ from foresee._faults import Faults, OnError
 from foresee._orders import RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
-from foresee.errors import ConfigError
+from foresee.errors import Closed, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,14 +43,14 @@ class Announced:
 
 
 class Session:
-    """See the module. One per loader."""
+    """See the module. One per loader. ``batch_size``: None where the length of each batch is announced."""
 
     def __init__(
         self,
         source: Source,
         order: RunOrder | None,
         *,
-        batch_size: int,
+        batch_size: int | None,
         drop_last: bool,
         epochs: int | None,
         world: World,
@@ -59,6 +59,7 @@ class Session:
         settings: Settings,
     ) -> None:
         settings.apply_log()
+        per_batch = 1 if batch_size is None else batch_size
         self.source = source
         self.order = order
         self.batch_size = batch_size
@@ -74,7 +75,7 @@ class Session:
                 self.cache.native(),
                 uri=source.uri,
                 options=source.options,
-                batch_size=batch_size,
+                batch_size=per_batch,
                 drop_last=drop_last,
                 order=None if order is None else order.native,
                 epochs=epochs,
@@ -92,7 +93,7 @@ class Session:
             raise ConfigError(str(error)) from error
         self.engine: Engine = native
         if settings.off:
-            self.engine = PlainEngine(native, source, order, world, batch_size, drop_last=drop_last)
+            self.engine = PlainEngine(native, source, order, world, per_batch, drop_last=drop_last)
         seed = 0 if order is None else order.seed
         self.faults = Faults(on_error, source.index, world.rank, seed, self.engine.read)
         self._audit = Audit(world, seed)
@@ -129,6 +130,14 @@ class Session:
         self.engine.seek(place.epoch + 1, 0)
         self.engine.seek(place.epoch, 0)
         self.engine.announce(place.epoch, announced.ids, announced.lengths)
+
+    def abandon(self, epoch: int) -> None:
+        """``epoch`` was broken off: let the engine go on to the next one at once, if it is known."""
+        if self.order is not None and (self.epochs is None or epoch + 1 < self.epochs):
+            try:
+                self.engine.seek(epoch + 1, 0)
+            except Closed:
+                pass
 
     def expect(self, announced: Announced | None) -> None:
         """Keep what was announced, for the audit."""
@@ -170,28 +179,24 @@ class Session:
             return self._begun.position + steps
         return self._begun.position + samples * self.world.size
 
-    def state(
-        self, order: Mapping[str, Any], *, batch_size: int | None, draw: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def state(self, order: Mapping[str, Any], *, draw: Mapping[str, Any] | None) -> dict[str, Any]:
         """The saved state; a loaded one unchanged until the next batch."""
         return self.progress.loaded or _state.build(
             self.progress.place,
             order=order,
-            batch_size=batch_size,
+            batch_size=self.batch_size,
             world_size=self.world.size,
             drop_last=self.drop_last,
             fingerprint=self.source.index.fingerprint,
             draw=draw,
         )
 
-    def load(
-        self, state: Mapping[str, Any], order: Mapping[str, Any], *, batch_size: int | None, strict: bool
-    ) -> Place:
+    def load(self, state: Mapping[str, Any], order: Mapping[str, Any], *, strict: bool) -> Place:
         """Check ``state`` and go on there."""
         place = _state.check(
             state,
             order=order,
-            batch_size=batch_size,
+            batch_size=self.batch_size,
             world_size=self.world.size,
             fingerprint=self.source.index.fingerprint,
             any_world=self.order is not None,

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
-from foresee import _faults, _orders, _source, _world
+from foresee import _orders, _source, _world
+from foresee._arguments import checked, milliseconds
+from foresee._face import Face
 from foresee._session import Session
 from foresee.config import Cache, Settings
-from foresee.errors import Closed, ConfigError
+from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from foresee import _native
     from foresee._batch import Batch
@@ -30,7 +31,7 @@ __all__ = ["Loader"]
 _log = logging.getLogger("foresee")
 
 
-class Loader:
+class Loader(Face):
     """Batches of a data set, read ahead of time because their order is known.
 
     One ``for`` loop over it is one epoch; epochs advance by themselves. Nothing is read before the first one,
@@ -87,12 +88,11 @@ class Loader:
         timeout: float = 0,
     ) -> None:
         settings = Settings.read()
-        faults = checked(batch_size=batch_size, epochs=epochs, seed=seed, timeout=timeout)
-        faults += _faults.checked(on_error)
+        faults = checked(
+            batch_size=batch_size, epochs=epochs, seed=seed, order=order, timeout=timeout, on_error=on_error
+        )
         if shuffle and seed is None:
             faults.append("shuffle=True without seed=; give one, it fixes the order of the whole run")
-        if order not in (None, "keyed"):
-            faults.append(f'order={order!r}; use "keyed", or leave it out')
         if order == "keyed" and not shuffle:
             faults.append('order="keyed" without shuffle=True; it says how to shuffle')
         if faults:
@@ -112,19 +112,22 @@ class Loader:
             known = _orders.keyed(samples, seed)
         else:
             known = _orders.shuffled(samples, seed)
-        self._timeout_ms = milliseconds(timeout)
-        self._order = known
-        self._session = Session(
-            source,
-            known,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            epochs=epochs,
-            world=world,
-            cache=cache,
-            on_error=on_error,
-            settings=settings,
+        super().__init__(
+            Session(
+                source,
+                known,
+                batch_size=batch_size,
+                drop_last=drop_last,
+                epochs=epochs,
+                world=world,
+                cache=cache,
+                on_error=on_error,
+                settings=settings,
+            )
         )
+        self._order = known
+        self._batch_size = batch_size
+        self._timeout_ms = milliseconds(timeout)
 
     @property
     def index(self) -> _native.Index:
@@ -134,7 +137,7 @@ class Loader:
     @property
     def batch_size(self) -> int:
         """Samples of a batch and rank."""
-        return self._session.batch_size
+        return self._batch_size
 
     @property
     def drop_last(self) -> bool:
@@ -179,93 +182,7 @@ class Loader:
                 del batch
         finally:
             if not over and session.progress.is_current(token):
-                abandon(session, place.epoch)
+                session.abandon(place.epoch)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter()`` give ``epoch``, 0 or more; optional, epochs advance by themselves."""
-        self._session.progress.set_epoch(epoch)
-
-    def start(self) -> None:
-        """Open origin, cache and threads and begin to read, ahead of the first ``iter()``.
-
-        Raises:
-            OriginError: the origin cannot be reached.
-            CacheError: the cache directory cannot be used.
-        """
-        self._session.engine.start()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: small, JSON, equal on every rank; usable at another world or batch size.
-
-        Counts the batches that were handed out, not those that were read ahead.
-        """
-        return self._session.state(self._order.describe(), batch_size=self.batch_size)
-
-    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on at ``state`` with the next ``iter()``; iterators that came before end.
-
-        ``strict``: False accepts a data set that has grown.
-
-        Raises:
-            StateMismatch: the state is of another run; shows both values of everything that differs.
-        """
-        self._session.load(state, self._order.describe(), batch_size=self.batch_size, strict=strict)
-
-    def audit(self) -> dict[str, Any]:
-        """Compare what this rank handed out of the current epoch with the order.
-
-        Returns:
-            Plain values: ``ok``, whether it is exactly this rank's share; ``epoch``, ``start``, ``stop``
-            (positions over all ranks), ``rank``, ``world_size``, ``samples``; ``sum`` of this rank and
-            ``expected`` of all ranks together, hexadecimal: the ranks' sums, added modulo 2**128, give
-            ``expected``; ``replaced`` and ``skipped`` samples.
-        """
-        return self._session.audit()
-
-    def stats(self) -> dict[str, Any]:
-        """Where every byte came from and every wait went, since ``start``; None: not measured."""
-        return self._session.stats()
-
-    def close(self) -> None:
-        """Stop threads and reads, write the cache's manifest. Idempotent, from any thread."""
-        self._session.close()
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def checked(*, batch_size: object, epochs: object, seed: object, timeout: object) -> list[str]:
-    """What is wrong with the arguments that both faces share."""
-    faults = []
-    if not _whole(batch_size) or not isinstance(batch_size, int) or batch_size < 1:
-        faults.append(f"batch_size={batch_size!r}; a whole number of 1 or more")
-    if epochs is not None and (not _whole(epochs) or not isinstance(epochs, int) or epochs < 1):
-        faults.append(f"epochs={epochs!r}; a whole number of 1 or more, or None if unknown")
-    if seed is not None and not _whole(seed):
-        faults.append(f"seed={seed!r}; a whole number")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        faults.append(f"timeout={timeout!r}; seconds, 0 or more")
-    return faults
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def milliseconds(timeout: float) -> int | None:
-    """Milliseconds for the engine; None waits as long as it takes."""
-    return None if timeout == 0 else max(1, round(timeout * 1000))
-
-
-def abandon(session: Session, epoch: int) -> None:
-    """An epoch was broken off: let the engine go on to the next one at once."""
-    if session.order is not None and (session.epochs is None or epoch + 1 < session.epochs):
-        try:
-            session.engine.seek(epoch + 1, 0)
-        except Closed:
-            pass
+    def _describe(self) -> Mapping[str, Any]:
+        return self._order.describe()

@@ -29,6 +29,7 @@ def numpy_face(path: Path) -> None:
         assert_type(batch.ids, NDArray[np.int64])
         assert_type(len(batch), int)
     assert_type(loader.state_dict(), dict[str, Any])
+    loader.load_state_dict(state=loader.state_dict(), strict=False)
     with loader as same:
         assert_type(same, foresee.Loader)
     foresee.Loader(path)  # type: ignore[call-arg] # a batch size is needed
@@ -50,6 +51,8 @@ def torch_face(path: Path) -> None:
     assert_type(len(loader), int)
     assert_type(dataset.classes, list[str])
     assert_type(dataset.targets, list[int])
+    assert_type(loader.state_dict(), dict[str, Any])
+    loader.load_state_dict(state_dict=loader.state_dict(), strict=False)
     with loader as same:
         assert_type(same, ft.DataLoader)
     ft.DataLoader([1, 2, 3])  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from foresee.errors import ConfigError, StateMismatch
 if TYPE_CHECKING:
     from foresee._world import World
 
+Samples: TypeAlias = Sampler[int] | Iterable[int]
 Batches: TypeAlias = Sampler[list[int]] | Iterable[list[int]]
 
 
@@ -77,6 +78,9 @@ class Plan(ABC):
         """
         if base:
             self._base_seed = draw_seed(self._generator)
+
+    def replay(self, place: Place, draw: Mapping[str, Any]) -> None:
+        """Bring the generator behind the epoch of ``place``, which ``draw`` belongs to and which is over."""
 
     def announce(self, place: Place) -> Announced | None:
         """This rank's samples from ``place`` on; draws what the stock loader draws at its first ``next``."""
@@ -193,7 +197,7 @@ class RandomPlan(Plan):
         ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
         rest = ids[place.position :]
         # The stock BatchSampler asks past the end with its short last batch, or else after its last full one:
-        # that # is the same request, whether the short batch is then handed out or dropped.
+        # that is the same request, whether the short batch is then handed out or dropped.
         self._exhausted_by = len(rest) // self._batch_size + 1
         return Announced(rest, None)
 
@@ -217,7 +221,7 @@ class RandomPlan(Plan):
         self._base_seed, self._draw = kept["base_seed"], kept
 
     def replay(self, place: Place, draw: Mapping[str, Any]) -> None:
-        """Bring the generator behind the epoch that ``draw`` belongs to."""
+        """Draw all of that epoch again."""
         if self._own is not None:
             self._reopen(place, draw)
             self.announce(Place(place.epoch, 0))
@@ -306,7 +310,7 @@ class RunSampler(Sampler[int]):
 
 
 def of_sampler(
-    sampler: Sampler[int] | Iterable[int],
+    sampler: Samples,
     batches: BatchSampler,
     samples: int,
     world: World,

@@ -7,43 +7,37 @@ would silently drop the engine. It has the attributes that people read.
 
 from __future__ import annotations
 
-import os
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
-from foresee import _faults, _orders, _world
+from foresee._arguments import checked, milliseconds
+from foresee._face import Face
 from foresee._progress import Place
 from foresee._session import Session
 from foresee.config import Cache, Settings
-from foresee.errors import Closed, ConfigError
-from foresee.loader import abandon, checked, milliseconds
-from foresee.torch import _plans
-from foresee.torch._assemble import Recipe, SampleError, Work
+from foresee.errors import ConfigError
+from foresee.torch._arguments import Asked, workers_checked
+from foresee.torch._assemble import Recipe
 from foresee.torch._dataset import OriginDataset, storage_error
-from foresee.torch._feed import Ahead, Direct, Job, Target
-from foresee.torch._mend import mend
+from foresee.torch._feed import Ahead, Direct, Target
+from foresee.torch._resources import Resources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
 
-    from foresee._batch import Batch
+    from torch.utils.data import Sampler
+
     from foresee._faults import OnError
-    from foresee._world import World
-    from foresee.torch._workers import WorkerPool
 
 __all__ = ["DataLoader"]
 
-# Python threads beyond these mostly wait for the interpreter.
-_THREADS_MAX = 4
+# Batches; as in torch.
 _AHEAD_PER_WORKER = 2
 
 
-class DataLoader:
+class DataLoader(Face):
     """Batches of a Foresee dataset, in exactly the order that torch would give.
 
     One ``for`` loop is one epoch. Arguments that torch's ``DataLoader`` has mean the same. Which order it is:
@@ -127,10 +121,8 @@ class DataLoader:
         settings = Settings.read()
         if not isinstance(dataset, OriginDataset):
             raise storage_error(dataset)
-        faults = checked(batch_size=batch_size, epochs=epochs, seed=seed, timeout=timeout)
-        faults += _faults.checked(on_error)
-        faults += _workers_checked(num_workers, prefetch_factor, persistent_workers=persistent_workers)
-        faults += _order_checked(
+        asked = Asked(
+            dataset=dataset,
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -140,6 +132,11 @@ class DataLoader:
             seed=seed,
             order=order,
         )
+        faults = checked(
+            batch_size=batch_size, epochs=epochs, seed=seed, order=order, timeout=timeout, on_error=on_error
+        )
+        faults += workers_checked(num_workers, prefetch_factor, persistent_workers=persistent_workers)
+        faults += asked.faults()
         if faults:
             raise ConfigError(faults)
         self.dataset = dataset
@@ -156,25 +153,33 @@ class DataLoader:
         )
         self.batch_size: int | None = batch_size if batch_sampler is None else None
         self.collate_fn = collate_fn
-        world = _world_of(sampler, rank, world_size)
-        samples = len(dataset)
-        self._plan = self._planned(world, samples, bool(shuffle), sampler, batch_sampler, seed, order)
-        self._session = Session(
-            dataset.source,
-            self._plan.order,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            epochs=epochs,
-            world=world,
-            cache=cache,
-            on_error=on_error,
-            settings=settings,
+        world = asked.world(rank, world_size)
+        self._plan = asked.plan(world)
+        super().__init__(
+            Session(
+                dataset.source,
+                self._plan.order,
+                batch_size=self.batch_size,
+                drop_last=drop_last,
+                epochs=epochs,
+                world=world,
+                cache=cache,
+                on_error=on_error,
+                settings=settings,
+            )
         )
-        self.sampler, self.batch_sampler = self._samplers(sampler, batch_sampler)
-        self._recipe = Recipe(dataset, collate_fn)
-        self._pin = pin_memory and torch.cuda.is_available()
+        self.sampler, self.batch_sampler = asked.samplers(self._session)
         self._timeout_ms = milliseconds(timeout)
-        self._resources = _Resources(self)
+        self._resources = Resources(
+            self._session,
+            Recipe(dataset, collate_fn),
+            workers=num_workers,
+            per_worker=self.prefetch_factor or 0,
+            persistent=persistent_workers,
+            in_order=in_order,
+            init_fn=worker_init_fn,
+            pin=pin_memory and torch.cuda.is_available(),
+        )
         self._begun_once = False
         self._finalizer = weakref.finalize(self, _close, self._session, self._resources)
 
@@ -187,13 +192,12 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
         self._plan.before_iter(self._session.progress)
-        loaded = self._session.progress.loaded
-        draw = None if loaded is None else loaded.get("draw")
+        loaded = self._session.progress.loaded or {}
+        draw = loaded.get("draw")
         token, place = self._session.begin()
-        resumed = loaded is not None and place.epoch == loaded["epoch"]
-        if draw is not None and not resumed and loaded is not None and loaded["finished"]:
-            if isinstance(self._plan, _plans.RandomPlan):
-                self._plan.replay(Place(loaded["epoch"], 0), draw)
+        resumed = place.epoch == loaded.get("epoch")
+        if draw is not None and not resumed and loaded["finished"]:
+            self._plan.replay(Place(loaded["epoch"], 0), draw)
         base = not (self.persistent_workers and self._begun_once)
         self._begun_once = True
         self._plan.open(place, draw if resumed else None, base=base)
@@ -201,65 +205,6 @@ class DataLoader:
         # With workers the stock loader asks its sampler at iter(), else at the first next().
         target = self._target(place) if self.num_workers else None
         return self._epoch(token, place, feed, target)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next ``iter()`` give ``epoch``, 0 or more; optional, epochs advance by themselves."""
-        self._session.progress.set_epoch(epoch)
-        self._plan.set_epoch(epoch)
-
-    def start(self) -> None:
-        """Open origin and cache and begin to read, ahead of the first ``iter()``: overlaps a model's loading.
-
-        Raises:
-            OriginError: the origin cannot be reached.
-            CacheError: the cache directory cannot be used.
-        """
-        self._session.engine.start()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the run stands: small, JSON, equal on every rank; usable at another world or batch size.
-
-        Counts the batches that were handed out, not those that were read ahead. Orders that are known for an
-        epoch only go on at the same batch and world size; for a ``sampler=`` of yours, restore its state as
-        well.
-        """
-        draw = self._plan.draw(begun=self._session.progress.begun)
-        return self._session.state(self._plan.describe(), batch_size=self.batch_size, draw=draw)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on at ``state_dict`` with the next ``iter()``; iterators that came before end.
-
-        ``strict``: False accepts a data set that has grown.
-
-        Raises:
-            StateMismatch: the state is of another run; shows both values of everything that differs.
-        """
-        place = self._session.load(
-            state_dict, self._plan.describe(), batch_size=self.batch_size, strict=strict
-        )
-        self._plan.set_epoch(place.epoch)
-
-    def audit(self) -> dict[str, Any]:
-        """Compare what this rank handed out of the current epoch with the order; see
-        ``foresee.Loader.audit``.
-        """
-        return self._session.audit()
-
-    def stats(self) -> dict[str, Any]:
-        """Where every byte came from and every wait went, since ``start``; None: not measured."""
-        return self._session.stats()
-
-    def close(self) -> None:
-        """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""
-        self._finalizer()
-
-    def __enter__(self) -> DataLoader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _epoch(self, token: int, place: Place, feed: Ahead | Direct, target: Target | None) -> Iterator[Any]:
         session, plan = self._session, self._plan
@@ -293,237 +238,34 @@ class DataLoader:
             if session.progress.is_current(token) and not over:
                 feed.pause()
                 self._resources.epoch_over()
-                abandon(session, place.epoch)
+                session.abandon(place.epoch)
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)
         self._session.expect(announced)
         return Target(place, announced, self._plan.seed)
 
-    def _planned(
-        self,
-        world: World,
-        samples: int,
-        shuffle: bool,
-        sampler: Sampler[int] | Iterable[int] | None,
-        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None,
-        seed: int | None,
-        order: str | None,
-    ) -> _plans.Plan:
-        if batch_sampler is not None:
-            return _plans.SamplerPlan(
-                batch_sampler, samples, counts_batches=True, generator=self.generator, world=world
-            )
-        assert self.batch_size is not None, "only a batch sampler takes its place"
-        if sampler is not None:
-            batches = BatchSampler(sampler, self.batch_size, self.drop_last)
-            return _plans.of_sampler(sampler, batches, samples, world, self.generator)
-        if not shuffle:
-            return _plans.RunPlan(_orders.sequential(samples), self.generator)
-        if seed is not None:
-            known = _orders.keyed(samples, seed) if order == "keyed" else _orders.shuffled(samples, seed)
-            return _plans.RunPlan(known, self.generator)
-        if world.size > 1:
-            raise ConfigError(
-                f"shuffle=True on {world.size} ranks without seed=: each rank would draw an order of its own; "
-                "give seed=, or sampler=DistributedSampler(...), or rank=0, world_size=1 if every rank shall read all"
-            )
-        return _plans.RandomPlan(
-            RandomSampler(self.dataset, generator=self.generator),
-            samples,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            generator=self.generator,
-            world=world,
-        )
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go on at ``state_dict`` with the next ``iter()``; iterators that came before end.
 
-    def _samplers(
-        self,
-        sampler: Sampler[int] | Iterable[int] | None,
-        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None,
-    ) -> tuple[Sampler[int] | Iterable[int] | None, Sampler[list[int]] | Iterable[list[int]]]:
-        """What ``sampler`` and ``batch_sampler`` are to others."""
-        if batch_sampler is not None or self.batch_size is None:
-            assert batch_sampler is not None
-            return getattr(batch_sampler, "sampler", None), batch_sampler
-        if sampler is None and self._plan.order is not None:
-            sampler = _plans.RunSampler(self._plan.order, self._session.world, self._session.progress)
-        elif sampler is None:
-            sampler = RandomSampler(self.dataset, generator=self.generator)
-        return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
-
-
-class _Resources:
-    """Feed, threads and worker processes of one loader; opened at the first ``iter()``. Has no reference to
-    it.
-    """
-
-    def __init__(self, loader: DataLoader) -> None:
-        # The loader in two halves, so that it can be collected.
-        self._session = loader._session  # noqa: SLF001
-        self._recipe = loader._recipe  # noqa: SLF001
-        self._pin = loader._pin  # noqa: SLF001
-        self._in_order = loader.in_order
-        self._workers = loader.num_workers
-        self._per_worker = loader.prefetch_factor
-        self._persistent = loader.persistent_workers
-        self._init_fn = loader.worker_init_fn
-        self._feed: Direct | Ahead | None = None
-        self._threads: ThreadPoolExecutor | None = None
-        self._pool: WorkerPool | None = None
-        self._closed = False
-
-    def open(self, base_seed: int) -> Direct | Ahead:
-        """The feed, with fresh workers if they do not persist."""
-        if self._closed:
-            raise Closed("the loader is closed")
-        if self._workers:
-            self._open_pool(base_seed)
-        if self._feed is None:
-            self._feed = self._make_feed()
-        return self._feed
-
-    def epoch_over(self) -> None:
-        """All batches of an epoch are made, or not wanted."""
-        if self._pool is not None and not self._persistent:
-            pool, self._pool = self._pool, None
-            pool.close()
+        As ``foresee.Loader.load_state_dict``, ``strict`` and errors too; only the argument has torch's name.
+        """
+        super().load_state_dict(state_dict, strict=strict)
 
     def close(self) -> None:
-        """Release everything; the engine is closed already."""
-        self._closed = True
-        if self._pool is not None:
-            self._pool.close()
-        if self._feed is not None:
-            self._feed.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""
+        self._finalizer()
 
-    def _make_feed(self) -> Direct | Ahead:
-        if self._workers:
-            return Ahead(
-                self._session,
-                self._submit,
-                depth=self._workers * (self._per_worker or _AHEAD_PER_WORKER),
-                across_epochs=self._persistent and self._session.order is not None,
-                in_order=self._in_order,
-            )
-        if self._session.off or (self._recipe.whole and not self._pin):
-            return Direct(self._session, self._make)
-        count = min(_THREADS_MAX, os.cpu_count() or 1)
-        self._threads = ThreadPoolExecutor(count, "foresee-transform")
-        return Ahead(
-            self._session,
-            self._run,
-            depth=self._per_worker or count + 1,
-            across_epochs=self._session.order is not None,
-        )
+    def _describe(self) -> Mapping[str, Any]:
+        return self._plan.describe()
 
-    def _run(self, job: Job) -> Future[Any]:
-        assert self._threads is not None, "made with the feed"
-        return self._threads.submit(self._make, job)
+    def _draw(self) -> Mapping[str, Any] | None:
+        return self._plan.draw(begun=self._session.progress.begun)
 
-    def _make(self, job: Job) -> Any:
-        """The batch, in this thread."""
-        batch = self._session.batch(job.raw, job.start)
-        while True:
-            try:
-                value = self._recipe.assemble(_work(batch, job.seed))
-            except SampleError as error:
-                batch = mend(self._session, batch, error)
-            else:
-                return pinned(value) if self._pin else value
-
-    def _submit(self, job: Job) -> Future[Any]:
-        assert self._pool is not None, "opened with the epoch"
-        batch = self._session.batch(job.raw, job.start)
-        return self._pool.submit(batch, job.seed)
-
-    def _open_pool(self, base_seed: int) -> None:
-        if self._pool is not None and self._pool.broken:
-            self._pool.close()
-            self._pool = None
-        if self._pool is None:
-            from foresee.torch._workers import WorkerPool
-
-            self._pool = WorkerPool(
-                self._session,
-                self._recipe,
-                count=self._workers,
-                slots=self._per_worker or _AHEAD_PER_WORKER,
-                base_seed=base_seed,
-                init_fn=self._init_fn,
-                pin=self._pin,
-            )
+    def _turn_to(self, epoch: int) -> None:
+        self._plan.set_epoch(epoch)
 
 
-def pinned(value: Any) -> Any:
-    """``value`` with its tensors copied into page-locked memory, as torch's own loader does it."""
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(value)
-
-
-def _work(batch: Batch, seed: int) -> Work:
-    return Work(batch.data, batch.offsets, batch.labels, batch.positions, batch.epoch, seed)
-
-
-def _close(session: Session, resources: _Resources) -> None:
+def _close(session: Session, resources: Resources) -> None:
     session.close()
     resources.close()
-
-
-def _world_of(sampler: object, rank: int | None, world_size: int | None) -> World:
-    if type(sampler) is not DistributedSampler:
-        return _world.detect(rank, world_size)
-    if rank is not None and (rank, world_size) != (sampler.rank, sampler.num_replicas):
-        raise ConfigError(
-            f"rank={rank}, world_size={world_size}, but the sampler has rank {sampler.rank} of {sampler.num_replicas}; "
-            "leave the arguments out"
-        )
-    return _world.detect(sampler.rank, sampler.num_replicas)
-
-
-def _workers_checked(num_workers: object, prefetch_factor: object, *, persistent_workers: bool) -> list[str]:
-    faults = []
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-        faults.append(f"num_workers={num_workers!r}; a whole number of 0 or more")
-    elif persistent_workers and num_workers == 0:
-        faults.append("persistent_workers=True with num_workers=0; there are none to keep")
-    if prefetch_factor is not None and (
-        isinstance(prefetch_factor, bool) or not isinstance(prefetch_factor, int) or prefetch_factor < 1
-    ):
-        faults.append(f"prefetch_factor={prefetch_factor!r}; a whole number of 1 or more")
-    return faults
-
-
-def _order_checked(
-    *,
-    batch_size: object,
-    shuffle: bool | None,
-    sampler: object,
-    batch_sampler: object,
-    drop_last: bool,
-    generator: object,
-    seed: int | None,
-    order: object,
-) -> list[str]:
-    faults = []
-    if sampler is not None and shuffle:
-        faults.append("sampler= with shuffle=True; the sampler says the order")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-        faults.append("batch_sampler= with batch_size=, shuffle=, sampler= or drop_last=; it says them all")
-    if seed is not None and (sampler is not None or batch_sampler is not None):
-        faults.append(f"seed={seed!r} with a sampler; the sampler says the order")
-    if seed is not None and generator is not None and shuffle:
-        faults.append(f"seed={seed!r} with generator=; either may say the order, not both")
-    if order not in (None, "keyed"):
-        faults.append(f'order={order!r}; use "keyed", or leave it out')
-    elif order == "keyed" and (not shuffle or seed is None):
-        faults.append('order="keyed" needs shuffle=True and seed=')
-    faults += [
-        f"{name}={type(given).__name__} without __len__; its order cannot be known, use torch.utils.data.DataLoader"
-        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler))
-        if given is not None and not hasattr(given, "__len__")
-    ]
-    return faults

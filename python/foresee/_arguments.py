@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that both loaders have: what is wrong with them, and what a timeout means.
+
+Apart from the loaders so that one mistake has one message. Refuses to raise: a loader reports the faults of
+all its arguments at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foresee import _faults
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from foresee._faults import OnError
+
+
+def checked(
+    *, batch_size: object, epochs: object, seed: object, order: object, timeout: object, on_error: OnError
+) -> list[str]:
+    """Everything that is wrong with them, each with its remedy."""
+    faults = []
+    if not whole(batch_size) or batch_size < 1:
+        faults.append(f"batch_size={batch_size!r}; a whole number of 1 or more")
+    if epochs is not None and (not whole(epochs) or epochs < 1):
+        faults.append(f"epochs={epochs!r}; a whole number of 1 or more, or None if unknown")
+    if seed is not None and not whole(seed):
+        faults.append(f"seed={seed!r}; a whole number")
+    if order not in (None, "keyed"):
+        faults.append(f'order={order!r}; use "keyed", or leave it out')
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        faults.append(f"timeout={timeout!r}; seconds, 0 or more")
+    return faults + _faults.checked(on_error)
+
+
+def whole(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def milliseconds(timeout: float) -> int | None:
+    """Milliseconds for the engine, 1 or more, of ``timeout`` in seconds; None waits as long as it takes: 0."""
+    return None if timeout == 0 else max(1, round(timeout * 1000))

@@ -7,6 +7,7 @@ all its arguments at once.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from foresee import _faults
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from foresee._faults import OnError
+
+# Seconds, 146 years. No lock can wait for TIMEOUT_MAX, and deadlines are sums: half of it, plus what a clock
+# shows, still is a wait.
+_TIMEOUT_MAX = threading.TIMEOUT_MAX / 2
 
 
 def checked(
@@ -41,5 +46,7 @@ def whole(value: object) -> TypeGuard[int]:
 
 
 def milliseconds(timeout: float) -> int | None:
-    """Milliseconds for the engine, 1 or more, of ``timeout`` in seconds; None waits as long as it takes: 0."""
-    return None if timeout == 0 else max(1, round(timeout * 1000))
+    """Milliseconds for the engine, 1 or more, of ``timeout`` in seconds; None waits as long as it takes: for
+    0, and for what is longer than any lock could wait, such as infinity.
+    """
+    return None if timeout == 0 or timeout > _TIMEOUT_MAX else max(1, round(timeout * 1000))

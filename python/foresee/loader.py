@@ -58,7 +58,7 @@ class Loader(Face):
         row_bytes: of layout ``bin``.
         extensions: of layout ``folder``; default: pictures.
         uri: where the objects of an index lie now, if they have moved.
-        timeout: seconds to wait for a batch before ``StallTimeout``; 0 waits as long as it takes.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
 
     Raises:
         ConfigError: every wrong argument at once.

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -104,6 +106,17 @@ def test_all_wrong_arguments_are_reported_at_once(folder):
     with pytest.raises(ConfigError) as caught:
         make(folder, batch_size=0, epochs=0, shuffle=True, on_error="ignore", timeout=-1)
     assert len(caught.value.faults) == 5
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX])
+def test_a_timeout_that_no_clock_reaches_is_none(folder, timeout):
+    assert sum(len(batch) for batch in make(folder, timeout=timeout)) == 23
+
+
+@pytest.mark.parametrize("timeout", [-0.1, -math.inf, math.nan, True, "1", None])
+def test_a_timeout_that_is_no_time_is_refused_and_shown(folder, timeout):
+    with pytest.raises(ConfigError, match=re.escape(f"timeout={timeout!r}")):
+        make(folder, timeout=timeout)
 
 
 @pytest.mark.parametrize("change", [{"order": "keyed"}, {"order": "random"}, {"layout": "tar"}, {"rank": 1}])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import pickle
 import random
@@ -298,6 +299,16 @@ def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
         next(iter(loader))
     gate.set()
     loader.close()
+
+
+@pytest.mark.parametrize(
+    "timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX / 2]
+)
+@pytest.mark.parametrize("decode", [None, value], ids=["whole", "threads"])
+def test_a_timeout_that_no_clock_reaches_is_none(folder, decode, timeout):
+    with ft.DataLoader(ft.FolderDataset(folder, decode=decode), batch_size=4, timeout=timeout) as loader:
+        assert loader.timeout == timeout
+        assert [len(labels) for _, labels in loader] == [4, 4, 4, 4, 4, 3]
 
 
 def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):

@@ -71,7 +71,7 @@ class DataLoader(Face):
         collate_fn: from a list of samples to a batch.
         pin_memory: copy batches into page-locked memory, if CUDA is there.
         drop_last: whether a rank's short last batch is left out.
-        timeout: seconds to wait for a batch before ``StallTimeout``; 0 waits as long as it takes.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
         worker_init_fn: called in each worker with its number.
         generator: see above.
         prefetch_factor: batches made ahead, per worker; default 2 (threads: one more than there are).

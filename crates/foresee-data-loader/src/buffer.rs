@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory of batches: mapped once, filled by tiers, lent to Python, used again.
 //!
+//! A buffer gets its memory when the first byte is about to come, not when its batch is opened: until then the memory
+//! would lie idle, and what was given back last, and is still in the processor's caches, serves first.
+//!
 //! Apart from the staging limit: that bounds what is *on its way* to the consumer; a batch that has been
 //! handed out belongs to the consumer for as long as he likes, so keeping every batch costs memory, which is
 //! counted, but never stalls the loader. Refuses to know what lies in a buffer.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use foresee_data_tier::{Dest, Keeper, Payload};
 use foresee_units::Bytes;
@@ -38,8 +41,13 @@ impl BufferPool {
         Self { free: Mutex::default(), lent: AtomicU64::new(0), keep }
     }
 
-    /// A buffer of at least `len` bytes, all of them initialised (zero or an earlier batch's).
-    pub(crate) fn lend(self: &Arc<Self>, len: usize) -> Result<Arc<Buffer>, LoaderError> {
+    /// A buffer of `len` bytes, without memory as yet.
+    pub(crate) fn lend(self: &Arc<Self>, len: usize) -> Arc<Buffer> {
+        Arc::new(Buffer { mapping: OnceLock::new(), len, home: Arc::downgrade(self) })
+    }
+
+    /// At least `len` bytes, all of them initialised (zero or an earlier batch's).
+    fn give(&self, len: usize) -> Result<Mapping, LoaderError> {
         let size = size_for(len);
         let reused = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,15 +55,9 @@ impl BufferPool {
             // The last one returned is the warmest.
             free.iter().rposition(fits).map(|place| free.remove(place))
         };
-        let mapping = match reused {
-            Some(mapping) => mapping,
-            None => Mapping::new(size).map_err(|error| LoaderError::NoMemory {
-                wanted: Bytes::new(size as u64),
-                why: error.to_string(),
-            })?,
-        };
+        let mapping = reused.map_or_else(|| Mapping::new(size), Ok)?;
         self.lent.fetch_add(mapping.size as u64, Ordering::Relaxed);
-        Ok(Arc::new(Buffer { mapping: Some(mapping), home: Arc::downgrade(self) }))
+        Ok(mapping)
     }
 
     /// Bytes of the buffers now lent out.
@@ -92,13 +94,27 @@ const fn size_for(len: usize) -> usize {
 /// One lent buffer; goes home when its last owner is gone.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    mapping: Option<Mapping>,
+    mapping: OnceLock<Mapping>,
+    len: usize,
     home: Weak<BufferPool>,
 }
 
 impl Buffer {
+    /// Takes memory, unless it has some: to be called before the first of the functions below.
+    pub(crate) fn take_memory(&self) -> Result<(), LoaderError> {
+        if self.mapping.get().is_some() {
+            return Ok(());
+        }
+        let mapping = match self.home.upgrade() {
+            Some(pool) => pool.give(self.len)?,
+            None => Mapping::new(size_for(self.len))?,
+        };
+        self.mapping.set(mapping).expect("one thread, the driver's, gives buffers their memory");
+        Ok(())
+    }
+
     fn mapping(&self) -> &Mapping {
-        self.mapping.as_ref().expect("only drop takes the mapping")
+        self.mapping.get().expect("a buffer takes memory before it is used")
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -151,6 +167,8 @@ impl Drop for Buffer {
     }
 }
 
+/// Ordinary pages: batches are filled and read from front to back and their memory is used again, so that huge ones would
+/// save little, and cost much where the system has none at hand.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
@@ -163,18 +181,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(size: usize) -> rustix::io::Result<Self> {
+    fn new(size: usize) -> Result<Self, LoaderError> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
-        let start = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
-        };
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+        let start = start.map_err(|errno| LoaderError::NoMemory {
+            wanted: Bytes::new(size as u64),
+            why: errno.to_string(),
+        })?;
         let start = NonNull::new(start.cast::<u8>()).expect("mmap never returns null");
-        if size >= 1 << 21 {
-            // SAFETY: the range was mapped above. Advice only: fewer page faults where huge pages exist.
-            let _ = unsafe {
-                rustix::mm::madvise(start.as_ptr().cast(), size, rustix::mm::Advice::LinuxHugepage)
-            };
-        }
         Ok(Self { start, size })
     }
 }
@@ -194,15 +209,32 @@ mod tests {
         Arc::new(BufferPool::new(Bytes::new(1 << 30)))
     }
 
+    fn filled(pool: &Arc<BufferPool>, len: usize) -> Arc<Buffer> {
+        let buffer = pool.lend(len);
+        buffer.take_memory().expect("memory");
+        buffer
+    }
+
     #[test]
     fn a_returned_buffer_is_lent_again_with_the_same_memory() {
         let pool = pool();
-        let first = pool.lend(100_000).expect("memory");
+        let first = filled(&pool, 100_000);
         let start = first.start();
         assert_eq!(pool.lent(), Bytes::new(106_496));
         drop(first);
         assert_eq!(pool.lent(), Bytes::ZERO);
-        assert_eq!(pool.lend(90_000).expect("memory").start(), start);
+        assert_eq!(filled(&pool, 90_000).start(), start);
+    }
+
+    #[test]
+    fn memory_is_taken_when_it_is_needed_and_once() {
+        let pool = pool();
+        let buffer = pool.lend(100_000);
+        assert_eq!(pool.lent(), Bytes::ZERO);
+        buffer.take_memory().expect("memory");
+        let start = buffer.start();
+        buffer.take_memory().expect("memory");
+        assert_eq!((buffer.start(), pool.lent()), (start, Bytes::new(106_496)));
     }
 
     #[test]
@@ -216,7 +248,7 @@ mod tests {
     #[test]
     fn what_the_budget_does_not_cover_is_given_back_to_the_system() {
         let pool = Arc::new(BufferPool::new(Bytes::new(4 << 20)));
-        let lent: Vec<_> = (0..20).map(|_| pool.lend(1 << 20).expect("memory")).collect();
+        let lent: Vec<_> = (0..20).map(|_| filled(&pool, 1 << 20)).collect();
         drop(lent);
         let free = pool.free.lock().expect("nobody panicked");
         assert!((1..=5).contains(&free.len()), "{} are kept", free.len());
@@ -225,7 +257,7 @@ mod tests {
     #[test]
     fn a_batch_that_outlives_its_loader_keeps_its_memory() {
         let pool = pool();
-        let buffer = pool.lend(10).expect("memory");
+        let buffer = filled(&pool, 10);
         drop(pool);
         // SAFETY: the only user of the buffer.
         unsafe { buffer.slice_mut(0, 10) }.fill(7);
@@ -236,7 +268,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a range inside its buffer")]
     fn a_range_outside_the_buffer_is_refused() {
-        let buffer = pool().lend(1).expect("memory");
+        let buffer = filled(&pool(), 1);
         // SAFETY: refused before any access.
         let _ = unsafe { buffer.dest(SMALLEST, 1) };
     }

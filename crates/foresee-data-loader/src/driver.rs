@@ -31,7 +31,7 @@ pub use look::DriverFacts;
 
 use crate::bell::Bell;
 use crate::books::Books;
-use crate::buffer::BufferPool;
+use crate::buffer::{Buffer, BufferPool};
 use crate::cache::Member;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
@@ -98,6 +98,8 @@ pub(crate) struct Driver {
     disk_reads: u32,
     generation: u64,
     room: Bytes,
+    /// The system refused memory for a batch: nothing is handed over any more, the consumer gets the reason.
+    starved: bool,
     done: Vec<Done>,
     ready: Vec<Handed>,
     closing: bool,
@@ -139,6 +141,7 @@ impl Driver {
             disk_reads: 0,
             generation: 0,
             room,
+            starved: false,
             done: Vec::new(),
             ready: Vec::new(),
             closing: false,
@@ -212,7 +215,20 @@ impl Driver {
         }
     }
 
+    /// Sees to it that a buffer has its memory before the first byte comes; `false`, and the run ends, where the
+    /// system has none.
+    fn give_memory(&mut self, buffer: &Buffer) -> bool {
+        if let Err(error) = buffer.take_memory() {
+            self.shared.handover.break_with(error);
+            self.starved = true;
+        }
+        !self.starved
+    }
+
     fn hand_over(&mut self) {
+        if self.starved {
+            return;
+        }
         self.staging.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
             let near = self.all_in_memory();

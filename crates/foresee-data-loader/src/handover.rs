@@ -320,6 +320,7 @@ mod tests {
 
     fn batch(epoch: u64, last: bool) -> Batch {
         let buffer = Arc::new(crate::buffer::BufferPool::new(foresee_units::Bytes::ZERO)).lend(1);
+        buffer.take_memory().expect("memory");
         Batch {
             epoch: Epoch(epoch),
             step: foresee_units::Step(0),
@@ -329,7 +330,7 @@ mod tests {
             labels: Vec::new(),
             offsets: vec![0],
             faults: Vec::new(),
-            buffer: buffer.expect("memory"),
+            buffer,
         }
     }
 

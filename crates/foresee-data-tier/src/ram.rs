@@ -8,6 +8,7 @@
 
 mod cgroup;
 mod memory_map;
+mod pages;
 
 pub use cgroup::memory_limit;
 
@@ -26,6 +27,7 @@ use crate::op::{Detail, Done, Op, Outcome, SampleKey, Ticket};
 use crate::slab::{Pinned, Slab};
 use crate::{Tier, TierFacts};
 use memory_map::MemoryMap;
+use pages::Pages;
 
 /// Every sample starts on a cache line.
 const GRANULE: u64 = 64;
@@ -68,6 +70,7 @@ struct Shared {
 
 struct Books {
     slab: Slab,
+    pages: Pages,
     closed: bool,
 }
 
@@ -84,7 +87,7 @@ impl RamTier {
         let map = MemoryMap::new(len.max(1)).map_err(failed)?;
         let mut slab = Slab::new(|len| (len.div_ceil(GRANULE), 1));
         slab.extend(0, granules);
-        let books = Mutex::new(Books { slab, closed: false });
+        let books = Mutex::new(Books { slab, pages: Pages::new(), closed: false });
         Ok(Self { shared: Arc::new(Shared { map, books }), completions })
     }
 
@@ -281,6 +284,7 @@ impl Shared {
             }
         }
         let Some(pinned) = books.slab.place(*key, bytes.len() as u64) else { return Outcome::Full };
+        let began = self.enter_pages(&mut books, pinned).then(thread_time);
         if bytes.len() > COPY_UNDER_LOCK {
             drop(books);
             // SAFETY: a placed range is inside, taken by nobody else, and unseen until it is published.
@@ -290,9 +294,22 @@ impl Shared {
             // SAFETY: as above.
             unsafe { self.fill(pinned, bytes) };
         }
+        if let Some(began) = began {
+            books.pages.observe(bytes.len(), thread_time().saturating_sub(began));
+        }
         books.slab.publish(pinned.slot);
         books.slab.unpin(pinned.slot);
         Outcome::Ok
+    }
+
+    /// Gives memory that is filled for the first time its kind of pages; whether some of this is.
+    fn enter_pages(&self, books: &mut Books, pinned: Pinned) -> bool {
+        let (at, len) = range_of(pinned);
+        let entry = books.pages.enter(&(at..at + len), self.map.len());
+        if let Some((range, kind)) = entry.advise {
+            self.map.advise(&range, kind);
+        }
+        entry.is_fresh
     }
 
     fn forget(&self, key: &SampleKey) -> Outcome {
@@ -320,6 +337,13 @@ impl Shared {
         // SAFETY: inside, as above; seen by nobody before it is published.
         unsafe { self.map.fill(range_of(pinned).0, bytes) }
     }
+}
+
+/// What this thread has computed so far, page faults included: not how long it was kept from it.
+fn thread_time() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    Nanos::new(u64::try_from(nanos).unwrap_or(0))
 }
 
 /// In bytes; a sample of none lies at the start.

@@ -85,6 +85,10 @@ impl Driver {
     // ---- begin
 
     pub(super) fn ask_disk(&mut self, number: u64) {
+        let Some(buffer) = self.reads.get(number).map(|read| Arc::clone(&read.buffer)) else { return };
+        if !self.give_memory(&buffer) {
+            return;
+        }
         let Some(read) = self.reads.get(number) else { return };
         read.active = 1;
         read.tries += 1;
@@ -183,6 +187,10 @@ impl Driver {
             if let Some(read) = self.reads.get(part.ticket) {
                 read.tries = tries;
                 read.active += 1;
+                let buffer = Arc::clone(&read.buffer);
+                if !self.give_memory(&buffer) {
+                    return None;
+                }
             }
         }
         let read = self.reads.get(first)?;
@@ -322,10 +330,12 @@ impl Driver {
         let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
         for spot in &read.waiters {
             if let Some(stage) = self.staging.get(spot.slot) {
-                let (offset, len) = stage.span(spot.place);
-                // SAFETY: the waiter's span is its own and nothing else fills it.
-                unsafe { stage.buffer.slice_mut(offset, len) }.copy_from_slice(bytes);
                 stage.pending -= 1;
+                let ((offset, len), buffer) = (stage.span(spot.place), Arc::clone(&stage.buffer));
+                if self.give_memory(&buffer) {
+                    // SAFETY: the waiter's span is its own and nothing else fills it.
+                    unsafe { buffer.slice_mut(offset, len) }.copy_from_slice(bytes);
+                }
             }
         }
         if let Some(tier) = read.keep {
@@ -350,11 +360,13 @@ impl Driver {
         let message = fault_message(&read, kind, tries, elapsed);
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
-                let (offset, len) = stage.span(spot.place);
-                // SAFETY: every attempt for the span has ended.
-                unsafe { stage.buffer.slice_mut(offset, len) }.fill(0);
                 stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });
                 stage.pending -= 1;
+                let ((offset, len), buffer) = (stage.span(spot.place), Arc::clone(&stage.buffer));
+                if self.give_memory(&buffer) {
+                    // SAFETY: every attempt for the span has ended.
+                    unsafe { buffer.slice_mut(offset, len) }.fill(0);
+                }
             }
         }
     }

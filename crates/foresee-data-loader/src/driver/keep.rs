@@ -203,9 +203,13 @@ impl Driver {
     /// Serves a sample from a copy that is still on its way to the disk tier; whether there was one.
     pub(super) fn copy_under_way(&mut self, sample: SampleId, spot: Spot, offset: usize, len: usize) -> bool {
         let Some((_, copy)) = self.copies.of_sample(sample) else { return false };
+        let payload = copy.payload.clone();
         let stage = self.staging.get(spot.slot).expect("the batch is being planned");
-        // SAFETY: the span of this sample is its own, and no read of it has begun.
-        unsafe { stage.buffer.slice_mut(offset, len) }.copy_from_slice(copy.payload.as_slice());
+        let buffer = Arc::clone(&stage.buffer);
+        if self.give_memory(&buffer) {
+            // SAFETY: the span of this sample is its own, and no read of it has begun.
+            unsafe { buffer.slice_mut(offset, len) }.copy_from_slice(payload.as_slice());
+        }
         true
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opening batches and giving each sample its source, in the order in which the consumer will read them.
 
+use std::sync::Arc;
+
 use foresee_data_plan::{Source, TierIndex};
 use foresee_data_tier::Outcome;
 use foresee_ledger::{Entry, Op, Source as Place, Subject};
@@ -82,15 +84,9 @@ impl Driver {
             return false;
         }
         let size = usize::try_from(bytes.get()).expect("a batch fits the address space");
-        let buffer = match self.shared.buffers.lend(size) {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                self.shared.handover.break_with(error);
-                return false;
-            }
-        };
+        let buffer = self.shared.buffers.lend(size);
         let labels = ids.iter().map(|&id| self.data.index().label(id).unwrap_or(-1)).collect();
-        self.staging.open(Stage {
+        let stage = Stage {
             epoch: epoch.epoch,
             step: Step(self.step),
             start: epoch.step(self.step).start,
@@ -98,13 +94,15 @@ impl Driver {
             ids,
             labels,
             offsets,
-            buffer,
+            buffer: Arc::clone(&buffer),
             faults: Vec::new(),
             planned: 0,
             pending: 0,
-        });
+        };
+        self.staging.open(stage);
         self.step += 1;
-        true
+        // A batch without a byte has no first one to take its memory for.
+        size > 0 || self.give_memory(&buffer)
     }
 
     /// Ids of the next step, and where each sample's bytes will lie.
@@ -176,9 +174,14 @@ impl Driver {
             work.shared.add(len);
             return None;
         }
-        let Some(ram) = self.tiers.ram_at(tier) else { return Some(self.disk_or_origin(spot.slot, len)) };
-        let key = self.data.key(sample);
-        let buffer = &self.staging.get(spot.slot).expect("the batch is being planned").buffer;
+        if self.tiers.ram_at(tier).is_none() {
+            return Some(self.disk_or_origin(spot.slot, len));
+        }
+        let buffer = Arc::clone(&self.stage_of(spot).buffer);
+        if !self.give_memory(&buffer) {
+            return None;
+        }
+        let (key, ram) = (self.data.key(sample), self.tiers.ram_at(tier)?);
         // SAFETY: the span belongs to this sample alone, and no read of it has begun.
         let dest = unsafe { buffer.slice_mut(offset, len) };
         if ram.read_into(&key, dest) == Outcome::Ok {
@@ -206,7 +209,7 @@ impl Driver {
         let read = Read {
             sample,
             spot,
-            buffer: std::sync::Arc::clone(&stage.buffer),
+            buffer: Arc::clone(&stage.buffer),
             offset,
             len,
             from,

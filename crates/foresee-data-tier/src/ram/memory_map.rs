@@ -7,9 +7,12 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::pages::Kind;
 
 /// A mapping of fixed length; pages cost memory once they are touched.
 #[derive(Debug)]
@@ -35,9 +38,26 @@ impl MemoryMap {
         let map = Self { start, len };
         // SAFETY: the range is this mapping; a forked child has no business in it.
         unsafe { madvise(map.address(), len, Advice::LinuxDontFork)? };
-        // SAFETY: as above. A kernel without huge pages refuses, which costs speed only.
-        let _ = unsafe { madvise(map.address(), len, Advice::LinuxHugepage) };
         Ok(map)
+    }
+
+    /// Asks for a kind of pages where nothing has been touched yet. Advice only: a kernel without huge pages refuses,
+    /// which costs speed and nothing else.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    pub(super) fn advise(&self, range: &Range<usize>, kind: Kind) {
+        assert!(range.start <= range.end && range.end <= self.len, "inside the mapping");
+        let advice = match kind {
+            Kind::Huge => Advice::LinuxHugepage,
+            Kind::Small => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: inside the mapping, as just checked; neither advice changes a byte.
+        let _ = unsafe { madvise(self.address().byte_add(range.start), range.len(), advice) };
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     /// The bytes from `at` on.

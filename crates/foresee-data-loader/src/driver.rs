@@ -6,7 +6,7 @@
 //! hands over what is complete; then the thread sleeps until the bell rings or the fetch queue's next moment.
 //! Decides nothing itself: which sample, from where, kept or not, when and how often stand in
 //! `foresee-data-plan`. Copies within memory are done here, a bounded amount per turn: handing a kilobyte to
-//! another thread costs more than copying it.
+//! another thread costs more than copying it. Only a consumer who waits for large samples lends a hand.
 
 mod command;
 mod fetch;
@@ -35,6 +35,7 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::cache::Member;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
+use crate::gather::Gather;
 use crate::handover::{Handed, Handover};
 use crate::orders::{OrderAhead, RankEpoch};
 use crate::reads::Reads;
@@ -90,6 +91,8 @@ pub(crate) struct Driver {
     reads: Reads,
     attempts: HashMap<u64, Attempt>,
     copies: DiskCopies,
+    /// Copies out of memory for a batch, by its slot, that the consumer is not done with.
+    gathering: Option<(u64, Arc<Gather>)>,
     /// Samples that the memory tier has taken and not lost.
     in_memory: u64,
     /// What sources take, as measured in this run.
@@ -136,6 +139,7 @@ impl Driver {
             reads: Reads::default(),
             attempts: HashMap::new(),
             copies: DiskCopies::default(),
+            gathering: None,
             in_memory: 0,
             rates: RateModel::default(),
             disk_reads: 0,

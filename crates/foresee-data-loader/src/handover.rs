@@ -15,6 +15,7 @@ use foresee_units::{Epoch, Nanos};
 use crate::batch::Batch;
 use crate::bell::Bell;
 use crate::errors::LoaderError;
+use crate::gather::Gather;
 
 /// What the consumer gets.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ struct State {
     finished: bool,
     closed: bool,
     broken: Option<Arc<LoaderError>>,
+    /// Copies that the driver is at, and that a waiting consumer may share.
+    shared: Option<Arc<Gather>>,
     last_take: Option<Instant>,
     steps: StepTimes,
 }
@@ -101,6 +104,7 @@ impl Handover {
             finished: false,
             closed: false,
             broken: None,
+            shared: None,
             last_take: None,
             steps: StepTimes::default(),
         };
@@ -140,6 +144,14 @@ impl Handover {
             if !state.wanted {
                 state.wanted = true;
                 self.bell.ring();
+            }
+            if let Some(gather) = state.shared.take() {
+                drop(state);
+                if gather.help() {
+                    self.bell.ring();
+                }
+                state = self.lock();
+                continue;
             }
             let Some(left) = until.checked_duration_since(Instant::now()) else { return Ok(None) };
             state = self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -205,6 +217,7 @@ impl Handover {
         state.generation += 1;
         state.taken = 0;
         state.queue.clear();
+        state.shared = None;
         state.finished = false;
         state.note = None;
         state.last_take = None;
@@ -224,6 +237,20 @@ impl Handover {
                 self.arrived.notify_all();
             }
         }
+    }
+
+    /// Offers copies to a consumer who waits.
+    pub(crate) fn share(&self, gather: &Arc<Gather>) {
+        let mut state = self.lock();
+        state.shared = Some(Arc::clone(gather));
+        if state.wanted {
+            self.arrived.notify_all();
+        }
+    }
+
+    /// Ends the offer: every copy has been begun.
+    pub(crate) fn unshare(&self) {
+        self.lock().shared = None;
     }
 
     /// How far the consumer is.

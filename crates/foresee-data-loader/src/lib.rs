@@ -17,6 +17,7 @@ mod data_set;
 mod driver;
 mod engine;
 mod errors;
+mod gather;
 mod handover;
 mod indexing;
 mod orders;

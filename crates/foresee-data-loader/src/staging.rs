@@ -98,12 +98,16 @@ impl Staging {
 
     /// Whether a batch of `bytes`, or an epoch's end, may be opened now. Two always may: one to train on, one to fill.
     ///
-    /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, and
-    /// their memory, used again and again, stays in the processor's caches.
+    /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, one if
+    /// they are large, and their memory, used again and again, stays in the processor's caches.
     pub(crate) fn has_room(&self, bytes: Bytes, near: bool) -> bool {
         let slots = self.slots.len() + self.handed.len();
-        let limit = if near { self.limit.min(NEAR_LIMIT) } else { self.limit };
-        slots < 2 || (slots < SLOTS_MAX && self.used.saturating_add(bytes) <= limit)
+        let (limit, always) = if near {
+            (self.limit.min(NEAR_LIMIT), self.used == Bytes::ZERO)
+        } else {
+            (self.limit, slots < 2)
+        };
+        slots < SLOTS_MAX && (always || self.used.saturating_add(bytes) <= limit)
     }
 
     pub(crate) fn open(&mut self, stage: Stage) {

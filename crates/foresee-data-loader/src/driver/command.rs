@@ -57,6 +57,7 @@ impl Driver {
     fn go_to(&mut self, generation: u64, epoch: Epoch, position: u64) {
         self.generation = generation;
         self.ready.clear();
+        self.gathering = None;
         self.staging.clear();
         self.known.clear();
         self.step = 0;

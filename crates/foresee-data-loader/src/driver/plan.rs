@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use foresee_data_plan::{Source, TierIndex};
-use foresee_data_tier::Outcome;
+use foresee_data_tier::{Outcome, RamPin};
 use foresee_ledger::{Entry, Op, Source as Place, Subject};
 use foresee_units::{Bytes, Nanos, SampleId, Step};
 
 use super::Driver;
+use crate::gather::{Gather, SHARED_FROM};
 use crate::orders::RankEpoch;
 use crate::reads::{From, Read, Spot};
 use crate::staging::Stage;
@@ -23,6 +24,8 @@ const SAMPLES_PER_TURN: usize = 1024;
 struct Work {
     samples: usize,
     copied: usize,
+    /// Samples in memory that are copied together once the batch is planned, with their places.
+    gather: Vec<(RamPin, usize)>,
     /// Hits in memory since the last entry: booked together, one by one they would cost more than the copy.
     hits: Hits,
     /// Samples whose bytes were already on their way for an earlier place.
@@ -51,6 +54,9 @@ impl Work {
 impl Driver {
     /// Plans until a turn's worth is done or there is nothing to plan; whether there is more.
     pub(super) fn plan_some(&mut self) -> bool {
+        if !self.end_gather() {
+            return false;
+        }
         let mut work = Work::default();
         while !work.enough() {
             if self.staging.planning().is_none() && !self.open_batch() {
@@ -58,9 +64,41 @@ impl Driver {
             }
             let begun = self.now();
             while !work.enough() && self.plan_sample(&mut work) {}
+            let gathered = self.gather(&mut work);
             self.book_hits(&mut work, begun);
+            if !gathered {
+                return false;
+            }
         }
         true
+    }
+
+    /// Copies what was put together, shared with the consumer if he waits; `false` while he is not done with his part.
+    fn gather(&mut self, work: &mut Work) -> bool {
+        if work.gather.is_empty() {
+            return true;
+        }
+        let slot = self.staging.newest();
+        let buffer = Arc::clone(&self.staging.get(slot).expect("the batch is being planned").buffer);
+        // SAFETY: each span belongs to its sample alone, no read of it has begun, and the batch is not handed over
+        // while copies are pending.
+        let gather = Arc::new(unsafe { Gather::new(buffer, std::mem::take(&mut work.gather)) });
+        work.copied += gather.bytes();
+        self.shared.handover.share(&gather);
+        gather.help();
+        self.shared.handover.unshare();
+        self.gathering = Some((slot, gather));
+        self.end_gather()
+    }
+
+    /// Whether no copies are under way any more.
+    fn end_gather(&mut self) -> bool {
+        if let Some((slot, gather)) = self.gathering.take_if(|(_, gather)| gather.is_done())
+            && let Some(stage) = self.staging.get(slot)
+        {
+            stage.pending -= gather.samples();
+        }
+        self.gathering.is_none()
     }
 
     /// Opens the next batch, or the end of an epoch; `false` where nothing can be opened now.
@@ -182,6 +220,15 @@ impl Driver {
             return None;
         }
         let (key, ram) = (self.data.key(sample), self.tiers.ram_at(tier)?);
+        if len >= SHARED_FROM
+            && self.all_in_memory()
+            && let Some(pin) = ram.pin(&key).filter(|pin| pin.len() == len)
+        {
+            work.gather.push((pin, offset));
+            work.hits.add(len);
+            self.stage_of(spot).pending += 1;
+            return None;
+        }
         // SAFETY: the span belongs to this sample alone, and no read of it has begun.
         let dest = unsafe { buffer.slice_mut(offset, len) };
         if ram.read_into(&key, dest) == Outcome::Ok {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies out of memory into one batch, that two threads may share.
+//!
+//! Where all samples lie in memory a loop without compute is as fast as bytes are copied, and its consumer would only
+//! stand and watch. Apart from the driver, because whoever waits for the batch lends a hand: each copy is taken by
+//! whoever comes first, and the batch is complete when the last of them has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foresee_data_tier::RamPin;
+
+use crate::buffer::Buffer;
+
+/// Shorter samples are copied at once: to share them would cost more than it brings.
+pub(crate) const SHARED_FROM: usize = 16 << 10;
+
+/// One batch's copies. Its pins keep the samples, its buffer keeps their places.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    buffer: Arc<Buffer>,
+    /// Samples, and where in the buffer each goes.
+    copies: Vec<(RamPin, usize)>,
+    next: AtomicUsize,
+    left: AtomicUsize,
+}
+
+impl Gather {
+    /// The copies into `buffer`, which has its memory.
+    ///
+    /// # Safety
+    /// The places lie apart, and nobody else touches them until [`Gather::is_done`].
+    pub(crate) unsafe fn new(buffer: Arc<Buffer>, copies: Vec<(RamPin, usize)>) -> Self {
+        let left = AtomicUsize::new(copies.len());
+        Self { buffer, copies, next: AtomicUsize::new(0), left }
+    }
+
+    /// Copies until there is nothing left to begin. Whether this call ended the last copy: then the driver is told.
+    pub(crate) fn help(&self) -> bool {
+        let mut ended_last = false;
+        while let Some((sample, place)) = self.copies.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: no two calls get the same copy, and no two copies the same place.
+            unsafe { self.buffer.slice_mut(*place, sample.len()) }.copy_from_slice(sample);
+            ended_last = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        }
+        ended_last
+    }
+
+    /// Whether all bytes are in place, and visible to the caller.
+    pub(crate) fn is_done(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn samples(&self) -> usize {
+        self.copies.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.copies.iter().map(|(sample, _)| sample.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foresee_data_tier::{Completions, Fingerprint, RamTier, SampleKey, TagHash};
+    use foresee_units::{Bytes, SampleId};
+
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    fn key(id: u64) -> SampleKey {
+        SampleKey { fingerprint: Fingerprint([1; 16]), id: SampleId(id), tag: TagHash(id) }
+    }
+
+    #[test]
+    fn several_threads_copy_every_sample_once_and_one_of_them_ends_the_last() {
+        const LEN: usize = 4096;
+        let ram = RamTier::new(Bytes::new(1 << 20), Completions::new(|| {})).expect("memory");
+        let keys: Vec<_> = (0..100).map(key).collect();
+        for (fill, key) in (0_u8..).zip(&keys) {
+            ram.write_from(key, &[fill; LEN]);
+        }
+        for _ in 0..50 {
+            let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20))).lend(100 * LEN);
+            buffer.take_memory().expect("memory");
+            let pins = keys.iter().enumerate().map(|(at, key)| (ram.pin(key).expect("held"), at * LEN));
+            // SAFETY: the places lie apart, and the threads below have ended before anyone looks.
+            let gather = unsafe { Gather::new(Arc::clone(&buffer), pins.collect()) };
+            assert!(!gather.is_done());
+            let last = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| gather.help())).collect();
+                threads.into_iter().map(|thread| usize::from(thread.join().expect("ends"))).sum::<usize>()
+            });
+            assert_eq!((last, gather.is_done()), (1, true));
+            // SAFETY: all copies have ended.
+            let bytes = unsafe { buffer.slice_mut(0, 100 * LEN) };
+            assert!((0_u8..).zip(bytes.chunks(LEN)).all(|(fill, chunk)| chunk == [fill; LEN]));
+        }
+        assert_eq!(ram.held_by_pins(), Bytes::ZERO);
+    }
+}

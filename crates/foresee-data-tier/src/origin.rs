@@ -190,6 +190,14 @@ pub enum OriginError {
         /// The answer.
         cause: String,
     },
+    /// Something else lies where an object was.
+    #[error("{uri} has changed since it was indexed ({cause}); index the data set again")]
+    Changed {
+        /// The object.
+        uri: String,
+        /// What it is now.
+        cause: &'static str,
+    },
     /// No permission.
     #[error("{uri}: access denied ({cause}); grant read and list permission, or correct the credentials")]
     Denied {

@@ -324,8 +324,10 @@ fn a_directory_that_cannot_be_used_is_named_with_what_to_do() {
     assert!(text.contains("file/0707") && text.contains("remove the file or choose another"), "{text}");
     let text = open(&config(Path::new("/sys/foresee"), 4 << 20));
     assert!(text.contains("/sys/foresee") && text.contains("disk_size"), "{text}");
-    let text = open(&config(dir.path(), 1000));
-    assert_eq!(text, "a disk cache of 1.0 kB is too small; give `disk_size` 1.0 MB or more, or 0 for none");
+    let text = open(&config(dir.path(), 1_000_000));
+    let expected =
+        "a disk cache of 1000000 bytes is too small; give `disk_size` 1048576 or more, or 0 for none";
+    assert_eq!(text, expected);
     let text = open(&DiskConfig { threads: 0, ..config(dir.path(), 4 << 20) });
     assert_eq!(text, "threads is 0, but goes from 1 to 64");
     let read_only = DiskError::at(Path::new("/cache"), io::ErrorKind::ReadOnlyFilesystem.into());

@@ -67,6 +67,21 @@ fn a_full_disk_makes_the_tier_smaller_and_the_run_goes_on() {
 }
 
 #[test]
+fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
+    for segments in [1, u64::MAX] {
+        let dir = TempDir::new().unwrap();
+        let disk = Failing::after(segments, u64::MAX, u64::MAX);
+        let rig = Rig::over(&config(dir.path(), 2 << 20), Box::new(disk));
+        // Cells of one granule leave no gap; 2 MiB would hold 32,768 of them.
+        let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == Outcome::Ok).count() as u64;
+        let facts = rig.tier.facts();
+        assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.room()));
+        assert_eq!(facts.used.get(), kept * disk_footprint(Bytes::ZERO).get());
+        assert_eq!(rig.tier.allocated(), facts.capacity);
+    }
+}
+
+#[test]
 fn a_write_that_fails_costs_its_samples_and_its_place_only() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, 3, u64::MAX)));

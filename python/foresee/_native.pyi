@@ -69,7 +69,13 @@ class Index:
         """
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write to ``path``: a temporary file first, then a rename, so a reader never sees half an index."""
+        """Write to ``path``: a temporary file first, then a rename, so a reader never sees half an index.
+
+        However it came to be: an index that was opened from ``path`` stays whole, too.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
 
     def update(self, other: Index) -> dict[str, int]:
         """Count what is ``added``, ``removed``, ``changed`` and ``kept`` in ``other``, a newer listing."""

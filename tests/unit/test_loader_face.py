@@ -93,6 +93,17 @@ def test_an_index_is_used_as_it_is_and_never_listed_again(folder, tmp_path):
     assert len(make(folder).index) == 24
 
 
+def test_an_opened_index_is_saved_anywhere_and_over_its_own_file(folder, tmp_path):
+    path, other = tmp_path / "x.fidx", tmp_path / "y.fidx"
+    foresee.Index.build(str(folder), layout="folder").save(path)
+    opened = foresee.Index.open(path)
+    opened.save(other)
+    opened.save(path)
+    assert path.read_bytes() == other.read_bytes()
+    assert foresee.Index.open(path).fingerprint == opened.fingerprint
+    assert sorted(tmp_path.glob("*.fidx*")) == [path, other]
+
+
 def test_the_layout_is_guessed(folder, array, tmp_path):
     assert make(folder).index.layout == "folder"
     assert make(array).index.layout == "npy"

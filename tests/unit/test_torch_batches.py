@@ -173,6 +173,7 @@ def test_a_dataset_pickles_with_its_index(folder, tmp_path):
         again = pickle.loads(pickle.dumps(dataset))
         assert again[7][0].tolist() == [7] * 8
         assert len(again) == 23
+        assert len(pickle.loads(pickle.dumps(again))) == 23  # from one process to the next
 
 
 def test_transforms_run_on_threads_and_stay_in_order(folder):

@@ -270,7 +270,8 @@ impl Index {
         &self.inner.places
     }
 
-    pub(crate) fn file(&self) -> &[u8] {
+    /// The bytes it was opened from, all of them: written to a file they are this index again.
+    pub fn file(&self) -> &[u8] {
         (*self.inner.bytes).as_ref()
     }
 }

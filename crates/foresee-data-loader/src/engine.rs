@@ -34,6 +34,8 @@ use crate::orders::RankEpoch;
 
 /// How long `close` lets a tier finish what is under way.
 const GRACE: Nanos = Nanos::from_secs(2);
+/// A century: a deadline behind it lies outside of what some clocks can name, and nobody sees it.
+const LONGEST_TICK: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// Bytes of planner tables per sample, all tiers: ids, next uses, holdings.
 const TABLE_BYTES_PER_SAMPLE: u64 = 40;
 /// Neighbouring rows of one object are read as one when the gap costs less than a request does: some 30 ms at
@@ -193,12 +195,12 @@ impl Loader {
         Ok(())
     }
 
-    /// Waits for the next batch, at most `tick`.
+    /// Waits for the next batch, at most `tick`; more than a century, `Duration::MAX` too, is no limit.
     pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
         self.start()?;
         let began = Instant::now();
         let since = *lock(&self.waiting_since).get_or_insert(began);
-        let taken = self.shared.handover.take(tick)?;
+        let taken = self.shared.handover.take(tick.min(LONGEST_TICK))?;
         let waited = since.elapsed().into();
         let Some(handed) = taken else {
             let what = self.shared.handover.peek_note().map(|note| note.what);

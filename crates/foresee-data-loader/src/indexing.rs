@@ -5,13 +5,13 @@
 //! it runs before training, and the CLI needs nothing else of this crate.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use foresee_data_index::{Index, IndexBuilder, IndexBytes, IndexError, LayoutOptions, Listed, Summary};
+use foresee_data_index::{Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary};
 use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Uri, list, read_whole};
 
 /// Why there is no index.
@@ -45,7 +45,7 @@ pub fn build_index(
     keys: Option<&[Vec<u8>]>,
     progress: &(dyn Fn(ListProgress) + Sync),
     cancel: &AtomicBool,
-) -> Result<(Index, Arc<Vec<u8>>, Summary), IndexingError> {
+) -> Result<(Index, Summary), IndexingError> {
     let place = Uri::parse(uri)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -60,9 +60,7 @@ pub fn build_index(
     let plan = builder.finish()?;
     let mut bytes = Vec::new();
     plan.write(&mut bytes)?;
-    let bytes = Arc::new(bytes);
-    let index = Index::open(Arc::clone(&bytes) as IndexBytes)?;
-    Ok((index, bytes, plan.summary()))
+    Ok((Index::open(Arc::new(bytes))?, plan.summary()))
 }
 
 /// Opens an index file by mapping it: ten million samples are there at once.
@@ -75,16 +73,15 @@ pub fn open_index(path: &Path) -> Result<Index, IndexingError> {
     Ok(Index::open(Arc::new(map))?)
 }
 
-/// Writes an index file: another file first, then a rename, so nobody ever sees half of one.
-pub fn save_index(bytes: &[u8], path: &Path) -> Result<(), IndexingError> {
+/// Writes an index file: another file first, then a rename, so nobody ever sees half of one. The file that `index`
+/// itself is mapped from may be at `path`: it leaves the directory, and the mapping keeps it.
+pub fn save_index(index: &Index, path: &Path) -> Result<(), IndexingError> {
     let fault = |source| IndexingError::File { path: path.to_owned(), source };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    let (part, file) = part_of(path).map_err(fault)?;
     let write = || {
-        let mut out = BufWriter::new(File::create(&part)?);
-        out.write_all(bytes)?;
-        out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
+        let mut out = &file;
+        out.write_all(index.file())?;
+        out.sync_all()?;
         std::fs::rename(&part, path)
     };
     write().map_err(|error| {
@@ -92,4 +89,57 @@ pub fn save_index(bytes: &[u8], path: &Path) -> Result<(), IndexingError> {
         let _ = std::fs::remove_file(&part);
         fault(error)
     })
+}
+
+/// A new file beside `path`. Never one that is there: it may be mapped, or another thread's.
+fn part_of(path: &Path) -> std::io::Result<(PathBuf, File)> {
+    let mut nth = 0_u32;
+    loop {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}-{nth}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        match File::create_new(&part) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => nth += 1,
+            created => return created.map(|file| (part, file)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).expect("a folder");
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn an_opened_index_is_saved_elsewhere_and_over_the_file_it_is_mapped_from() {
+        let (data, dir) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        for id in 0..2000 {
+            std::fs::write(data.path().join(format!("{id:04}")), [7; 3]).expect("a file");
+        }
+        let uri = data.path().display().to_string();
+        let layout = LayoutOptions::Flat { extensions: Vec::new() };
+        let (built, _) =
+            build_index(&uri, Vec::new(), layout, None, &|_| {}, &AtomicBool::new(false)).expect("an index");
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        save_index(&built, &first).expect("saved");
+        let mapped = open_index(&first).expect("an index");
+        save_index(&mapped, &second).expect("saved elsewhere");
+        std::fs::write(dir.path().join(format!("first.{}-0.part", std::process::id())), "another's")
+            .expect("a file");
+        save_index(&mapped, &first).expect("saved over its own file");
+        mapped.verify().expect("the mapping is whole");
+        for path in [&first, &second] {
+            assert_eq!(std::fs::read(path).expect("a file"), built.file());
+        }
+        assert_eq!(names(dir.path()).len(), 3, "nothing is left behind, and what was another's stays");
+        let nowhere = save_index(&mapped, &dir.path().join("none/x")).expect_err("no such folder");
+        assert!(nowhere.to_string().contains("none/x"), "{nowhere}");
+    }
 }

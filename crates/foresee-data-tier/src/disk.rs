@@ -36,7 +36,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use crate::completion::Completions;
 use crate::op::{Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
 use crate::{Tier, TierFacts};
-use cell::{LARGE, layout};
+use cell::{LARGE, PAGE, layout};
 pub use error::DiskError;
 use lane::Lane;
 use manifest::{Listed, Manifest, SegmentList};
@@ -109,7 +109,7 @@ impl DiskTier {
         let lane = Lane::claim(&root)?;
         let orphans = Lane::claim_orphans(&root, ranks)?;
         let reserve = reserve(capacity.get(), samples);
-        let limit = capacity.get() - reserve;
+        let limit = (capacity.get() - reserve) / PAGE * PAGE;
         let recovered = recover::recover(&lane, &orphans, fingerprint, limit, threads)?;
         drop(orphans);
         let mut held: Vec<Held> = recovered
@@ -137,11 +137,10 @@ impl DiskTier {
         Bytes::new(self.shared.bytes_written.load(Ordering::Relaxed))
     }
 
-    /// Room for samples, taken or not: the capacity without what is set aside for other files. What a planner may
-    /// fill, by [`disk_footprint`].
+    /// Room for samples, taken or not: the capacity without what is set aside for other files, and what is
+    /// allocated once the disk is full. What a planner may fill, by [`disk_footprint`].
     pub fn room(&self) -> Bytes {
-        let state = self.shared.state();
-        state.capacity().saturating_sub(Bytes::new(state.reserve))
+        self.shared.state().capacity()
     }
 
     /// Bytes of the segments on the disk, used or not.
@@ -268,6 +267,7 @@ impl Tier for DiskTier {
         }
     }
 
+    /// Of samples alone: `capacity` is [`Self::room`].
     fn facts(&self) -> TierFacts {
         let state = self.shared.state();
         TierFacts {

@@ -115,7 +115,7 @@ pub fn open_origin(
 /// Asks the origin one small question, so that a wrong address, bucket or key fails before training starts.
 ///
 /// A directory is opened, a bucket lists one object, a web server answers a `HEAD` for its base (any answer
-/// but 401 and 403 will do: a server need not show its base). Blocks for one round trip.
+/// but 401 will do: a server need not show its base, nor know `HEAD`). Blocks for one round trip.
 ///
 /// # Errors
 /// What went wrong, with the URI and the remedy.
@@ -189,6 +189,14 @@ pub enum OriginError {
         uri: String,
         /// The answer.
         cause: String,
+    },
+    /// Something else lies where an object was.
+    #[error("{uri} has changed since it was indexed ({cause}); index the data set again")]
+    Changed {
+        /// The object.
+        uri: String,
+        /// What it is now.
+        cause: &'static str,
     },
     /// No permission.
     #[error("{uri}: access denied ({cause}); grant read and list permission, or correct the credentials")]

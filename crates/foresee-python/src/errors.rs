@@ -80,6 +80,7 @@ pub(crate) fn of_origin(error: &OriginError) -> PyErr {
     let message = error.to_string();
     match error {
         OriginError::Missing { .. } => classes::OriginMissing::new_err(message),
+        OriginError::Changed { .. } => classes::OriginChanged::new_err(message),
         OriginError::Denied { .. } | OriginError::NoCredentials { .. } => {
             classes::OriginDenied::new_err(message)
         }

@@ -26,8 +26,6 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct Index {
     pub(crate) index: core::Index,
-    /// The file's bytes, where it was built here and may be saved.
-    bytes: Option<Arc<Vec<u8>>>,
 }
 
 #[pymethods]
@@ -35,7 +33,7 @@ impl Index {
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let index = py.detach(|| open_index(&path)).map_err(|error| errors::of_opening(error, &path))?;
-        Ok(Self { index, bytes: None })
+        Ok(Self { index })
     }
 
     #[staticmethod]
@@ -63,15 +61,12 @@ impl Index {
             let _ = done.send(built);
         })?;
         let built = py.detach(|| listener.wait_for(listed))?;
-        let (index, bytes, _) = built.map_err(errors::of_indexing)?;
-        Ok(Self { index, bytes: Some(bytes) })
+        let (index, _) = built.map_err(errors::of_indexing)?;
+        Ok(Self { index })
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let Some(bytes) = &self.bytes else {
-            return Err(PyValueError::new_err("this index was opened from a file; copy the file instead"));
-        };
-        py.detach(|| save_index(bytes, &path)).map_err(errors::of_indexing)
+        py.detach(|| save_index(&self.index, &path)).map_err(errors::of_indexing)
     }
 
     fn update(

@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
-use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
+use foresee_data_loader::{Loader, LoaderError, LoaderOptions, Next};
 use foresee_units::Bytes;
 
 use crate::support::{DataSet, alone, cache, epoch, eventually, expected, next, ram};
@@ -104,6 +105,19 @@ fn loaders_come_and_go_without_a_trace() {
         eventually("all threads are gone", || threads().is_empty());
         assert_eq!(descriptors(), files);
         assert!(resident() < memory + (2 << 20), "{memory} bytes, then {}", resident());
+    });
+}
+
+#[test]
+fn a_wait_without_limit_ends_by_a_batch_or_by_close() {
+    let set = DataSet::files(&[100; 8]);
+    let loader = set.loader(&ram(0), set.options());
+    assert!(matches!(loader.next_batch(Duration::MAX), Ok(Next::Batch(_))));
+    let never_told = set.loader(&ram(0), LoaderOptions { order: None, epochs: None, ..set.options() });
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| never_told.next_batch(Duration::MAX));
+        never_told.close();
+        assert!(matches!(waiter.join().expect("no panic"), Err(LoaderError::Closed)));
     });
 }
 

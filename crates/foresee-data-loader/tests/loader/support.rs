@@ -158,7 +158,7 @@ pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
 }
 
 fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]>) -> Index {
-    let (index, _, _) =
+    let (index, _) =
         build_index(uri, Vec::new(), layout, keys, &|_| {}, &AtomicBool::new(false)).expect("an index");
     index
 }

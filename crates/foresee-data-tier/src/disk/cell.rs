@@ -15,7 +15,7 @@ pub(super) const GRANULE: u64 = 64;
 pub(super) const HEADER: usize = 64;
 /// From here on a payload is worth whole pages: 4 KiB of padding are at most 6 % of it.
 pub(super) const LARGE: u64 = 64 << 10;
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 const MAGIC: [u8; 4] = *b"4cel";
 const VERSION: u16 = 1;

@@ -35,8 +35,9 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
-    /// Too small to hold anything.
-    #[error("a disk cache of {capacity} is too small; give `disk_size` {least} or more, or 0 for none")]
+    /// Too small to hold anything. In bytes, since 1 MB and 1 MiB are the same when rounded.
+    #[error("a disk cache of {} bytes is too small; give `disk_size` {} or more, or 0 for none",
+        capacity.get(), least.get())]
     TooSmall {
         /// As given.
         capacity: Bytes,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use foresee_units::Bytes;
 
-use super::cell::{Cell, GRANULE, HEADER, LARGE, layout};
+use super::cell::{Cell, GRANULE, HEADER, LARGE, PAGE, layout};
 use super::lane::Lane;
 use super::recover::Recovered;
 use super::segment::Segment;
@@ -128,9 +128,11 @@ impl State {
         }
     }
 
+    /// The most that samples may take, headers and padding counted: without the reserve, and without places that
+    /// turned out bad.
     pub(super) fn capacity(&self) -> Bytes {
         let lost = self.allocated - self.slab.total() * GRANULE;
-        Bytes::new(self.limit - lost.min(self.limit) + self.reserve)
+        Bytes::new(self.limit - lost.min(self.limit))
     }
 
     /// Of tables and buffers, in bytes.
@@ -140,8 +142,9 @@ impl State {
         (self.slab.memory() + buffers.map(Vec::capacity).sum::<usize>()) as u64
     }
 
+    /// What samples take of the capacity.
     pub(super) fn used(&self) -> Bytes {
-        Bytes::new(self.slab.used() * GRANULE + self.reserve)
+        Bytes::new(self.slab.used() * GRANULE)
     }
 
     /// Reads what is still in memory, queues what is not.
@@ -261,7 +264,6 @@ impl State {
     /// Bytes of the next segment, to hold cells of so many granules, or `None` if there is no room for it. Many
     /// equal cells fill it without a rest.
     pub(super) fn growth(&self, granules: u64) -> Option<u64> {
-        const PAGE: u64 = 4096;
         let need = granules.checked_mul(GRANULE)?.checked_next_multiple_of(PAGE)?;
         let room = (self.limit - self.allocated) / PAGE * PAGE;
         if need > room {
@@ -372,5 +374,5 @@ impl Chunk {
 /// 64th, up to 1 GiB, of one so large that it would need thousands of files.
 fn segment_target(limit: u64) -> u64 {
     const USUAL: u64 = 128 << 20;
-    (limit / 8).clamp(1 << 20, USUAL).max((limit / 64).min(1 << 30)) / 4096 * 4096
+    (limit / 8).clamp(1 << 20, USUAL).max((limit / 64).min(1 << 30)) / PAGE * PAGE
 }

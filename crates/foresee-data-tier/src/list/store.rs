@@ -5,6 +5,7 @@
 //! listed side by side: first at its top folders, then, whenever a request could be under way and none is,
 //! half way between where a span has come and where it ends. Refuses to trust an answer's order or size.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -204,7 +205,7 @@ async fn ask(door: &Door, key: &[u8]) -> Result<Listed, OriginError> {
     let path = door.path(key).map_err(|cause| door.bad_key(key, cause))?;
     let mut attempt = 0;
     loop {
-        match door.head(&path).await {
+        match door.head(&path, &Arc::default()).await {
             Ok(meta) => return Ok(Listed { key: key.to_vec(), size: meta.size, tag: object_tag(&meta) }),
             Err(failure) => wait_or_fail(&mut attempt, failure, || door.uri().join(key)).await?,
         }
@@ -341,5 +342,55 @@ mod tests {
         let missing = listed(&fake, &uri, Some(&[b"nope".to_vec()])).expect_err("missing").to_string();
         assert!(missing.contains("/bucket/set/nope does not exist"), "{missing}");
         assert!(matches!(listed(&fake, &uri, None), Err(OriginError::NoListing { .. })));
+    }
+
+    /// What is found of three objects whose URL carries a signature, by a server that answers no HEAD.
+    fn listed_without_head(mood: &Mood) -> (Vec<Listed>, Vec<String>) {
+        let fake = FakeS3::start();
+        for (key, body) in [("set/a", b"1".as_slice()), ("set/b", b"four"), ("set/empty", b"")] {
+            fake.put(key, body);
+        }
+        fake.set(mood.clone());
+        let uri = format!("http://{}/bucket/set?X-Amz-Signature=hush", fake.address);
+        let keys = ["a", "b", "empty"].map(|key| key.as_bytes().to_vec());
+        let found = listed(&fake, &uri, Some(&keys)).expect("answers");
+        let missing = listed(&fake, &uri, Some(&[b"nope".to_vec()])).expect_err("missing").to_string();
+        assert!(missing.contains("/bucket/set/nope does not exist"), "{missing}");
+        assert!(!missing.contains("hush"), "{missing}");
+        (found, fake.requests())
+    }
+
+    #[test]
+    fn a_web_server_that_refuses_head_is_asked_for_a_byte_of_each_key() {
+        for refused in [403, 405, 501] {
+            for ranges in [true, false] {
+                let (found, requests) = listed_without_head(&Mood::RefusesHead { status: refused, ranges });
+                let expected = [("a", b"1".as_slice()), ("b", b"four"), ("empty", b"")].map(|(key, body)| {
+                    let (key, tag) = (key.as_bytes().to_vec(), etag(body).into_bytes());
+                    Listed { key, size: body.len() as u64, tag }
+                });
+                assert_eq!(found, expected, "HTTP {refused} to HEAD, ranges: {ranges}");
+                let asked = |words: &str| requests.iter().filter(|line| line.contains(words)).count();
+                assert_eq!(asked("GET /bucket/set/b range=bytes=0-0"), 1, "{requests:?}");
+                assert_eq!(asked("GET /bucket/set/b range=-"), usize::from(!ranges), "{requests:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_web_server_that_has_refused_head_is_not_sent_one_for_every_key() {
+        let fake = FakeS3::start();
+        let keys: Vec<_> = (0..500).map(|id| format!("{id:03}").into_bytes()).collect();
+        for id in 0..500 {
+            fake.put(&format!("set/{id:03}"), b"x");
+        }
+        fake.set(Mood::RefusesHead { status: 403, ranges: true });
+        let uri = format!("http://{}/bucket/set", fake.address);
+        assert_eq!(listed(&fake, &uri, Some(&keys)).expect("answers").len(), 500);
+        let heads = fake.requests().iter().filter(|line| line.starts_with("HEAD")).count();
+        assert!(heads < 250, "{heads}");
+        fake.set(Mood::Status(403, "AccessDenied"));
+        let denied = listed(&fake, &uri, Some(&keys[..1])).expect_err("GET is refused, too").to_string();
+        assert!(denied.contains("/set/000: access denied (HTTP 403 AccessDenied"), "{denied}");
     }
 }

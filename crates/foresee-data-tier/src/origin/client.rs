@@ -6,6 +6,7 @@
 //! know: a misspelt key must not silently mean anonymous access.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -48,6 +49,16 @@ pub(crate) struct Door {
     /// In front of each key, with its slash; empty for plain HTTP, whose base is the URL.
     prefix: String,
     read_timeout: Nanos,
+    /// It has answered a GET where it refused a HEAD.
+    refuses_head: AtomicBool,
+}
+
+/// How to ask for what an object's head says.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    Head,
+    FirstByte,
+    Whole,
 }
 
 impl Client {
@@ -90,12 +101,8 @@ impl Client {
                 let page = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
                 return door.page(page).await.map(drop);
             }
-            let attempt = Arc::new(Attempt::default());
-            let head = GetOptions { head: true, ..GetOptions::default() };
-            match door.get(&Path::ROOT, head, &attempt).await {
-                Err(failure) if failure.status.is_none() || failure.outcome == Outcome::Denied => {
-                    Err(failure)
-                }
+            match door.ask(&Path::ROOT, Ask::Head, &Arc::default()).await {
+                Err(failure) if matches!(failure.status, None | Some(401)) => Err(failure),
                 _ => Ok(()),
             }
         });
@@ -151,11 +158,12 @@ impl Door {
                 let store = Arc::new(s3(&uri, name, options)?);
                 let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
                 let pages = Some(Arc::clone(&store) as Arc<dyn PaginatedListStore>);
-                Ok(Self { store, pages, uri, prefix, read_timeout })
+                Ok(Self { store, pages, uri, prefix, read_timeout, refuses_head: AtomicBool::new(false) })
             }
             Place::Web { base, query } => {
                 let store = web(&uri, base, query.as_deref(), options)?;
-                Ok(Self { store, pages: None, uri, prefix: String::new(), read_timeout })
+                let (pages, prefix, refuses_head) = (None, String::new(), AtomicBool::new(false));
+                Ok(Self { store, pages, uri, prefix, read_timeout, refuses_head })
             }
             Place::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
         }
@@ -205,11 +213,39 @@ impl Door {
         answer.map_err(|error| Failure::classify(attempt, &error))
     }
 
-    /// Size and tag of one object.
-    pub(crate) async fn head(&self, path: &Path) -> Result<ObjectMeta, Failure> {
-        let attempt = Arc::new(Attempt::default());
-        let options = GetOptions { head: true, ..GetOptions::default() };
-        Ok(self.get(path, options, &attempt).await?.meta)
+    /// Size and tag of one object, by a HEAD. A web server may refuse it: a URL that is presigned for GET is valid
+    /// for nothing else, and some servers know no HEAD. Then a GET is sent, for one byte where that is possible.
+    pub(crate) async fn head(&self, path: &Path, attempt: &Arc<Attempt>) -> Result<ObjectMeta, Failure> {
+        if !self.refuses_head.load(Ordering::Relaxed) {
+            match self.ask(path, Ask::Head, attempt).await {
+                Err(failure) if self.pages.is_none() && matches!(failure.status, Some(403 | 405 | 501)) => {}
+                answer => return Ok(answer?.meta),
+            }
+        }
+        let meta = match self.ask(path, Ask::FirstByte, attempt).await {
+            // It knows no ranges, or there is no first byte: the answer's head is all that is looked at.
+            Err(failure) if matches!(failure.status, Some(200 | 416)) => {
+                self.ask(path, Ask::Whole, attempt).await?.meta
+            }
+            Err(failure) => return Err(failure),
+            Ok(answer) => {
+                let meta = answer.meta.clone();
+                // The byte and the end after it: a connection that was read to its end serves the next request.
+                // What is wrong with it does not matter any more.
+                let rest = answer.into_stream().take(2).for_each(|_| std::future::ready(()));
+                let _ = self.patiently(rest).await;
+                meta
+            }
+        };
+        // Only now is it known that the refusal was the method's and not the object's.
+        self.refuses_head.store(true, Ordering::Relaxed);
+        Ok(meta)
+    }
+
+    async fn ask(&self, path: &Path, what: Ask, attempt: &Arc<Attempt>) -> Result<GetResult, Failure> {
+        let range = matches!(what, Ask::FirstByte).then_some(GetRange::Bounded(0..1));
+        let options = GetOptions { head: matches!(what, Ask::Head), range, ..GetOptions::default() };
+        self.get(path, options, attempt).await
     }
 
     /// One page of the listing below the prefix.

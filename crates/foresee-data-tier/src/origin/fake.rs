@@ -25,6 +25,8 @@ pub(crate) enum Mood {
     Stall,
     /// The range and the condition are ignored and everything is sent, as a poor web server would.
     IgnoresHeaders,
+    /// Only GET is served, as by a presigned URL; perhaps without ranges.
+    RefusesHead { status: u16, ranges: bool },
 }
 
 #[derive(Debug, Default)]
@@ -178,6 +180,11 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
         let text = format!("<Error><Code>{code}</Code><Message>no</Message></Error>");
         return send(write, request, status, "Retry-After: 7\r\n", text.as_bytes());
     }
+    if let Mood::RefusesHead { status, .. } = mood
+        && request.method == "HEAD"
+    {
+        return send(write, request, status, "", b"");
+    }
     let path = request.path.trim_start_matches('/');
     let Some(("bucket", key)) = path.split_once('/').or((path == "bucket").then_some((path, ""))) else {
         return send(write, request, 404, "", b"<Error><Code>NoSuchBucket</Code></Error>");
@@ -192,7 +199,7 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
         return send(write, request, 404, "", b"<Error><Code>NoSuchKey</Code></Error>");
     };
     let mut headers = format!("ETag: {}\r\n", etag(&body));
-    let heeds = mood != Mood::IgnoresHeaders;
+    let heeds = !matches!(mood, Mood::IgnoresHeaders | Mood::RefusesHead { ranges: false, .. });
     if heeds && request.headers.get("if-match").is_some_and(|tag| *tag != etag(&body)) {
         return send(write, request, 412, "", b"<Error><Code>PreconditionFailed</Code></Error>");
     }
@@ -203,6 +210,7 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
         (first, last.parse::<usize>().expect("a number").min(body.len().saturating_sub(1)))
     });
     let (status, part) = match range {
+        Some((first, _)) if first >= body.len() => return send(write, request, 416, "", b""),
         Some((first, last)) => {
             let _ = write!(headers, "Content-Range: bytes {first}-{last}/{}\r\n", body.len());
             (206, &body[first..=last])

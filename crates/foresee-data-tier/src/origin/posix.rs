@@ -36,6 +36,9 @@ const WAITS_FOR_DEVICE: Duration = Duration::from_micros(50);
 /// stuck behind a file that hangs.
 const TOO_LONG_IN_QUEUE: Duration = Duration::from_millis(1);
 
+/// What is meant by EISDIR: a directory opens as a file does, and says what it is when it is read.
+const A_DIRECTORY: &str = "it is a directory and was a file";
+
 /// The tier of a directory.
 #[derive(Debug)]
 pub struct PosixOrigin {
@@ -285,7 +288,10 @@ impl Shared {
         if !safe_key(&location.key) {
             return Err((Outcome::Fatal, "the key leaves the origin's directory".into()));
         }
-        let fault = |errno: Errno| (outcome_of(errno), std::io::Error::from(errno).to_string());
+        let fault = |errno: Errno| match errno {
+            Errno::ISDIR => (Outcome::Changed, format!("{A_DIRECTORY}; index the data set again")),
+            errno => (outcome_of(errno), std::io::Error::from(errno).to_string()),
+        };
         let file = open_file(&self.root, &location.key).map_err(fault)?;
         let opened = Instant::now();
         flight.detail.open = Some(Nanos::from(opened.saturating_duration_since(began)));
@@ -349,7 +355,10 @@ pub(super) fn read_whole(
         let cause = "it leaves the directory; remove .. and leading slashes";
         return Err(OriginError::BadKey { uri: uri.to_string(), key, cause });
     }
-    let failed = |errno: Errno| OriginError::from_io(uri.join(key), &errno.into());
+    let failed = |errno: Errno| match errno {
+        Errno::ISDIR => OriginError::Changed { uri: uri.join(key), cause: A_DIRECTORY },
+        errno => OriginError::from_io(uri.join(key), &errno.into()),
+    };
     let file = open_file(&open_root(root)?, key).map_err(failed)?;
     let size = u64::try_from(rustix::fs::fstat(&file).map_err(failed)?.st_size).unwrap_or(0);
     let range = range.unwrap_or(0..size);
@@ -396,9 +405,7 @@ fn outcome_of(errno: Errno) -> Outcome {
     match errno {
         Errno::NOENT | Errno::NOTDIR => Outcome::Absent,
         Errno::ACCESS | Errno::PERM => Outcome::Denied,
-        Errno::LOOP | Errno::NAMETOOLONG | Errno::ISDIR | Errno::INVAL | Errno::SPIPE | Errno::NXIO => {
-            Outcome::Fatal
-        }
+        Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL | Errno::SPIPE | Errno::NXIO => Outcome::Fatal,
         Errno::STALE => Outcome::Changed,
         _ => Outcome::Retryable,
     }

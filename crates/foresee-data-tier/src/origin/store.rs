@@ -12,7 +12,7 @@ use std::time::Instant;
 use foresee_units::{Bytes, Nanos};
 use futures_util::StreamExt;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange};
+use object_store::{GetOptions, GetRange, ObjectMeta};
 use tokio::task::AbortHandle;
 
 use super::fault::Attempt;
@@ -188,32 +188,27 @@ impl Shared {
         let Some(mut dest) = flight.dest.take() else { unreachable!("a read has its memory until it ends") };
         let into = dest.as_mut_slice();
         let attempt = Arc::new(Attempt::default());
+        if into.is_empty() {
+            // No bytes wanted: only whether the object is still the one.
+            let meta = self.door.head(&path, &attempt).await?;
+            flight.detail.status = attempt.status();
+            flight.detail.first_byte = Some(Nanos::from(flight.service()));
+            return still_the_one(&meta, &tag, &attempt);
+        }
         let options = GetOptions {
             if_match: strong_etag(&tag).map(str::to_owned),
-            range: range
-                .filter(|(_, len)| *len > 0)
-                .map(|(start, len)| GetRange::Bounded(start..start + len)),
-            // No bytes wanted: only whether the object is still the one.
-            head: into.is_empty(),
+            range: range.map(|(start, len)| GetRange::Bounded(start..start + len)),
             ..GetOptions::default()
         };
         let answer = self.door.get(&path, options, &attempt).await?;
         flight.detail.status = attempt.status();
         flight.detail.first_byte = Some(Nanos::from(flight.service()));
-        let changed = |cause: String| Failure::answer(Outcome::Changed, attempt.status(), cause);
-        let now = object_tag(&answer.meta);
-        if !tag.is_empty() && !now.is_empty() && now != tag {
-            return Err(changed(
-                "the object has changed since it was indexed; index the data set again".into(),
-            ));
-        }
+        still_the_one(&answer.meta, &tag, &attempt)?;
         let coming = answer.range.end.saturating_sub(answer.range.start);
-        if into.is_empty() {
-            return Ok(());
-        }
         if coming != into.len() as u64 {
             let wanted = into.len();
-            return Err(changed(format!("{coming} bytes instead of {wanted}; index the data set again")));
+            let cause = format!("{coming} bytes instead of {wanted}; index the data set again");
+            return Err(Failure::answer(Outcome::Changed, attempt.status(), cause));
         }
         let mut filled = 0;
         let mut body = answer.into_stream();
@@ -244,6 +239,16 @@ impl Shared {
             Some(_) => Err(Failure::answer(Outcome::Fatal, attempt.status(), "more bytes than asked for")),
         }
     }
+}
+
+/// Compares versions, where both are known.
+fn still_the_one(meta: &ObjectMeta, tag: &[u8], attempt: &Attempt) -> Result<(), Failure> {
+    let now = object_tag(meta);
+    if tag.is_empty() || now.is_empty() || now == tag {
+        return Ok(());
+    }
+    let cause = "the object has changed since it was indexed; index the data set again";
+    Err(Failure::answer(Outcome::Changed, attempt.status(), cause))
 }
 
 #[cfg(test)]

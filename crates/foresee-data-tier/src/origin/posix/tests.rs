@@ -50,6 +50,22 @@ fn a_file_that_changed_is_noticed_and_named() {
 }
 
 #[test]
+fn a_directory_in_a_files_place_is_a_change_and_named() {
+    for tagged in [false, true] {
+        let done = outcome_for(|root, shelf| {
+            let stat = rustix::fs::stat(root.join("a")).expect("a file");
+            let tag = tag_of(&stat);
+            shelf.add(b"a", None, 3, if tagged { &tag } else { b"" });
+            std::fs::remove_file(root.join("a")).expect("a file");
+            std::fs::create_dir(root.join("a")).expect("a directory");
+        });
+        assert_eq!(done.outcome, Outcome::Changed, "{done:?}");
+        let message = done.detail.message.expect("it says what is wrong");
+        assert!(message.contains("/a: it is a directory") && message.contains("index"), "{message}");
+    }
+}
+
+#[test]
 fn a_short_file_without_a_tag_may_be_asked_again() {
     let done = outcome_for(|_, shelf| shelf.add(b"a", Some(1), 3, b""));
     assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 2));
@@ -100,5 +116,7 @@ fn header_reads_are_cut_at_the_end_of_the_file() {
     assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");
     assert_eq!(read(b"a", Some(50..100)).expect("a file"), b"");
     assert!(matches!(read(b"x", None), Err(OriginError::Missing { .. })));
+    std::fs::create_dir(root.path().join("d")).expect("a directory");
+    assert!(matches!(read(b"d", Some(0..3)), Err(OriginError::Changed { .. })));
     assert!(matches!(read(b"../a", None), Err(OriginError::BadKey { .. })));
 }

@@ -198,6 +198,26 @@ fn a_probe_tells_wrong_keys_from_a_wrong_bucket() {
 }
 
 #[test]
+fn a_web_server_that_serves_get_alone_passes_the_probe_and_is_read() {
+    let fake = FakeS3::start();
+    let mut shelf = Shelf::default();
+    for (key, body) in [("empty", b"".as_slice()), ("full", b"123")] {
+        fake.put(&format!("set/{key}"), body);
+        shelf.add(key.as_bytes(), None, body.len() as u64, etag(body).as_bytes());
+    }
+    fake.set(Mood::RefusesHead { status: 403, ranges: false });
+    let uri = Uri::parse(&format!("http://{}/bucket/set?sig=hush", fake.address)).expect("a URI");
+    crate::probe_origin(&uri, &OriginOptions::default()).expect("its base need not be shown");
+    let (origin, queue) = shelf::queued(|completions| {
+        StoreOrigin::new(&uri, &OriginOptions::default(), Arc::new(shelf), completions).expect("an origin")
+    });
+    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, Outcome::Ok);
+    assert_eq!(read(&origin, &queue, 1, 3).1, b"123");
+    fake.put("set/empty", b"4");
+    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, Outcome::Changed);
+}
+
+#[test]
 fn an_unknown_setting_is_refused_by_name_alone() {
     let fake = FakeS3::start();
     let mut options = options(&fake);

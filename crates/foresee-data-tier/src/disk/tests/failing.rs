@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A disk that is full, or fails to write or to read: the tier gets smaller and the run goes on.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+
+use super::*;
+
+/// A disk with a limit, that may also fail to write or to read, and counts its calls.
+struct Failing {
+    allocations_left: AtomicU64,
+    writes_left: AtomicU64,
+    reads_left: AtomicU64,
+    writes: Arc<AtomicU64>,
+}
+
+impl Failing {
+    fn after(allocations: u64, writes: u64, reads: u64) -> Self {
+        let left = AtomicU64::new;
+        Self {
+            allocations_left: left(allocations),
+            writes_left: left(writes),
+            reads_left: left(reads),
+            writes: Arc::default(),
+        }
+    }
+
+    fn spend(left: &AtomicU64, errno: rustix::io::Errno) -> io::Result<()> {
+        let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        spent.map(drop).map_err(|_| errno.into())
+    }
+}
+
+impl Storage for Failing {
+    fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
+        Self::spend(&self.allocations_left, rustix::io::Errno::NOSPC)?;
+        Kernel.allocate(file, len)
+    }
+
+    fn write(&self, file: &File, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Self::spend(&self.writes_left, rustix::io::Errno::IO)?;
+        Kernel.write(file, parts, offset)
+    }
+
+    fn read(&self, file: &File, parts: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
+        Self::spend(&self.reads_left, rustix::io::Errno::IO)?;
+        Kernel.read(file, parts, offset)
+    }
+
+    fn settle(&self, file: &File) -> io::Result<()> {
+        Kernel.settle(file)
+    }
+}
+
+#[test]
+fn a_full_disk_makes_the_tier_smaller_and_the_run_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(2, u64::MAX, u64::MAX)));
+    let kept = (0..100).take_while(|id| rig.write(key(*id), &content(*id, 100_000)) == Outcome::Ok).count();
+    assert!((10..50).contains(&kept), "{kept}");
+    assert!(rig.tier.facts().capacity < Bytes::new(6 << 20), "{:?}", rig.tier.facts());
+    assert_eq!(rig.forget(key(0)), Outcome::Ok);
+    assert_eq!(rig.write(key(500), &content(500, 100_000)), Outcome::Ok, "freed room is still room");
+    assert_eq!(rig.read(key(1), 100_000).unwrap(), content(1, 100_000));
+    assert_eq!(files(dir.path(), "seg").len(), 2, "the file without room is gone");
+}
+
+#[test]
+fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
+    for segments in [1, u64::MAX] {
+        let dir = TempDir::new().unwrap();
+        let disk = Failing::after(segments, u64::MAX, u64::MAX);
+        let rig = Rig::over(&config(dir.path(), 2 << 20), Box::new(disk));
+        // Cells of one granule leave no gap; 2 MiB would hold 32,768 of them.
+        let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == Outcome::Ok).count() as u64;
+        let facts = rig.tier.facts();
+        assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.room()));
+        assert_eq!(facts.used.get(), kept * disk_footprint(Bytes::ZERO).get());
+        assert_eq!(rig.tier.allocated(), facts.capacity);
+    }
+}
+
+#[test]
+fn a_write_that_fails_costs_its_samples_and_its_place_only() {
+    let dir = TempDir::new().unwrap();
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, 3, u64::MAX)));
+    let before = rig.tier.facts().capacity;
+    (0..3).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
+    assert_eq!(rig.write(key(3), &content(3, 100_000)), Outcome::Full);
+    assert!(rig.tier.facts().capacity < before);
+    assert_eq!(rig.read(key(3), 100_000), Err(Outcome::Absent));
+    (0..3).for_each(|id| assert_eq!(rig.read(key(id), 100_000).unwrap(), content(id, 100_000)));
+    // A small one is taken before its chunk is written; when that fails, it was never there.
+    assert_eq!(rig.write(key(4), b"small"), Outcome::Ok);
+    rig.tier.close(GRACE);
+    assert!(rig.tier.faults() >= 2);
+    drop(rig);
+    assert_eq!(Rig::open(&config(dir.path(), 16 << 20)).ids(), [0, 1, 2]);
+}
+
+#[test]
+fn a_place_that_cannot_be_read_is_not_used_again() {
+    let dir = TempDir::new().unwrap();
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, u64::MAX, 1)));
+    (0..2).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
+    let before = rig.tier.facts();
+    assert_eq!(rig.read(key(0), 100_000).unwrap(), content(0, 100_000));
+    assert_eq!(rig.read(key(1), 100_000), Err(Outcome::Corrupt));
+    assert_eq!(rig.read(key(1), 100_000), Err(Outcome::Absent));
+    assert!(rig.tier.facts().capacity < before.capacity);
+}
+
+#[test]
+fn a_thousand_small_samples_cost_a_few_calls() {
+    let dir = TempDir::new().unwrap();
+    let storage = Failing::after(u64::MAX, u64::MAX, 0);
+    let writes = Arc::clone(&storage.writes);
+    let rig = Rig::over(&config(dir.path(), 64 << 20), Box::new(storage));
+    for id in 0..5000 {
+        assert_eq!(rig.write(key(id), &content(id, 1000)), Outcome::Ok);
+        assert_eq!(rig.read(key(id), 1000).unwrap(), content(id, 1000), "served from memory");
+    }
+    rig.tier.close(GRACE);
+    assert!(writes.load(Ordering::Relaxed) <= 8, "{writes:?} calls for 5000 samples");
+    drop(rig);
+    let rig = Rig::open(&config(dir.path(), 64 << 20));
+    assert_eq!(rig.held.len(), 5000);
+    assert_eq!(rig.read(key(4321), 1000).unwrap(), content(4321, 1000));
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one run leaves and the next one finds: after a clean end, a crash, a kill, and with other budgets.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use super::*;
+
+#[test]
+fn the_next_run_finds_what_a_clean_end_left() {
+    let dir = TempDir::new().unwrap();
+    let config = config(dir.path(), 8 << 20);
+    let lens = [0, 1, 100, 65_535, 65_536, 1_000_000];
+    for round in 0..3 {
+        let rig = Rig::open(&config);
+        let expected: &[u64] = if round == 0 { &[] } else { &[0, 1, 2, 3, 4, 5] };
+        assert_eq!(rig.ids(), expected);
+        for (id, len) in (0..).zip(lens) {
+            assert_eq!(rig.write(key(id), &content(id, len)), Outcome::Ok);
+            assert_eq!(rig.read(key(id), len).unwrap(), content(id, len));
+        }
+        let expected_writes = if round == 0 { 1_000_000 } else { 0 };
+        rig.tier.close(GRACE);
+        assert!(rig.tier.bytes_written().get() >= expected_writes, "what is there is not written again");
+        assert!(round == 0 || rig.tier.bytes_written().is_zero());
+        assert_eq!(files(dir.path(), "manifest").len(), 1);
+    }
+}
+
+#[test]
+fn after_a_crash_every_cell_on_the_disk_is_found_by_its_header() {
+    let dir = TempDir::new().unwrap();
+    let (live, dead) = (dir.path().join("live"), dir.path().join("dead"));
+    let rig = Rig::open(&config(&live, 16 << 20));
+    // Small ones enough to fill chunks, large ones between them, some forgotten and their room used again.
+    let len = |id: u64| if id % 50 == 7 { 100_000 } else { 3000 };
+    (0..2000).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), Outcome::Ok));
+    (0..400).for_each(|id| assert_eq!(rig.forget(key(id)), Outcome::Ok));
+    (2000..2300).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), Outcome::Ok));
+    // A large sample is on the disk when its write ends, and with it the chunk sealed before.
+    crash_copy(&live, &dead);
+    let again = Rig::open(&config(&dead, 16 << 20));
+    let held: BTreeSet<u64> = again.ids().into_iter().collect();
+    let kept = (400..2300).filter(|id| held.contains(id)).count();
+    assert!(kept > 1000, "only what was still in memory, or on its way, is lost: {kept} of 1900");
+    let mut bad = 0;
+    for id in held {
+        match again.read(key(id), len(id)) {
+            Ok(bytes) => assert_eq!(bytes, content(id, len(id))),
+            Err(outcome) => {
+                assert_eq!(outcome, Outcome::Corrupt, "torn, and it shows");
+                bad += 1;
+            }
+        }
+    }
+    assert!(bad < 400, "{bad} torn cells");
+    assert_eq!(again.write(key(9000), &content(9000, 70_000)), Outcome::Ok);
+}
+
+/// Not a test of its own: the process that the next one kills.
+#[test]
+fn a_writer_to_be_killed() {
+    let Some(dir) = std::env::var_os("FORESEE_TEST_KILLED_WRITER") else { return };
+    let rig = Rig::open(&config(Path::new(&dir), 64 << 20));
+    for id in 0.. {
+        let id = id % 3000;
+        assert_eq!(rig.write(key(id), &content(id, 9_000)), Outcome::Ok);
+        let large = 10_000 + id % 100;
+        assert_eq!(rig.write(key(large), &content(large, 90_000)), Outcome::Ok);
+        if id == 500 {
+            println!("\nwriting");
+        }
+        let _ = (rig.forget(key((id * 7) % 3000)), rig.forget(key(10_000 + (id * 3) % 100)));
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_a_lane_that_the_next_one_takes_over() {
+    let dir = TempDir::new().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["disk::tests::recovery::a_writer_to_be_killed", "--exact", "--nocapture"])
+        .env("FORESEE_TEST_KILLED_WRITER", dir.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert!(out.lines().any(|line| line.unwrap() == "writing"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let rig = Rig::open(&config(dir.path(), 64 << 20));
+    assert!(!rig.held.is_empty());
+    let mut good = 0;
+    for held in &rig.held {
+        let len = if held.id.0 < 10_000 { 9_000 } else { 90_000 };
+        match rig.read(key(held.id.0), len) {
+            Ok(bytes) => {
+                assert_eq!(bytes, content(held.id.0, len));
+                good += 1;
+            }
+            Err(outcome) => assert!(matches!(outcome, Outcome::Corrupt | Outcome::Absent), "{outcome:?}"),
+        }
+    }
+    assert!(good > 0);
+    assert_eq!(rig.write(key(77_777), b"goes on"), Outcome::Ok);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "one data set, no lane beside");
+    assert_eq!(files(dir.path(), "lock").len(), 1);
+}
+
+#[test]
+fn two_runs_on_one_directory_have_a_lane_each_and_a_smaller_one_takes_over_both() {
+    let dir = TempDir::new().unwrap();
+    let of_two = DiskConfig { ranks: 2, ..config(dir.path(), 4 << 20) };
+    let (first, second) = (Rig::open(&of_two), Rig::open(&of_two));
+    assert_eq!(first.write(key(1), &content(1, 70_000)), Outcome::Ok);
+    assert_eq!(second.write(key(2), &content(2, 3_000)), Outcome::Ok);
+    assert_eq!(first.read(key(2), 3_000), Err(Outcome::Absent));
+    drop((first, second));
+
+    let again = [Rig::open(&of_two), Rig::open(&of_two)];
+    let ids: BTreeSet<Vec<u64>> = again.iter().map(Rig::ids).collect();
+    assert_eq!(ids, BTreeSet::from([vec![1], vec![2]]), "filled lanes go first");
+    drop(again);
+
+    let alone = Rig::open(&config(dir.path(), 8 << 20));
+    assert_eq!(alone.ids(), [1, 2]);
+    assert_eq!(alone.read(key(1), 70_000).unwrap(), content(1, 70_000));
+    assert_eq!(alone.read(key(2), 3_000).unwrap(), content(2, 3_000));
+    drop(alone);
+    let once_more = Rig::open(&config(dir.path(), 8 << 20));
+    assert_eq!(once_more.ids(), [1, 2], "the list names them under their new numbers");
+}
+
+#[test]
+fn a_smaller_capacity_cuts_the_lane_and_what_is_left_is_right() {
+    let dir = TempDir::new().unwrap();
+    let rig = Rig::open(&config(dir.path(), 16 << 20));
+    (0..120).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
+    drop(rig);
+    let rig = Rig::open(&config(dir.path(), 6 << 20));
+    assert!(blocks(dir.path()) <= 6 << 20);
+    assert!(!rig.held.is_empty() && rig.held.len() <= 60);
+    rig.held.iter().for_each(|held| {
+        assert_eq!(rig.read(key(held.id.0), 100_000).unwrap(), content(held.id.0, 100_000));
+    });
+}

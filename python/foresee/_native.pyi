@@ -188,6 +188,7 @@ class Loader:
         staging_bytes: int | None,
         threads: int | None,
         run_dir: str | None,
+        listed: bool,
     ) -> Loader:
         """Check and keep the configuration; no thread, file or connection yet.
 
@@ -197,6 +198,7 @@ class Loader:
         ``{"name": "sequential"}``, ``{"name": "keyed-1", "seed": int}`` or ``{"name": "accelerate.seedable",
         "seed": int, "batch_size": int, "even_batches": bool}``; None: each epoch is announced. ``epochs``: None if
         nobody knows. ``staging_bytes``: None for min(2 GB, 8 batches). ``run_dir``: where the ledger goes.
+        ``listed``: the origin has just been listed, so that nobody asks it again whether it can be reached.
 
         Raises:
             ValueError: every wrong value at once, each with its remedy.

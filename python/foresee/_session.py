@@ -86,6 +86,7 @@ class Session:
                 staging_bytes=None,
                 threads=settings.threads,
                 run_dir=settings.run_dir,
+                listed=source.listed,
             )
         except ConfigError:
             raise

@@ -38,6 +38,8 @@ class Source:
     """Storage options: credentials may be among them, so they are never shown."""
     file: str | None = None
     """The index's file, where it was opened from one."""
+    listed: bool = False
+    """The index is a listing of ``uri`` made a moment ago, with ``options``."""
 
     def file_bytes(self) -> bytes:
         """The index as the bytes of its file."""
@@ -84,7 +86,7 @@ def resolve(
         opened = _native.Index.open(uri)
         return Source(opened, opened.uri, kept, os.path.abspath(uri))
     built = build(uri, layout=layout, extensions=extensions, row_bytes=row_bytes, options=kept)
-    return Source(built, place, kept)
+    return Source(built, place, kept, listed=True)
 
 
 def split(uri: str, layout: str) -> tuple[str, str | None]:

@@ -44,6 +44,8 @@ pub struct LoaderOptions {
     pub threads: Option<usize>,
     /// Where the ledger goes.
     pub run_dir: Option<PathBuf>,
+    /// The origin has just been listed with the same options: nobody asks it again whether it can be reached.
+    pub listed: bool,
 }
 
 /// A checked configuration.
@@ -57,6 +59,7 @@ pub(crate) struct LoaderConfig {
     pub(crate) staging: Bytes,
     pub(crate) threads: Option<usize>,
     pub(crate) run_dir: Option<PathBuf>,
+    pub(crate) listed: bool,
 }
 
 impl LoaderConfig {
@@ -108,6 +111,7 @@ impl LoaderConfig {
             staging,
             threads: options.threads,
             run_dir: options.run_dir,
+            listed: options.listed,
         })
     }
 }

@@ -290,7 +290,9 @@ impl Loader {
         let completions = Completions::new(move || bell.ring());
         let uri = Uri::parse(&self.config.uri)?;
         let options = self.origin_options();
-        probe_origin(&uri, &options)?;
+        if !self.config.listed {
+            probe_origin(&uri, &options)?;
+        }
         let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
         let index = self.data.index();
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));

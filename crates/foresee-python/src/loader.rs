@@ -35,7 +35,7 @@ impl Loader {
     #[new]
     #[pyo3(signature = (
         index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
-        local_world_size, staging_bytes, threads, run_dir
+        local_world_size, staging_bytes, threads, run_dir, listed
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
@@ -54,6 +54,7 @@ impl Loader {
         staging_bytes: Option<u64>,
         threads: Option<usize>,
         run_dir: Option<PathBuf>,
+        listed: bool,
     ) -> PyResult<Self> {
         let world =
             |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
@@ -69,6 +70,7 @@ impl Loader {
             staging: staging_bytes.map(Bytes::new),
             threads,
             run_dir,
+            listed,
         };
         let engine = core::Loader::new(index.index.clone(), Arc::clone(&cache.shared), options);
         Ok(Self { engine: Arc::new(engine.map_err(errors::of_loader)?) })

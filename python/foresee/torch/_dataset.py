@@ -146,6 +146,7 @@ class Reader:
                     staging_bytes=None,
                     threads=None,
                     run_dir=None,
+                    listed=False,
                 )
                 self._owner = (os.getpid(), native, ThreadPoolExecutor(_READS_MAX, "foresee-read"))
             return self._owner[1:]

@@ -88,6 +88,7 @@ impl DataSet {
             staging: None,
             threads: Some(4),
             run_dir: None,
+            listed: false,
         }
     }
 

@@ -4,8 +4,9 @@
 //! Searches the smallest concurrency at which goodput has reached its plateau, since more in flight only
 //! waits longer: double while that clearly helps, then up by steps while goodput grows by 2 %; where doubling
 //! does not help at all, halve, then down by steps, while goodput does not fall; then hold and look again,
-//! ever more rarely. A step is an eighth of the
-//! limit, at least one: at 64 in flight a step of one could not move goodput by 2 % even on an idle source.
+//! ever more rarely. A step is an eighth of the limit, at least one: at 64 in flight a step of one could not move
+//! goodput by 2 % even on an idle source. What cannot be enough is not tried: even if no answer took longer than the
+//! quickest of all, the plateau takes rate times that time in flight (Little's law).
 //!
 //! A refusal or a timeout cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
 //! last cut can cause the next. A source that answers nothing at all any more is asked ever more rarely.
@@ -15,7 +16,7 @@
 use foresee_units::Nanos;
 
 use super::config::LimitConfig;
-use super::round::{Round, Verdict};
+use super::round::{Goodput, Round, Until, Verdict};
 
 /// Growth that a doubling must bring to be followed by another.
 const CLEARLY: f64 = 1.2;
@@ -49,6 +50,10 @@ pub(super) struct Limiter {
     mode: Mode,
     /// Goodput of the plateau, in work per nanosecond; 0 before the first round.
     plateau: f64,
+    /// Work per answer in the last round.
+    per_answer: f64,
+    /// The quickest answer of all.
+    quickest: Nanos,
     round: Round,
     /// Attempts begun before this say nothing about the limit as it is.
     cut_at: Option<Nanos>,
@@ -86,6 +91,8 @@ impl Limiter {
             limit,
             mode: Mode::Survey,
             plateau: 0.0,
+            per_answer: f64::INFINITY,
+            quickest: Nanos::MAX,
             round: Round::new(Nanos::ZERO, limit),
             cut_at: None,
             ceiling: None,
@@ -127,15 +134,22 @@ impl Limiter {
         if self.bounds.min == self.bounds.max {
             return;
         }
-        let tolerance = match self.mode {
-            Mode::Survey | Mode::Double { .. } => ROUGH,
-            Mode::Halve { .. } | Mode::Climb { .. } | Mode::Sink { .. } | Mode::Hold { .. } => FINE,
+        self.quickest = self.quickest.min(now.saturating_sub(began));
+        let until = match self.mode {
+            Mode::Survey | Mode::Double { .. } => Until { tolerance: ROUGH, hopeless: 0.0 },
+            Mode::Climb { .. } | Mode::Hold { .. } => Until { tolerance: FINE, hopeless: 0.0 },
+            Mode::Halve { .. } | Mode::Sink { .. } => {
+                Until { tolerance: FINE, hopeless: self.plateau * KEEPS }
+            }
         };
         let work = as_f64(bytes.saturating_add(self.bounds.request_cost.get()).max(1));
-        match self.round.answer(began, work, tolerance, now) {
+        match self.round.answer(began, work, until, now) {
             None => {}
             Some(Verdict::Void) => self.void(now),
-            Some(Verdict::Goodput(goodput)) => self.conclude(goodput, now),
+            Some(Verdict::Goodput(Goodput { rate, per_answer })) => {
+                self.per_answer = per_answer;
+                self.conclude(rate, now);
+            }
         }
     }
 
@@ -261,6 +275,8 @@ impl Limiter {
         let half = (from / 2).max(self.bounds.min);
         if half == from {
             self.hold(from, HOLD_FIRST, false, now);
+        } else if self.is_too_few(half) {
+            self.sink(from, HOLD_FIRST, now);
         } else {
             self.enter(Mode::Halve { from }, half, now);
         }
@@ -280,11 +296,17 @@ impl Limiter {
 
     fn sink(&mut self, from: u32, hold: u32, now: Nanos) {
         let below = (from - step(from).min(from)).max(self.bounds.min);
-        if below == from {
+        if below == from || self.is_too_few(below) {
             self.hold(from, hold, false, now);
         } else {
             self.enter(Mode::Sink { from, hold }, below, now);
         }
+    }
+
+    /// Whether so many in flight could not keep the plateau even if every answer were as quick as the quickest.
+    fn is_too_few(&self, limit: u32) -> bool {
+        let answers = self.plateau * KEEPS / self.per_answer;
+        f64::from(limit) < answers * as_f64(self.quickest.get())
     }
 
     /// Back to `limit` for `hold` rounds; the next look that fails waits twice as long.

@@ -3,7 +3,8 @@
 //!
 //! Apart from `limit`, which compares measurements: here is only how to take one that deserves comparison.
 //! Attempts begun before the round say nothing about it and are left out. The rate is taken block by block,
-//! and the round goes on until the blocks agree, so a noisy source is measured longer, not believed sooner.
+//! and the round goes on until the blocks agree, so a noisy source is measured longer, not believed sooner. Only a
+//! trial that is surely worse ends at once: each moment of it costs goodput.
 //!
 //! Refuses a round in which the queue ran dry: then it was the demand that was measured, not the source.
 
@@ -15,16 +16,36 @@ const MIN_BLOCKS: u32 = 4;
 const MAX_BLOCKS: u32 = 32;
 /// Fewest answers of a block; else as many as are in flight, since answers may come in waves of that width.
 const MIN_BLOCK: u32 = 8;
+/// So many standard errors from the mean count as certain.
+const SURELY: f64 = 2.0;
 /// A round is void if the queue was dry for more than this share of it.
 const DRY_SHARE: f64 = 0.05;
 
 /// What a finished round says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// Units of work per nanosecond.
-    Goodput(f64),
+    /// The source was kept busy.
+    Goodput(Goodput),
     /// The source was not kept busy.
     Void,
+}
+
+/// What a source gave at one concurrency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Goodput {
+    /// Units of work per nanosecond.
+    pub(super) rate: f64,
+    /// Units of work per answer, on average.
+    pub(super) per_answer: f64,
+}
+
+/// When a round may end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Until {
+    /// The standard error of the rate, relative to it.
+    pub(super) tolerance: f64,
+    /// A rate that the round is no use below: it ends as soon as that is clear. 0 for none.
+    pub(super) hopeless: f64,
 }
 
 /// A measurement under way.
@@ -34,6 +55,7 @@ pub(super) struct Round {
     answers_per_block: u32,
     opened: Option<Nanos>,
     work: f64,
+    answers: u32,
     block_opened: Nanos,
     block_work: f64,
     block_answers: u32,
@@ -52,6 +74,7 @@ impl Round {
             answers_per_block: limit.max(MIN_BLOCK),
             opened: None,
             work: 0.0,
+            answers: 0,
             block_opened: since,
             block_work: 0.0,
             block_answers: 0,
@@ -81,8 +104,8 @@ impl Round {
         }
     }
 
-    /// Adds an answer; says when the round is over. `tolerance` is the standard error at which it may be.
-    pub(super) fn answer(&mut self, began: Nanos, work: f64, tolerance: f64, now: Nanos) -> Option<Verdict> {
+    /// Adds an answer; says when the round is over.
+    pub(super) fn answer(&mut self, began: Nanos, work: f64, until: Until, now: Nanos) -> Option<Verdict> {
         if began < self.since {
             return None;
         }
@@ -96,7 +119,7 @@ impl Round {
             return None;
         }
         self.close_block(now);
-        if self.blocks < MIN_BLOCKS || (self.blocks < MAX_BLOCKS && self.error() > tolerance) {
+        if self.blocks < MIN_BLOCKS || (self.blocks < MAX_BLOCKS && !self.is_clear(until)) {
             return None;
         }
         let took = span(opened, now);
@@ -104,12 +127,21 @@ impl Round {
         if span(since, now) + as_f64(self.dry.get()) > DRY_SHARE * took {
             return Some(Verdict::Void);
         }
-        Some(Verdict::Goodput(self.work / took))
+        Some(Verdict::Goodput(Goodput {
+            rate: self.work / took,
+            per_answer: self.work / f64::from(self.answers),
+        }))
+    }
+
+    fn is_clear(&self, until: Until) -> bool {
+        let error = self.error();
+        error <= until.tolerance || self.mean * (1.0 + SURELY * error) < until.hopeless
     }
 
     fn close_block(&mut self, now: Nanos) {
         let rate = self.block_work / span(self.block_opened, now);
         self.work += self.block_work;
+        self.answers += self.block_answers;
         self.blocks += 1;
         let delta = rate - self.mean;
         self.mean += delta / f64::from(self.blocks);
@@ -142,7 +174,8 @@ mod tests {
         for answer in 0.. {
             now += gap(answer);
             let now = Nanos::new(now);
-            if let Some(verdict) = round.answer(now, 1.0, tolerance, now) {
+            let until = Until { tolerance, hopeless: 0.0 };
+            if let Some(verdict) = round.answer(now, 1.0, until, now) {
                 return (answer, verdict);
             }
         }
@@ -153,7 +186,7 @@ mod tests {
     fn an_even_source_is_measured_in_four_blocks() {
         let (answers, verdict) = run(&mut Round::new(Nanos::ZERO, 8), |_| 100, 0.01);
         assert_eq!(answers, 32);
-        assert_eq!(verdict, Verdict::Goodput(0.01));
+        assert_eq!(verdict, Verdict::Goodput(Goodput { rate: 0.01, per_answer: 1.0 }));
     }
 
     #[test]
@@ -164,17 +197,37 @@ mod tests {
     }
 
     #[test]
+    fn a_round_ends_once_it_is_surely_too_slow() {
+        let noisy = |answer: u64| if (answer / 8).is_multiple_of(2) { 90 } else { 110 };
+        let answers = |hopeless| {
+            let mut round = Round::new(Nanos::ZERO, 8);
+            let mut now = 0;
+            (0..u64::from(MAX_BLOCKS * 9))
+                .find(|&answer| {
+                    now += noisy(answer);
+                    let until = Until { tolerance: 0.001, hopeless };
+                    round.answer(Nanos::new(now), 1.0, until, Nanos::new(now)).is_some()
+                })
+                .expect("a round ends")
+        };
+        assert_eq!(answers(0.012), 32);
+        assert_eq!(answers(0.009), 8 * u64::from(MAX_BLOCKS));
+    }
+
+    #[test]
     fn what_began_before_the_round_is_left_out() {
         let mut round = Round::new(Nanos::new(1000), 8);
+        let until = Until { tolerance: 0.01, hopeless: 0.0 };
         for now in 1000..2000 {
-            assert_eq!(round.answer(Nanos::new(999), 1.0, 0.01, Nanos::new(now)), None);
+            assert_eq!(round.answer(Nanos::new(999), 1.0, until, Nanos::new(now)), None);
         }
     }
 
     #[test]
     fn a_dry_queue_voids_the_round() {
         let mut round = Round::new(Nanos::ZERO, 8);
-        assert_eq!(round.answer(Nanos::ZERO, 1.0, 0.01, Nanos::ZERO), None);
+        let until = Until { tolerance: 0.01, hopeless: 0.0 };
+        assert_eq!(round.answer(Nanos::ZERO, 1.0, until, Nanos::ZERO), None);
         round.dry(Nanos::new(0));
         round.wet(Nanos::new(500));
         let (_, verdict) = run(&mut round, |_| 100, 0.01);

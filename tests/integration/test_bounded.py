@@ -75,6 +75,13 @@ def test_a_rank_grows_by_no_more_than_its_budget_a_tenth_and_64_mb(
     assert facts["growth"] <= ram * 1.1 + MARGIN
 
 
+@pytest.mark.parametrize("ram", [100_000_000, 130_000_000])
+def test_large_batches_are_within_the_budget_too_those_in_use_among_them(index: str, ram: int) -> None:
+    # Batches of 25 MB: one in use, one ready and one on its way are most of the budget.
+    (facts,) = run(GROWTH, index, str(ram), "", "100", timeout=90)
+    assert facts["growth"] <= ram * 1.1 + MARGIN
+
+
 def test_without_a_cache_a_rank_grows_by_its_staging_buffer(index: str) -> None:
     (facts,) = run(GROWTH, index, "0", "", "8", timeout=90)
     # Eight batches, or 512 samples where that is more.

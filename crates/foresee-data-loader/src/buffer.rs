@@ -9,13 +9,14 @@
 //! counted, but never stalls the loader. Refuses to know what lies in a buffer.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use foresee_data_tier::{Dest, Keeper, Payload};
 use foresee_units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::bell::Bell;
 use crate::errors::LoaderError;
 
 /// The smallest buffer; smaller batches share its size.
@@ -31,14 +32,22 @@ pub(crate) struct BufferPool {
     lent: AtomicU64,
     /// Free buffers are kept mapped while all buffers together stay within this.
     keep: Bytes,
+    /// Rung at the next return, if somebody waits for one.
+    bell: Arc<Bell>,
+    awaited: AtomicBool,
 }
 
 impl BufferPool {
-    /// A pool for a staging buffer of `staging` bytes: it keeps as much as that mapped, and a quarter for the
-    /// batches in the consumer's hands.
-    pub(crate) fn new(staging: Bytes) -> Self {
-        let keep = staging.saturating_add(Bytes::new(staging.get() / 4));
-        Self { free: Mutex::default(), lent: AtomicU64::new(0), keep }
+    /// A pool for a staging buffer of `staging` bytes: it keeps as much as that mapped, and an eighth for sizes that
+    /// are rounded up.
+    pub(crate) fn new(staging: Bytes, bell: Arc<Bell>) -> Self {
+        let keep = staging.saturating_add(Bytes::new(staging.get() / 8));
+        Self { free: Mutex::default(), lent: AtomicU64::new(0), keep, bell, awaited: AtomicBool::new(false) }
+    }
+
+    /// Rings the bell when the next buffer comes back.
+    pub(crate) fn call_when_returned(&self) {
+        self.awaited.store(true, Ordering::Release);
     }
 
     /// A buffer of `len` bytes, without memory as yet.
@@ -72,7 +81,7 @@ impl BufferPool {
         free.push(mapping);
         let mut mapped = Bytes::new(lent) + free.iter().map(|mapping| Bytes::new(mapping.size as u64)).sum();
         let mut drained = 0;
-        while mapped > self.keep && drained + 1 < free.len() {
+        while mapped > self.keep && drained < free.len() {
             mapped = mapped.saturating_sub(Bytes::new(free[drained].size as u64));
             drained += 1;
         }
@@ -163,6 +172,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let (Some(mapping), Some(home)) = (self.mapping.take(), self.home.upgrade()) {
             home.take_back(mapping);
+            if home.awaited.swap(false, Ordering::AcqRel) {
+                home.bell.ring();
+            }
         }
     }
 }
@@ -206,7 +218,7 @@ mod tests {
     use super::*;
 
     fn pool() -> Arc<BufferPool> {
-        Arc::new(BufferPool::new(Bytes::new(1 << 30)))
+        Arc::new(BufferPool::new(Bytes::new(1 << 30), Arc::default()))
     }
 
     fn filled(pool: &Arc<BufferPool>, len: usize) -> Arc<Buffer> {
@@ -247,11 +259,21 @@ mod tests {
 
     #[test]
     fn what_the_budget_does_not_cover_is_given_back_to_the_system() {
-        let pool = Arc::new(BufferPool::new(Bytes::new(4 << 20)));
+        let pool = Arc::new(BufferPool::new(Bytes::new(4 << 20), Arc::default()));
         let lent: Vec<_> = (0..20).map(|_| filled(&pool, 1 << 20)).collect();
         drop(lent);
         let free = pool.free.lock().expect("nobody panicked");
-        assert!((1..=5).contains(&free.len()), "{} are kept", free.len());
+        assert_eq!(free.len(), 4);
+    }
+
+    #[test]
+    fn who_waits_for_memory_is_called_when_some_comes_back() {
+        let bell = Arc::new(Bell::default());
+        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::clone(&bell)));
+        let buffer = filled(&pool, 10);
+        pool.call_when_returned();
+        drop(buffer);
+        bell.wait(None);
     }
 
     #[test]

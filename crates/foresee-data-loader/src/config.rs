@@ -38,7 +38,7 @@ pub struct LoaderOptions {
     pub world: World,
     /// This rank among those of its machine.
     pub local: World,
-    /// Bytes on their way to the consumer; at least two batches.
+    /// Bytes on their way to the consumer and in his hands; at least three batches.
     pub staging: Option<Bytes>,
     /// Threads that read the origin, 1 to 256.
     pub threads: Option<usize>,
@@ -77,17 +77,17 @@ impl LoaderConfig {
         }
         let batch_size = options.batch_size.max(1);
         let batch = batch_bytes_max(index, batch_size);
-        let two = batch.saturating_add(batch);
-        if let Some(staging) = options.staging.filter(|&staging| staging < two) {
+        let least = least_staging(batch);
+        if let Some(staging) = options.staging.filter(|&staging| staging < least) {
             faults.push(format!(
-                "the staging buffer of {staging} does not hold two batches ({two}); use smaller batches or more staging"
+                "the staging buffer of {staging} does not hold three batches ({least}); use smaller batches or more staging"
             ));
         }
         let staging = options.staging.unwrap_or_else(|| default_staging(index, batch_size, ram));
         if !ram.is_zero() && staging > ram {
             faults.push(format!(
-                "ram={ram} does not hold two batches of up to {batch}; use smaller batches, or ram={} or more",
-                two.saturating_add(two)
+                "ram={ram} does not hold three batches of up to {batch}; use smaller batches, or ram={} or more",
+                least.saturating_add(batch)
             ));
         }
         if !faults.is_empty() {
@@ -122,8 +122,13 @@ fn batch_bytes_max(index: &Index, batch_size: u64) -> Bytes {
     Bytes::new(largest).min(index.total_bytes())
 }
 
+/// Three of the largest batches: one in use, one ready, one on its way.
+const fn least_staging(batch: Bytes) -> Bytes {
+    batch.saturating_add(batch).saturating_add(batch)
+}
+
 /// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; of a RAM budget
-/// at most a quarter; but always room for two of the largest batches.
+/// at most a quarter; but always room for [`least_staging`].
 fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
     let mean = index.total_bytes().get().div_ceil(index.len().max(1));
     let of_samples = |samples: u64| Bytes::new(mean.saturating_mul(samples));
@@ -133,5 +138,5 @@ fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
         staging = staging.min(Bytes::new(ram.get() / 4));
     }
     let batch = batch_bytes_max(index, batch_size);
-    staging.max(batch.saturating_add(batch))
+    staging.max(least_staging(batch))
 }

@@ -120,7 +120,7 @@ impl Loader {
             inbox: Inbox::default(),
             handover: Handover::new(Arc::clone(&bell)),
             books: Books::new(rank),
-            buffers: Arc::new(BufferPool::new(config.staging)),
+            buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&bell))),
             facts: Mutex::default(),
             bell,
         };

@@ -81,7 +81,7 @@ mod tests {
             ram.write_from(key, &[fill; LEN]);
         }
         for _ in 0..50 {
-            let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20))).lend(100 * LEN);
+            let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default())).lend(100 * LEN);
             buffer.take_memory().expect("memory");
             let pins = keys.iter().enumerate().map(|(at, key)| (ram.pin(key).expect("held"), at * LEN));
             // SAFETY: the places lie apart, and the threads below have ended before anyone looks.

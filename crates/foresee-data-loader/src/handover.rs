@@ -346,7 +346,8 @@ mod tests {
     }
 
     fn batch(epoch: u64, last: bool) -> Batch {
-        let buffer = Arc::new(crate::buffer::BufferPool::new(foresee_units::Bytes::ZERO)).lend(1);
+        let pool = crate::buffer::BufferPool::new(foresee_units::Bytes::ZERO, Arc::default());
+        let buffer = Arc::new(pool).lend(1);
         buffer.take_memory().expect("memory");
         Batch {
             epoch: Epoch(epoch),

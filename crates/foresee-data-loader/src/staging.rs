@@ -2,11 +2,12 @@
 //! Batches on their way to the consumer, in his order.
 //!
 //! Space is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is
-//! in bytes and counts what is ready but not yet taken, too: it is the only back-pressure there is. Refuses to
-//! know where bytes come from.
+//! in bytes and counts what is ready but not yet taken, and what the consumer still has in his hands: it is the only
+//! back-pressure there is. Whoever keeps batches for good takes half of the room at most: the loader goes on. Refuses
+//! to know where bytes come from.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foresee_units::{Bytes, Epoch, SampleId, Step};
 
@@ -17,6 +18,9 @@ use crate::handover::Handed;
 /// Batches of few bytes or none, and ends of epochs without batches, take no room that counts, though a page of
 /// memory: they are bounded by number.
 const SLOTS_MAX: usize = 1 << 12;
+
+/// Batches in the consumer's hands that are remembered: the latest ones.
+const HANDS_MAX: usize = 64;
 
 /// Bytes on their way when all samples lie in memory: less than a common last-level cache.
 const NEAR_LIMIT: Bytes = Bytes::new(8 << 20);
@@ -77,6 +81,14 @@ enum Slot {
     End(Epoch),
 }
 
+/// A batch that has left the line.
+#[derive(Debug, Default)]
+struct Lent {
+    bytes: Bytes,
+    /// Whether anybody has it still; an epoch's end nobody has.
+    memory: Weak<Buffer>,
+}
+
 /// The line of batches.
 #[derive(Debug)]
 pub(crate) struct Staging {
@@ -87,27 +99,41 @@ pub(crate) struct Staging {
     /// Bytes in `slots` and in `handed`.
     used: Bytes,
     /// What was handed over and is not known to be taken.
-    handed: VecDeque<Bytes>,
+    handed: VecDeque<Lent>,
+    /// What the consumer took; some of it he may have given back.
+    hands: VecDeque<Lent>,
     taken: u64,
 }
 
 impl Staging {
     pub(crate) const fn new(limit: Bytes) -> Self {
-        Self { slots: VecDeque::new(), first: 0, limit, used: Bytes::ZERO, handed: VecDeque::new(), taken: 0 }
+        Self {
+            slots: VecDeque::new(),
+            first: 0,
+            limit,
+            used: Bytes::ZERO,
+            handed: VecDeque::new(),
+            hands: VecDeque::new(),
+            taken: 0,
+        }
     }
 
-    /// Whether a batch of `bytes`, or an epoch's end, may be opened now. Two always may: one to train on, one to fill.
+    /// Whether a batch of `bytes`, or an epoch's end, may be opened now. One always may.
     ///
     /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, one if
     /// they are large, and their memory, used again and again, stays in the processor's caches.
-    pub(crate) fn has_room(&self, bytes: Bytes, near: bool) -> bool {
+    pub(crate) fn has_room(&mut self, bytes: Bytes, near: bool) -> bool {
         let slots = self.slots.len() + self.handed.len();
-        let (limit, always) = if near {
-            (self.limit.min(NEAR_LIMIT), self.used == Bytes::ZERO)
-        } else {
-            (self.limit, slots < 2)
-        };
-        slots < SLOTS_MAX && (always || self.used.saturating_add(bytes) <= limit)
+        let taken = if near { self.used } else { self.used.saturating_add(self.in_hands()) };
+        let limit = if near { self.limit.min(NEAR_LIMIT) } else { self.limit };
+        slots < SLOTS_MAX && (self.used == Bytes::ZERO || taken.saturating_add(bytes) <= limit)
+    }
+
+    /// Bytes that the consumer has taken and not given back, as far as they count.
+    fn in_hands(&mut self) -> Bytes {
+        self.hands.retain(|lent| lent.memory.strong_count() > 0);
+        let bytes: Bytes = self.hands.iter().map(|lent| lent.bytes).sum();
+        bytes.min(Bytes::new(self.limit.get() / 2))
     }
 
     pub(crate) fn open(&mut self, stage: Stage) {
@@ -160,11 +186,12 @@ impl Staging {
             self.first += 1;
             match self.slots.pop_front() {
                 Some(Slot::Batch(stage)) => {
-                    self.handed.push_back(stage.bytes());
+                    self.handed
+                        .push_back(Lent { bytes: stage.bytes(), memory: Arc::downgrade(&stage.buffer) });
                     ready.push(Handed::Batch(stage.into_batch()));
                 }
                 Some(Slot::End(epoch)) => {
-                    self.handed.push_back(Bytes::ZERO);
+                    self.handed.push_back(Lent::default());
                     ready.push(Handed::End(epoch));
                 }
                 None => return,
@@ -176,7 +203,12 @@ impl Staging {
     pub(crate) fn note_taken(&mut self, taken: u64) {
         while self.taken < taken {
             self.taken += 1;
-            self.used -= self.handed.pop_front().unwrap_or(Bytes::ZERO);
+            let lent = self.handed.pop_front().unwrap_or_default();
+            self.used -= lent.bytes;
+            if self.hands.len() == HANDS_MAX {
+                self.hands.pop_front();
+            }
+            self.hands.push_back(lent);
         }
     }
 
@@ -201,5 +233,58 @@ impl Staging {
         self.handed.clear();
         self.used = Bytes::ZERO;
         self.taken = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    const BATCH: usize = 1 << 16;
+
+    fn open(staging: &mut Staging, pool: &Arc<BufferPool>) -> Arc<Buffer> {
+        let buffer = pool.lend(BATCH);
+        staging.open(Stage {
+            epoch: Epoch(0),
+            step: Step(0),
+            start: 0,
+            last: false,
+            ids: vec![SampleId(0)],
+            labels: vec![-1],
+            offsets: vec![0, BATCH as u64],
+            buffer: Arc::clone(&buffer),
+            faults: Vec::new(),
+            planned: 1,
+            pending: 0,
+        });
+        buffer
+    }
+
+    #[test]
+    fn what_the_consumer_has_in_his_hands_takes_room_but_never_more_than_half() {
+        let batch = Bytes::new(BATCH as u64);
+        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
+        let mut staging = Staging::new(Bytes::new(4 * BATCH as u64));
+        let mut held: Vec<_> = (0..4).map(|_| open(&mut staging, &pool)).collect();
+        assert!(!staging.has_room(batch, false), "four batches are on their way");
+        let mut ready = Vec::new();
+        staging.take_ready(&mut ready);
+        staging.note_taken(3);
+        ready.clear();
+        assert!(staging.has_room(batch, false), "three in his hands count as two");
+        held.push(open(&mut staging, &pool));
+        assert!(!staging.has_room(batch, false));
+        held.drain(..2);
+        assert!(staging.has_room(batch, false), "he has given two back");
+    }
+
+    #[test]
+    fn one_batch_may_always_be_opened() {
+        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
+        let mut staging = Staging::new(Bytes::new(1));
+        assert!(staging.has_room(Bytes::new(BATCH as u64), false));
+        let _held = open(&mut staging, &pool);
+        assert!(!staging.has_room(Bytes::ZERO, false));
     }
 }

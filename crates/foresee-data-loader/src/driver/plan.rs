@@ -108,27 +108,29 @@ impl Driver {
         }
         let Some(epoch) = self.known.front() else { return false };
         if self.step == epoch.steps() {
-            if !self.staging.has_room(Bytes::ZERO, self.all_in_memory()) {
+            let number = epoch.epoch;
+            if !self.has_room(Bytes::ZERO) {
                 return false;
             }
-            self.staging.end_epoch(epoch.epoch);
+            self.staging.end_epoch(number);
             self.known.pop_front();
             self.step = 0;
             return true;
         }
         let (ids, offsets) = self.measure(epoch);
+        let (epoch, start, last) = (epoch.epoch, epoch.step(self.step).start, self.step + 1 == epoch.steps());
         let bytes = Bytes::new(*offsets.last().expect("offsets end with the length"));
-        if !self.staging.has_room(bytes, self.all_in_memory()) {
+        if !self.has_room(bytes) {
             return false;
         }
         let size = usize::try_from(bytes.get()).expect("a batch fits the address space");
         let buffer = self.shared.buffers.lend(size);
         let labels = ids.iter().map(|&id| self.data.index().label(id).unwrap_or(-1)).collect();
         let stage = Stage {
-            epoch: epoch.epoch,
+            epoch,
             step: Step(self.step),
-            start: epoch.step(self.step).start,
-            last: self.step + 1 == epoch.steps(),
+            start,
+            last,
             ids,
             labels,
             offsets,
@@ -141,6 +143,17 @@ impl Driver {
         self.step += 1;
         // A batch without a byte has no first one to take its memory for.
         size > 0 || self.give_memory(&buffer)
+    }
+
+    /// Whether a batch of `bytes` may be opened. If not, the driver is called when the consumer gives memory back.
+    fn has_room(&mut self, bytes: Bytes) -> bool {
+        let near = self.all_in_memory();
+        if self.staging.has_room(bytes, near) {
+            return true;
+        }
+        // Asked for first, looked at again after: what comes back in between is not missed.
+        self.shared.buffers.call_when_returned();
+        self.staging.has_room(bytes, near)
     }
 
     /// Ids of the next step, and where each sample's bytes will lie.

@@ -41,8 +41,8 @@ fn run(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
 }
 
 fn epochs(set: &DataSet, epochs: u64) -> LoaderOptions {
-    let two = 8 * set.sizes.iter().max().copied().unwrap_or(0);
-    let staging = Some(Bytes::new(two.max(set.bytes() / 2)));
+    let three = 12 * set.sizes.iter().max().copied().unwrap_or(0);
+    let staging = Some(Bytes::new(three.max(set.bytes() / 2)));
     LoaderOptions { epochs: Some(epochs), staging, ..set.options() }
 }
 
@@ -89,7 +89,7 @@ fn the_simulator_foretells_the_hits_of_a_run() {
     let set = DataSet::files(&[640; 80]);
     for percent in [0, 20, 50, 90, 100] {
         let room = set.bytes() * percent / 100;
-        let mut options = LoaderOptions { staging: Some(Bytes::new(2 * 4 * 640)), ..epochs(&set, 5) };
+        let mut options = LoaderOptions { staging: Some(Bytes::new(3 * 4 * 640)), ..epochs(&set, 5) };
         let memory = set.ram_for(&mut options, room);
         let order: Vec<_> = (0..5).map(|number| expected(&options, number, 0)).collect();
         // All of it announced at once, so that the run knows as much as the simulator, from its first access on.

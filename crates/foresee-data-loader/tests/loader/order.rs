@@ -94,8 +94,8 @@ impl Case {
             world: World::new(rank, size).expect("inside"),
             ..set.options()
         };
-        let two = 2 * (set.sizes.iter().max().copied().unwrap_or(0) * self.batch_size).min(set.bytes());
-        options.staging = Some(Bytes::new(two * self.staging_percent / 100));
+        let three = 3 * (set.sizes.iter().max().copied().unwrap_or(0) * self.batch_size).min(set.bytes());
+        options.staging = Some(Bytes::new(three * self.staging_percent / 100));
         options
     }
 }

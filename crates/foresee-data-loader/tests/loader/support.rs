@@ -104,8 +104,8 @@ impl DataSet {
     /// that `options` leave to the loader: the smallest there may be.
     pub(crate) fn ram_for(&self, options: &mut LoaderOptions, samples: u64) -> u64 {
         let largest = self.sizes.iter().max().copied().unwrap_or(0);
-        let two = 2 * (largest * options.batch_size).min(self.bytes());
-        let staging = options.staging.get_or_insert(Bytes::new(two));
+        let three = 3 * (largest * options.batch_size).min(self.bytes());
+        let staging = options.staging.get_or_insert(Bytes::new(three));
         staging.get() + 40 * self.len() + samples
     }
 

@@ -45,6 +45,8 @@ ARMS = (
     "litdata",
     "webdataset",
 )
+#: How often the quick run measures workloads whose epochs take milliseconds.
+QUICK_REPEATS = 3
 #: Arms with a format of their own.
 CONVERTING = ("streaming", "litdata", "webdataset")
 HOME = HERE.parents[1] / ".tools" / "bench-data"
@@ -61,6 +63,8 @@ class Session:
     reuse: bool
     machine: dict[str, Any]
     stack: contextlib.ExitStack
+    #: Where each run is appended as soon as it has ended.
+    save: Path | None = None
     runs: list[Run] = dataclasses.field(default_factory=list)
     kept: dict[tuple[str, ...], Loading] = dataclasses.field(default_factory=dict)
     #: How long a conversion took, by arm and samples.
@@ -78,10 +82,16 @@ class Session:
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self.runs.append(run)
+        self.keep(run)
         seconds = f"{run.seconds:.2f} s" if not run.void else f"void: {run.void}"
         show(f"{job.workload:<11} {arm:<16} {json.dumps(settings):<36} {seconds}")
         return run
+
+    def keep(self, run: Run) -> None:
+        """Count a run, and write it down."""
+        self.runs.append(run)
+        if self.save:
+            table.write(self.save, run)
 
     def _run(self, origin: Origin, job: Job) -> Run:
         if job.arm in CONVERTING and (job.arm, origin.place.folder) not in self.prepare_s:
@@ -91,11 +101,13 @@ class Session:
             if prepared.error:
                 return self._book(origin, job, prepared)
             self.prepare_s[(job.arm, origin.place.folder)] = prepared.prepare_s
-        if self.reuse and not origin.wrap:
+        # The loop alone has its batches in memory, which no limit on memory may bound.
+        wrap = [] if job.arm == "bound" else origin.wrap
+        if self.reuse and not wrap:
             if (job.arm,) not in self.kept:
                 self.kept[(job.arm,)] = self.stack.enter_context(Loading(job.arm))
             return self._timed(origin, job, self.kept[(job.arm,)])
-        with Loading(job.arm, origin.wrap) as loading:
+        with Loading(job.arm, wrap) as loading:
             return self._timed(origin, job, loading)
 
     def _timed(self, origin: Origin, job: Job, loading: Loading) -> Run:
@@ -121,6 +133,7 @@ class Session:
             sequential_bytes=origin.sequential_bytes(),
             origin_pass_s=workload.origin_pass_s(truth.bytes),
             compute_pass_s=compute,
+            compute_step_s=job.compute_s,
             requests_per_s=workload.rates.requests_per_s,
             void=void(origin, result),
             ram_bytes=job.ram_bytes,
@@ -172,7 +185,9 @@ def quick(session: Session, workloads: list[Workload]) -> None:
             show(f"{workload.name}: left out, the time is up")
             continue
         with usable(workload, session.seed) as origin:
-            for arm, settings in QUICK_ARMS[workload.name] if origin else []:
+            # Epochs of milliseconds: one hiccup of the machine must not decide.
+            repeats = QUICK_REPEATS if workload.origin == "tmpfs" else 1
+            for arm, settings in repeats * QUICK_ARMS[workload.name] if origin else []:
                 if time.monotonic() < session.deadline:
                     session.measure(origin, arm, settings)
 
@@ -183,7 +198,9 @@ def full(session: Session, workloads: list[Workload], arms: list[str], repeats: 
         with usable(workload, session.seed) as origin:
             if origin is None:
                 continue
-            trial = dataclasses.replace(session, seed=session.seed + 1, runs=[])
+            if session.save:
+                table.forget(session.save, workload.name)
+            trial = dataclasses.replace(session, seed=session.seed + 1, save=None, runs=[])
             for arm in arms:
                 settings = grid(arm, workload)
                 for one in settings if len(settings) > 1 else []:
@@ -196,7 +213,7 @@ def full(session: Session, workloads: list[Workload], arms: list[str], repeats: 
                 if best is not None or len(settings) == 1:
                     chosen[arm] = best if best is not None else settings[0]
                 elif settings:
-                    session.runs += [run for run in trial.runs if run.result.arm == arm][:1]
+                    session.keep(next(run for run in trial.runs if run.result.arm == arm))
             for _ in range(repeats):
                 for arm, one in chosen.items():
                     session.measure(origin, arm, one)
@@ -279,13 +296,18 @@ def main() -> int:
     """Measure, judge, print."""
     given = parse()
     if given.table:
-        print(table.markdown(table.read(given.table)), end="")
+        runs = table.read(given.table)
+        print(table.verdicts(judge(runs)), table.markdown(runs), sep="\n", end="")
         return 0
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         about = {**machine.describe(), "memcpy_bytes_per_s": machine.memcpy_bytes_per_s(110_000)}
-        session = Session(given.seed, given.timeout, began + given.seconds, given.quick, about, stack)
+        save = given.save
+        if save is None and not given.quick:
+            hardware = f"{about['cores']}core-{about['memory_bytes'] >> 30}gib"
+            save = HERE / "results" / f"loading_{hardware}_{time.strftime('%Y%m')}.jsonl"
+        session = Session(given.seed, given.timeout, began + given.seconds, given.quick, about, stack, save)
         try:
             if given.quick:
                 quick(session, chosen_workloads(given))
@@ -295,12 +317,6 @@ def main() -> int:
             show(f"run.py: {missing}")
             return 3
     lines = judge(Runs(session.runs))
-    save = given.save
-    if save is None and not given.quick:
-        hardware = f"{about['cores']}core-{about['memory_bytes'] >> 30}gib"
-        save = HERE / "results" / f"loading_{hardware}_{time.strftime('%Y%m')}.jsonl"
-    if save:
-        table.write(save, session.runs)
     report(lines, session, time.monotonic() - began, as_json=given.json)
     return 0
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .job import Epoch, Result
-from .lines import Run, Runs
+from .lines import Line, Run, Runs
 
 HEAD = (
     "| workload | arm | setting | order | seconds, median (min to max) | x bound | samples/s | CPU s/GB "
@@ -19,12 +19,19 @@ HEAD = (
 )
 
 
-def write(path: Path, runs: Iterable[Run]) -> None:
-    """Append runs, one line each."""
+def write(path: Path, run: Run) -> None:
+    """Append a run as one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as lines:
-        for run in runs:
-            lines.write(json.dumps(asdict(run)) + "\n")
+        lines.write(json.dumps(asdict(run)) + "\n")
+
+
+def forget(path: Path, workload: str) -> None:
+    """Drop the lines of a workload that is measured anew."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if json.loads(line)["result"]["workload"] != workload]
+        path.write_text("".join(kept), encoding="utf-8")
 
 
 def read(path: Path) -> Runs:
@@ -45,16 +52,30 @@ def markdown(runs: Runs) -> str:
     for workload, arm in seen:
         found = runs.of(workload, arm)
         if found:
-            rows.append(_row(workload, arm, found))
+            rows.append(_row(workload, arm, found, runs.loop_pass_s(workload)))
     void = {f"- {run.result.arm} on {run.result.workload}: {run.void}" for run in runs.all if run.void}
     return HEAD + "".join(rows) + ("\nNot counted:\n" + "\n".join(sorted(void)) + "\n" if void else "")
 
 
-def _row(workload: str, arm: str, found: list[Run]) -> str:
+def verdicts(lines: Iterable[Line]) -> str:
+    """The acceptance lines as a table; those without a value say why."""
+    words = {True: "holds", False: "**fails**", None: "not measured"}
+    head = "| acceptance line | value | limit | |\n|---|---|---|---|\n"
+    rows = (
+        f"| {line.name} | {line.why if line.value is None else f'{line.value:.3f}'} "
+        f"| {'at most' if line.below else 'at least'} {line.limit:g} | {words[line.holds]} |\n"
+        for line in lines
+    )
+    return head + "".join(rows)
+
+
+def _row(workload: str, arm: str, found: list[Run], loop_pass_s: float) -> str:
     first = found[0]
     seconds = [run.seconds for run in found]
     spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
-    over = statistics.median(run.seconds / run.bound_s for run in found) if first.bound_s else None
+    # Without a bound (an origin as fast as it can, no compute) there is nothing to divide by.
+    is_bounded = first.origin_pass_s + first.compute_pass_s > 0
+    over = statistics.median(run.seconds / run.bound_s(loop_pass_s) for run in found) if is_bounded else None
     per_gb = statistics.median(
         run.result.cpu_s / (sum(epoch.bytes for epoch in run.timed) / 1e9) for run in found
     )

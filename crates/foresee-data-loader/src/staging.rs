@@ -102,6 +102,8 @@ pub(crate) struct Staging {
     handed: VecDeque<Lent>,
     /// What the consumer took; some of it he may have given back.
     hands: VecDeque<Lent>,
+    /// Room that copies on their way to the disk tier have borrowed.
+    borrowed: Bytes,
     taken: u64,
 }
 
@@ -114,6 +116,7 @@ impl Staging {
             used: Bytes::ZERO,
             handed: VecDeque::new(),
             hands: VecDeque::new(),
+            borrowed: Bytes::ZERO,
             taken: 0,
         }
     }
@@ -124,9 +127,23 @@ impl Staging {
     /// they are large, and their memory, used again and again, stays in the processor's caches.
     pub(crate) fn has_room(&mut self, bytes: Bytes, near: bool) -> bool {
         let slots = self.slots.len() + self.handed.len();
-        let taken = if near { self.used } else { self.used.saturating_add(self.in_hands()) };
-        let limit = if near { self.limit.min(NEAR_LIMIT) } else { self.limit };
+        let (taken, limit) =
+            if near { (self.used, self.limit.min(NEAR_LIMIT)) } else { (self.taken_room(), self.limit) };
         slots < SLOTS_MAX && (self.used == Bytes::ZERO || taken.saturating_add(bytes) <= limit)
+    }
+
+    /// Lends idle room, `bytes` in all from now on, as far as there is any; whether there was.
+    pub(crate) fn borrow_room(&mut self, bytes: Bytes) -> bool {
+        let others = self.taken_room().saturating_sub(self.borrowed);
+        let fits = bytes <= self.borrowed || others.saturating_add(bytes) <= self.limit;
+        if fits {
+            self.borrowed = bytes;
+        }
+        fits
+    }
+
+    fn taken_room(&mut self) -> Bytes {
+        self.used.saturating_add(self.in_hands()).saturating_add(self.borrowed)
     }
 
     /// Bytes that the consumer has taken and not given back, as far as they count.
@@ -277,6 +294,19 @@ mod tests {
         assert!(!staging.has_room(batch, false));
         held.drain(..2);
         assert!(staging.has_room(batch, false), "he has given two back");
+    }
+
+    #[test]
+    fn idle_room_can_be_borrowed_and_is_missing_until_it_is_given_back() {
+        let batch = Bytes::new(BATCH as u64);
+        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
+        let mut staging = Staging::new(batch + batch);
+        let _held = open(&mut staging, &pool);
+        assert!(!staging.borrow_room(batch + batch), "one batch is on its way");
+        assert!(staging.borrow_room(batch));
+        assert!(!staging.has_room(batch, false));
+        assert!(staging.borrow_room(Bytes::ZERO));
+        assert!(staging.has_room(batch, false));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! Memory takes a copy at once. The disk tier gathers small samples at once, too, but reads a large one while it
 //! writes: that one is given memory of its own, because the batch may be the consumer's by then. No batch ever
-//! waits for a cache. A disk that cannot keep up is given so many copies, then further ones are given up.
+//! waits for a cache. A disk that cannot keep up is given so many copies, and as many more as the staging buffer has
+//! idle room for, which is most of it where the origin is what everybody waits for; then further ones are given up.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -38,7 +39,8 @@ impl Tiers {
     }
 }
 
-/// Bytes of copies that may be on their way at once: what a disk of 1 GB/s writes while a segment is being made.
+/// Bytes of copies that may be on their way at once in any case: what a disk of 1 GB/s writes while a segment is being
+/// made.
 const COPIES_MAX: u64 = 32 << 20;
 
 /// A copy on its way to the disk tier.
@@ -67,6 +69,11 @@ pub(super) struct DiskCopies {
     /// Bytes in memory of their own.
     own_bytes: u64,
     next: u64,
+}
+
+/// What of so many bytes of copies the staging buffer has to lend.
+const fn beyond_own_room(bytes: u64) -> Bytes {
+    Bytes::new(bytes.saturating_sub(COPIES_MAX))
 }
 
 impl DiskCopy {
@@ -149,7 +156,7 @@ impl Driver {
         if copy.own {
             return true;
         }
-        if taken > 0 && taken + copy.len() > COPIES_MAX {
+        if taken > 0 && !self.staging.borrow_room(beyond_own_room(taken + copy.len())) {
             let sample = copy.sample;
             self.copies.remove(number);
             self.lost_on_disk(sample);
@@ -179,6 +186,7 @@ impl Driver {
         self.copies.note_moved();
         self.book(Deed::Write, Place::Disk, About::one(sample, slot), done);
         self.copies.remove(number);
+        self.staging.borrow_room(beyond_own_room(self.copies.own_bytes));
         if unwanted {
             self.drop_on_disk(sample);
         } else if done.outcome != Outcome::Ok {

@@ -78,7 +78,7 @@ class Session:
             run = self._run(origin, job)
         except (Silent, OSError) as error:
             run = self._book(
-                origin, job, Result(arm, job.workload, settings, "", 0.0, 0.0, [], 0.0, 0.0, str(error))
+                origin, job, Result(arm, job.workload, settings, "", 0.0, 0.0, [], error=str(error))
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -29,6 +29,8 @@ PAGE_BYTES = 4096
 
 def main() -> None:
     """Do jobs until standard input closes."""
+    # A training process has it anyway, so each arm's memory includes it alike.
+    importlib.import_module("torch")
     # Libraries that print to standard output must not garble the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -38,7 +40,7 @@ def main() -> None:
             result = run(job)
         except Exception as error:
             traceback.print_exc()
-            result = Result(job.arm, job.workload, job.settings, "", 0.0, 0.0, [], 0.0)
+            result = Result(job.arm, job.workload, job.settings, "", 0.0, 0.0, [])
             result.error = f"{type(error).__name__}: {error}"
         answers.write(result.to_line() + "\n")
 
@@ -49,7 +51,7 @@ def run(job: Job) -> Result:
     arm: Arm = module.Arm()
     clock = time.perf_counter
     began = clock()
-    result = Result(job.arm, job.workload, job.settings, arm.order, 0.0, 0.0, [], 0.0)
+    result = Result(job.arm, job.workload, job.settings, arm.order, 0.0, 0.0, [])
     if job.phase == "prepare":
         arm.prepare(job)
         result.prepare_s = clock() - began
@@ -58,11 +60,9 @@ def run(job: Job) -> Result:
     cpu_before = _cpu_s()
     with contextlib.closing(arm.open(job)) as loader:
         opened_s = clock() - began
-        cpu_open = _cpu_s()
-        result.open_cpu_s = cpu_open - cpu_before
+        result.open_cpu_s = _cpu_s() - cpu_before
         for number in range(job.epochs):
             result.epochs.append(_epoch(loader.epoch(number), job, verify=job.verify, is_first=number == 0))
-        result.cpu_s = _cpu_s() - cpu_open
         result.start_s = opened_s + result.epochs[0].first_s
         if not job.verify:
             result.epochs.append(_epoch(loader.epoch(job.epochs), job, verify=True, is_first=False))
@@ -72,6 +72,7 @@ def run(job: Job) -> Result:
 def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
     epoch = Epoch(verified=verify)
     clock = time.perf_counter
+    cpu_before = _cpu_s()
     began = asked = clock()
     for at, batch in enumerate(batches):
         got = clock()
@@ -86,6 +87,7 @@ def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
     ended = clock()
     epoch.waited_s += ended - asked
     epoch.seconds = ended - began
+    epoch.cpu_s = _cpu_s() - cpu_before
     epoch.checksum %= 2**64
     return epoch
 

@@ -76,6 +76,8 @@ class Epoch:
     first_s: float = 0.0
     samples: int = 0
     bytes: int = 0
+    #: User and system time of the process and its children in it.
+    cpu_s: float = 0.0
     #: Sum of the samples' CRC-32 modulo 2^64, and sum of their ids; 0 where not verified.
     checksum: int = 0
     ids: int = 0
@@ -95,8 +97,7 @@ class Result:
     #: Opening the loader until the first batch.
     start_s: float
     epochs: list[Epoch]
-    #: User and system time of the process and its children in the timed epochs, and before them while opening.
-    cpu_s: float
+    #: User and system time of the process and its children while opening.
     open_cpu_s: float = 0.0
     error: str = ""
 

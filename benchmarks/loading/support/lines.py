@@ -240,9 +240,25 @@ def half_cache(runs: Runs) -> float | str:
     return value
 
 
-def cpu_per_gb(run: Run) -> float:
+def memory_apart_from_ram(run: Run) -> float:
+    """Peak memory without the budget, of those arms that keep samples within it."""
+    return run.peak_pss_bytes - (run.ram_bytes if run.result.arm in ("ours", "pool") else 0)
+
+
+def cpu_per_gb(epochs: list[Epoch]) -> float:
     """CPU seconds per gigabyte delivered."""
-    return run.result.cpu_s / (sum(epoch.bytes for epoch in run.timed) / 1e9)
+    return sum(epoch.cpu_s for epoch in epochs) / (sum(epoch.bytes for epoch in epochs) / 1e9)
+
+
+def cpu_over_best_peer(runs: Runs) -> float | str:
+    """The worst of: samples that lie in RAM, and the whole runs from the disk and from the bucket."""
+    found = [
+        over_best_peer("ram-110k", lambda run: cpu_per_gb(run.timed[1:]), least=True)(runs),
+        over_best_peer("disk-110k", lambda run: cpu_per_gb(run.timed), least=True)(runs),
+        over_best_peer("s3-1k-fast", lambda run: cpu_per_gb(run.timed), least=True)(runs),
+    ]
+    values = [value for value in found if not isinstance(value, str)]
+    return max(values) if values else str(found[0])
 
 
 #: name, unit, limit, whether the value must stay below it, measure.
@@ -307,14 +323,14 @@ LINES: list[tuple[str, str, float, bool, Measure]] = [
         "ratio",
         1.05,
         True,
-        over_best_peer("ram-110k", cpu_per_gb, least=True),
+        cpu_over_best_peer,
     ),
     (
         "memory_over_leanest_peer",
         "ratio",
         1.0,
         True,
-        over_best_peer("disk-110k", lambda run: run.peak_pss_bytes - run.ram_bytes, least=True, exact=False),
+        over_best_peer("disk-110k", memory_apart_from_ram, least=True, exact=False),
     ),
 ]
 

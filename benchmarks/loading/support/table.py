@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .job import Epoch, Result
-from .lines import Line, Run, Runs
+from .lines import Line, Run, Runs, cpu_per_gb
 
 HEAD = (
     "| workload | arm | setting | order | seconds, median (min to max) | x bound | samples/s | CPU s/GB "
@@ -76,9 +76,7 @@ def _row(workload: str, arm: str, found: list[Run], loop_pass_s: float) -> str:
     # Without a bound (an origin as fast as it can, no compute) there is nothing to divide by.
     is_bounded = first.origin_pass_s + first.compute_pass_s > 0
     over = statistics.median(run.seconds / run.bound_s(loop_pass_s) for run in found) if is_bounded else None
-    per_gb = statistics.median(
-        run.result.cpu_s / (sum(epoch.bytes for epoch in run.timed) / 1e9) for run in found
-    )
+    per_gb = statistics.median(cpu_per_gb(run.timed) for run in found)
     counted = first.origin_bytes >= 0
     cells = [
         workload,

@@ -58,6 +58,8 @@ pub(crate) struct Places {
     pub(crate) origin: Arc<dyn Tier>,
     pub(crate) ram: Option<Arc<RamTier>>,
     pub(crate) disk: Option<Arc<DiskTier>>,
+    /// Memory for copies on their way to the disk tier.
+    pub(crate) copies: Bytes,
     pub(crate) completions: Completions,
 }
 
@@ -138,7 +140,7 @@ impl Driver {
             staging,
             reads: Reads::default(),
             attempts: HashMap::new(),
-            copies: DiskCopies::default(),
+            copies: DiskCopies::new(places.copies),
             gathering: None,
             in_memory: 0,
             rates: RateModel::default(),

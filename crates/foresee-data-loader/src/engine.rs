@@ -46,6 +46,8 @@ const COALESCE_TARGET: Bytes = Bytes::new(8 << 20);
 const DISK_THREADS: usize = 4;
 /// How many samples the disk tier's overhead is averaged over.
 const OVERHEAD_SAMPLES: u64 = 4096;
+/// Memory for copies on their way to the disk tier: what a disk of 1 GB/s writes while a segment is being made.
+const COPIES_MOST: Bytes = Bytes::new(32 << 20);
 /// Below this a disk tier holds next to nothing.
 const DISK_LEAST: Bytes = Bytes::new(1 << 20);
 const COALESCE_PARTS: usize = 256;
@@ -108,6 +110,14 @@ struct Running {
     origin: Arc<dyn Tier>,
     disk: Option<Arc<DiskTier>>,
     member: Arc<Member>,
+}
+
+/// What the driver is given besides the disk tier, and how memory is divided beside the slab.
+struct Tiers {
+    origin: Arc<dyn Tier>,
+    ram: Option<Arc<RamTier>>,
+    copies: Bytes,
+    tables: Bytes,
 }
 
 impl Loader {
@@ -296,9 +306,12 @@ impl Loader {
         let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
         let index = self.data.index();
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
-        let fixed = self.config.staging.saturating_add(tables);
+        let staged = self.config.staging.saturating_add(tables);
+        let copies = self.copies_room(staged);
+        let fixed = staged.saturating_add(copies);
         let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
-        let running = self.drive(&uri, origin, completions, &member, ram, tables);
+        let tiers = Tiers { origin, ram, copies, tables };
+        let running = self.drive(&uri, tiers, completions, &member);
         if running.is_err() {
             // The others get back what it would have had.
             self.cache.leave(member);
@@ -310,16 +323,14 @@ impl Loader {
     fn drive(
         &self,
         uri: &Uri,
-        origin: Arc<dyn Tier>,
+        Tiers { origin, ram, copies, tables }: Tiers,
         completions: Completions,
         member: &Arc<Member>,
-        ram: Option<Arc<RamTier>>,
-        tables: Bytes,
     ) -> Result<Running, LoaderError> {
         let (disk, held) = self.open_disk(member, &completions)?;
         let planner = self.planner(member, ram.as_ref(), disk.as_ref(), &held, tables)?;
         let dispatch = Dispatch::new(self.dispatch_config(uri));
-        let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), completions };
+        let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             self.config.clone(),
@@ -340,6 +351,18 @@ impl Loader {
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
         Ok(Running { driver, origin, disk, member: Arc::clone(member) })
+    }
+
+    /// Memory for copies on their way to the disk tier: within `ram=`, of which `staged` are taken, if that is given.
+    fn copies_room(&self, staged: Bytes) -> Bytes {
+        let ram = self.cache.ram();
+        if self.cache.disk_dir().is_none() {
+            Bytes::ZERO
+        } else if ram.is_zero() {
+            COPIES_MOST
+        } else {
+            COPIES_MOST.min(Bytes::new(ram.get() / 8)).min(ram.saturating_sub(staged))
+        }
     }
 
     fn origin_options(&self) -> OriginOptions {

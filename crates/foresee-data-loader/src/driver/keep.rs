@@ -39,10 +39,6 @@ impl Tiers {
     }
 }
 
-/// Bytes of copies that may be on their way at once in any case: what a disk of 1 GB/s writes while a segment is being
-/// made.
-const COPIES_MAX: u64 = 32 << 20;
-
 /// A copy on its way to the disk tier.
 #[derive(Debug)]
 struct DiskCopy {
@@ -66,14 +62,10 @@ pub(super) struct DiskCopies {
     refused: VecDeque<u64>,
     /// The disk tier has ended something since they were last offered.
     disk_moved: bool,
-    /// Bytes in memory of their own.
+    /// Bytes in memory of their own, and how many there may be in any case.
     own_bytes: u64,
+    room: Bytes,
     next: u64,
-}
-
-/// What of so many bytes of copies the staging buffer has to lend.
-const fn beyond_own_room(bytes: u64) -> Bytes {
-    Bytes::new(bytes.saturating_sub(COPIES_MAX))
 }
 
 impl DiskCopy {
@@ -83,6 +75,15 @@ impl DiskCopy {
 }
 
 impl DiskCopies {
+    pub(super) fn new(room: Bytes) -> Self {
+        Self { room, ..Self::default() }
+    }
+
+    /// What of so many bytes of copies the staging buffer has to lend.
+    const fn beyond_room(&self, bytes: u64) -> Bytes {
+        Bytes::new(bytes).saturating_sub(self.room)
+    }
+
     fn of_sample(&mut self, sample: SampleId) -> Option<(u64, &mut DiskCopy)> {
         if self.by_sample.is_empty() {
             return None;
@@ -151,20 +152,20 @@ impl Driver {
 
     /// Gives a copy memory of its own, or gives the copy up where too many have: `false`.
     fn give_own_memory(&mut self, number: u64) -> bool {
-        let taken = self.copies.own_bytes;
-        let Some(copy) = self.copies.under_way.get_mut(&number) else { return false };
+        let Some(copy) = self.copies.under_way.get(&number) else { return false };
         if copy.own {
             return true;
         }
-        if taken > 0 && !self.staging.borrow_room(beyond_own_room(taken + copy.len())) {
-            let sample = copy.sample;
+        let (sample, len, taken) = (copy.sample, copy.len(), self.copies.own_bytes);
+        if taken > 0 && !self.staging.borrow_room(self.copies.beyond_room(taken + len)) {
             self.copies.remove(number);
             self.lost_on_disk(sample);
             return false;
         }
+        let Some(copy) = self.copies.under_way.get_mut(&number) else { return false };
         copy.payload = Payload::from_vec(copy.payload.as_slice().to_vec());
         copy.own = true;
-        self.copies.own_bytes += copy.len();
+        self.copies.own_bytes += len;
         true
     }
 
@@ -186,7 +187,7 @@ impl Driver {
         self.copies.note_moved();
         self.book(Deed::Write, Place::Disk, About::one(sample, slot), done);
         self.copies.remove(number);
-        self.staging.borrow_room(beyond_own_room(self.copies.own_bytes));
+        self.staging.borrow_room(self.copies.beyond_room(self.copies.own_bytes));
         if unwanted {
             self.drop_on_disk(sample);
         } else if done.outcome != Outcome::Ok {

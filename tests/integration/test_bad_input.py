@@ -99,8 +99,8 @@ def test_a_batch_larger_than_the_memory_is_refused_with_both_figures_and_the_rem
 def test_a_batch_larger_than_the_usual_staging_buffer_gets_a_larger_one(tmp_path: pathlib.Path) -> None:
     sizes = [1] * 60 + [2_000_000] * 8
     data = make_folder(tmp_path / "data", sizes)
-    # A quarter of the memory would be the staging buffer; the largest batch needs twice as much.
-    with foresee.Loader(data, batch_size=4, cache=foresee.Cache(ram="17MB")) as loader:
+    # A quarter of the memory would be the staging buffer; three of the largest batches need three quarters.
+    with foresee.Loader(data, batch_size=4, cache=foresee.Cache(ram="33MB")) as loader:
         for _ in range(2):
             assert_exact(epoch(loader), sizes)
 

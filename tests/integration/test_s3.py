@@ -358,7 +358,7 @@ def test_the_query_of_a_presigned_address_reads_and_is_nowhere_to_be_found(
     with foresee.Loader(index, uri=uri, batch_size=8, on_error="replace") as training:
         assert len(epoch(training)) == len(sizes)
         shown += [repr(training.stats()), repr(training.state_dict()), repr(training.audit())]
-    testbed.faults({"kind": "status", "status": 403})
+    testbed.faults({"kind": "status", "status": 401})
     with foresee.Loader(index, uri=uri, batch_size=8) as training, pytest.raises(OriginError) as caught:
         training.start()
     shown += [str(caught.value), caplog.text]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foresee_data_plan::dispatch::Dispatch;
-use foresee_data_plan::{Access, Planner};
+use foresee_data_plan::{PlannerStack, StackAccess};
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
 use foresee_model::RateModel;
 use foresee_units::{Bytes, Nanos};
@@ -80,8 +80,8 @@ pub(crate) struct Driver {
     completions: Completions,
     tiers: Tiers,
     member: Arc<Member>,
-    planner: Planner,
-    access: Access,
+    planner: PlannerStack,
+    access: StackAccess,
     dispatch: Dispatch,
     orders: Option<OrderAhead>,
     /// Epochs that the planner knows and that are not fully opened as batches.
@@ -117,7 +117,7 @@ impl Driver {
         data: Arc<DataSet>,
         places: Places,
         member: Arc<Member>,
-        planner: Planner,
+        planner: PlannerStack,
         dispatch: Dispatch,
     ) -> Self {
         let staging = Staging::new(config.staging);
@@ -131,7 +131,7 @@ impl Driver {
             tiers: Tiers { ram: places.ram, disk: places.disk },
             member,
             planner,
-            access: Access::default(),
+            access: StackAccess::default(),
             dispatch,
             orders: None,
             known: VecDeque::new(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
 use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
-use foresee_data_plan::{Planner, PlannerConfig, PolicyChoice, TierRoom};
+use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, TierRoom};
 use foresee_data_tier::{
     Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier,
     Uri, disk_footprint, open_origin, probe_origin, read_whole,
@@ -48,6 +48,8 @@ const DISK_THREADS: usize = 4;
 const OVERHEAD_SAMPLES: u64 = 4096;
 /// Memory for copies on their way to the disk tier: what a disk of 1 GB/s writes while a segment is being made.
 const COPIES_MOST: Bytes = Bytes::new(32 << 20);
+/// And at least: a small budget must not mean that a disk's shortest pause costs reads at the origin.
+const COPIES_LEAST: Bytes = Bytes::new(8 << 20);
 /// Below this a disk tier holds next to nothing.
 const DISK_LEAST: Bytes = Bytes::new(1 << 20);
 const COALESCE_PARTS: usize = 256;
@@ -307,8 +309,8 @@ impl Loader {
         let index = self.data.index();
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
         let staged = self.config.staging.saturating_add(tables);
-        let copies = self.copies_room(staged);
-        let fixed = staged.saturating_add(copies);
+        let (copies, within) = self.copies_room(staged);
+        let fixed = staged.saturating_add(within);
         let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
         let tiers = Tiers { origin, ram, copies, tables };
         let running = self.drive(&uri, tiers, completions, &member);
@@ -353,16 +355,17 @@ impl Loader {
         Ok(Running { driver, origin, disk, member: Arc::clone(member) })
     }
 
-    /// Memory for copies on their way to the disk tier: within `ram=`, of which `staged` are taken, if that is given.
-    fn copies_room(&self, staged: Bytes) -> Bytes {
+    /// Memory for copies on their way to the disk tier, and how much of it is part of `ram=`, of which `staged` is taken.
+    fn copies_room(&self, staged: Bytes) -> (Bytes, Bytes) {
         let ram = self.cache.ram();
         if self.cache.disk_dir().is_none() {
-            Bytes::ZERO
-        } else if ram.is_zero() {
-            COPIES_MOST
-        } else {
-            COPIES_MOST.min(Bytes::new(ram.get() / 8)).min(ram.saturating_sub(staged))
+            return (Bytes::ZERO, Bytes::ZERO);
         }
+        if ram.is_zero() {
+            return (COPIES_MOST, Bytes::ZERO);
+        }
+        let share = COPIES_MOST.min(Bytes::new(ram.get() / 8));
+        (share.max(COPIES_LEAST), share.min(ram.saturating_sub(staged)))
     }
 
     fn origin_options(&self) -> OriginOptions {
@@ -403,7 +406,7 @@ impl Loader {
         disk: Option<&Arc<DiskTier>>,
         held: &[Held],
         tables: Bytes,
-    ) -> Result<Planner, LoaderError> {
+    ) -> Result<PlannerStack, LoaderError> {
         let mut tiers = Vec::new();
         if ram.is_some() {
             tiers.push(TierRoom {
@@ -417,7 +420,8 @@ impl Loader {
         }
         let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
-        let mut planner = Planner::new(config, Arc::clone(&self.data) as _)
+        let sizes: Arc<dyn SampleSizes> = Arc::<DataSet>::clone(&self.data);
+        let mut planner = PlannerStack::new(&config, &sizes)
             .map_err(|error| LoaderError::Config { faults: vec![error.to_string()] })?;
         for copy in held {
             let current = copy.id.0 < self.data.index().len()

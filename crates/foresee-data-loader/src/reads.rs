@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foresee_data_plan::TierIndex;
+use foresee_data_plan::TierSet;
 use foresee_data_plan::dispatch::Fault;
 use foresee_units::{Nanos, SampleId};
 
@@ -46,8 +46,8 @@ pub(crate) struct Read {
     pub(crate) offset: usize,
     pub(crate) len: usize,
     pub(crate) from: From,
-    /// The tier that gets a copy.
-    pub(crate) keep: Option<TierIndex>,
+    /// The tiers that get a copy.
+    pub(crate) keep: TierSet,
     pub(crate) waiters: Vec<Spot>,
     /// Attempts begun.
     pub(crate) tries: u32,

@@ -11,7 +11,8 @@
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `planner` | the face: facts in, accesses out |
+//! | `stack` | which tiers share the samples out, which hold them on top of another |
+//! | `planner` | the face of one of either: facts in, accesses out |
 //! | `walk` | one access: source, keeping, bypass |
 //! | `choice` | next-use or pin, by simulating both |
 //! | `next_use` | the announced window and its links |
@@ -33,6 +34,7 @@ mod farthest;
 mod next_use;
 mod planner;
 mod room;
+mod stack;
 mod victims;
 mod walk;
 
@@ -41,3 +43,4 @@ pub use error::PlanError;
 pub use next_use::NextUse;
 pub use planner::{Access, Planner, PlannerConfig, Source};
 pub use room::{SampleSizes, TierIndex, TierRoom};
+pub use stack::{PlannerStack, StackAccess, TierSet};

@@ -89,8 +89,9 @@ impl Default for Access {
 /// And a copy leaves a tier at its place in the plan: whoever still has to read it for an earlier access
 /// reads first.
 ///
-/// A copy is never moved between tiers. A move reads one tier and writes another to spare, at best, one
-/// read of the slower one; the newcomer, whose bytes are in hand anyway, takes the place instead.
+/// A copy is never moved between its tiers. A move reads one tier and writes another to spare, at best, one
+/// read of the slower one; the newcomer, whose bytes are in hand anyway, takes the place instead. Where a
+/// tier holds everything, copies in faster ones lie on top of it: see [`PlannerStack`](crate::PlannerStack).
 pub struct Planner {
     walk: Walk,
     choice: PolicyChoice,
@@ -289,7 +290,8 @@ impl Planner {
         self.hash
     }
 
-    fn is_roomy(&self) -> bool {
+    /// Whether the tiers have room for the whole data set.
+    pub(crate) fn is_roomy(&self) -> bool {
         self.walk.rooms().iter().map(|room| room.limits.capacity).sum::<Bytes>() >= self.data_cost
     }
 

@@ -228,7 +228,7 @@ impl Driver {
             return;
         };
         read.active = 0;
-        let (sample, spot, keeps) = (read.sample, read.spot, read.keep.is_some());
+        let (sample, spot, keep) = (read.sample, read.spot, read.keep);
         let (took, now) = (done.queued + done.service, self.now());
         self.rates.observe(RatePlace::Disk, done.bytes, self.disk_reads, took, now);
         self.disk_reads -= 1;
@@ -239,7 +239,7 @@ impl Driver {
         }
         // The copy is gone or bad: the origin has the sample, and the plan learns of the hole. Unless it has dropped
         // that copy meanwhile and counts on this read for a new one.
-        if let Some(tier) = self.tiers.disk_index().filter(|_| !keeps) {
+        if let Some(tier) = self.tiers.disk_index().filter(|&disk| !keep.contains(disk)) {
             self.planner.handle_lost(sample, tier);
         }
         self.ask_origin(number);
@@ -338,7 +338,7 @@ impl Driver {
                 }
             }
         }
-        if let Some(tier) = read.keep {
+        for tier in read.keep.iter() {
             self.keep(&read, tier);
         }
         if let Some(stage) = self.staging.get(read.spot.slot) {
@@ -353,9 +353,7 @@ impl Driver {
             return;
         }
         let Some(read) = self.reads.end(number) else { return };
-        if let Some(tier) = read.keep {
-            self.planner.handle_lost(read.sample, tier);
-        }
+        self.keep_not(&read);
         let kind = kind_of(cause);
         let message = fault_message(&read, kind, tries, elapsed);
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
@@ -378,16 +376,14 @@ impl Driver {
             let Some(read) = self.reads.get(number) else { continue };
             read.waiters.clear();
             let begun = read.active > 0;
-            if begun && (read.keep.is_some() || read.from == From::Disk) {
+            if begun && (!read.keep.is_empty() || read.from == From::Disk) {
                 continue;
             }
             if read.from == From::Origin {
                 self.dispatch.handle_withdraw(number, now);
             }
-            if let Some(read) = self.reads.end(number)
-                && let Some(tier) = read.keep
-            {
-                self.planner.handle_lost(read.sample, tier);
+            if let Some(read) = self.reads.end(number) {
+                self.keep_not(&read);
             }
         }
         self.start_fetches();

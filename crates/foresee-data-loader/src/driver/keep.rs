@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use foresee_data_plan::TierIndex;
+use foresee_data_plan::{TierIndex, TierSet};
 use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, Payload, RamTier, Tier};
 use foresee_ledger::{Op as Deed, Source as Place};
 use foresee_units::{Bytes, Nanos, SampleId};
@@ -110,25 +110,39 @@ impl DiskCopies {
 impl Driver {
     /// Puts a sample that has just arrived into `tier`.
     pub(super) fn keep(&mut self, read: &Read, tier: TierIndex) {
-        let Some(ram) = self.tiers.ram_at(tier) else { return self.keep_on_disk(read) };
-        let begun = self.now();
+        if self.tiers.ram_at(tier).is_none() {
+            return self.keep_on_disk(read);
+        }
         // SAFETY: all reads of the span have ended, and the batch has not been handed over.
         let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
-        let outcome = ram.write_from(&self.data.key(read.sample), bytes);
+        self.keep_in_memory(read.sample, read.spot.slot, tier, bytes);
+    }
+
+    /// The sample did not come: no tier gets it.
+    pub(super) fn keep_not(&mut self, read: &Read) {
+        for tier in read.keep.iter() {
+            self.planner.handle_lost(read.sample, tier);
+        }
+    }
+
+    fn keep_in_memory(&mut self, sample: SampleId, slot: u64, tier: TierIndex, bytes: &[u8]) {
+        let Some(ram) = self.tiers.ram_at(tier) else { return };
+        let begun = self.now();
+        let outcome = ram.write_from(&self.data.key(sample), bytes);
         if outcome == Outcome::Ok {
             self.in_memory += 1;
         } else {
-            self.planner.handle_lost(read.sample, tier);
+            self.planner.handle_lost(sample, tier);
         }
         let done = Done {
             ticket: write_ticket(0),
             outcome,
-            bytes: Bytes::new(read.len as u64),
+            bytes: Bytes::new(bytes.len() as u64),
             queued: Nanos::ZERO,
             service: self.now().saturating_sub(begun),
             detail: Detail::default(),
         };
-        self.book(Deed::Write, Place::Ram, About::one(read.sample, read.spot.slot), &done);
+        self.book(Deed::Write, Place::Ram, About::one(sample, slot), &done);
     }
 
     fn keep_on_disk(&mut self, read: &Read) {
@@ -209,8 +223,16 @@ impl Driver {
         }
     }
 
-    /// Serves a sample from a copy that is still on its way to the disk tier; whether there was one.
-    pub(super) fn copy_under_way(&mut self, sample: SampleId, spot: Spot, offset: usize, len: usize) -> bool {
+    /// Serves a sample, and the faster tiers in `keep`, from a copy that is still on its way to the disk tier; whether
+    /// there was one.
+    pub(super) fn copy_under_way(
+        &mut self,
+        sample: SampleId,
+        keep: TierSet,
+        spot: Spot,
+        offset: usize,
+        len: usize,
+    ) -> bool {
         let Some((_, copy)) = self.copies.of_sample(sample) else { return false };
         let payload = copy.payload.clone();
         let stage = self.staging.get(spot.slot).expect("the batch is being planned");
@@ -218,6 +240,9 @@ impl Driver {
         if self.give_memory(&buffer) {
             // SAFETY: the span of this sample is its own, and no read of it has begun.
             unsafe { buffer.slice_mut(offset, len) }.copy_from_slice(payload.as_slice());
+        }
+        for tier in keep.iter() {
+            self.keep_in_memory(sample, spot.slot, tier, payload.as_slice());
         }
         true
     }
@@ -250,10 +275,7 @@ impl Driver {
 
     /// The plan drops a copy: it may be there, or still be on its way.
     pub(super) fn forget(&mut self, sample: SampleId, tier: TierIndex) {
-        if let Some(read) = self.reads.of_sample(sample)
-            && read.keep == Some(tier)
-        {
-            read.keep = None;
+        if self.reads.of_sample(sample).is_some_and(|read| read.keep.remove(tier)) {
             return;
         }
         if let Some(ram) = self.tiers.ram_at(tier) {
@@ -288,7 +310,7 @@ impl Driver {
     pub(super) fn clear_memory(&self) {
         let (Some(tier), Some(ram)) = (self.tiers.ram_index(), &self.tiers.ram) else { return };
         for id in (0..self.data.index().len()).map(SampleId) {
-            if self.planner.holds(id) == Some(tier) {
+            if self.planner.holds(id, tier) {
                 ram.drop_key(&self.data.key(id));
             }
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{Source, TierIndex};
+use foresee_data_plan::{Source, TierIndex, TierSet};
 use foresee_data_tier::{Outcome, RamPin};
 use foresee_ledger::{Entry, Op, Source as Place, Subject};
 use foresee_units::{Bytes, Nanos, SampleId, Step};
@@ -193,14 +193,12 @@ impl Driver {
         if let Some(read) = self.reads.of_sample(sample) {
             read.waiters.push(spot);
             work.shared.add(len);
-            if read.keep.is_none() {
-                read.keep = keep;
-            }
+            read.keep.add(keep);
             self.stage_of(spot).pending += 1;
             return true;
         }
         let from = match source {
-            Source::Tier(tier) => match self.fetch_held(sample, tier, spot, offset, len, work) {
+            Source::Tier(tier) => match self.fetch_held(sample, tier, keep, spot, offset, len, work) {
                 Some(from) => from,
                 None => return true,
             },
@@ -211,21 +209,23 @@ impl Driver {
     }
 
     /// Copies a sample out of memory (`None`), or says who is to bring it.
+    #[expect(clippy::too_many_arguments, reason = "what is planned, where it goes, what the turn has done")]
     fn fetch_held(
         &mut self,
         sample: SampleId,
         tier: TierIndex,
+        keep: TierSet,
         spot: Spot,
         offset: usize,
         len: usize,
         work: &mut Work,
     ) -> Option<From> {
-        if self.copy_under_way(sample, spot, offset, len) {
-            work.copied += len;
-            work.shared.add(len);
-            return None;
-        }
         if self.tiers.ram_at(tier).is_none() {
+            if self.copy_under_way(sample, keep, spot, offset, len) {
+                work.copied += len;
+                work.shared.add(len);
+                return None;
+            }
             return Some(self.disk_or_origin(spot.slot, len));
         }
         let buffer = Arc::clone(&self.stage_of(spot).buffer);
@@ -252,7 +252,8 @@ impl Driver {
         // Another loader of the same data set has dropped it.
         self.in_memory = self.in_memory.saturating_sub(1);
         self.planner.handle_lost(sample, tier);
-        Some(From::Origin)
+        let on_disk = self.tiers.disk_index().is_some_and(|disk| self.planner.holds(sample, disk));
+        Some(if on_disk { self.disk_or_origin(spot.slot, len) } else { From::Origin })
     }
 
     fn begin_read(
@@ -260,7 +261,7 @@ impl Driver {
         sample: SampleId,
         spot: Spot,
         from: From,
-        keep: Option<TierIndex>,
+        keep: TierSet,
         offset: usize,
         len: usize,
     ) {

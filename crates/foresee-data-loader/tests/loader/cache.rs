@@ -127,6 +127,24 @@ fn a_second_run_finds_the_first_ones_samples_on_disk() {
 }
 
 #[test]
+fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and_takes_it_up_again() {
+    let set = DataSet::files(&[2000; 40]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut options = epochs(&set, 3);
+    let ram = set.ram_for(&mut options, 20 * 2048);
+    for origin in [40, 0] {
+        let loader = set.loader(&cache(ram, Some(dir.path()), DISK), options.clone());
+        run_at_ease(&set, &loader, &options);
+        assert_eq!(read_from(&loader, Source::Origin), origin);
+        assert!(
+            read_from(&loader, Source::Ram) >= 20,
+            "half of the data lie in memory from the second epoch on"
+        );
+        loader.close();
+    }
+}
+
+#[test]
 fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
     let set = DataSet::files(&[2000; 20]);
     let dir = tempfile::tempdir().expect("a temporary folder");

@@ -310,6 +310,29 @@ mod tests {
     }
 
     #[test]
+    fn memory_on_top_is_planned_as_if_there_were_no_disk_and_the_origin_is_read_once_per_sample() {
+        const SAMPLES: u64 = 97;
+        let mut stacked = stack(SAMPLES, [40, SAMPLES]);
+        let mut alone = stack(SAMPLES, [40, 0]);
+        let mut origin = 0;
+        for epoch in 1..=8 {
+            // Each a walk over all samples at a stride of its own, and some of them twice.
+            let ids: Vec<u64> =
+                (0..SAMPLES + 30).map(|place| (place * (3 * epoch + 2) + epoch) % SAMPLES).collect();
+            let (with, without) = (plan(&mut stacked, &ids), plan(&mut alone, &ids));
+            for (&(source, keep), (lone, lone_keep)) in with.iter().zip(without) {
+                let in_memory = Source::Tier(RAM);
+                assert_eq!(
+                    (source == in_memory, keep.contains(RAM)),
+                    (lone == in_memory, lone_keep.contains(RAM))
+                );
+                origin += u64::from(source == Source::Origin);
+            }
+        }
+        assert_eq!(origin, SAMPLES);
+    }
+
+    #[test]
     fn tiers_that_do_not_hold_all_share_the_samples_out() {
         let mut stack = stack(4, [1, 2]);
         let keeps: Vec<_> =

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
 use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
-use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, TierRoom};
+use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, TierRoom};
 use foresee_data_tier::{
     Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier,
     Uri, disk_footprint, open_origin, probe_origin, read_whole,
@@ -420,8 +420,7 @@ impl Loader {
         }
         let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
-        let sizes: Arc<dyn SampleSizes> = Arc::<DataSet>::clone(&self.data);
-        let mut planner = PlannerStack::new(&config, &sizes)
+        let mut planner = PlannerStack::new(config, disk.is_some(), Arc::clone(&self.data) as _)
             .map_err(|error| LoaderError::Config { faults: vec![error.to_string()] })?;
         for copy in held {
             let current = copy.id.0 < self.data.index().len()

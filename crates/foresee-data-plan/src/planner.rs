@@ -12,7 +12,7 @@ use foresee_units::{Bytes, SampleId};
 use crate::choice::{Policy, PolicyChoice, choose};
 use crate::error::PlanError;
 use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
-use crate::room::{Room, SampleSizes, TierIndex, TierRoom};
+use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;
 
@@ -123,10 +123,7 @@ impl Planner {
             .map_err(|_| PlanError::TooManySamples { count, most: usize::MAX as u64 })?;
         let dearest =
             |size: Bytes| config.tiers.iter().map(|tier| tier.cost(size)).max().unwrap_or(Bytes::ZERO);
-        let data_cost = match sizes.uniform() {
-            Some(size) => Bytes::new(dearest(size).get().saturating_mul(count)),
-            None => (0..count).map(|id| dearest(sizes.size(SampleId(id)))).sum(),
-        };
+        let data_cost = cost_of_all(&*sizes, dearest);
         let rooms = config.tiers.into_iter().map(Room::new).collect();
         Ok(Self {
             walk: Walk::new(sizes, samples, rooms),
@@ -290,8 +287,7 @@ impl Planner {
         self.hash
     }
 
-    /// Whether the tiers have room for the whole data set.
-    pub(crate) fn is_roomy(&self) -> bool {
+    fn is_roomy(&self) -> bool {
         self.walk.rooms().iter().map(|room| room.limits.capacity).sum::<Bytes>() >= self.data_cost
     }
 

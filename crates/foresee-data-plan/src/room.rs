@@ -40,6 +40,15 @@ pub trait SampleSizes: Send + Sync {
     fn uniform(&self) -> Option<Bytes>;
 }
 
+/// Room that the whole data set takes, by what one sample of a size does. Asks for every size once unless they are
+/// uniform.
+pub(crate) fn cost_of_all(sizes: &dyn SampleSizes, cost: impl Fn(Bytes) -> Bytes) -> Bytes {
+    match sizes.uniform() {
+        Some(size) => Bytes::new(cost(size).get().saturating_mul(sizes.count())),
+        None => (0..sizes.count()).map(|id| cost(sizes.size(SampleId(id)))).sum(),
+    }
+}
+
 /// A tier's room and what is taken of it. `used <= capacity`, except while a shrunken tier is emptied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {

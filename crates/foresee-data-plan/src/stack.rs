@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All tiers of a rank: which of them share the samples out, and which hold them on top of another.
 //!
-//! Where the slowest tier has no room for the whole data set, every sample lies in one tier at most, so that all of
-//! them together hold as much as they can (*exclusive*): one planner sees to them. Where it has, it keeps everything,
-//! and the faster ones hold copies on top (*inclusive*): nothing is lost by it within the run, a copy moves up as soon as
-//! it is read, and the next run finds the whole data set. Then each side has a planner of its own.
+//! Every sample lies in one tier at most, so that all of them together hold as much as they can (*exclusive*): the
+//! planner sees to all of them. But where the slowest one outlives the run and has room for the whole data set, it keeps
+//! whatever comes from the origin, and the faster ones hold copies on top (*inclusive*): nothing is lost by it within
+//! the run, a copy moves up as soon as it is read, and the next run finds the whole data set.
 //!
-//! Apart from the planner, to which the tiers below its own are simply where a miss reads. Refuses to decide any access
-//! itself.
+//! Apart from the planner, to which what lies below its tiers is simply where a miss reads. Refuses to choose: a tier
+//! that keeps everything has nothing to choose, and for all others the planner does.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use foresee_units::{Bytes, SampleId};
 
 use crate::error::PlanError;
 use crate::planner::{Access, Planner, PlannerConfig, Source};
-use crate::room::{SampleSizes, TierIndex};
+use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 
 /// A set of local tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,57 +74,45 @@ pub struct StackAccess {
 /// Plans all tiers of this rank. Facts and queries are those of [`Planner`]; tiers are numbered over all of them.
 #[derive(Debug)]
 pub struct PlannerStack {
-    /// Fastest first; all are told the same order.
-    layers: Vec<Layer>,
-    access: Access,
-}
-
-#[derive(Debug)]
-struct Layer {
     planner: Planner,
-    /// Its tiers' numbers among all: from here, up to there.
-    first: u8,
-    end: u8,
+    access: Access,
+    /// The slowest tier, where it keeps everything.
+    whole: Option<Whole>,
 }
 
 impl PlannerStack {
-    /// A stack that holds nothing and knows no order yet.
+    /// A stack that holds nothing and knows no order yet. `lasting`: the slowest tier outlives the run, so that what it
+    /// keeps serves the next one.
     ///
     /// # Errors
     /// As [`Planner::new`]; more than 8 tiers are too many.
-    pub fn new(config: &PlannerConfig, sizes: &Arc<dyn SampleSizes>) -> Result<Self, PlanError> {
-        let tiers = &config.tiers[..];
-        let count = u8::try_from(tiers.len())
-            .ok()
-            .filter(|&count| count <= TierSet::MOST)
-            .ok_or(PlanError::TooManyTiers { count: tiers.len(), most: usize::from(TierSet::MOST) })?;
-        let layer = |first: u8, end: u8, share: u64| -> Result<Layer, PlanError> {
-            let table_budget = Bytes::new(config.table_budget.get() / share);
-            let tiers = tiers[usize::from(first)..usize::from(end)].to_vec();
-            let config = PlannerConfig { tiers, policy: config.policy, table_budget };
-            Ok(Layer { planner: Planner::new(config, Arc::clone(sizes))?, first, end })
+    pub fn new(
+        mut config: PlannerConfig,
+        lasting: bool,
+        sizes: Arc<dyn SampleSizes>,
+    ) -> Result<Self, PlanError> {
+        let count = config.tiers.len();
+        let last = u8::try_from(count.saturating_sub(1)).ok().filter(|&last| last < TierSet::MOST);
+        let Some(last) = last.map(TierIndex) else {
+            return Err(PlanError::TooManyTiers { count, most: usize::from(TierSet::MOST) });
         };
-        let mut layers = Vec::new();
-        if count > 1 {
-            let whole = layer(count - 1, count, 2)?;
-            if whole.planner.is_roomy() {
-                layers = vec![layer(0, count - 1, 2)?, whole];
-            }
-        }
-        if layers.is_empty() {
-            layers.push(layer(0, count, 1)?);
-        }
-        Ok(Self { layers, access: Access::default() })
+        let holds_all = |room: &mut TierRoom| cost_of_all(&*sizes, |size| room.cost(size)) <= room.capacity;
+        let slowest = if lasting { config.tiers.pop_if(holds_all) } else { None };
+        let whole = slowest.map(|room| Whole::new(last, room, Arc::clone(&sizes)));
+        Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), whole })
     }
 
     /// As [`Planner::handle_held`].
     pub fn handle_held(&mut self, id: SampleId, tier: TierIndex) -> bool {
-        self.layer_of(tier).is_some_and(|(layer, own)| layer.planner.handle_held(id, own))
+        match self.whole_at(tier) {
+            Some(whole) => !whole.holds(id) && whole.keep(id),
+            None => self.planner.handle_held(id, tier),
+        }
     }
 
-    /// As [`Planner::wants_epoch`]: the fastest tiers, which are short of room first, want to see the farthest.
+    /// As [`Planner::wants_epoch`].
     pub fn wants_epoch(&self) -> bool {
-        self.layers[0].planner.wants_epoch()
+        self.planner.wants_epoch()
     }
 
     /// As [`Planner::handle_epoch`].
@@ -132,56 +120,43 @@ impl PlannerStack {
     /// # Panics
     /// As there.
     pub fn handle_epoch(&mut self, ids: &mut dyn Iterator<Item = SampleId>) {
-        if let [only] = &mut self.layers[..] {
-            return only.planner.handle_epoch(ids);
-        }
-        let ids: Vec<SampleId> = ids.collect();
-        for layer in &mut self.layers {
-            layer.planner.handle_epoch(&mut ids.iter().copied());
-        }
+        self.planner.handle_epoch(ids);
     }
 
     /// As [`Planner::handle_end`].
     pub fn handle_end(&mut self) {
-        for layer in &mut self.layers {
-            layer.planner.handle_end();
-        }
+        self.planner.handle_end();
     }
 
     /// As [`Planner::poll_access`]: read at the fastest tier that has the sample, and kept by all faster ones that want it.
     pub fn poll_access(&mut self, out: &mut StackAccess) -> bool {
-        let Self { layers, access, .. } = self;
+        if !self.planner.poll_access(&mut self.access) {
+            return false;
+        }
+        let Access { sample, source, keep, evict, .. } = &mut self.access;
+        (out.sample, out.source) = (*sample, *source);
+        out.keep = keep.map_or_else(TierSet::default, TierSet::of);
         out.evict.clear();
-        let (mut source, mut keep) = (Source::Origin, TierSet::default());
-        for (depth, layer) in layers.iter_mut().enumerate() {
-            if !layer.planner.poll_access(access) {
-                debug_assert!(depth == 0, "all layers were told the same order");
-                return false;
-            }
-            out.sample = access.sample;
-            out.evict.extend(access.evict.iter().map(|&(id, own)| (id, layer.outer(own))));
-            match (source, access.source) {
-                (Source::Origin, Source::Tier(own)) => source = Source::Tier(layer.outer(own)),
-                (Source::Origin, Source::Origin) => {
-                    keep.add(access.keep.map_or_else(TierSet::default, |own| TierSet::of(layer.outer(own))));
-                }
-                // A faster tier gives the bytes, and nothing is written to a slower one for it: what that one has lost
-                // it gets with the next read from below.
-                (Source::Tier(_), _) => {
-                    if let Some(own) = access.keep {
-                        layer.planner.handle_lost(access.sample, own);
-                    }
-                }
+        out.evict.append(evict);
+        // What a faster tier gives is not written to the slowest for it: a copy lost there comes back with the next read
+        // from below.
+        if let Some(whole) = &mut self.whole
+            && out.source == Source::Origin
+        {
+            if whole.holds(out.sample) {
+                out.source = Source::Tier(whole.tier);
+            } else if whole.keep(out.sample) {
+                out.keep.add(TierSet::of(whole.tier));
             }
         }
-        (out.source, out.keep) = (source, keep);
         true
     }
 
     /// As [`Planner::handle_lost`].
     pub fn handle_lost(&mut self, id: SampleId, tier: TierIndex) {
-        if let Some((layer, own)) = self.layer_of(tier) {
-            layer.planner.handle_lost(id, own);
+        match self.whole_at(tier) {
+            Some(whole) => whole.forget(id),
+            None => self.planner.handle_lost(id, tier),
         }
     }
 
@@ -192,66 +167,122 @@ impl PlannerStack {
         capacity: Bytes,
         evicted: &mut Vec<(SampleId, TierIndex)>,
     ) {
-        if let Some((layer, own)) = self.layer_of(tier) {
-            let known = evicted.len();
-            layer.planner.handle_room(own, capacity, evicted);
-            for (_, tier) in &mut evicted[known..] {
-                *tier = layer.outer(*tier);
-            }
+        match self.whole_at(tier) {
+            Some(whole) => whole.resize(capacity, evicted),
+            None => self.planner.handle_room(tier, capacity, evicted),
         }
     }
 
     /// As [`Planner::handle_restart`].
     pub fn handle_restart(&mut self) {
-        for layer in &mut self.layers {
-            layer.planner.handle_restart();
-        }
+        self.planner.handle_restart();
     }
 
     /// Whether `tier` holds the sample, as of the last polled access.
     pub fn holds(&self, id: SampleId, tier: TierIndex) -> bool {
-        self.layers
-            .iter()
-            .any(|layer| layer.own(tier).is_some_and(|own| layer.planner.holds(id) == Some(own)))
+        let whole = self.whole.as_ref().is_some_and(|whole| whole.tier == tier && whole.holds(id));
+        whole || self.planner.holds(id) == Some(tier)
     }
 
     /// As [`Planner::used`].
     pub fn used(&self, tier: TierIndex) -> Bytes {
-        let found = self.layers.iter().find_map(|layer| Some(layer.planner.used(layer.own(tier)?)));
-        found.unwrap_or(Bytes::ZERO)
+        match &self.whole {
+            Some(whole) if whole.tier == tier => whole.room.used,
+            _ => self.planner.used(tier),
+        }
     }
 
     /// Bytes of all tables at present.
     pub fn table_bytes(&self) -> Bytes {
-        self.layers.iter().map(|layer| layer.planner.table_bytes()).sum()
+        self.planner.table_bytes() + self.whole.as_ref().map_or(Bytes::ZERO, Whole::table_bytes)
     }
 
-    /// As [`Planner::plan_hash`], over all layers.
+    /// As [`Planner::plan_hash`]. What the slowest tier keeps follows from the same order and facts.
     pub fn plan_hash(&self) -> u64 {
-        self.layers.iter().fold(0, |hash: u64, layer| hash.rotate_left(1) ^ layer.planner.plan_hash())
+        self.planner.plan_hash()
     }
 
-    fn layer_of(&mut self, tier: TierIndex) -> Option<(&mut Layer, TierIndex)> {
-        self.layers.iter_mut().find_map(|layer| layer.own(tier).map(|own| (layer, own)))
+    fn whole_at(&mut self, tier: TierIndex) -> Option<&mut Whole> {
+        self.whole.as_mut().filter(|whole| whole.tier == tier)
     }
 }
 
-impl Layer {
-    /// A tier's number among this layer's, if it is one of them.
-    fn own(&self, tier: TierIndex) -> Option<TierIndex> {
-        (self.first..self.end).contains(&tier.0).then(|| TierIndex(tier.0 - self.first))
+/// A tier that keeps whatever comes, as long as it has room: it was given room for everything.
+struct Whole {
+    tier: TierIndex,
+    room: Room,
+    sizes: Arc<dyn SampleSizes>,
+    /// One bit per sample.
+    held: Vec<u64>,
+}
+
+impl Whole {
+    fn new(tier: TierIndex, room: TierRoom, sizes: Arc<dyn SampleSizes>) -> Self {
+        let words = usize::try_from(sizes.count().div_ceil(64)).unwrap_or(usize::MAX);
+        Self { tier, room: Room::new(room), sizes, held: vec![0; words] }
     }
 
-    fn outer(&self, own: TierIndex) -> TierIndex {
-        TierIndex(self.first + own.0)
+    fn holds(&self, id: SampleId) -> bool {
+        let (word, bit) = place(id);
+        self.held.get(word).is_some_and(|held| held & bit != 0)
     }
+
+    /// Keeps a sample that is not held; `false` where there is no room, or no such sample.
+    fn keep(&mut self, id: SampleId) -> bool {
+        if id.0 >= self.sizes.count() {
+            return false;
+        }
+        let size = self.sizes.size(id);
+        let fits = self.room.limits.cost(size) <= self.room.free();
+        if fits {
+            let (word, bit) = place(id);
+            self.held[word] |= bit;
+            self.room.take(size);
+        }
+        fits
+    }
+
+    fn forget(&mut self, id: SampleId) {
+        if self.holds(id) {
+            let (word, bit) = place(id);
+            self.held[word] &= !bit;
+            self.room.give_back(self.sizes.size(id));
+        }
+    }
+
+    /// Which copies leave for want of room does not matter: one is as good as another. Those of the highest ids do.
+    fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(SampleId, TierIndex)>) {
+        self.room.limits.capacity = capacity;
+        let mut ids = (0..self.sizes.count()).rev().map(SampleId);
+        while self.room.used > capacity
+            && let Some(id) = ids.next()
+        {
+            if self.holds(id) {
+                self.forget(id);
+                evicted.push((id, self.tier));
+            }
+        }
+    }
+
+    fn table_bytes(&self) -> Bytes {
+        Bytes::new(8 * self.held.capacity() as u64)
+    }
+}
+
+impl std::fmt::Debug for Whole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Whole").field("tier", &self.tier).field("room", &self.room).finish_non_exhaustive()
+    }
+}
+
+fn place(id: SampleId) -> (usize, u64) {
+    (usize::try_from(id.0 / 64).unwrap_or(usize::MAX), 1 << (id.0 % 64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::choice::PolicyChoice;
-    use crate::room::TierRoom;
 
     const RAM: TierIndex = TierIndex(0);
     const DISK: TierIndex = TierIndex(1);
@@ -277,8 +308,7 @@ mod tests {
             policy: PolicyChoice::Auto,
             table_budget: Bytes::new(1 << 20),
         };
-        let sizes: Arc<dyn SampleSizes> = Arc::new(Ones(samples));
-        PlannerStack::new(&config, &sizes).expect("a small plan")
+        PlannerStack::new(config, true, Arc::new(Ones(samples))).expect("a small plan")
     }
 
     fn plan(stack: &mut PlannerStack, ids: &[u64]) -> Vec<(Source, TierSet)> {

@@ -145,6 +145,19 @@ fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and
 }
 
 #[test]
+fn a_run_of_one_epoch_fills_a_disk_with_room_for_all_for_the_next() {
+    let set = DataSet::files(&[2000; 40]);
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let options = epochs(&set, 1);
+    for origin in [40, 0] {
+        let loader = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
+        run_at_ease(&set, &loader, &options);
+        assert_eq!(read_from(&loader, Source::Origin), origin);
+        loader.close();
+    }
+}
+
+#[test]
 fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
     let set = DataSet::files(&[2000; 20]);
     let dir = tempfile::tempdir().expect("a temporary folder");

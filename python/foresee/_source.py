@@ -43,9 +43,6 @@ class Source:
 
     def file_bytes(self) -> bytes:
         """The index as the bytes of its file."""
-        if self.file is not None:
-            with open(self.file, "rb") as file:
-                return file.read()
         with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
             path = os.path.join(folder, "index.fidx")
             self.index.save(path)

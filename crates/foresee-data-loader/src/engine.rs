@@ -2,21 +2,18 @@
 //! A loader from the outside: made, started, asked for batches, closed.
 //!
 //! Owns the life of the threads and the promises that hold whatever they do: nothing starts before it is
-//! asked to, every wait ends by a batch, an error or `close`, and a forked child touches nothing.
+//! asked to, every wait ends by a batch, an error or `close`, and a forked child touches nothing. What a start opens,
+//! and how memory is divided, stands in `start`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod start;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
-use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
-use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, TierRoom};
-use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op as TierOp, OriginOptions, RamTier, SampleKey, Ticket, Tier,
-    Uri, disk_footprint, open_origin, probe_origin, read_whole,
-};
+use foresee_data_tier::{DiskTier, Tier, Uri, read_whole};
 use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
 
@@ -27,7 +24,7 @@ use crate::buffer::BufferPool;
 use crate::cache::{Cache, Member};
 use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
-use crate::driver::{Command, Driver, DriverFacts, Inbox, Places, Shared};
+use crate::driver::{Command, DriverFacts, Inbox, Shared};
 use crate::errors::LoaderError;
 use crate::handover::{Handed, Handover};
 use crate::orders::RankEpoch;
@@ -36,28 +33,6 @@ use crate::orders::RankEpoch;
 const GRACE: Nanos = Nanos::from_secs(2);
 /// A century: a deadline behind it lies outside of what some clocks can name, and nobody sees it.
 const LONGEST_TICK: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Bytes of planner tables per sample, all tiers: ids, next uses, holdings.
-const TABLE_BYTES_PER_SAMPLE: u64 = 40;
-/// Neighbouring rows of one object are read as one when the gap costs less than a request does: some 30 ms at
-/// 80 MB/s for a bucket; a disk seeks in far less.
-const COALESCE_GAP: Bytes = Bytes::new(1 << 20);
-const COALESCE_TARGET: Bytes = Bytes::new(8 << 20);
-/// Threads of the disk tier: enough to keep one device busy, few enough to leave the cores to training.
-const DISK_THREADS: usize = 4;
-/// How many samples the disk tier's overhead is averaged over.
-const OVERHEAD_SAMPLES: u64 = 4096;
-/// Memory for copies on their way to the disk tier: what a disk of 1 GB/s writes while a segment is being made.
-const COPIES_MOST: Bytes = Bytes::new(32 << 20);
-/// And at least: a small budget must not mean that a disk's shortest pause costs reads at the origin.
-const COPIES_LEAST: Bytes = Bytes::new(8 << 20);
-/// Below this a disk tier holds next to nothing.
-const DISK_LEAST: Bytes = Bytes::new(1 << 20);
-const COALESCE_PARTS: usize = 256;
-/// A bucket is tens of milliseconds away and answers a thousand requests a second or more: that many keep it busy
-/// from the first round trip on. A directory begins with the fetch queue's own default.
-const STORE_IN_FLIGHT_FIRST: u32 = 32;
-/// A directory is asked by at most this many threads at once, a bucket over that many connections.
-const DIRECTORY_IN_FLIGHT: u32 = 64;
 
 /// What `next_batch` found within its tick.
 #[derive(Debug)]
@@ -112,14 +87,6 @@ struct Running {
     origin: Arc<dyn Tier>,
     disk: Option<Arc<DiskTier>>,
     member: Arc<Member>,
-}
-
-/// What the driver is given besides the disk tier, and how memory is divided beside the slab.
-struct Tiers {
-    origin: Arc<dyn Tier>,
-    ram: Option<Arc<RamTier>>,
-    copies: Bytes,
-    tables: Bytes,
 }
 
 impl Loader {
@@ -294,186 +261,6 @@ impl Loader {
         self.shared.books.close();
     }
 
-    fn spawn(&self) -> Result<Running, LoaderError> {
-        if let Some(folder) = &self.config.run_dir {
-            self.shared.books.write_to(folder)?;
-        }
-        let bell = Arc::clone(&self.shared.bell);
-        let completions = Completions::new(move || bell.ring());
-        let uri = Uri::parse(&self.config.uri)?;
-        let options = self.origin_options();
-        if !self.config.listed {
-            probe_origin(&uri, &options)?;
-        }
-        let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
-        let index = self.data.index();
-        let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
-        let staged = self.config.staging.saturating_add(tables);
-        let (copies, within) = self.copies_room(staged);
-        let fixed = staged.saturating_add(within);
-        let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
-        let tiers = Tiers { origin, ram, copies, tables };
-        let running = self.drive(&uri, tiers, completions, &member);
-        if running.is_err() {
-            // The others get back what it would have had.
-            self.cache.leave(member);
-        }
-        running
-    }
-
-    /// Opens the caches of `member` and starts the driver.
-    fn drive(
-        &self,
-        uri: &Uri,
-        Tiers { origin, ram, copies, tables }: Tiers,
-        completions: Completions,
-        member: &Arc<Member>,
-    ) -> Result<Running, LoaderError> {
-        let (disk, held) = self.open_disk(member, &completions)?;
-        let planner = self.planner(member, ram.as_ref(), disk.as_ref(), &held, tables)?;
-        let dispatch = Dispatch::new(self.dispatch_config(uri));
-        let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
-        let mut driver = Driver::new(
-            Arc::clone(&self.shared),
-            self.config.clone(),
-            Arc::clone(&self.data),
-            places,
-            Arc::clone(member),
-            planner,
-            dispatch,
-        );
-        driver.begin();
-        let shared = Arc::clone(&self.shared);
-        let driver = Builder::new()
-            .name("foresee-driver".to_owned())
-            .spawn(move || {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
-                    shared.handover.break_with(LoaderError::Broken { why: words_of(panic.as_ref()) });
-                }
-            })
-            .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
-        Ok(Running { driver, origin, disk, member: Arc::clone(member) })
-    }
-
-    /// Memory for copies on their way to the disk tier, and how much of it is part of `ram=`, of which `staged` is taken.
-    fn copies_room(&self, staged: Bytes) -> (Bytes, Bytes) {
-        let ram = self.cache.ram();
-        if self.cache.disk_dir().is_none() {
-            return (Bytes::ZERO, Bytes::ZERO);
-        }
-        if ram.is_zero() {
-            return (COPIES_MOST, Bytes::ZERO);
-        }
-        let share = COPIES_MOST.min(Bytes::new(ram.get() / 8));
-        (share.max(COPIES_LEAST), share.min(ram.saturating_sub(staged)))
-    }
-
-    fn origin_options(&self) -> OriginOptions {
-        let mut options =
-            OriginOptions { storage: self.config.storage.iter().cloned().collect(), ..Default::default() };
-        if let Some(threads) = self.config.threads {
-            options.threads = threads;
-        }
-        options
-    }
-
-    fn open_disk(
-        &self,
-        member: &Member,
-        completions: &Completions,
-    ) -> Result<(Option<Arc<DiskTier>>, Vec<Held>), LoaderError> {
-        // What other loaders have left may be too little; what the user asked for is never passed over in silence.
-        let enough = member.disk() >= DISK_LEAST.min(self.cache.disk()) && !member.disk().is_zero();
-        let Some(dir) = self.cache.disk_dir().filter(|_| enough) else {
-            return Ok((None, Vec::new()));
-        };
-        let config = DiskConfig {
-            dir: dir.clone(),
-            capacity: member.disk(),
-            fingerprint: self.data.fingerprint(),
-            ranks: self.config.local.size(),
-            samples: self.data.index().len(),
-            threads: DISK_THREADS,
-        };
-        let (disk, held) = DiskTier::open(&config, completions.clone())?;
-        Ok((Some(Arc::new(disk)), held))
-    }
-
-    fn planner(
-        &self,
-        member: &Member,
-        ram: Option<&Arc<RamTier>>,
-        disk: Option<&Arc<DiskTier>>,
-        held: &[Held],
-        tables: Bytes,
-    ) -> Result<PlannerStack, LoaderError> {
-        let mut tiers = Vec::new();
-        if ram.is_some() {
-            tiers.push(TierRoom {
-                capacity: member.room(),
-                align: RamTier::GRANULE.get(),
-                overhead: Bytes::ZERO,
-            });
-        }
-        if let Some(disk) = disk {
-            tiers.push(TierRoom { capacity: disk.room(), align: 1, overhead: self.disk_overhead() });
-        }
-        let disk_index = foresee_data_plan::TierIndex(u8::from(ram.is_some()));
-        let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
-        let mut planner = PlannerStack::new(config, disk.is_some(), Arc::clone(&self.data) as _)
-            .map_err(|error| LoaderError::Config { faults: vec![error.to_string()] })?;
-        for copy in held {
-            let current = copy.id.0 < self.data.index().len()
-                && copy.tag == self.data.key(copy.id).tag
-                && copy.len == self.data.index().size(copy.id);
-            if !(current && planner.handle_held(copy.id, disk_index))
-                && let Some(disk) = disk
-            {
-                let key = SampleKey { fingerprint: self.data.fingerprint(), id: copy.id, tag: copy.tag };
-                disk.submit(TierOp::Drop { ticket: Ticket(u64::MAX), key });
-            }
-        }
-        Ok(planner)
-    }
-
-    /// What the disk tier adds to a sample: exactly, where all are of one size; else on average over some thousand
-    /// of them. A plan that counts on a little too much room is told so by the tier and drops what did not fit.
-    fn disk_overhead(&self) -> Bytes {
-        let index = self.data.index();
-        let stride = (index.len() / OVERHEAD_SAMPLES).max(1);
-        let (mut added, mut seen) = (0, 0);
-        let mut id = 0;
-        while id < index.len() && !(seen > 0 && index.uniform_size().is_some()) {
-            let size = index.size(SampleId(id));
-            added += disk_footprint(size).saturating_sub(size).get();
-            seen += 1;
-            id += stride;
-        }
-        Bytes::new(added.div_ceil(seen.max(1)))
-    }
-
-    fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {
-        let mut config = DispatchConfig::adaptive();
-        if uri.is_directory() {
-            // A second read of the same file waits behind the first on the same disk.
-            config.hedge_share = 0.0;
-            config.limit.max = self
-                .config
-                .threads
-                .map_or(DIRECTORY_IN_FLIGHT, |threads| u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT));
-        } else {
-            config.limit.start = STORE_IN_FLIGHT_FIRST;
-        }
-        if self.data.index().objects() < self.data.index().len() {
-            config.coalesce = Some(CoalesceConfig {
-                gap: COALESCE_GAP,
-                target: COALESCE_TARGET,
-                max_parts: COALESCE_PARTS,
-            });
-        }
-        config
-    }
-
     fn book_wait(&self, batch: &Batch, waited: Nanos) {
         let cause = self.shared.handover.wait_note().map_or(Cause::Copy, |note| note.cause);
         let now = self.shared.books.now();
@@ -520,9 +307,4 @@ impl Drop for Loader {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
-    let words = panic.downcast_ref::<&str>().map(ToString::to_string);
-    words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

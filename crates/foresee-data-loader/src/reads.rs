@@ -22,6 +22,17 @@ pub(crate) struct Spot {
     pub(crate) place: usize,
 }
 
+/// A sample that a batch lacks: where its bytes go, and which tiers get a copy of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) sample: SampleId,
+    pub(crate) spot: Spot,
+    /// Its span of the batch's memory.
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+    pub(crate) keep: TierSet,
+}
+
 /// Who brings the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
@@ -59,6 +70,27 @@ pub(crate) struct Read {
     pub(crate) overtaken_by: Option<Overtaken>,
     /// What the last failed attempt said.
     pub(crate) message: Option<Box<str>>,
+}
+
+impl Read {
+    /// One that nobody has been asked for yet.
+    pub(crate) const fn new(want: &Want, from: From, buffer: Arc<Buffer>) -> Self {
+        Self {
+            sample: want.sample,
+            spot: want.spot,
+            buffer,
+            offset: want.offset,
+            len: want.len,
+            from,
+            keep: want.keep,
+            waiters: Vec::new(),
+            tries: 0,
+            active: 0,
+            direct: false,
+            overtaken_by: None,
+            message: None,
+        }
+    }
 }
 
 /// The table.

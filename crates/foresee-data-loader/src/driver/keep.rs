@@ -9,14 +9,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use foresee_data_plan::{TierIndex, TierSet};
+use foresee_data_plan::TierIndex;
 use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, Payload, RamTier, Tier};
 use foresee_ledger::{Op as Deed, Source as Place};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
 use super::fetch::{About, drop_ticket, write_ticket};
-use crate::reads::{Read, Spot};
+use crate::reads::{Read, Want};
 
 /// The caches in the planner's order: memory first, then disk.
 #[derive(Debug)]
@@ -223,16 +223,10 @@ impl Driver {
         }
     }
 
-    /// Serves a sample, and the faster tiers in `keep`, from a copy that is still on its way to the disk tier; whether
+    /// Serves a sample, and the faster tiers that keep it, from a copy that is still on its way to the disk tier; whether
     /// there was one.
-    pub(super) fn copy_under_way(
-        &mut self,
-        sample: SampleId,
-        keep: TierSet,
-        spot: Spot,
-        offset: usize,
-        len: usize,
-    ) -> bool {
+    pub(super) fn copy_under_way(&mut self, want: &Want) -> bool {
+        let &Want { sample, spot, offset, len, keep } = want;
         let Some((_, copy)) = self.copies.of_sample(sample) else { return false };
         let payload = copy.payload.clone();
         let stage = self.staging.get(spot.slot).expect("the batch is being planned");

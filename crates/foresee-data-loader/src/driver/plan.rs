@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{Source, TierIndex, TierSet};
+use foresee_data_plan::{Source, TierIndex};
 use foresee_data_tier::{Outcome, RamPin};
 use foresee_ledger::{Entry, Op, Source as Place, Subject};
 use foresee_units::{Bytes, Nanos, SampleId, Step};
@@ -11,7 +11,7 @@ use foresee_units::{Bytes, Nanos, SampleId, Step};
 use super::Driver;
 use crate::gather::{Gather, SHARED_FROM};
 use crate::orders::RankEpoch;
-use crate::reads::{From, Read, Spot};
+use crate::reads::{From, Read, Spot, Want};
 use crate::staging::Stage;
 
 /// Bytes copied out of memory in one turn: some hundred microseconds, then whatever has come in is looked at.
@@ -197,31 +197,23 @@ impl Driver {
             self.stage_of(spot).pending += 1;
             return true;
         }
+        let want = Want { sample, spot, offset, len, keep };
         let from = match source {
-            Source::Tier(tier) => match self.fetch_held(sample, tier, keep, spot, offset, len, work) {
+            Source::Tier(tier) => match self.fetch_held(&want, tier, work) {
                 Some(from) => from,
                 None => return true,
             },
             Source::Origin => From::Origin,
         };
-        self.begin_read(sample, spot, from, keep, offset, len);
+        self.begin_read(&want, from);
         true
     }
 
     /// Copies a sample out of memory (`None`), or says who is to bring it.
-    #[expect(clippy::too_many_arguments, reason = "what is planned, where it goes, what the turn has done")]
-    fn fetch_held(
-        &mut self,
-        sample: SampleId,
-        tier: TierIndex,
-        keep: TierSet,
-        spot: Spot,
-        offset: usize,
-        len: usize,
-        work: &mut Work,
-    ) -> Option<From> {
+    fn fetch_held(&mut self, want: &Want, tier: TierIndex, work: &mut Work) -> Option<From> {
+        let &Want { sample, spot, offset, len, .. } = want;
         if self.tiers.ram_at(tier).is_none() {
-            if self.copy_under_way(sample, keep, spot, offset, len) {
+            if self.copy_under_way(want) {
                 work.copied += len;
                 work.shared.add(len);
                 return None;
@@ -256,32 +248,10 @@ impl Driver {
         Some(if on_disk { self.disk_or_origin(spot.slot, len) } else { From::Origin })
     }
 
-    fn begin_read(
-        &mut self,
-        sample: SampleId,
-        spot: Spot,
-        from: From,
-        keep: TierSet,
-        offset: usize,
-        len: usize,
-    ) {
-        let stage = self.stage_of(spot);
+    fn begin_read(&mut self, want: &Want, from: From) {
+        let stage = self.stage_of(want.spot);
         stage.pending += 1;
-        let read = Read {
-            sample,
-            spot,
-            buffer: Arc::clone(&stage.buffer),
-            offset,
-            len,
-            from,
-            keep,
-            waiters: Vec::new(),
-            tries: 0,
-            active: 0,
-            direct: false,
-            overtaken_by: None,
-            message: None,
-        };
+        let read = Read::new(want, from, Arc::clone(&stage.buffer));
         let ticket = self.reads.begin(read);
         match from {
             From::Disk => self.ask_disk(ticket),

@@ -112,49 +112,44 @@ fn the_simulator_foretells_the_hits_of_a_run() {
     }
 }
 
-#[test]
-fn a_second_run_finds_the_first_ones_samples_on_disk() {
-    let set = DataSet::files(&[2000; 40]);
+/// Two runs on one cache directory with room for all; each is looked at when it has ended.
+fn run_twice(set: &DataSet, ram: u64, options: &LoaderOptions, look: impl Fn(&Loader)) {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = epochs(&set, 2);
-    let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-    run_at_ease(&set, &first, &options);
-    first.close();
-    let second = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-    run_at_ease(&set, &second, &options);
-    assert_eq!(read_from(&second, Source::Origin), 0);
-    assert_eq!(read_from(&second, Source::Disk) + read_from(&second, Source::Staging), 2 * 40);
+    for origin in [set.len(), 0] {
+        let loader = set.loader(&cache(ram, Some(dir.path()), DISK), options.clone());
+        run_at_ease(set, &loader, options);
+        assert_eq!(read_from(&loader, Source::Origin), origin);
+        look(&loader);
+        loader.close();
+    }
 }
 
 #[test]
 fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and_takes_it_up_again() {
     let set = DataSet::files(&[2000; 40]);
-    let dir = tempfile::tempdir().expect("a temporary folder");
     let mut options = epochs(&set, 3);
     let ram = set.ram_for(&mut options, 20 * 2048);
-    for origin in [40, 0] {
-        let loader = set.loader(&cache(ram, Some(dir.path()), DISK), options.clone());
-        run_at_ease(&set, &loader, &options);
-        assert_eq!(read_from(&loader, Source::Origin), origin);
+    run_twice(&set, ram, &options, |loader| {
         assert!(
-            read_from(&loader, Source::Ram) >= 20,
+            read_from(loader, Source::Ram) >= 20,
             "half of the data lie in memory from the second epoch on"
         );
-        loader.close();
-    }
+    });
 }
 
 #[test]
 fn a_run_of_one_epoch_fills_a_disk_with_room_for_all_for_the_next() {
     let set = DataSet::files(&[2000; 40]);
-    let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = epochs(&set, 1);
-    for origin in [40, 0] {
-        let loader = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-        run_at_ease(&set, &loader, &options);
-        assert_eq!(read_from(&loader, Source::Origin), origin);
-        loader.close();
-    }
+    run_twice(&set, 0, &epochs(&set, 1), |_| {});
+}
+
+#[test]
+fn a_second_run_finds_the_first_ones_samples_on_disk() {
+    let set = DataSet::files(&[2000; 40]);
+    run_twice(&set, 0, &epochs(&set, 2), |loader| {
+        let later = read_from(loader, Source::Disk) + read_from(loader, Source::Staging);
+        assert_eq!(later + read_from(loader, Source::Origin), 2 * 40);
+    });
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! A buffer gets its memory when the first byte is about to come, not when its batch is opened: until then the memory
 //! would lie idle, and what was given back last, and is still in the processor's caches, serves first.
 //!
-//! Apart from the staging limit: that bounds what is *on its way* to the consumer; a batch that has been
-//! handed out belongs to the consumer for as long as he likes, so keeping every batch costs memory, which is
-//! counted, but never stalls the loader. Refuses to know what lies in a buffer.
+//! Apart from the staging limit, which says when a batch may be opened: a batch that has been handed out belongs to
+//! the consumer for as long as he likes, and its memory comes back when he drops it, whatever has become of the
+//! loader. Refuses to know what lies in a buffer.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from support.data import assert_exact, epoch, make_folder
-from support.processes import child, group_members, run, wait_until
+from support.processes import child, engine_threads, group_members, run, wait_until
 from support.servers import Testbed
 
 import foresee
@@ -58,17 +58,6 @@ def torch_stuck(stuck: tuple[str, str, dict[str, str]], **arguments: Any) -> ft.
 
 
 FACES = pytest.mark.parametrize("make", [numpy_stuck, torch_stuck], ids=["numpy", "torch"])
-
-
-def engine_threads() -> list[str]:
-    """Names of this process's threads that are ours."""
-    names = []
-    for task in pathlib.Path("/proc/self/task").iterdir():
-        try:
-            names.append((task / "comm").read_text().strip())
-        except FileNotFoundError:
-            continue
-    return [name for name in names if name.startswith("foresee")]
 
 
 def within(bound: float, work: Callable[[], Any]) -> Any:

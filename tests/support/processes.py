@@ -15,7 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -125,6 +125,21 @@ def wait_until(condition: Callable[[], object], *, timeout: float, what: str) ->
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
         time.sleep(0.01)
+
+
+def thread_names() -> list[str]:
+    """Names of this process's threads; one that ends meanwhile is left out."""
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        # One that ends has no file any more, or one that cannot be read.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def engine_threads() -> list[str]:
+    """Names of this process's threads that are ours."""
+    return [name for name in thread_names() if name.startswith("foresee")]
 
 
 def group_members(group: int) -> list[int]:

@@ -24,15 +24,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support import machine, table
-from support.disk_origin import Unavailable
-from support.job import Job, Result
-from support.lines import Line, Run, Runs, judge
-from support.origins import Origin, origin_of
-from support.process import Loading, Silent
-from support.workloads import FULL, MB, QUICK, QUICK_ARMS, Workload, grid
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import machine, verdicts  # noqa: E402 - found beside this folder
+from common.report import as_object, results_file, show  # noqa: E402
+from support import table  # noqa: E402
+from support.disk_origin import Unavailable  # noqa: E402
+from support.job import Job, Result  # noqa: E402
+from support.lines import Run, Runs, judge  # noqa: E402
+from support.origins import Origin, origin_of  # noqa: E402
+from support.process import Loading, Silent  # noqa: E402
+from support.workloads import FULL, MB, QUICK, QUICK_ARMS, Workload, grid  # noqa: E402
+
 ARMS = (
     "bound",
     "ours",
@@ -47,6 +51,8 @@ ARMS = (
 )
 #: How often the quick run measures workloads whose epochs take milliseconds.
 QUICK_REPEATS = 3
+#: A setting of the grid is ended when it has taken so many times as long as another of its arm.
+HOPELESS = 1.5
 #: Arms with a format of their own.
 CONVERTING = ("streaming", "litdata", "webdataset")
 HOME = HERE.parents[1] / ".tools" / "bench-data"
@@ -202,9 +208,7 @@ def full(session: Session, workloads: list[Workload], arms: list[str], repeats: 
                 table.forget(session.save, workload.name)
             trial = dataclasses.replace(session, seed=session.seed + 1, save=None, runs=[])
             for arm in arms:
-                settings = grid(arm, workload)
-                for one in settings if len(settings) > 1 else []:
-                    trial.measure(origin, arm, one)
+                try_settings(trial, origin, arm)
             tried = Runs(trial.runs)
             chosen: dict[str, dict[str, Any]] = {}
             for arm in arms:
@@ -219,6 +223,18 @@ def full(session: Session, workloads: list[Workload], arms: list[str], repeats: 
                     session.measure(origin, arm, one)
 
 
+def try_settings(trial: Session, origin: Origin, arm: str) -> None:
+    """Run an arm's grid once; nothing, where there is nothing to choose. What can no longer win is ended."""
+    settings = grid(arm, origin.workload)
+    patience = trial.timeout_s
+    for one in settings if len(settings) > 1 else []:
+        began = time.monotonic()
+        run = trial.measure(origin, arm, one)
+        if not run.void:
+            trial.timeout_s = min(trial.timeout_s, HOPELESS * (time.monotonic() - began))
+    trial.timeout_s = patience
+
+
 @contextlib.contextmanager
 def usable(workload: Workload, seed: int) -> Iterator[Any]:
     """The workload's origin, or None where this machine cannot have it."""
@@ -230,11 +246,6 @@ def usable(workload: Workload, seed: int) -> Iterator[Any]:
             yield None
             return
         yield origin
-
-
-def show(text: str) -> None:
-    """Progress, on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def parse() -> argparse.Namespace:
@@ -297,7 +308,7 @@ def main() -> int:
     given = parse()
     if given.table:
         runs = table.read(given.table)
-        print(table.verdicts(judge(runs)), table.markdown(runs), sep="\n", end="")
+        print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")
         return 0
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
@@ -305,8 +316,7 @@ def main() -> int:
         about = {**machine.describe(), "memcpy_bytes_per_s": machine.memcpy_bytes_per_s(110_000)}
         save = given.save
         if save is None and not given.quick:
-            hardware = f"{about['cores']}core-{about['memory_bytes'] >> 30}gib"
-            save = HERE / "results" / f"loading_{hardware}_{time.strftime('%Y%m')}.jsonl"
+            save = results_file(HERE / "results", "loading", about)
         session = Session(given.seed, given.timeout, began + given.seconds, given.quick, about, stack, save)
         try:
             if given.quick:
@@ -317,27 +327,12 @@ def main() -> int:
             show(f"run.py: {missing}")
             return 3
     lines = judge(Runs(session.runs))
-    report(lines, session, time.monotonic() - began, as_json=given.json)
+    if given.json:
+        seconds = time.monotonic() - began
+        print(as_object("loading", lines, seconds=seconds, seed=session.seed, machine=session.machine))
+        return 0
+    print(verdicts.markdown(lines), table.markdown(Runs(session.runs)), sep="\n", end="")
     return 0
-
-
-def report(lines: list[Line], session: Session, seconds: float, *, as_json: bool) -> None:
-    """The lines, as one object or as text, the table beside it."""
-    if as_json:
-        answer = {
-            "theme": "loading",
-            "lines": [dataclasses.asdict(line) for line in lines],
-            "measured": sum(line.holds is not None for line in lines),
-            "seconds": round(seconds, 1),
-            "seed": session.seed,
-            "machine": session.machine,
-        }
-        print(json.dumps(answer))
-        return
-    print(table.markdown(Runs(session.runs)))
-    for line in lines:
-        verdict = {True: "holds", False: "fails", None: "not measured"}[line.holds]
-        print(f"{line.name:<34} {verdict:<13} {line.why}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.verdicts import Line, judged
+
 from .job import Epoch, Result
 
 
@@ -66,20 +68,6 @@ class Run:
         later = max(self.compute_pass_s, loop_pass_s)
         first = max(self.origin_pass_s + self.compute_step_s, later)
         return first + (len(self.timed) - 1) * later
-
-
-@dataclass(frozen=True)
-class Line:
-    """One acceptance line; ``holds`` is None where it was not measured."""
-
-    name: str
-    value: float | None
-    unit: str
-    limit: float
-    #: Whether the value must stay below the limit.
-    below: bool
-    holds: bool | None
-    why: str
 
 
 #: Data up to this size lie in the staging buffer of their own, beside any cache.
@@ -337,15 +325,7 @@ LINES: list[tuple[str, str, float, bool, Measure]] = [
 
 def judge(runs: Runs) -> list[Line]:
     """All lines; a line without a value says why."""
-    judged = []
-    for name, unit, limit, below, measure in LINES:
-        value = measure(runs)
-        if isinstance(value, str):
-            judged.append(Line(name, None, unit, limit, below, None, value))
-            continue
-        holds = value <= limit if below else value >= limit
-        sign = "<=" if below else ">="
-        judged.append(
-            Line(name, round(value, 4), unit, limit, below, holds, f"{value:.4g} {sign} {limit:g} is {holds}")
-        )
-    return judged
+    return [
+        judged(name, unit, limit, below=below, value=measure(runs))
+        for name, unit, limit, below, measure in LINES
+    ]

@@ -66,7 +66,9 @@ class Loading:
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()
-            raise Silent(f"{job.arm} on {job.workload} ended with status {status}; see {self._log.name}")
+            raise Silent(
+                f"{job.arm} on {job.workload} ended with status {status}; see results/{Path(self._log.name).name}"
+            )
         return Result.from_line(line.decode()), peak
 
     def close(self) -> None:

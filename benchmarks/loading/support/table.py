@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from common import report
+
 from .job import Epoch, Result
-from .lines import Line, Run, Runs, cpu_per_gb
+from .lines import Run, Runs, cpu_per_gb
 
 HEAD = (
     "| workload | arm | setting | order | seconds, median (min to max) | x bound | samples/s | CPU s/GB "
@@ -21,17 +22,12 @@ HEAD = (
 
 def write(path: Path, run: Run) -> None:
     """Append a run as one line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(asdict(run)) + "\n")
+    report.append(path, asdict(run))
 
 
 def forget(path: Path, workload: str) -> None:
     """Drop the lines of a workload that is measured anew."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if json.loads(line)["result"]["workload"] != workload]
-        path.write_text("".join(kept), encoding="utf-8")
+    report.forget(path, lambda line: bool(line["result"]["workload"] == workload))
 
 
 def read(path: Path) -> Runs:
@@ -55,18 +51,6 @@ def markdown(runs: Runs) -> str:
             rows.append(_row(workload, arm, found, runs.loop_pass_s(workload)))
     void = {f"- {run.result.arm} on {run.result.workload}: {run.void}" for run in runs.all if run.void}
     return HEAD + "".join(rows) + ("\nNot counted:\n" + "\n".join(sorted(void)) + "\n" if void else "")
-
-
-def verdicts(lines: Iterable[Line]) -> str:
-    """The acceptance lines as a table; those without a value say why."""
-    words = {True: "holds", False: "**fails**", None: "not measured"}
-    head = "| acceptance line | value | limit | |\n|---|---|---|---|\n"
-    rows = (
-        f"| {line.name} | {line.why if line.value is None else f'{line.value:.3f}'} "
-        f"| {'at most' if line.below else 'at least'} {line.limit:g} | {words[line.holds]} |\n"
-        for line in lines
-    )
-    return head + "".join(rows)
 
 
 def _row(workload: str, arm: str, found: list[Run], loop_pass_s: float) -> str:

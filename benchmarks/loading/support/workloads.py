@@ -109,20 +109,25 @@ QUICK = [replace(one, samples=_QUICK_SAMPLES[one.name]) for one in FULL if one.n
 
 
 def grid(arm: str, workload: Workload) -> list[dict[str, Any]]:
-    """The settings of an arm that PROTOCOL.md lets it try; none where it cannot do the workload."""
+    """The settings of an arm that PROTOCOL.md lets it try; none where it cannot do the workload.
+
+    Those that are likely to be quick go first: the others are ended when they can no longer win.
+    """
     over_s3 = workload.origin == "s3"
     readers: list[dict[str, Any]] = [{"threads": 8}, {"threads": 16}]
-    pools: list[dict[str, Any]] = [{"threads": 16}, {"threads": 64}]
+    # A thread holds a sample while it reads it, and memory is bounded: of 12 MiB, a few.
+    in_pool = (2, 4) if workload.bytes_max > 8 * MIB else (64, 16)
+    pools: list[dict[str, Any]] = [{"threads": count} for count in in_pool]
     if over_s3:
-        readers = pools = [{"threads": 64, "client": "boto3"}, {"threads": 64, "client": "obstore"}]
+        readers = pools = [{"threads": 64, "client": "obstore"}, {"threads": 64, "client": "boto3"}]
     grids: dict[str, list[dict[str, Any]]] = {
         "bound": [{}],
         "ours": [{}],
-        "torch": [{"workers": count} for count in (0, 2, 4, 8)],
+        "torch": [{"workers": count} for count in (8, 4, 2, 0)],
         "spdl": readers,
         "grain": readers,
         "pool": pools,
-        "s3torchconnector": [{"workers": count} for count in (2, 4, 8)] if over_s3 else [],
+        "s3torchconnector": [{"workers": count} for count in (8, 4, 2)] if over_s3 else [],
         "streaming": [{"workers": count} for count in (2, 4)],
         "litdata": [{"workers": count} for count in (0, 2)],
         "webdataset": [{"workers": count} for count in (2, 4)],

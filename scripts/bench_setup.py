@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Install the peers that the benchmarks compare with, into .bench-venv.
+"""Install the peers that the benchmarks compare with, into .bench-venv, and build what they measure with.
 
 Apart from .venv, because some peers pin other versions of numpy and friends. torch is not installed twice:
 .bench-venv looks into .venv for whatever it does not have itself. Run `scripts/setup.py` first.
@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from steps import ROOT, Failed, run, step
+from steps import BIN, ROOT, RUST, Failed, install_tool, run, step
 
 VENV = ROOT / ".bench-venv"
 PYTHON = VENV / "bin" / "python"
@@ -29,6 +29,7 @@ def main() -> int:
         return 3
     try:
         step("bench-venv", make_venv, settings=[this_python], outputs=[PYTHON])
+        step("sum-bench", build_sum_bench, inputs=RUST, outputs=[BIN / "foresee-sum-bench"])
         step("peers", install_peers, inputs=[REQUIREMENTS], settings=[this_python], outputs=[PYTHON])
     except Failed as failed:
         print(f"bench-setup: {failed}", file=sys.stderr)
@@ -46,6 +47,12 @@ def make_venv() -> None:
     behind = sysconfig.get_path("purelib", "venv", vars=there)
     # `addsitedir` also follows .venv's own .pth files, so a package installed in place is found too.
     Path(packages, "venv.pth").write_text(f"import site; site.addsitedir({behind!r})\n", encoding="utf-8")
+
+
+def build_sum_bench() -> None:
+    """Build what measures the servers' sum, and put it among the tools."""
+    run(["cargo", "build", "--release", "--locked", "-p", "foresee-grad-queue", "--example", "sum_rate"])
+    install_tool(ROOT / "target" / "release" / "examples" / "sum_rate", "foresee-sum-bench")
 
 
 def install_peers() -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from steps import BIN, ROOT, TOOLS, Failed, run, step
+from steps import BIN, ROOT, RUST, TOOLS, Failed, install_tool, run, step
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -61,12 +61,11 @@ def prepare() -> None:
         outputs=[VENV / "bin" / "maturin"],
     )
     step("pictures", fetch_pictures, inputs=[ROOT / "examples" / "demo" / "requirements-pictures.txt"])
-    rust = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
-    step("testbed", build_testbed, inputs=rust, outputs=[BIN / "foresee-testbed"])
+    step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
     step(
         "wheel",
         build_wheel,
-        inputs=[*rust, ROOT / "pyproject.toml"],
+        inputs=[*RUST, ROOT / "pyproject.toml"],
         settings=[this_python],
         outputs=[VENV / "bin" / "foresee"],
     )
@@ -124,11 +123,7 @@ def fetch_pictures() -> None:
 def build_testbed() -> None:
     """Build the throttled, counting origin and put it among the tools."""
     run(["cargo", "build", "--release", "--locked", "-p", "foresee-testbed"])
-    BIN.mkdir(parents=True, exist_ok=True)
-    # A running testbed keeps its file; a new one takes the name.
-    fresh = BIN / "foresee-testbed.new"
-    shutil.copy2(ROOT / "target" / "release" / "foresee-testbed", fresh)
-    fresh.replace(BIN / "foresee-testbed")
+    install_tool(ROOT / "target" / "release" / "foresee-testbed", "foresee-testbed")
 
 
 def build_wheel() -> None:

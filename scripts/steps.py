@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
+#: What a build of the crates depends on.
+RUST = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
 
 #: Folders that a build writes, never an input.
 _NOT_SOURCE = {"target", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
@@ -41,6 +44,14 @@ def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, 
     if ended.returncode != 0:
         message = f"`{shlex.join(words)}` ended with status {ended.returncode}"
         raise Failed(f"{message}; {remedy}" if remedy else message)
+
+
+def install_tool(built: Path, name: str) -> None:
+    """Put a program among the tools. One that runs keeps its file; the new one takes the name."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    fresh = BIN / f"{name}.new"
+    shutil.copy2(built, fresh)
+    fresh.replace(BIN / name)
 
 
 def step(

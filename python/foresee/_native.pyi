@@ -5,7 +5,7 @@ Users import :mod:`foresee` and :mod:`foresee.torch`; this module is theirs to k
 Every call that may wait releases the interpreter.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, final
 
@@ -13,11 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "TIMELINE_KINDS",
     "Batch",
     "Cache",
+    "GradientExchange",
+    "GradientServer",
     "Index",
     "Loader",
+    "NetworkStep",
     "__version__",
+    "gradient_packet_bytes",
+    "network_goodput",
+    "network_packet_delay",
+    "network_servers",
     "order_audit_expected",
     "order_audit_sum",
     "order_distributed",
@@ -166,6 +174,174 @@ class Batch:
         """
     def __len__(self) -> int: ...
 
+TIMELINE_KINDS: list[str]
+"""Kinds of events of a timeline, by their numbers: ``pushed``, ``sent``, ``arrived``, ``summed``, ``landed``,
+``waiting`` and ``resumed``."""
+
+def gradient_packet_bytes(bytes_per_s: int) -> int:
+    """Into packets of how many bytes gradients are cut for a link: what it carries in 0.3 ms, 16 KiB to 256 KiB."""
+
+@final
+class GradientExchange:
+    """One rank's end of the exchange of gradients; see ``foresee.torch._exchange.Exchange`` for the order of calls.
+
+    Its threads send, receive and land; no call holds the interpreter while it waits. A failed exchange stays failed.
+    """
+
+    @staticmethod
+    def open(
+        servers: Sequence[str],
+        *,
+        job: str,
+        rank: int,
+        world: int,
+        timeout_s: float,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        wire: str | None = None,
+        policy: str = "foresee",
+        tls: bool = False,
+        packet_bytes: int | None = None,
+        timeline: int = 0,
+    ) -> GradientExchange:
+        """Connect to every server. Blocks up to ``timeout_s``; Ctrl-C ends it.
+
+        Args:
+            servers: ``ip:port``, in the same order on every rank.
+            job: 1 to 128 letters, digits and ``-_.:/``; the same on every rank.
+            rank: below ``world``, which is 1 to 65535.
+            world: ranks of the job.
+            timeout_s: silence after which a server is lost, 0.01 to 86400.
+            secret: 16 to 1024 bytes; None: of ``secret_file``, else of ``FORESEE_TOKEN``.
+            secret_file: which only its owner can read.
+            wire: ``f32``, ``f16`` or ``bf16`` for 32-bit floats; None: as they are.
+            policy: as on the servers; a name, and settings that differ: ``partition,size=1000000,credit=4000000``.
+            tls: encrypt; the servers prove themselves by the secret.
+            packet_bytes: a multiple of 64; None: what suits 1 Gbit/s.
+            timeline: events to keep between two looks at them, 40 bytes each; 0: none.
+
+        Raises:
+            ConfigError: an argument is wrong, or the secret is not the server's.
+            ServerLost: nothing listens there, or it refuses this rank.
+        """
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+    def agree(self, tensors: Sequence[tuple[str, str, Sequence[int], Sequence[int], int, str]]) -> None:
+        """Make these tensors the plan of all coming rounds. Blocks until every rank calls it; Ctrl-C ends it, and the
+        exchange.
+
+        Args:
+            tensors: name, dtype (as NumPy's, or ``bfloat16``), shape, strides in elements, class from 0 to 255, and
+                ``mean`` or ``sum``. A mean is over all ranks, and may travel in fewer bits. Calls name a tensor by its
+                place here.
+
+        Raises:
+            ConfigError: ranks differ; names the first tensor that does.
+        """
+
+    def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
+        """Hand a tensor of the present round over. Never blocks.
+
+        ``keepalive`` owns the ``nbytes`` bytes at ``data_ptr``, and nobody writes to them before the exchange has let
+        go of it: after the round has landed everywhere, at a later call.
+        """
+
+    def round_end(self) -> int:
+        """End the present round, and return its number in this plan. Blocks while the round before is under way, which
+        it is not if everything of it was waited for.
+        """
+
+    def wait(self, ids: Sequence[int], on_interrupt: Callable[[], object]) -> None:
+        """Block until these have landed, or were pushed by nobody, in the round that ended last.
+
+        ``on_interrupt`` is called every 0.1 s, after signals were looked at; what either raises comes out.
+
+        Raises:
+            RankLost: a rank is gone; the exchange ends.
+            ServerLost: a server is gone; the exchange ends.
+            Closed: ``close`` was called.
+        """
+
+    def wait_all(self, limit_s: float) -> bool:
+        """Block until everything has landed, or for ``limit_s``; returns whether it has. Raises as ``wait``."""
+
+    def used(self, tensor_id: int) -> bool | None:
+        """Whether any rank pushed it in the round that ended last; None while that is not known. Does not block."""
+
+    def received(self, tensor_id: int) -> NDArray[np.uint8]:
+        """The bytes of the average that landed last, without a copy. Does not block.
+
+        Memory of the exchange, writable, alive as long as the array is; it changes after the tensor's next push.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start; units are in the names. Does not block."""
+
+    def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:
+        """What happened since the last call, and how many events more, for which there was no room. Does not block.
+
+        Columns of one length: ``at_ns`` of the monotonic clock, ``kind`` (a place in :data:`TIMELINE_KINDS`),
+        ``round``, ``tensor`` (its number in the plan that was agreed on), ``packet`` (-1: the whole tensor), ``peer``
+        (the server; -1: none).
+        """
+
+    def tensor_names(self) -> list[str]:
+        """Names of the tensors in the plan that was agreed on, by their numbers. Does not block."""
+
+    def close(self) -> None:
+        """Leave: a ``wait`` of another thread raises. Blocks up to 2 s; a second call does nothing."""
+
+@final
+class GradientServer:
+    """A server of gradients, in threads of its own until it is closed or dropped."""
+
+    @staticmethod
+    def start(
+        bind: str,
+        *,
+        timeout_s: float,
+        park_bytes: int,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        policy: str = "foresee",
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        timeline: int = 0,
+    ) -> GradientServer:
+        """Listen at ``bind``, ``ip:port``; port 0 is any that is free. Does not block.
+
+        Args:
+            bind: an address of this machine.
+            timeout_s: silence after which a rank is lost, 0.01 to 86400.
+            park_bytes: per job, for contributions that wait for the turn of their rank.
+            secret: as in ``GradientExchange.open``; likewise ``secret_file``.
+            secret_file: see there.
+            policy: which result goes first.
+            tls_cert: certificates in PEM, with ``tls_key``.
+            tls_key: the private key.
+            timeline: as in ``GradientExchange.open``.
+
+        Raises:
+            ConfigError: an argument, the secret or a file is wrong.
+            ForeseeError: the port is in use, or the address not of this machine.
+        """
+
+    @property
+    def address(self) -> str:
+        """``ip:port``, as it is."""
+
+    def stats(self) -> dict[str, Any]:
+        """Jobs, each with its ranks that are connected; counters since the start. Does not block."""
+
+    def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:
+        """As a rank's; ``peer`` is the rank that a packet came from. Of all jobs."""
+
+    def close(self) -> None:
+        """End every job, each rank with a reason, and listen no more. Blocks for seconds at most."""
+
 @final
 class Loader:
     """The engine of one rank: threads that follow the plan and stage batches in consumption order."""
@@ -244,6 +420,101 @@ class Loader:
 
     def close(self) -> None:
         """Stop: cancel, flush the disk tier's manifest, join threads within a bound. Idempotent, any thread."""
+
+@final
+class NetworkStep:
+    """One training step whose gradients cross a network: ``foresee.models.network`` is its face.
+
+    Layers in order of first use; seconds, bytes, bytes per second of one direction. ``policy``: ``oracle``,
+    ``mercury``, ``barrier``, ``fifo_packet`` or ``fifo_tensor``. ``efficiency``: share of the link that gradients
+    get, in (0, 1]. ``compat``: ``physical``, or ``paper`` for its equation (7).
+    """
+
+    def __new__(
+        cls,
+        sizes: NDArray[np.uint64],
+        backward: NDArray[np.float64],
+        forward: NDArray[np.float64],
+        update: NDArray[np.float64],
+    ) -> NetworkStep:
+        """Check and keep copies of the figures; shape (layers,) each, contiguous.
+
+        Raises:
+            ConfigError: shapes differ, no layer, or a figure outside its range; the message names its layer.
+        """
+
+    def __len__(self) -> int:
+        """Layers."""
+    @property
+    def total_bytes(self) -> int:
+        """Bytes pushed in a step, and pulled."""
+    @property
+    def oracle(self) -> float:
+        """Seconds of the step without a network."""
+
+    def times(
+        self,
+        policies: Sequence[str],
+        bandwidths: NDArray[np.float64],
+        *,
+        efficiency: float = 1.0,
+        compat: str = "physical",
+    ) -> NDArray[np.float64]:
+        """Seconds of the step by closed form; shape (policies, bandwidths). ``bandwidths``: contiguous.
+
+        Raises:
+            ConfigError: no such policy or reading, or a figure outside its range.
+        """
+
+    def timeline(
+        self, policy: str, bandwidth: float, *, efficiency: float = 1.0, compat: str = "physical"
+    ) -> dict[str, Any]:
+        """The step, followed: ``t_iter``; ``backward``, ``push``, ``pull``, ``forward`` as arrays of shape (layers,);
+        ``uplink`` and ``downlink`` as (layers, starts, ends), three arrays of shape (transfers,) each.
+
+        Raises:
+            ConfigError: as ``times``.
+        """
+
+    def required_bandwidth(
+        self, policy: str, goal: float, *, efficiency: float = 1.0, compat: str = "physical"
+    ) -> float | None:
+        """The least bandwidth that keeps the share ``goal`` of the speed; None if no bandwidth does.
+
+        Raises:
+            ConfigError: as ``times``.
+        """
+
+    def barrier_cost(self, bandwidth: float, *, efficiency: float = 1.0) -> float:
+        """Seconds of ``barrier`` less those of ``mercury``.
+
+        Raises:
+            ConfigError: a figure outside its range.
+        """
+
+    def linear_scaling(self, ranks: int, batch: int) -> float:
+        """Samples per second of ``ranks`` ranks that never wait; ``batch``: samples per rank and step."""
+
+def network_servers(ranks: int, servers: int, *, dedicated_only: bool = False) -> tuple[float, float, float]:
+    """Share of its link that a rank gets; shares of all bytes that a co-located and a dedicated server sums.
+
+    Raises:
+        ConfigError: fewer than 2 ranks, or no server at all.
+    """
+
+def network_goodput(packet: int) -> float:
+    """Share of an Ethernet link that gradients get in packets of ``packet`` bytes, 1 to 2**52.
+
+    Raises:
+        ConfigError: outside that range.
+    """
+
+def network_packet_delay(window: int, packet: int, bandwidth: float, *, efficiency: float = 1.0) -> float:
+    """The most that packets and a window of these sizes add to a step, in seconds.
+
+    Raises:
+        ConfigError: a figure outside its range.
+    """
 
 def order_randperm(n: int, seed: int) -> NDArray[np.uint32] | NDArray[np.uint64]:
     """``torch.randperm(n, generator=torch.Generator().manual_seed(seed))``, bit for bit."""

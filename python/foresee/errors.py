@@ -21,7 +21,9 @@ __all__ = [
     "OriginDenied",
     "OriginError",
     "OriginMissing",
+    "RankLost",
     "SampleFault",
+    "ServerLost",
     "StallTimeout",
     "StateMismatch",
     "WorkerDied",
@@ -66,6 +68,38 @@ class Closed(ForeseeError, RuntimeError):
 
 class WorkerDied(ForeseeError, RuntimeError):
     """A worker process ended before its work did; the message names it and how it ended."""
+
+
+class RankLost(ForeseeError, RuntimeError):
+    """Another rank of the job is gone, so gradients cannot be averaged; the message says what was still wanted.
+
+    Attributes:
+        rank: which one.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        self.rank = rank
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[RankLost], tuple[str, int]]:
+        """Rebuild from the facts, so that the error crosses process borders whole."""
+        return type(self), (str(self), self.rank)
+
+
+class ServerLost(ForeseeError, ConnectionError):
+    """A server of gradients cannot be reached, refuses this rank, or is gone.
+
+    Attributes:
+        address: ``ip:port`` of the server.
+    """
+
+    def __init__(self, message: str, address: str) -> None:
+        self.address = address
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[ServerLost], tuple[str, str]]:
+        """Rebuild from the facts, so that the error crosses process borders whole."""
+        return type(self), (str(self), self.address)
 
 
 class StateMismatch(ForeseeError, ValueError):

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_")
 
@@ -17,6 +22,21 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_LAUNCHERS):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(params=["in process", "over servers"])
+def network(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """How ranks reach each other: called with their number, gives the exchange of each.
+
+    ``late=``: seconds, the most by which landings are delayed, each by its own; ``seed=``: of the delays.
+    """
+    from support.exchanges import in_process, over_servers
+
+    if request.param == "in process":
+        yield in_process
+        return
+    with over_servers(2) as connect:
+        yield connect
 
 
 @pytest.fixture

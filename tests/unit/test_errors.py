@@ -23,6 +23,8 @@ from foresee import errors
         (errors.Closed, RuntimeError),
         (errors.SampleFault, RuntimeError),
         (errors.WorkerDied, RuntimeError),
+        (errors.RankLost, RuntimeError),
+        (errors.ServerLost, ConnectionError),
         (errors.StateMismatch, ValueError),
         (errors.ConfigError, ValueError),
     ],
@@ -57,4 +59,8 @@ def test_errors_with_facts_survive_pickling():
         "missing",
         True,
     )
+    rank = pickle.loads(pickle.dumps(errors.RankLost("lost rank 3", 3)))
+    assert (str(rank), rank.rank) == ("lost rank 3", 3)
+    server = pickle.loads(pickle.dumps(errors.ServerLost("lost server 0", "10.0.0.1:7000")))
+    assert (str(server), server.address) == ("lost server 0", "10.0.0.1:7000")
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]

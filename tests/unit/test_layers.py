@@ -9,6 +9,7 @@ Edges of tests (dev-dependencies) are free: they are in no wheel.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -28,7 +29,8 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
     """Everything that breaks the law, each with what to do.
 
     Args:
-        law: ``layers``: bands from the lowest up, each with ``uses`` and ``crates``; ``only``: for each outside
+        law: ``layers``: bands from the lowest up, each with ``uses`` and ``crates``; ``apart``: families of crates,
+            by the beginning of their names, of which no two may use one another; ``only``: for each outside
             library the crates that may use it.
         inside: for each crate of the workspace those that it uses directly.
         outside: for each crate the outside libraries that it reaches without passing another crate of ours.
@@ -64,6 +66,14 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
                     f"{crate} ({here}) uses {other} ({there}), but {here!r} may use {sorted(uses[here])} alone; "
                     "move the code to where it may stand"
                 )
+    for families in (each["families"] for each in law["apart"]):
+        faults += [
+            f"{crate} uses {other}: {here}* and {there}* are paths apart; move what both need below them"
+            for crate, used in sorted(inside.items())
+            for other in sorted(used)
+            for here, there in itertools.permutations(families, 2)
+            if crate.startswith(here) and other.startswith(there)
+        ]
     for library, allowed in sorted(law["only"].items()):
         faults += [
             f"{crate} reaches {library}, which only {', '.join(allowed)} may; go through that crate"
@@ -142,6 +152,8 @@ def test_the_workspace_keeps_the_law() -> None:
             "foresee-data-loader",
             "foresee-data-plan (decide) uses foresee-data-loader (drive)",
         ),
+        ("foresee-grad-queue", "foresee-data-plan", "foresee-data-* are paths apart"),
+        ("foresee-data-loader", "foresee-grad-queue", "foresee-grad-* are paths apart"),
         (
             "foresee-data-loader",
             "foresee-testbed",
@@ -179,7 +191,7 @@ def test_a_crate_without_band_and_a_band_without_crate_are_refused() -> None:
 
 
 def test_a_band_may_not_use_one_above_it() -> None:
-    law = {"layers": [{"band": "low", "uses": ["high"], "crates": []}], "only": {}}
+    law = {"layers": [{"band": "low", "uses": ["high"], "crates": []}], "apart": [], "only": {}}
     assert violations(law, {}, {}) == [
         "band 'low' uses 'high', which is not below it; bands stand from the lowest up"
     ]

@@ -23,6 +23,18 @@ pub enum ModelError {
         /// What it has to be.
         rule: &'static str,
     },
+    /// A figure of one layer outside its range.
+    #[error("layer {layer}: {field} is {value}; it must be {rule}")]
+    InvalidLayer {
+        /// Which layer, counted from 0 in order of first use.
+        layer: usize,
+        /// Which figure.
+        field: &'static str,
+        /// As given.
+        value: f64,
+        /// What it has to be.
+        rule: &'static str,
+    },
     /// A table without a row.
     #[error("{field} has no entries; give at least one measured point")]
     Empty {

@@ -13,6 +13,7 @@
 //! | `curve` | what the origin yields to so many readers |
 //! | `epoch` | no epoch is shorter, no policy reads less |
 //! | `step` | how soon the next steps may come |
+//! | `network` | how long a step takes whose gradients cross a network, by each policy |
 //! | `rate` | how long a fetch takes by the run's own measurements, and which source is fastest |
 
 #![deny(
@@ -24,6 +25,7 @@
 mod curve;
 mod epoch;
 mod error;
+mod network;
 mod rate;
 mod step;
 mod tier;
@@ -31,6 +33,10 @@ mod tier;
 pub use curve::OriginCurve;
 pub use epoch::{Bound, Demand, Limit, OriginCaps, epoch_bound, later_demand, least_origin_reads};
 pub use error::ModelError;
+pub use network::{
+    Compat, Framing, GradientStep, Layer, Link, Policy, RequiredBandwidth, ServerMix, Timeline, Transfer,
+    packet_delay,
+};
 pub use rate::{Candidate, Place, RateModel, choose, choose_in_time};
 pub use step::{StepTimes, step_time};
 pub use tier::{origin_fetch_time, peer_fetch_time, tier_fetch_time};

@@ -6,6 +6,9 @@ use std::path::Path;
 use foresee_data_index::IndexError;
 use foresee_data_loader::{IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
+use foresee_grad_exchange::ExchangeError;
+use foresee_grad_queue::QueueError;
+use foresee_wire::{FaultCode, WireError};
 use pyo3::prelude::*;
 
 /// The classes, imported on first use: `foresee.errors` is plain Python and may import nothing of ours.
@@ -19,6 +22,8 @@ mod classes {
     pyo3::import_exception!(foresee.errors, OriginDenied);
     pyo3::import_exception!(foresee.errors, OriginError);
     pyo3::import_exception!(foresee.errors, OriginMissing);
+    pyo3::import_exception!(foresee.errors, RankLost);
+    pyo3::import_exception!(foresee.errors, ServerLost);
     pyo3::import_exception!(foresee.errors, StallTimeout);
 }
 
@@ -60,6 +65,67 @@ pub(crate) fn of_opening(error: IndexingError, path: &Path) -> PyErr {
     match error {
         IndexingError::Index(error) => invalid_index(format!("{}: {error}", path.display())),
         other => of_indexing(other),
+    }
+}
+
+/// What ended an exchange of gradients, or kept it from starting.
+pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        ExchangeError::Setting { .. }
+        | ExchangeError::Disagree(_)
+        | ExchangeError::Queue(
+            QueueError::PlansDiffer(_)
+            | QueueError::PacketBytes { .. }
+            | QueueError::TooManyTensors { .. }
+            | QueueError::NameLength { .. }
+            | QueueError::NameTwice { .. }
+            | QueueError::Dimensions { .. }
+            | QueueError::NotDense { .. }
+            | QueueError::TooLarge { .. }
+            | QueueError::Pattern { .. },
+        ) => classes::ConfigError::new_err(message),
+        ExchangeError::Server { why, .. } if is_config(why) => classes::ConfigError::new_err(message),
+        ExchangeError::Server { address, .. }
+        | ExchangeError::ServerLost { address, .. }
+        | ExchangeError::Refused { address, .. } => {
+            classes::ServerLost::new_err((message, address.to_string()))
+        }
+        ExchangeError::RankLost { rank, .. } => classes::RankLost::new_err((message, rank.0)),
+        ExchangeError::System(why) => of_wire(why),
+        ExchangeError::Closed => classes::Closed::new_err(message),
+        _ => classes::ForeseeError::new_err(message),
+    }
+}
+
+/// What a secret, a certificate or a socket is wrong about.
+pub(crate) fn of_wire(error: &WireError) -> PyErr {
+    let message = error.to_string();
+    if is_config(error) {
+        classes::ConfigError::new_err(message)
+    } else {
+        classes::ForeseeError::new_err(message)
+    }
+}
+
+/// An argument or a file of the user's is wrong, and Python has not seen it.
+pub(crate) fn of_setting(message: String) -> PyErr {
+    classes::ConfigError::new_err(message)
+}
+
+fn is_config(error: &WireError) -> bool {
+    match error {
+        WireError::Denied { fault, .. } => fault.code == FaultCode::Plan,
+        WireError::SecretDiffers { .. }
+        | WireError::SecretFile { .. }
+        | WireError::SecretExposed { .. }
+        | WireError::SecretLength { .. }
+        | WireError::NoSecret
+        | WireError::Setting { .. }
+        | WireError::TlsFile { .. }
+        | WireError::TlsMismatch { .. }
+        | WireError::TlsSetup { .. } => true,
+        _ => false,
     }
 }
 

@@ -9,8 +9,10 @@
 mod batch;
 mod cache;
 mod errors;
+mod gradients;
 mod index;
 mod loader;
+mod network;
 mod order;
 mod stats;
 
@@ -23,5 +25,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cache::Cache>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<loader::Loader>()?;
+    module.add_class::<gradients::GradientExchange>()?;
+    module.add_class::<gradients::GradientServer>()?;
+    module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
+    module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;
+    network::register(module)?;
     order::register(module)
 }

@@ -5,6 +5,9 @@
 //! and evicts: the planner that the engine follows ([`PolicyKind::Planner`], the very crate), and the
 //! rules of other loaders and of the textbook. Time does not pass here: a fetch is always early enough.
 //!
+//! [`simulate_step`] lets time pass: a step of training whose gradients go to a server and back, chosen
+//! packet by packet by the scheduler that sends them in earnest, under any of its policies.
+//!
 //! Refuses to read files and to draw: orders, sizes and budgets are arguments.
 //!
 //! | file | what it holds |
@@ -12,6 +15,7 @@
 //! | `hits` | the walk and its report |
 //! | `sizes` | data sets by their sizes |
 //! | `policies/` | one rule, one file |
+//! | `network/` | a step of training over a network |
 
 #![deny(
     clippy::disallowed_methods,
@@ -20,9 +24,11 @@
 )]
 
 mod hits;
+mod network;
 mod policies;
 mod sizes;
 
 pub use hits::{HitReport, simulate};
+pub use network::{Layer, LayerTimes, Network, StepTimes, simulate_step};
 pub use policies::{HitPolicy, Outcome, PolicyKind};
 pub use sizes::SizeTable;

@@ -4,21 +4,22 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
+use foresee_testbed::hosts::{self, RunError};
 use foresee_testbed::{Mode, Options, Testbed, UsageError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("hosts") {
+        return match hosts::run(std::env::args().skip(2)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(RunError::Usage(error)) => misused(&error),
+            Err(error) => failed(&error),
+        };
+    }
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(options) => options,
-        Err(help @ UsageError::Help) => {
-            let _ = write!(std::io::stdout(), "{help}");
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "foresee-testbed: {error}");
-            return ExitCode::from(2);
-        }
+        Err(error) => return misused(&error),
     };
     let started = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
         let ended = runtime.block_on(run(options));
@@ -28,11 +29,22 @@ fn main() -> ExitCode {
     });
     match started {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "foresee-testbed: {error}");
-            ExitCode::from(3)
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn misused(error: &UsageError) -> ExitCode {
+    if matches!(error, UsageError::Help) {
+        let _ = write!(std::io::stdout(), "{error}");
+        return ExitCode::SUCCESS;
+    }
+    let _ = writeln!(std::io::stderr(), "foresee-testbed: {error}");
+    ExitCode::from(2)
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "foresee-testbed: {error}");
+    ExitCode::from(3)
 }
 
 async fn run(options: Options) -> std::io::Result<()> {

@@ -13,6 +13,8 @@ use crate::faults::FaultRule;
 pub(crate) const USAGE: &str = "\
 usage: foresee-testbed serve DIR [options]           the folders in DIR as buckets, over HTTP and S3
        foresee-testbed proxy http://HOST:PORT [options]  in front of an HTTP or S3 server, forwarding unchanged
+       foresee-testbed hosts NAME[=RATE]... [--rate RATE] [--burst 64kb] [--queue 20ms]
+                                                     network namespaces behind one switch, links shaped both ways
 
   --listen HOST:PORT    default 127.0.0.1:0 (any free port)
   --bytes-per-s N       limit on the bodies of all answers together; 0 (default): none
@@ -27,6 +29,8 @@ Prints one line of JSON with its port when it is ready. Ends when its standard i
   GET, POST /-/limits   {\"bytes_per_s\": N, \"requests_per_s\": N, \"latency_ms\": N}
   GET, POST /-/faults   [{\"kind\": \"status\" (+ \"status\", \"retry_after_s\") | \"stall\" (+ \"ms\") | \"short_body\" | \"reset\",
                           \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
+hosts prints one line of JSON with each host's namespace and address; then standard input takes `rate HOST RATE`,
+`cut HOST` and `mend HOST`, a line each, answered by a line. It needs root and iproute2.
 A testbed: signatures are not checked in serve mode, and only GET and HEAD are served there.
 ";
 

@@ -11,7 +11,9 @@
 )]
 
 mod amount;
+mod dtype;
 mod identity;
 
 pub use amount::{Bytes, BytesPerSecond, Nanos};
+pub use dtype::Dtype;
 pub use identity::{Epoch, Rank, SampleId, Step, World, WorldError};

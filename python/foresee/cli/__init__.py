@@ -46,12 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import index
+    from foresee.cli import index, network, serve
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     index.add_to(commands)
+    network.add_to(commands)
+    serve.add_to(commands)
     return parser
 
 

@@ -4,6 +4,17 @@
 from foresee.config import Cache
 from foresee.torch.array import ArrayDataset
 from foresee.torch.folder import FolderDataset
+from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model
 from foresee.torch.loader import DataLoader
 
-__all__ = ["ArrayDataset", "Cache", "DataLoader", "FolderDataset"]
+__all__ = [
+    "ArrayDataset",
+    "Cache",
+    "DataLoader",
+    "DdpState",
+    "FolderDataset",
+    "GradientMisuse",
+    "ddp_hook",
+    "synchronize",
+    "trace_model",
+]

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts in network namespaces, and a process on each that is asked line by line.
+
+A process keeps what it has imported from job to job. Whatever goes wrong with one ends its job with a ``Silent`` that
+says what it printed; the hosts vanish with this program, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[1]
+ROOT = HERE.parents[1]
+TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
+#: What a link may hold back before it drops: nothing is lost here, as the model has it.
+QUEUE = "1s"
+#: One thread per library: what is compared is the network.
+PINNED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class Silent(Exception):
+    """A process ended, or said nothing for too long."""
+
+
+class Unavailable(Exception):
+    """This machine cannot have hosts of its own; the text says why."""
+
+
+@dataclass
+class Process:
+    """A process that answers each line of JSON with one."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ask(self, job: Mapping[str, Any]) -> None:
+        """Give it something to do."""
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(job).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Silent(f"{self.name} has ended: {self._said()}") from None
+
+    def answer(self, deadline: float) -> dict[str, Any]:
+        """What it says, by ``deadline`` of the monotonic clock."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise Silent(f"{self.name} gave no answer in time")
+        line = self.process.stdout.readline()
+        if not line:
+            raise Silent(f"{self.name} has ended: {self._said()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Silent(f"{self.name}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _said(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+
+@dataclass
+class Cluster:
+    """Hosts whose links are shaped."""
+
+    addresses: dict[str, str]
+    namespaces: dict[str, str]
+    logs: Path
+    _hosts: Process
+    _processes: dict[tuple[str, str], Process] = field(default_factory=dict)
+
+    def process(self, host: str, program: str) -> Process:
+        """The process of ``program`` on ``host``; started if there is none."""
+        key = (host, program)
+        if key not in self._processes:
+            self._processes[key] = _start(
+                f"{program} on {host}",
+                ["ip", "netns", "exec", self.namespaces[host], sys.executable, str(HERE / program)],
+                self.logs / f"{host}-{program}.log",
+            )
+        return self._processes[key]
+
+    def drop(self) -> None:
+        """End all processes: after one that failed, the others wait for it."""
+        for process in self._processes.values():
+            process.process.kill()
+            process.close()
+        self._processes.clear()
+
+    def shape(self, rates: Mapping[str, str]) -> None:
+        """Give links other rates, as ``tc`` spells them."""
+        for host, rate in rates.items():
+            _follow(self._hosts, f"rate {host} {rate}")
+
+
+def _follow(hosts: Process, line: str) -> None:
+    assert hosts.process.stdin is not None
+    hosts.process.stdin.write(line.encode() + b"\n")
+    hosts.process.stdin.flush()
+    answer = hosts.answer(time.monotonic() + 10)
+    if not answer["ok"]:
+        raise Silent(f"hosts: {answer.get('error')}")
+
+
+def _start(name: str, command: Sequence[str], log: Path) -> Process:
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, **PINNED},
+            start_new_session=True,
+        )
+    return Process(name, process, log)
+
+
+@contextlib.contextmanager
+def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
+    """Hosts behind one switch, each link with ``rate``, as ``tc`` spells it.
+
+    Raises:
+        Unavailable: this program is not run by root, or the testbed or iproute2 is missing.
+    """
+    if os.geteuid() != 0:
+        raise Unavailable("hosts in namespaces need root")
+    if not TESTBED.exists():
+        raise Unavailable(f"{TESTBED.relative_to(ROOT)} is missing: run `make setup`")
+    if shutil.which("ip") is None:
+        raise Unavailable("iproute2 is missing")
+    logs.mkdir(parents=True, exist_ok=True)
+    command = [str(TESTBED), "hosts", *hosts, "--rate", rate, "--queue", QUEUE]
+    testbed = _start("hosts", command, logs / "hosts.log")
+    made: Cluster | None = None
+    try:
+        told = _hosts_told(testbed)
+        made = Cluster(
+            {name: about["address"] for name, about in told.items()},
+            {name: about["namespace"] for name, about in told.items()},
+            logs,
+            testbed,
+        )
+        yield made
+    finally:
+        if made is not None:
+            made.drop()
+        testbed.close()
+
+
+def _hosts_told(testbed: Process) -> dict[str, dict[str, str]]:
+    try:
+        hosts: dict[str, dict[str, str]] = testbed.answer(time.monotonic() + 30)["hosts"]
+    except Silent as why:
+        raise Unavailable(str(why)) from None
+    return hosts

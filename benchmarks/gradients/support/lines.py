@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The acceptance lines: from runs to values. Only arithmetic."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from common.verdicts import Line, judged
+
+from foresee.models import network
+
+from .runs import Run, Runs
+from .workloads import MODELS, TRAINED, bytes_per_s, packet_bytes
+
+Measure = Callable[[Runs], "float | str"]
+
+
+def slept(run: Run) -> bool:
+    """Whether the run's compute sleeps."""
+    return run.workload in MODELS
+
+
+def over_model(arm: str) -> Measure:
+    """The furthest from what the model says, over all workloads and rates; 1 is what it says."""
+
+    def measure(runs: Runs) -> float | str:
+        found = []
+        for place in runs.places(lambda run: slept(run) and arm in run.model_s):
+            value = runs.median(place, arm, lambda run: run.t_iter_s / run.model_s[arm])
+            if value is not None:
+                found.append(abs(value - 1))
+        return max(found) if found else f"{arm} was not run, or the goodput of its links is not known"
+
+    return measure
+
+
+def over(arm: str) -> Measure:
+    """The worst of our step over an arm's, over all workloads and rates."""
+
+    def measure(runs: Runs) -> float | str:
+        found = []
+        for place in runs.places(slept):
+            ours, theirs = runs.median(place, "foresee"), runs.median(place, arm)
+            if ours is not None and theirs is not None:
+                found.append(ours / theirs)
+        return max(found) if found else f"{arm} was not run"
+
+    return measure
+
+
+def factor_reached(runs: Runs) -> float | str:
+    """The least of: `fifo_tensor` over `foresee` as measured, over the same as the model has it."""
+    found = []
+    for place in runs.places(lambda run: slept(run) and bool(run.model_s)):
+        ours, theirs = runs.median(place, "foresee"), runs.median(place, "fifo_tensor")
+        said = runs.median(place, "foresee", lambda run: run.model_s["fifo_tensor"] / run.model_s["foresee"])
+        if ours is not None and theirs is not None and said is not None:
+            found.append(theirs / ours / said)
+    return min(found) if found else "fifo_tensor was not run"
+
+
+def limit(rate: str) -> float:
+    """Bytes of payload per second that a link of this rate lets through in packets of a run."""
+    return bytes_per_s(rate) * network.goodput(packet_bytes(rate))
+
+
+def link_use(runs: Runs) -> float | str:
+    """Payload per second and direction over what the link lets through, at 1 Gbit/s between two hosts."""
+    found = [run.goodput / limit(run.rate) for run in runs.of("bulk", "foresee", "two")]
+    return statistics.median(found) if found else "bulk was not run on two hosts"
+
+
+def urgent(runs: Runs) -> float | str:
+    """The wait of an urgent packet behind bulk on 8 connections, in ms: the median run's 95th percentile."""
+    runs_of_8 = [run for run in runs.of("urgent", "foresee") if run.connections == 8 and run.urgent_ms]
+    found = [sorted(run.urgent_ms)[int(0.95 * (len(run.urgent_ms) - 1))] for run in runs_of_8]
+    return statistics.median(found) if found else "urgent was not run over 8 connections"
+
+
+def changing(runs: Runs) -> tuple[float | str, float | str]:
+    """Links that change: the worst stretch over the best fixed `partition` there, and the whole over the one that is best
+    at the full rate.
+    """
+    ours = runs.of("changing", "foresee")
+    fixed = {run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,")}
+    if not ours or not fixed:
+        text = "changing links take a minute for each setting; the full run does it"
+        return text, text
+
+    def medians(arm: str) -> list[float]:
+        found = [run.stretch_medians_s() for run in runs.of("changing", arm)]
+        return [statistics.median(values) for values in zip(*found, strict=True)]
+
+    def rounds(arm: str) -> float:
+        return statistics.median(
+            len(run.began_s) / (run.began_s[-1] - run.began_s[0]) for run in runs.of("changing", arm)
+        )
+
+    by_arm = {arm: medians(arm) for arm in fixed}
+    mine = medians("foresee")
+    segment = max(one / min(by_arm[arm][at] for arm in fixed) for at, one in enumerate(mine))
+    tuned = min(fixed, key=lambda arm: by_arm[arm][0])
+    return segment, rounds("foresee") / rounds(tuned)
+
+
+def training(runs: Runs) -> float | str:
+    """The worst of real training over the closed form of its own figures, over all models."""
+    found = []
+    for place in runs.places(lambda run: run.workload in TRAINED and bool(run.model_s)):
+        value = runs.median(place, "foresee", lambda run: run.t_iter_s / run.model_s["foresee"])
+        if value is not None:
+            found.append(value)
+    return max(found) if found else "real training starts torch on every host; the full run does it"
+
+
+def cpu(of: Callable[[Run], float]) -> Measure:
+    """CPU seconds per gigabyte pushed."""
+
+    def measure(runs: Runs) -> float | str:
+        found = [of(run) / (run.pushed_bytes / 1e9) for run in runs.of("bulk", "foresee") if run.pushed_bytes]
+        return statistics.median(found) if found else "bulk was not run"
+
+    return measure
+
+
+def aggregation(runs: Runs) -> float | str:
+    """The server's sum over a STREAM-add, bytes per second of one core, both measured before the runs."""
+    rates = [run.machine["sum_rates"] for run in runs.all if run.machine.get("sum_rates")]
+    ratios = [rate["sum"] / rate["stream_add"] for rate in rates]
+    return statistics.median(ratios) if ratios else "the bench of the sum was not built: make bench-setup"
+
+
+def judge(runs: Runs) -> list[Line]:
+    """All lines; a line without a value says why."""
+    segment, whole = changing(runs)
+    return [
+        judged("model_foresee", "distance", 0.05, below=True, value=over_model("foresee")(runs)),
+        judged("model_fifo_packet", "distance", 0.05, below=True, value=over_model("fifo_packet")(runs)),
+        judged("model_fifo_tensor", "distance", 0.05, below=True, value=over_model("fifo_tensor")(runs)),
+        judged("foresee_over_mercury", "ratio", 1.0, below=True, value=over("mercury")(runs)),
+        judged("foresee_over_partition", "ratio", 1.0, below=True, value=over("partition")(runs)),
+        judged(
+            "fifo_tensor_over_foresee", "share of the model's", 0.95, below=False, value=factor_reached(runs)
+        ),
+        judged("training_over_model", "ratio", 1.08, below=True, value=training(runs)),
+        judged("link_use", "share", 0.97, below=False, value=link_use(runs)),
+        judged("urgent_ms", "ms", 1.5, below=True, value=urgent(runs)),
+        judged("changing_segment", "ratio", 1.0, below=True, value=segment),
+        judged("changing_whole", "ratio", 1.3, below=False, value=whole),
+        judged("aggregation_over_stream", "ratio", 0.6, below=False, value=aggregation(runs)),
+        judged("cpu_s_per_gb_rank", "s/GB", None, below=True, value=cpu(lambda run: run.rank_cpu_s)(runs)),
+        judged(
+            "cpu_s_per_gb_server", "s/GB", None, below=True, value=cpu(lambda run: run.server_cpu_s)(runs)
+        ),
+    ]

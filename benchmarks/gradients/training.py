@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process on one host that trains for real, on the CPU: over servers, with torch's own all-reduce, or alone.
+
+It does what each line of standard input says, as `host.py` does; torch starts once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from host import SECRET, cpu_s, told
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import foresee.torch as ft
+
+Build = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
+
+
+class Cnn(nn.Module):
+    """Three convolutions, and most of the weight behind them, as in VGG."""
+
+    def __init__(self) -> None:
+        """Some 1.2 M parameters."""
+        super().__init__()
+        self.features = nn.Sequential(
+            *(
+                layer
+                for wide in ((3, 32), (32, 64), (64, 64))
+                for layer in (nn.Conv2d(*wide, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            )
+        )
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        scores: torch.Tensor = self.classifier(self.features(x))
+        return scores
+
+
+class Transformer(nn.Module):
+    """Two blocks over an embedding: the largest tensor is used first."""
+
+    def __init__(self) -> None:
+        """Some 1.9 M parameters."""
+        super().__init__()
+        self.embedding = nn.Embedding(4096, 192)
+        block = nn.TransformerEncoderLayer(192, 4, 768, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, 2)
+        self.head = nn.Linear(192, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        scores: torch.Tensor = self.head(self.blocks(self.embedding(x)).mean(dim=1))
+        return scores
+
+
+def cnn() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """The model, a batch of 32 small pictures, their labels."""
+    return Cnn(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+
+
+def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """The model, a batch of 8 texts of 64 words, their labels."""
+    return Transformer(), torch.randint(4096, (8, 64)), torch.randint(10, (8,))
+
+
+MODELS: dict[str, Build] = {"cnn": cnn, "transformer": transformer}
+
+
+def made(job: dict[str, Any]) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """The same on every rank; only the data differ."""
+    torch.manual_seed(job["seed"])
+    model, _, _ = MODELS[job["model"]]()
+    torch.manual_seed(job["seed"] + 1 + job["rank"])
+    _, x, y = MODELS[job["model"]]()
+    return model, x, y
+
+
+def steps(
+    job: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
+) -> dict[str, Any]:
+    """Steps, timed from the start of one backward to the next."""
+    began = []
+    before = cpu_s()
+    for _ in range(job["warmup"] + job["rounds"] + 1):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        began.append(time.monotonic())
+        loss.backward()
+        optimizer.step()
+    return told(job, began, cpu_s() - before, 0 if bool(np.isfinite(loss.item())) else 1)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """What all of them train with."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def traced(job: dict[str, Any]) -> dict[str, Any]:
+    """What each tensor takes, with nobody else at work."""
+    model, x, y = made(job)
+
+    def loss(scores: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(scores, y)
+
+    return ft.trace_model(model, x, loss=loss, optimizer=adam(model))
+
+
+def alone(job: dict[str, Any]) -> dict[str, Any]:
+    """Without a network."""
+    model, x, y = made(job)
+    return steps(job, model, adam(model), x, y)
+
+
+def over_servers(job: dict[str, Any]) -> dict[str, Any]:
+    """Over servers."""
+    os.environ.update(RANK=str(job["rank"]), WORLD_SIZE=str(job["world"]), FORESEE_TOKEN=SECRET)
+    model, x, y = made(job)
+    optimizer: Any
+    model, optimizer = ft.synchronize(model, adam(model), servers=job["servers"], timeout=job["timeout_s"])
+    try:
+        return steps(job, model, optimizer, x, y)
+    finally:
+        optimizer.close()
+
+
+def all_reduce(job: dict[str, Any]) -> dict[str, Any]:
+    """With torch's own, over gloo."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{job['meeting']}", rank=job["rank"], world_size=job["world"]
+    )
+    try:
+        model, x, y = made(job)
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=job["bucket_mb"])
+        return steps(job, wrapped, adam(wrapped), x, y)
+    finally:
+        dist.destroy_process_group()
+
+
+def main() -> int:
+    """One answer for each line."""
+    torch.set_num_threads(1)
+    deeds = {"trace": traced, "oracle": alone, "foresee": over_servers, "ddp": all_reduce}
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            answer = deeds[job["do"]](job)
+        except Exception as error:  # whatever it is, the run is void and says so
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One thread per network interface: offers come in from anywhere, packets go out in the scheduler's order.
+//!
+//! A rank's pushes and, where a server shares its machine, that server's sums leave through the same instance,
+//! so that the bound on what is under way holds for the interface and an urgent packet of either goes first.
+//!
+//! Refuses to know what a packet is: whoever offers hands over a [`Parcel`], which says so when the packet is
+//! about to be written and not before. Refuses to choose: `foresee_grad_queue::Schedule` does.
+
+mod rate;
+mod sender;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use foresee_grad_queue::{Class, Connection, Flow, Lane, Rules, Ticket};
+use foresee_units::{Bytes, Nanos};
+use foresee_wire::{FrameSender, Header, Poller, Waker, WireError};
+
+use sender::Sender;
+
+/// What is offered: asked for a packet when that is written, and again when the rest of it is.
+///
+/// Dropped by the interface's thread after its last packet was given to the system, or when its connections are gone.
+pub(crate) trait Parcel: Send + Sync {
+    /// The frame of the `packet`-th packet that goes over `connection`, with the same bytes every time.
+    ///
+    /// The payload lies in `self`, or was written to `room` for this call.
+    fn frame<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> (Header, &'a [u8]);
+
+    /// A packet is about to be given to the system. Called once for each; quick, for the thread waits.
+    fn leaves(&self, _connection: Connection, _packet: u32) {}
+}
+
+/// Hears that a connection is of no more use. Called once, by the interface's thread: quick, and without locks
+/// that are held while something is offered.
+pub(crate) type Broken = Box<dyn FnOnce(WireError) + Send>;
+
+/// What an interface has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceStats {
+    /// Payload that was given to the system.
+    pub sent: Bytes,
+    /// Packets of it.
+    pub packets: u64,
+    /// Calls to the system that wrote it.
+    pub writes: u64,
+    /// Times that the thread woke.
+    pub wakes: u64,
+    /// How much may be under way now.
+    pub window: Bytes,
+    /// What the interface was seen to deliver, per second; 0 before it was measured.
+    pub rate: u64,
+}
+
+/// A handle of an interface's thread; clones are the same one. The thread ends with the last of them.
+#[derive(Clone, Debug)]
+pub struct Interface(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread and its clients share.
+pub(crate) struct Shared {
+    inbox: Mutex<Inbox>,
+    waker: Waker,
+    start: Instant,
+    tickets: AtomicU64,
+    connections: AtomicU32,
+    stats: Mutex<InterfaceStats>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    orders: Vec<Command>,
+    stop: bool,
+}
+
+/// What clients ask of the thread, in their order.
+enum Command {
+    Open { connection: Connection, sender: Box<FrameSender>, broken: Broken },
+    Close { connection: Connection },
+    Offer { ticket: Ticket, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>, at: Nanos },
+    Fence { flow: Flow },
+    Acked { connection: Connection, bytes: Bytes },
+}
+
+impl Interface {
+    /// Starts the thread. `name`: for the thread; `rules`: what its scheduler obeys; `packet`: bytes of an
+    /// ordinary packet.
+    ///
+    /// # Errors
+    /// The system has no thread or no poller to give.
+    pub fn start(name: &str, rules: Rules, packet: std::num::NonZeroU32) -> Result<Self, WireError> {
+        let poller = Poller::new()?;
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            waker: poller.waker(),
+            start: Instant::now(),
+            tickets: AtomicU64::new(0),
+            connections: AtomicU32::new(0),
+            stats: Mutex::default(),
+        });
+        let sender = Sender::new(Arc::clone(&shared), poller, rules, packet);
+        let thread = thread::Builder::new()
+            .name(format!("foresee-send-{name}"))
+            .spawn(move || sender.run())
+            .map_err(|why| WireError::System { doing: "starting a thread", why })?;
+        Ok(Self(Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) })))
+    }
+
+    /// Whether both are handles of one thread.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// A number for a job whose offers share interfaces evenly with others'; no other in this process has it.
+    pub(crate) fn new_flow() -> Flow {
+        static FLOWS: AtomicU32 = AtomicU32::new(0);
+        Flow::new(FLOWS.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What waits of `flow` goes before whatever it offers from now on. Never waits.
+    pub(crate) fn fence(&self, flow: Flow) {
+        self.0.shared.tell(Command::Fence { flow });
+    }
+
+    /// Hands a connection's sending half over. It is the thread's until the connection closes or breaks.
+    pub(crate) fn open(&self, sender: FrameSender, broken: Broken) -> Connection {
+        let connection = Connection::new(self.0.shared.connections.fetch_add(1, Ordering::Relaxed));
+        self.0.shared.tell(Command::Open { connection, sender: Box::new(sender), broken });
+        connection
+    }
+
+    /// Nothing more goes over `connection`; what waits for it is dropped. `broken` is not called any more.
+    pub(crate) fn close(&self, connection: Connection) {
+        self.0.shared.tell(Command::Close { connection });
+    }
+
+    /// There is something to send. Never waits.
+    pub(crate) fn offer(&self, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>) {
+        let shared = &self.0.shared;
+        let ticket = Ticket::new(shared.tickets.fetch_add(1, Ordering::Relaxed));
+        shared.tell(Command::Offer { ticket, flow, class, lanes, parcel, at: shared.now() });
+    }
+
+    /// The other end's application has dealt with `bytes`: frees credit.
+    pub(crate) fn acked(&self, connection: Connection, bytes: Bytes) {
+        self.0.shared.tell(Command::Acked { connection, bytes });
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> InterfaceStats {
+        *self.0.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Time since the start of the thread: the scheduler's clock.
+    fn now(&self) -> Nanos {
+        Nanos::from(self.start.elapsed())
+    }
+
+    fn tell(&self, command: Command) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = inbox.orders.is_empty();
+        inbox.orders.push(command);
+        drop(inbox);
+        // Whoever finds orders there knows that the bell was rung for them and not yet answered.
+        if first {
+            self.waker.wake();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.shared.waker.wake();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // The last handle may be held by a parcel, which the thread itself drops.
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interface").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an interface delivers, measured while it has something under way.
+//!
+//! Apart from the thread, because time and counts are arguments here. The system's own rate of delivery is one of a
+//! single connection and of its last segments; what a window needs is the sum over all of them, over a round trip.
+//!
+//! Refuses to measure an idle link: time in which nothing was under way says nothing about it.
+
+use std::collections::VecDeque;
+
+use foresee_units::{BytesPerSecond, Nanos};
+
+/// An interval is no shorter, or the grain of acknowledgments shows.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(5);
+/// The best of so many intervals counts: one that lost the processor does not make a link slow.
+const INTERVALS: usize = 8;
+
+/// Measures one interface.
+#[derive(Debug, Default)]
+pub(super) struct RateMeter {
+    /// When the present interval began, and what was acknowledged by then; `None` while idle.
+    began: Option<(Nanos, u64)>,
+    /// The interval under way is the first after a pause, in which a shaper lets a burst pass at line speed.
+    after_pause: bool,
+    recent: VecDeque<u64>,
+}
+
+impl RateMeter {
+    /// At `now`, `acked` bytes were acknowledged since the start, and `busy` says whether more are under way.
+    /// `round_trip`: the shortest one seen.
+    ///
+    /// A new rate, if an interval ended with it.
+    pub(super) fn handle_progress(
+        &mut self,
+        now: Nanos,
+        acked: u64,
+        busy: bool,
+        round_trip: Nanos,
+    ) -> Option<BytesPerSecond> {
+        if !busy {
+            (self.began, self.after_pause) = (None, true);
+            return None;
+        }
+        let (since, before) = *self.began.get_or_insert((now, acked));
+        let time = now.saturating_sub(since);
+        if time < INTERVAL_MIN.max(round_trip) {
+            return None;
+        }
+        self.began = Some((now, acked));
+        let rate = u128::from(acked.saturating_sub(before)) * 1_000_000_000 / u128::from(time.get());
+        if std::mem::take(&mut self.after_pause) && !self.recent.is_empty() {
+            return None;
+        }
+        if self.recent.len() == INTERVALS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(u64::try_from(rate).unwrap_or(u64::MAX));
+        self.recent.iter().max().copied().map(BytesPerSecond::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Nanos = Nanos::from_millis(1);
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    #[test]
+    fn a_steady_link_has_its_rate_after_one_interval() {
+        let mut meter = RateMeter::default();
+        assert_eq!(meter.handle_progress(at(0), 0, true, RTT), None);
+        assert_eq!(meter.handle_progress(at(4), 400_000, true, RTT), None);
+        assert_eq!(meter.handle_progress(at(5), 500_000, true, RTT), Some(BytesPerSecond::new(100_000_000)));
+    }
+
+    #[test]
+    fn pauses_do_not_count_and_the_burst_after_one_does_not_either() {
+        let mut meter = RateMeter::default();
+        meter.handle_progress(at(0), 0, true, RTT);
+        assert_eq!(meter.handle_progress(at(5), 5_000, true, RTT), Some(BytesPerSecond::new(1_000_000)));
+        meter.handle_progress(at(6), 6_000, false, RTT);
+        meter.handle_progress(at(1_000), 6_000, true, RTT);
+        assert_eq!(meter.handle_progress(at(1_005), 900_000, true, RTT), None);
+        assert_eq!(
+            meter.handle_progress(at(1_010), 905_000, true, RTT),
+            Some(BytesPerSecond::new(1_000_000))
+        );
+    }
+
+    #[test]
+    fn a_link_that_got_slower_is_believed_after_eight_intervals() {
+        let mut meter = RateMeter::default();
+        let mut acked = 0;
+        let mut last = None;
+        for interval in 0..=INTERVALS as u64 + 1 {
+            last = meter.handle_progress(at(5 * interval), acked, true, RTT).or(last);
+            acked += if interval == 0 { 50_000 } else { 5_000 };
+        }
+        assert_eq!(last, Some(BytesPerSecond::new(1_000_000)));
+    }
+}

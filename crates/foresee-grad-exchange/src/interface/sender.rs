@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread of an interface: take orders and facts, let the scheduler choose, write, wait.
+//!
+//! Refuses to sleep: a wait ends with an order, an acknowledgment, room in a socket, or the moment at which the
+//! window should have opened.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError};
+
+use foresee_grad_queue::{Connection, Grant, Offer, Rules, Schedule, Ticket};
+use foresee_units::{Bytes, Nanos};
+use foresee_wire::{BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Wait, WireError};
+
+use super::rate::RateMeter;
+use super::{Broken, Command, InterfaceStats, Parcel, Shared};
+
+/// The shortest round trip and the window are looked up so often.
+const REFRESH: Nanos = Nanos::from_millis(50);
+
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    poller: Poller,
+    schedule: Schedule,
+    sockets: BTreeMap<Connection, Socket>,
+    parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
+    meter: RateMeter,
+    /// Payload that was granted, and that of connections which are gone.
+    granted: u64,
+    gone: u64,
+    min_rtt: Nanos,
+    refreshed: Nanos,
+    stats: InterfaceStats,
+    /// For the payloads of a batch that are made when they are written.
+    rooms: Vec<Vec<u8>>,
+}
+
+struct Socket {
+    sender: FrameSender,
+    link: Link,
+    broken: Option<Broken>,
+    /// Granted, and not or half written, because the socket was full.
+    waiting: VecDeque<(Arc<dyn Parcel>, Grant)>,
+}
+
+impl Sender {
+    pub(super) fn new(shared: Arc<Shared>, poller: Poller, rules: Rules, packet: NonZeroU32) -> Self {
+        Self {
+            shared,
+            poller,
+            schedule: Schedule::new(rules, packet),
+            sockets: BTreeMap::new(),
+            parcels: BTreeMap::new(),
+            meter: RateMeter::default(),
+            granted: 0,
+            gone: 0,
+            min_rtt: Nanos::ZERO,
+            refreshed: Nanos::ZERO,
+            stats: InterfaceStats::default(),
+            rooms: (0..BATCH_MAX).map(|_| Vec::new()).collect(),
+        }
+    }
+
+    /// Until the interface's last handle is gone.
+    pub(super) fn run(mut self) {
+        let mut events = Vec::new();
+        while self.obey() {
+            self.learn();
+            self.send();
+            self.publish();
+            let wait = match self.schedule.drain_time() {
+                // Acknowledgments wake; the timer stands behind them, for they may be dropped.
+                Some(time) => Wait::within(time.saturating_add(Nanos::new(100_000))),
+                None => Wait::Forever,
+            };
+            match self.poller.wait(wait, &mut events) {
+                Ok(_) => self.stats.wakes += 1,
+                // Nothing can be waited for any more: every connection ends with the reason.
+                Err(why) => return self.give_up(&why),
+            }
+            for event in std::mem::take(&mut events) {
+                self.handle_event(event);
+            }
+        }
+    }
+
+    /// What clients asked for; false when there are none left.
+    fn obey(&mut self) -> bool {
+        let (commands, stop) = {
+            let mut inbox = self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut inbox.orders), inbox.stop)
+        };
+        for command in commands {
+            self.handle_command(command);
+        }
+        !stop
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::Open { connection, sender, broken } => self.open(connection, *sender, broken),
+            Command::Close { connection } => self.forget(connection),
+            Command::Offer { ticket, flow, class, mut lanes, parcel, at } => {
+                // A connection may have broken while the offer was on its way here.
+                lanes.retain(|lane| self.sockets.contains_key(&lane.connection));
+                let offer = Offer { ticket, flow, class, lanes: &lanes };
+                if !lanes.is_empty() {
+                    self.schedule
+                        .handle_offer(&offer, at)
+                        .expect("lanes are those of a plan, tickets are counted");
+                    self.parcels.insert(ticket, parcel);
+                }
+            }
+            Command::Fence { flow } => self.schedule.handle_fence(flow),
+            Command::Acked { connection, bytes } => {
+                // More than is outstanding comes from a peer that is wrong; credit is not money.
+                let _ = self.schedule.handle_acked(connection, bytes);
+            }
+        }
+    }
+
+    fn open(&mut self, connection: Connection, sender: FrameSender, broken: Broken) {
+        let link = sender.link();
+        if let Err(why) = self.poller.add(connection.get(), &link, true) {
+            broken(why);
+            return;
+        }
+        self.schedule.handle_open(connection).expect("connections are counted");
+        self.sockets
+            .insert(connection, Socket { sender, link, broken: Some(broken), waiting: VecDeque::new() });
+        // The link may be another one than before: look at it at once.
+        self.refreshed = Nanos::ZERO;
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        let connection = Connection::new(event.token);
+        if event.broken {
+            let Some(socket) = self.sockets.get(&connection) else { return };
+            let peer = socket.link.peer();
+            self.fail(connection, WireError::Cut { peer, part: "conversation", missing: 0 });
+        } else if event.writable {
+            self.resume(connection);
+        }
+    }
+
+    /// How far each socket is, what the interface delivers, and how large the window is by that.
+    fn learn(&mut self) {
+        let now = self.shared.now();
+        let mut failed = Vec::new();
+        for (&connection, socket) in &self.sockets {
+            if self.schedule.in_flight_of(connection) == Bytes::ZERO {
+                continue;
+            }
+            // A frame that is half written counts twice for its first half: the window errs on the short side.
+            let rest: u64 = socket.waiting.iter().map(|(_, grant)| u64::from(grant.bytes)).sum();
+            match socket.link.queued() {
+                // Where the system does not tell, a small send buffer is the window.
+                Ok(queued) => {
+                    let queued = queued.unwrap_or(Bytes::ZERO) + Bytes::new(rest);
+                    self.schedule.handle_in_flight(connection, queued).expect("it is open");
+                }
+                Err(why) => failed.push((connection, why)),
+            }
+        }
+        for (connection, why) in failed {
+            self.fail(connection, why);
+        }
+        let in_flight = self.schedule.in_flight().get();
+        let acked = self.granted.saturating_sub(in_flight + self.gone);
+        let due = now.saturating_sub(self.refreshed) >= REFRESH || self.refreshed == Nanos::ZERO;
+        if due && !self.sockets.is_empty() {
+            self.refreshed = now.max(Nanos::new(1));
+            let rtts = self.sockets.values().filter_map(|socket| socket.link.info().ok()??.min_rtt);
+            self.min_rtt = rtts.min().unwrap_or(self.min_rtt);
+        }
+        if let Some(rate) = self.meter.handle_progress(now, acked, in_flight > 0, self.min_rtt) {
+            self.schedule.handle_link(rate, self.min_rtt);
+            self.stats.rate = rate.get();
+        }
+    }
+
+    fn send(&mut self) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while let Some(grant) = self.schedule.poll_send(self.shared.now()) {
+            batch.clear();
+            batch.push(grant);
+            while batch.len() < BATCH_MAX
+                && let Some(more) = self.schedule.poll_more(self.shared.now())
+            {
+                batch.push(more);
+            }
+            self.write(&batch);
+        }
+    }
+
+    /// Writes what was granted on one connection, in one call to the system if it takes it all.
+    fn write(&mut self, batch: &[Grant]) {
+        let connection = batch[0].connection;
+        self.granted += batch.iter().map(|grant| u64::from(grant.bytes)).sum::<u64>();
+        let parcels: Vec<_> = batch.iter().map(|grant| Arc::clone(&self.parcels[&grant.ticket])).collect();
+        for grant in batch.iter().filter(|grant| grant.last) {
+            self.parcels.remove(&grant.ticket);
+        }
+        for (parcel, grant) in parcels.iter().zip(batch) {
+            parcel.leaves(connection, grant.packet);
+        }
+        let socket = self.sockets.get_mut(&connection).expect("only open connections are granted");
+        let frames: Vec<(Header, &[u8])> = batch
+            .iter()
+            .zip(parcels.iter().zip(&mut self.rooms))
+            .map(|(grant, (parcel, room))| parcel.frame(connection, grant.packet, room))
+            .collect();
+        self.stats.writes += 1;
+        let sent = match socket.sender.send_frames(&frames, usize::MAX) {
+            Ok(sent) => sent,
+            Err(why) => return self.fail(connection, why),
+        };
+        let whole = sent.begun - usize::from(sent.state == Sending::Half);
+        socket.waiting.extend(parcels[whole..].iter().cloned().zip(batch[whole..].iter().copied()));
+        batch[..whole].iter().for_each(|grant| self.account(*grant));
+        if whole < batch.len() {
+            self.schedule.handle_blocked(connection).expect("it is open");
+            if let Err(why) = self.poller.want_writable(connection.get(), true) {
+                self.fail(connection, why);
+            }
+        }
+    }
+
+    /// Goes on with what a full socket left over, in its order; nothing else may go before.
+    fn resume(&mut self, connection: Connection) {
+        while let Some(socket) = self.sockets.get_mut(&connection) {
+            let Some((parcel, grant)) = socket.waiting.front().cloned() else {
+                self.schedule.handle_writable(connection).expect("it is open");
+                if let Err(why) = self.poller.want_writable(connection.get(), false) {
+                    self.fail(connection, why);
+                }
+                return;
+            };
+            let (header, payload) = parcel.frame(connection, grant.packet, &mut self.rooms[0]);
+            self.stats.writes += 1;
+            let state = if socket.sender.is_half_written() {
+                socket.sender.resume(payload)
+            } else {
+                socket.sender.send(&header, payload)
+            };
+            match state {
+                Ok(Sending::Done) => {
+                    socket.waiting.pop_front();
+                    self.account(grant);
+                }
+                Ok(Sending::Half | Sending::Blocked) => return,
+                Err(why) => return self.fail(connection, why),
+            }
+        }
+    }
+
+    fn account(&mut self, grant: Grant) {
+        self.stats.packets += 1;
+        self.stats.sent += Bytes::new(grant.bytes.into());
+    }
+
+    /// The connection is of no more use: its owner hears why.
+    fn fail(&mut self, connection: Connection, why: WireError) {
+        let broken = self.sockets.get_mut(&connection).and_then(|socket| socket.broken.take());
+        self.forget(connection);
+        if let Some(broken) = broken {
+            broken(why);
+        }
+    }
+
+    /// Drops a connection and what waits for it.
+    fn forget(&mut self, connection: Connection) {
+        let Some(socket) = self.sockets.remove(&connection) else { return };
+        self.poller.remove(connection.get());
+        // Neither acknowledged nor under way any more.
+        self.gone += self.schedule.in_flight_of(connection).get();
+        for unsent in self.schedule.handle_closed(connection).expect("it was open") {
+            if unsent.last {
+                self.parcels.remove(&unsent.ticket);
+            }
+        }
+        socket.link.shutdown();
+    }
+
+    fn give_up(&mut self, why: &WireError) {
+        let connections: Vec<_> = self.sockets.keys().copied().collect();
+        for connection in connections {
+            let reason = std::io::Error::other(why.to_string());
+            self.fail(connection, WireError::System { doing: "waiting for connections", why: reason });
+        }
+    }
+
+    fn publish(&mut self) {
+        self.stats.window = self.schedule.window();
+        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
+    }
+}

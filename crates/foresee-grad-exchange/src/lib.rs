@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loops around the queue of gradients: a rank's [`Exchange`] and a [`Server`], in threads.
+//!
+//! ```text
+//! rank    push ──> interface ──> PUSH ──> server: reader ──> slot ──> interface ──> SUM ──> rank: reader ──> landing
+//!         Exchange  sender thread          a thread per rank     sender thread             a thread per server
+//! ```
+//!
+//! Decides nothing: which packet goes next, whose turn it is, what has landed, and what a rank may do, are answers of
+//! `foresee-grad-queue`; how bytes travel is `foresee-wire`'s. Here are threads, clocks and memory.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `interface` | one sending thread per network interface |
+//! | `control` | messages and signs of life |
+//! | `rank` | pushing, waiting, landing |
+//! | `server` | jobs, slots, answers |
+//! | `timeline` | what happened when, for whoever asks |
+//! | `options`, `error` | what has to be told, and what is told back |
+
+mod control;
+mod error;
+mod interface;
+mod options;
+mod rank;
+mod server;
+mod timeline;
+
+pub use error::ExchangeError;
+pub use interface::{Interface, InterfaceStats};
+pub use options::{RankOptions, ServerOptions};
+pub use rank::{Exchange, Gradient, RankStats, Received, Waited};
+pub use server::{Server, ServerStats};
+pub use timeline::{Event, EventKind};

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank and a server have to be told.
+//!
+//! Refuses defaults for what only the user knows: addresses, the job's name and its secret.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use foresee_grad_queue::{Policy, Wire};
+use foresee_units::{Bytes, Rank};
+use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
+
+/// A rank's part.
+#[derive(Clone, Debug)]
+pub struct RankOptions {
+    /// The job's name, the same on every rank.
+    pub job: String,
+    /// This rank, below `world`.
+    pub rank: Rank,
+    /// Ranks of the job, 1 to 65535.
+    pub world: u32,
+    /// Servers, in the same order on every rank; at least one.
+    pub servers: Vec<SocketAddr>,
+    /// How many packets each server takes in turn, in their order; empty: equally many.
+    pub shares: Vec<u32>,
+    /// What both ends prove to each other.
+    pub secret: Secret,
+    /// Encryption; `None`: none.
+    pub tls: Option<TlsClient>,
+    /// When a silent peer counts as lost.
+    pub timeouts: Timeouts,
+    /// Which packet goes first.
+    pub policy: Policy,
+    /// Bytes of a packet; `None`: by what the link was seen to deliver.
+    pub packet_bytes: Option<NonZeroU32>,
+    /// The dtype on the wire.
+    pub wire: Wire,
+    /// How many events of its timeline to keep between two looks at them, some 40 bytes each; 0: none.
+    pub timeline: usize,
+    /// The sockets' options.
+    pub link: LinkOptions,
+}
+
+/// A server's part.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 is the system's choice.
+    pub bind: SocketAddr,
+    /// What both ends prove to each other, for every job.
+    pub secret: Secret,
+    /// Encryption; `None`: none.
+    pub tls: Option<TlsServer>,
+    /// When a silent rank counts as lost.
+    pub timeouts: Timeouts,
+    /// Which result goes first, and whether packets or whole tensors are answered.
+    pub policy: Policy,
+    /// Contributions that may wait for the turn of their rank, for each job.
+    pub park: Bytes,
+    /// Jobs at once, at least 1.
+    pub jobs: usize,
+    /// How many events of its timeline to keep between two looks at them, some 40 bytes each; 0: none.
+    pub timeline: usize,
+    /// The sockets' options; `local` is not used.
+    pub link: LinkOptions,
+}
+
+impl ServerOptions {
+    /// With what suits most: 30 s, 64 MiB to park, 64 jobs.
+    pub fn new(bind: SocketAddr, secret: Secret) -> Self {
+        Self {
+            bind,
+            secret,
+            tls: None,
+            timeouts: Timeouts::default(),
+            policy: Policy::foresee(),
+            park: Bytes::new(64 << 20),
+            jobs: 64,
+            timeline: 0,
+            link: LinkOptions::default(),
+        }
+    }
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A rank's exchange: connect, agree on a plan, then push, end rounds, wait, take.
+//!
+//! Calls come from one thread at a time, but for pushes, which come from autograd's and never wait. The others end with
+//! what they wait for, an error, or a tick.
+//!
+//! Refuses to know modules and optimizers: a tensor is a number of the plan.
+
+mod connect;
+mod landing;
+mod push;
+mod receive;
+mod state;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_grad_queue::{Collect, Connection, Plan, PlanConfig, QueueError, Round, ServerId, TensorId};
+use foresee_units::Rank;
+use foresee_wire::{Link, Message};
+
+use crate::control::Control;
+use crate::error::ExchangeError;
+use crate::interface::{Interface, InterfaceStats};
+use crate::options::RankOptions;
+use crate::timeline::{Event, EventKind, Timeline};
+use landing::Landing;
+pub use push::Gradient;
+use push::{Part, Push};
+use state::{Session, State};
+
+/// How long an orderly end may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A rank's end of the exchange. Dropping it closes it.
+#[derive(Debug)]
+pub struct Exchange {
+    core: Arc<Core>,
+    routes: Vec<Route>,
+    controls: Arc<[Control]>,
+}
+
+/// What all threads of a rank share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    options: RankOptions,
+    state: Mutex<State>,
+    /// Something landed, was answered, or failed.
+    changed: Condvar,
+    timeline: Timeline,
+}
+
+/// The way through one interface.
+#[derive(Debug)]
+struct Route {
+    interface: Interface,
+    servers: Arc<[(Connection, ServerId)]>,
+    links: Vec<Link>,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// With what was waited for.
+    Landed,
+    /// With its time.
+    Tick,
+}
+
+/// An average, in the model's dtype and order of memory.
+///
+/// The memory stays as it is until the tensor's next push, or the end of a round without one.
+#[derive(Clone, Debug)]
+pub struct Received {
+    landing: Arc<Landing>,
+}
+
+impl Received {
+    /// The first byte, on a cache line; valid for as long as `self` lives.
+    pub fn pointer(&self) -> *mut u8 {
+        self.landing.pointer()
+    }
+
+    /// Bytes of the tensor.
+    pub fn len(&self) -> usize {
+        self.landing.len()
+    }
+
+    /// Whether the tensor has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        // SAFETY: nothing of the tensor is under way before its next push, which is the caller's.
+        unsafe { self.landing.slice_mut(0, self.len()) }.to_vec()
+    }
+}
+
+/// Counts since the start.
+#[derive(Clone, Debug, Default)]
+pub struct RankStats {
+    /// Rounds that ended here.
+    pub rounds: u64,
+    /// Of each interface.
+    pub interfaces: Vec<InterfaceStats>,
+}
+
+impl Exchange {
+    /// Connects to every server, waiting up to the handshake's timeout for each to come up.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Setting`], [`ExchangeError::Server`], [`ExchangeError::System`].
+    pub fn open(options: RankOptions) -> Result<Self, ExchangeError> {
+        connect::open(options)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.core.options.rank
+    }
+
+    /// Ranks of the job.
+    pub fn world(&self) -> u32 {
+        self.core.options.world
+    }
+
+    /// Makes these tensors the plan of all coming rounds, which are counted from 0 again. Every rank calls it, with
+    /// nothing under way; where order, classes or packet sizes differ, rank 0's count. Returns what was agreed. Tensors
+    /// keep their numbers in this rank's own list: calls name a tensor by its place in `tensors`.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Disagree`] names the first tensor that differs, and both ranks.
+    pub fn agree(
+        &self,
+        config: PlanConfig,
+        tensors: Vec<foresee_grad_queue::TensorSpec>,
+    ) -> Result<Arc<Plan>, ExchangeError> {
+        let proposal = Plan::new(config, tensors)?;
+        let servers = self.controls.len();
+        {
+            let mut state = self.core.lock();
+            loop {
+                state.check()?;
+                if state.session.as_ref().is_none_or(Session::is_quiet) {
+                    break;
+                }
+                // What was waited for has landed; that servers know so may take a moment longer.
+                state = self.core.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.answers = vec![None; servers];
+        }
+        // The first server compares what ranks propose; the others hear what came of it.
+        self.propose(0, &proposal.encode());
+        let (generation, agreed) = self.answer(0)?;
+        for server in 1..servers {
+            self.propose(server, &agreed);
+        }
+        for server in 1..servers {
+            let (other, body) = self.answer(server)?;
+            if other != generation || body != agreed {
+                let text = format!(
+                    "server {server} agrees on another plan than server 0; start all servers of a job anew"
+                );
+                return Err(ExchangeError::Disagree(text));
+            }
+        }
+        let plan = Arc::new(Plan::decode(&agreed)?);
+        let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
+        self.install(&plan, ids, generation);
+        Ok(plan)
+    }
+
+    /// Hands a tensor of the present round over. Never waits.
+    ///
+    /// # Errors
+    /// What failed before; [`QueueError`] if the plan has no such tensor or another size. A tensor that was pushed in this
+    /// round, or whose last average has not landed, is a [`ExchangeError::Setting`].
+    pub fn push(&self, tensor: TensorId, gradient: Gradient) -> Result<(), ExchangeError> {
+        let mut state = self.core.lock();
+        state.check()?;
+        let session = state.session()?;
+        let tensor = session.id(tensor, self.rank())?;
+        let plan = Arc::clone(&session.plan);
+        let bytes = session.landings[tensor.0 as usize].len();
+        if gradient.bytes().len() != bytes {
+            let found = format!("{} bytes", gradient.bytes().len());
+            return Err(ExchangeError::Setting {
+                name: "a gradient",
+                found,
+                rule: "it has the bytes of its plan",
+            });
+        }
+        let round = session.collect.current();
+        if !session.collect.may_push(tensor)
+            || session.collect.kept(round).is_some_and(|pushed| pushed.contains(tensor))
+        {
+            let found = format!("'{}' in round {round}", plan.name(tensor));
+            let rule = "it is pushed once a round, after its last average has landed";
+            return Err(ExchangeError::Setting { name: "a push", found, rule });
+        }
+        session.collect.handle_push(tensor);
+        let generation = session.collect.generation();
+        let timeline = self.core.timeline.clone();
+        timeline.tensor(EventKind::Pushed, round, tensor);
+        let push = Arc::new(Push { plan, tensor, round, generation, gradient, timeline });
+        let flow = session.flow;
+        drop(state);
+        for route in &self.routes {
+            let part = Arc::new(Part { push: Arc::clone(&push), servers: Arc::clone(&route.servers) });
+            let lanes = part.lanes();
+            if !lanes.is_empty() {
+                route.interface.offer(flow, push.class(), lanes, part);
+            }
+        }
+        Ok(())
+    }
+
+    /// This rank pushes nothing more in the present round; the next one begins. Returns the round that ended; `None`
+    /// if `tick` passed before everything of the round before had landed here and every server had heard of its end.
+    ///
+    /// # Errors
+    /// What was lost; before a plan was agreed on.
+    pub fn end_round(&self, tick: Duration) -> Result<Option<Round>, ExchangeError> {
+        let until = Instant::now() + tick;
+        let mut state = self.core.lock();
+        loop {
+            state.check()?;
+            let session = state.session()?;
+            if session.collect.may_end() {
+                let round = session.collect.current();
+                let flow = session.flow;
+                session.collect.handle_end();
+                session.tell(&self.controls);
+                drop(state);
+                // Urgent packets of the next round must not overtake what is left of this one: a server may leave them
+                // unread until another rank has pushed the same, which may want what is left before it does.
+                self.routes.iter().for_each(|route| route.interface.fence(flow));
+                // A round without elements is over at once.
+                self.core.changed.notify_all();
+                return Ok(Some(round));
+            }
+            match self.core.wait_until(state, until) {
+                Ok(again) => state = again,
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits until each of these tensors has landed, or is known to have been pushed by nobody, in every round that
+    /// ended; or for `tick`.
+    ///
+    /// # Errors
+    /// What was lost; the exchange stays lost.
+    pub fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
+        let until = Instant::now() + tick;
+        let mut state = self.core.lock();
+        let Some(first) = self.unsettled(&mut state, tensors)? else { return Ok(Waited::Landed) };
+        let last = state.session()?.last_round().unwrap_or_default();
+        self.core.timeline.tensor(EventKind::Waiting, last, first);
+        let waited = loop {
+            match self.core.wait_until(state, until) {
+                Ok(again) => state = again,
+                Err(again) => {
+                    state = again;
+                    break Waited::Tick;
+                }
+            }
+            if self.unsettled(&mut state, tensors)?.is_none() {
+                break Waited::Landed;
+            }
+        };
+        self.core.timeline.tensor(EventKind::Resumed, last, first);
+        Ok(waited)
+    }
+
+    /// The first of these tensors that is still on its way, by its number in the plan.
+    fn unsettled(&self, state: &mut State, tensors: &[TensorId]) -> Result<Option<TensorId>, ExchangeError> {
+        state.check()?;
+        let session = state.session()?;
+        let current = session.collect.current();
+        for tensor in tensors {
+            let id = session.id(*tensor, self.rank())?;
+            if !session.collect.is_settled(id, current) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until everything of every round that ended has landed, or for `tick`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError> {
+        let tensors = {
+            let mut state = self.core.lock();
+            state.session()?.plan.tensors()
+        };
+        self.wait(&(0..tensors).map(TensorId).collect::<Vec<_>>(), tick)
+    }
+
+    /// Whether anybody pushed the tensor in the round that ended last; `None` while that is not known.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on.
+    pub fn used(&self, tensor: TensorId) -> Result<Option<bool>, ExchangeError> {
+        let mut state = self.core.lock();
+        let session = state.session()?;
+        Ok(session.was_used(session.id(tensor, self.rank())?))
+    }
+
+    /// The average that landed last.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on; [`QueueError::NoSuchTensor`].
+    pub fn received(&self, tensor: TensorId) -> Result<Received, ExchangeError> {
+        let mut state = self.core.lock();
+        let session = state.session()?;
+        let tensor = session.id(tensor, self.rank())?;
+        Ok(Received { landing: Arc::clone(&session.landings[tensor.0 as usize]) })
+    }
+
+    /// What is still wanted, in words; for the line that says who waits for whom.
+    pub fn missing(&self) -> String {
+        self.core.lock().session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing)
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> RankStats {
+        let state = self.core.lock();
+        let session = state.session.as_ref();
+        RankStats {
+            rounds: session.map_or(0, |session| session.collect.current().0),
+            interfaces: self.routes.iter().map(|route| route.interface.stats()).collect(),
+        }
+    }
+
+    /// What happened since the last call, where the options ask for a timeline; and how many events more, for which there
+    /// was no room. Tensors have their numbers in the plan that was agreed on.
+    pub fn take_timeline(&self) -> (Vec<Event>, u64) {
+        self.core.timeline.take()
+    }
+
+    /// The names of the plan's tensors, by their numbers; none before a plan was agreed on.
+    pub fn tensor_names(&self) -> Vec<String> {
+        let state = self.core.lock();
+        let plan = state.session.as_ref().map(|session| &session.plan);
+        plan.map_or_else(Vec::new, |plan| (0..plan.tensors()).map(|id| plan.name(TensorId(id))).collect())
+    }
+
+    /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
+    pub fn close(&self) {
+        {
+            let mut state = self.core.lock();
+            if std::mem::replace(&mut state.closed, true) {
+                return;
+            }
+            state.fail(ExchangeError::Closed);
+        }
+        self.core.changed.notify_all();
+        let until = Instant::now() + FAREWELL;
+        for control in &*self.controls {
+            control.bye("the rank is done");
+        }
+        for control in &*self.controls {
+            control.drain(until.saturating_duration_since(Instant::now()));
+        }
+        self.shut();
+    }
+
+    fn shut(&self) {
+        for route in &self.routes {
+            for &(connection, _) in &*route.servers {
+                route.interface.close(connection);
+            }
+            route.links.iter().for_each(Link::shutdown);
+        }
+    }
+
+    fn propose(&self, server: usize, body: &[u8]) {
+        self.controls[server].tell(Message::Plan(foresee_wire::Plan { generation: 0, body: body.to_vec() }));
+    }
+
+    /// Waits for a server's answer: as long as ranks take to come.
+    fn answer(&self, server: usize) -> Result<(u32, Arc<[u8]>), ExchangeError> {
+        let mut state = self.core.lock();
+        loop {
+            state.check()?;
+            if let Some(answer) = state.answers[server].take() {
+                return Ok(answer);
+            }
+            let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
+            state = again;
+        }
+    }
+
+    fn install(&self, plan: &Arc<Plan>, ids: Vec<TensorId>, generation: u32) {
+        let landings = (0..plan.tensors()).map(|tensor| {
+            let tensor = TensorId(tensor);
+            let spec = plan.tensor(tensor).expect("it is below the plan's tensors");
+            let bytes = plan.elements(tensor).unwrap_or(0) * spec.dtype.bytes() as u64;
+            Landing::new(
+                usize::try_from(bytes).expect("the plan was proposed by somebody who has it in memory"),
+            )
+        });
+        let session = Session {
+            plan: Arc::clone(plan),
+            ids,
+            collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
+            landings: landings.collect(),
+            flow: Interface::new_flow(),
+            used: VecDeque::new(),
+        };
+        self.core.lock().session = Some(session);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change; the lock comes back as an error once the time is over.
+    fn wait_until<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
+        let now = Instant::now();
+        if until <= now {
+            return Err(state);
+        }
+        let look = state.suspicion.as_ref().map_or(until, |(at, _)| until.min(*at));
+        let left = look.saturating_duration_since(now);
+        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// A data connection broke. The control connection of the same server mostly knows better why, a moment later: it is
+    /// heard first.
+    fn suspect(&self, why: ExchangeError) {
+        let at = Instant::now() + Duration::from(self.options.timeouts.heartbeat);
+        self.lock().suspicion.get_or_insert((at, why));
+        self.changed.notify_all();
+    }
+
+    /// Nothing goes on, for this reason unless there was one before.
+    fn fail(&self, why: ExchangeError) {
+        self.lock().fail(why);
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn check(&mut self) -> Result<(), ExchangeError> {
+        if let Some((_, why)) = self.suspicion.take_if(|(at, _)| *at <= Instant::now()) {
+            self.fail(why);
+        }
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn session(&mut self) -> Result<&mut Session, ExchangeError> {
+        let rule = "ranks agree on a plan first";
+        self.session.as_mut().ok_or(ExchangeError::Setting { name: "a round", found: "begun".into(), rule })
+    }
+
+    fn fail(&mut self, why: ExchangeError) {
+        self.failed.get_or_insert(why);
+    }
+}

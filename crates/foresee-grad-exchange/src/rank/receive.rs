@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank's threads do with what servers send: one reads sums of one server, another hears its messages.
+//!
+//! Refuses to copy: a payload is read to where it belongs, unless it has to be widened on the way.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use foresee_grad_queue::{
+    Arrival, Claim, Connection, Dtype, PacketId, Round, ServerId, SumHeader, TensorId, sum,
+};
+use foresee_units::{Bytes, Rank};
+use foresee_wire::{Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
+
+use super::landing::Landing;
+use super::{Core, ExchangeError};
+use crate::control::{Control, Ear, End};
+use crate::interface::Interface;
+use crate::timeline::EventKind;
+
+/// Reads the sums of one server.
+pub(super) struct Reader {
+    pub(super) core: Arc<Core>,
+    pub(super) server: ServerId,
+    pub(super) address: SocketAddr,
+    pub(super) receiver: FrameReceiver,
+    pub(super) controls: Arc<[Control]>,
+    pub(super) room: Vec<u8>,
+}
+
+/// A packet's way into memory.
+struct Target {
+    claim: Claim,
+    round: Round,
+    packet: PacketId,
+    landing: Arc<Landing>,
+    offset: usize,
+    length: usize,
+    /// Where it travelled in fewer bits than it has here: as what, and how many times wider it gets.
+    widen: Option<(Dtype, usize)>,
+}
+
+impl Reader {
+    pub(super) fn run(mut self) {
+        if let Err(why) = self.read() {
+            self.core.fail(why);
+        }
+    }
+
+    fn read(&mut self) -> Result<(), ExchangeError> {
+        loop {
+            let header = match self.receiver.header(Wait::Forever) {
+                Ok(Some(header)) => header,
+                // The control connection knows why, and says so.
+                Ok(None) | Err(WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. }) => {
+                    return Ok(());
+                }
+                Err(why) => return Err(self.broken(why)),
+            };
+            if header.kind != Kind::Sum {
+                return Err(self.strange(&format!("sends {} among sums", header.kind)));
+            }
+            match self.admit(&header)? {
+                Some(target) => self.land(target)?,
+                None => self.receiver.discard(Wait::Forever).map_err(|why| self.broken(why))?,
+            }
+        }
+    }
+
+    fn admit(&self, header: &Header) -> Result<Option<Target>, ExchangeError> {
+        let mut state = self.core.lock();
+        let Some(session) = &mut state.session else { return Err(self.strange("sends sums before a plan")) };
+        let tensor = TensorId(header.tensor);
+        let packet = PacketId { tensor, packet: header.packet };
+        let round = Round::near(header.round, session.collect.current());
+        let bytes = u64::from(header.length);
+        let sum = SumHeader { server: self.server, generation: header.generation, round, packet, bytes };
+        let claim = match session.collect.arrive(sum)? {
+            Arrival::Read(claim) => claim,
+            Arrival::Discard(_) => return Ok(None),
+            // A newer membership is told before its first sum is sent.
+            Arrival::Hold => return Err(self.strange("sends sums of a membership that it has not told of")),
+        };
+        let Some(offset) = claim.offset() else {
+            session.collect.land(claim);
+            return Ok(None);
+        };
+        let spec = session.plan.tensor(tensor).expect("the claim was checked against the plan");
+        let travels = session.plan.wire_dtype(tensor).expect("as above");
+        let times = spec.dtype.bytes() / travels.bytes();
+        let offset = usize::try_from(offset).expect("it lies in memory") * times;
+        let landing = Arc::clone(&session.landings[tensor.0 as usize]);
+        let widen = (travels != spec.dtype).then_some((travels, times));
+        Ok(Some(Target { claim, round, packet, landing, offset, length: header.length as usize, widen }))
+    }
+
+    fn land(&mut self, target: Target) -> Result<(), ExchangeError> {
+        let Target { claim, round, packet, landing, offset, length, widen } = target;
+        let read = if let Some((travels, times)) = widen {
+            self.room.resize(length, 0);
+            self.receiver.payload(&mut self.room, Wait::Forever).map(|()| {
+                // SAFETY: `Collect` gave this packet of the round to this thread alone, and the tensor is not
+                // handed out before all of it has landed.
+                let into = unsafe { landing.slice_mut(offset, length * times) };
+                sum::widen(travels, into, &self.room);
+            })
+        } else {
+            // SAFETY: as above.
+            self.receiver.payload(unsafe { landing.slice_mut(offset, length) }, Wait::Forever)
+        };
+        if read.is_ok() {
+            self.core.timeline.packet(EventKind::Landed, round, packet, Some(self.server.0.into()));
+        }
+        let mut state = self.core.lock();
+        let Some(session) = &mut state.session else { return Ok(()) };
+        if let Err(why) = read {
+            session.collect.abandon(claim);
+            drop(state);
+            return match why {
+                WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. } => Ok(()),
+                why => Err(self.broken(why)),
+            };
+        }
+        let landed = session.collect.land(claim);
+        session.tell(&self.controls);
+        drop(state);
+        if landed.tensor || landed.round {
+            self.core.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn broken(&self, why: WireError) -> ExchangeError {
+        ExchangeError::Server { server: self.server.0, address: self.address, why: Arc::new(why) }
+    }
+
+    fn strange(&self, what: &str) -> ExchangeError {
+        let why = format!("it {what}; it may be of another version");
+        let missing = "this is a defect of one of the two".into();
+        ExchangeError::ServerLost { server: self.server.0, address: self.address, why, missing }
+    }
+}
+
+/// Hears the messages of one server.
+pub(super) struct ServerEar {
+    pub(super) core: Arc<Core>,
+    pub(super) server: ServerId,
+    pub(super) address: SocketAddr,
+    pub(super) controls: Arc<OnceLock<Arc<[Control]>>>,
+    /// The data connection to each server.
+    pub(super) ways: Arc<OnceLock<Vec<(ServerId, Interface, Connection)>>>,
+}
+
+impl Ear for ServerEar {
+    fn hear(&mut self, message: Message) -> Result<(), Fault> {
+        let heard = self.take(message);
+        if let Err(why) = heard {
+            let fault = Fault::new(FaultCode::Protocol, why.to_string());
+            self.core.fail(why);
+            return Err(fault);
+        }
+        self.core.changed.notify_all();
+        Ok(())
+    }
+
+    fn ended(&mut self, end: End) {
+        let (server, address) = (self.server.0, self.address);
+        let mut state = self.core.lock();
+        let missing =
+            state.session.as_ref().map_or_else(|| "no plan was agreed on".into(), super::Session::missing);
+        let lost = |why| ExchangeError::ServerLost { server, address, why, missing: missing.clone() };
+        let why = match end {
+            End::Bye(reason) => lost(format!("it left: {reason}")),
+            End::Broken(why) => lost(why.to_string()),
+            End::Silent(time) => lost(format!("it was silent for {time}")),
+            End::Fault(fault) => match (fault.code, fault.rank) {
+                (FaultCode::Lost, Some(rank)) => {
+                    ExchangeError::RankLost { rank: Rank(rank), why: fault.to_string(), missing }
+                }
+                (FaultCode::Plan, _) => ExchangeError::Disagree(fault.to_string()),
+                _ => ExchangeError::Refused { server, address, why: fault.to_string() },
+            },
+        };
+        state.fail(why);
+        drop(state);
+        self.core.changed.notify_all();
+    }
+}
+
+impl ServerEar {
+    fn take(&self, message: Message) -> Result<(), ExchangeError> {
+        let mut state = self.core.lock();
+        match message {
+            Message::Plan(plan) => {
+                if let Some(answer) = state.answers.get_mut(usize::from(self.server.0)) {
+                    *answer = Some((plan.generation, plan.body.into()));
+                }
+            }
+            Message::Used(used) => {
+                let session = state.session()?;
+                session.hear_used(self.server, Round(used.round), &used.used)?;
+                session.tell(self.controls.get().map_or(&[], |controls| controls));
+            }
+            Message::RoundDone(done) => {
+                let session = state.session()?;
+                session.collect.handle_done(self.server, Round(done.round))?;
+                session.tell(self.controls.get().map_or(&[], |controls| controls));
+            }
+            Message::Ack(ack) => {
+                let packet = PacketId { tensor: TensorId(ack.tensor), packet: ack.partition };
+                let bytes = state.session()?.plan.range(packet).map(|(_, bytes)| Bytes::new(bytes.into()));
+                drop(state);
+                let way =
+                    self.ways.get().and_then(|ways| ways.iter().find(|(server, ..)| *server == self.server));
+                if let (Some((_, interface, connection)), Some(bytes)) = (way, bytes) {
+                    interface.acked(*connection, bytes);
+                }
+            }
+            other => {
+                let why = format!("it sends {}, which is not for ranks", other.kind());
+                let missing = "it may be of another version".into();
+                return Err(ExchangeError::ServerLost {
+                    server: self.server.0,
+                    address: self.address,
+                    why,
+                    missing,
+                });
+            }
+        }
+        Ok(())
+    }
+}

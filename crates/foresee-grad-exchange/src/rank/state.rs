@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank's threads share behind one lock: the plan, how far its rounds are, what is kept, what went wrong.
+//!
+//! Refuses to hold the lock over the network: what servers are to be told is put into their outboxes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use foresee_grad_queue::{
+    Collect, CollectAction, Flow, Plan, QueueError, Round, ServerId, TensorId, TensorSet,
+};
+use foresee_units::Rank;
+use foresee_wire::{Got, Message, RoundEnd};
+
+use super::landing::Landing;
+use crate::control::Control;
+use crate::error::ExchangeError;
+
+/// Behind the lock.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) session: Option<Session>,
+    /// What each server answered to the present proposal.
+    pub(super) answers: Vec<Option<(u32, Arc<[u8]>)>>,
+    /// Why nothing goes on; the first reason stays.
+    pub(super) failed: Option<ExchangeError>,
+    /// A reason that counts from this moment on, unless a better one comes before.
+    pub(super) suspicion: Option<(Instant, ExchangeError)>,
+    pub(super) closed: bool,
+}
+
+/// What belongs to a plan.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) plan: Arc<Plan>,
+    /// For each tensor of this rank's own list its number in the plan.
+    pub(super) ids: Vec<TensorId>,
+    pub(super) collect: Collect,
+    pub(super) landings: Vec<Arc<Landing>>,
+    pub(super) flow: Flow,
+    /// What the last rounds used, oldest first.
+    pub(super) used: VecDeque<(Round, TensorSet)>,
+}
+
+impl Session {
+    /// The number in the plan of a tensor of this rank's own list.
+    pub(super) fn id(&self, tensor: TensorId, rank: Rank) -> Result<TensorId, ExchangeError> {
+        let id = self.ids.get(tensor.0 as usize).copied();
+        let tensors = self.plan.tensors();
+        Ok(id.ok_or(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors })?)
+    }
+
+    /// Puts what servers are to be told into their outboxes, in order; forgets what need not be kept any more.
+    pub(super) fn tell(&mut self, controls: &[Control]) {
+        while let Some(action) = self.collect.poll_action() {
+            let (server, message) = match action {
+                CollectAction::End(server, round) => {
+                    let skipped =
+                        self.collect.skipped(round).expect("a round that ended has skipped something or not");
+                    (server, Message::RoundEnd(RoundEnd { round: round.0, absent: skipped.to_bytes() }))
+                }
+                CollectAction::Got(server, round) => (server, Message::Got(Got { round: round.0 })),
+            };
+            controls[usize::from(server.0)].tell(message);
+        }
+    }
+
+    /// A server says what a round used.
+    pub(super) fn hear_used(
+        &mut self,
+        server: ServerId,
+        round: Round,
+        set: &[u8],
+    ) -> Result<(), ExchangeError> {
+        let used = TensorSet::from_bytes(set, self.plan.tensors())?;
+        self.collect.handle_used(server, round, &used)?;
+        if self.used.back().is_none_or(|(last, _)| *last < round) {
+            self.used.push_back((round, used));
+            if self.used.len() > 2 {
+                self.used.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// The round whose averages are waited for: the one before the one that is pushed.
+    pub(super) fn last_round(&self) -> Option<Round> {
+        self.collect.current().0.checked_sub(1).map(Round)
+    }
+
+    /// Whether nothing of the rounds that ended is on its way any more, to or from whom ever: only such a plan may give
+    /// way to another, whose rounds have the same numbers.
+    pub(super) fn is_quiet(&self) -> bool {
+        // A round is forgotten when all ranks have all of it, and every server was told that this one has.
+        self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
+    }
+
+    /// Whether anybody pushed `tensor` in the last round that ended; `None` while that is not known.
+    pub(super) fn was_used(&self, tensor: TensorId) -> Option<bool> {
+        let last = self.last_round()?;
+        let told = self.used.iter().find(|(round, _)| *round == last).map(|(_, set)| set.contains(tensor));
+        told.or_else(|| self.collect.is_used(last, tensor))
+    }
+
+    /// What is still wanted, in words; of one server or of all.
+    pub(super) fn missing(&self) -> String {
+        let Some(last) = self.last_round() else { return "no round has ended yet".into() };
+        let waiting: Vec<_> = self.collect.waiting(last).collect();
+        let packets: u64 = waiting.iter().map(|(_, missing)| u64::from(*missing)).sum();
+        match waiting.first() {
+            None => format!("nothing of round {last} was missing"),
+            Some((tensor, missing)) => format!(
+                "{packets} packets of {} tensors of round {last} were missing, {missing} of them of '{}'",
+                waiting.len(),
+                self.plan.name(*tensor),
+            ),
+        }
+    }
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One job on one server: who is there, what they agree on, and its end.
+//!
+//! A rank has two connections. Its control connection brings plans, ends of rounds and signs of life; its data
+//! connection is read by a thread of its own. When one of them breaks, the rank is lost, and with it the job: every
+//! other rank is told which.
+//!
+//! Refuses to guess: a job whose ranks do not agree ends with the difference.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use foresee_grad_queue::{Field, Members, Plan, QueueError, Round, RoundAction, ServerId};
+use foresee_units::{Bytes, Rank};
+use foresee_wire::{
+    Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Role, RoundDone,
+    Used, Wait, WireError,
+};
+
+use super::Hall;
+use super::session::{Judged, Session, Way, lock};
+use crate::control::{Control, Ear, End};
+
+/// A job.
+#[derive(Debug)]
+pub(super) struct Job {
+    hall: Arc<Hall>,
+    name: String,
+    server: ServerId,
+    world: u32,
+    inner: Mutex<Inner>,
+    over: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    ranks: BTreeMap<Rank, Seat>,
+    /// What ranks propose, until all have.
+    proposals: BTreeMap<Rank, Vec<u8>>,
+    session: Option<Arc<Session>>,
+    /// Plans agreed on so far.
+    generation: u32,
+    /// The rank that left first in peace, why, and the first round that it has no part in.
+    left: Option<(Rank, String, Round)>,
+    /// The first round that nobody has ended.
+    front: Round,
+    seen: bool,
+}
+
+/// A rank's place.
+#[derive(Debug)]
+struct Seat {
+    /// Which process of the rank.
+    process: u64,
+    control: Option<Control>,
+    way: Option<Way>,
+    data: Option<Link>,
+    /// The first round of the plan that it has not ended.
+    next: Round,
+}
+
+impl Job {
+    pub(super) fn new(hall: Arc<Hall>, name: String, server: ServerId, world: u32) -> Self {
+        Self { hall, name, server, world, inner: Mutex::default(), over: AtomicBool::new(false) }
+    }
+
+    /// Whether it has ended, or all its ranks have gone.
+    pub(super) fn is_over(&self) -> bool {
+        let inner = lock(&self.inner);
+        self.over.load(Ordering::Relaxed) || inner.seen && inner.ranks.is_empty()
+    }
+
+    /// Ranks that are connected.
+    pub(super) fn ranks(&self) -> u32 {
+        u32::try_from(lock(&self.inner).ranks.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn parked_peak(&self) -> Bytes {
+        lock(&self.inner).session.as_ref().map_or(Bytes::ZERO, |session| session.parked_peak())
+    }
+
+    /// Gives a connection that has not come yet its place, or says why it has none.
+    pub(super) fn expects(&self, hello: &Hello) -> Result<(), Fault> {
+        let (rank, name) = (hello.rank, &self.name);
+        if hello.world != self.world {
+            let text = format!(
+                "rank {rank} of job '{name}' says that the job has {} ranks, and others say {}; start all ranks with one world size",
+                hello.world, self.world
+            );
+            return Err(Fault::new(FaultCode::Plan, text));
+        }
+        let mut inner = lock(&self.inner);
+        let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat {
+            process: hello.session,
+            control: None,
+            way: None,
+            data: None,
+            next: Round(0),
+        });
+        let taken = match hello.role {
+            Role::Control => seat.control.is_some(),
+            _ => seat.way.is_some(),
+        };
+        if taken || seat.process != hello.session {
+            let text = format!(
+                "rank {rank} of job '{name}' is here already, in another process; give each job a name of its own, and each \
+                 rank its number"
+            );
+            return Err(Fault::new(FaultCode::Busy, text));
+        }
+        inner.seen = true;
+        Ok(())
+    }
+
+    /// A connection that was expected did not come.
+    pub(super) fn forget(&self, hello: &Hello) {
+        lock(&self.inner).ranks.remove(&Rank(hello.rank));
+    }
+
+    /// A rank's control connection.
+    pub(super) fn control(self: &Arc<Self>, connection: Connection) {
+        let rank = Rank(connection.hello.rank);
+        let ear = RankEar { job: Arc::clone(self), rank };
+        let name = format!("{}-{}", self.name, rank.0);
+        match Control::start(&name, connection, self.hall.options.timeouts, ear) {
+            Ok(control) => {
+                if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
+                    seat.control = Some(control);
+                }
+                self.settle();
+            }
+            Err(why) => self.lose(rank, &why.to_string()),
+        }
+    }
+
+    /// A rank's data connection.
+    pub(super) fn data(self: &Arc<Self>, connection: Connection) {
+        let rank = Rank(connection.hello.rank);
+        let link = connection.link();
+        let result = self.hall.interface(link.local().ip()).and_then(|interface| {
+            let job = Arc::clone(self);
+            let broken = Box::new(move |why: WireError| job.lose(rank, &why.to_string()));
+            let way = Way { rank, connection: interface.open(connection.sender, broken), interface };
+            if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
+                seat.way = Some(way);
+                seat.data = Some(link);
+            }
+            self.settle();
+            let (job, receiver) = (Arc::clone(self), connection.receiver);
+            thread::Builder::new()
+                .name(format!("foresee-sum-{}-{}", self.name, rank.0))
+                .spawn(move || job.read(rank, receiver))
+                .map_err(|why| WireError::System { doing: "starting a thread", why })
+        });
+        if let Err(why) = result {
+            self.lose(rank, &why.to_string());
+        }
+    }
+
+    /// A connection has come, perhaps after the proposals that travelled on the other one.
+    fn settle(&self) {
+        if let Err(fault) = self.agree() {
+            self.end(&fault);
+        }
+    }
+
+    /// Ends the job: every rank is told why.
+    pub(super) fn end(&self, fault: &Fault) {
+        self.over.store(true, Ordering::Relaxed);
+        let (ranks, session) = {
+            let mut inner = lock(&self.inner);
+            (std::mem::take(&mut inner.ranks), inner.session.take())
+        };
+        for seat in ranks.values() {
+            if let Some(control) = &seat.control {
+                control.close(Message::Error(fault.clone()));
+            }
+        }
+        for seat in ranks.into_values() {
+            if let Some(control) = &seat.control {
+                control.drain(self.hall.options.timeouts.handshake.into());
+            }
+            seat.close();
+        }
+        if let Some(session) = session {
+            session.wake();
+        }
+    }
+
+    /// A rank broke off.
+    fn lose(&self, rank: Rank, why: &str) {
+        if self.over.load(Ordering::Relaxed) || !lock(&self.inner).ranks.contains_key(&rank) {
+            return;
+        }
+        let seat = lock(&self.inner).ranks.remove(&rank);
+        if let Some(seat) = seat {
+            seat.close();
+        }
+        let text = format!("rank {rank} of job '{}' is lost: {why}; look at its output", self.name);
+        let mut fault = Fault::new(FaultCode::Lost, text);
+        fault.rank = Some(rank.0);
+        self.end(&fault);
+    }
+
+    /// A rank said that it goes. What it has contributed stays; only a round that it has no part in is a fault.
+    fn leave(&self, rank: Rank, reason: String) {
+        let seat = {
+            let mut inner = lock(&self.inner);
+            let seat = inner.ranks.remove(&rank);
+            inner.proposals.remove(&rank);
+            if let Some(seat) = &seat {
+                inner.left.get_or_insert((rank, reason, seat.next));
+            }
+            seat
+        };
+        if let Some(seat) = seat {
+            seat.close();
+        }
+        self.check_left();
+    }
+
+    /// Ends the job if somebody has begun what a rank that left has no part in.
+    fn check_left(&self) {
+        let (rank, reason) = {
+            let inner = lock(&self.inner);
+            let Some((rank, reason, first)) = &inner.left else { return };
+            if inner.front <= *first && inner.proposals.is_empty() {
+                return;
+            }
+            (*rank, reason.clone())
+        };
+        let text = format!(
+            "rank {rank} of job '{}' has left ({reason}) while others go on; every rank must take the same number of steps",
+            self.name
+        );
+        let mut fault = Fault::new(FaultCode::Lost, text);
+        fault.rank = Some(rank.0);
+        self.end(&fault);
+    }
+
+    /// A rank has ended a round.
+    fn advance(&self, rank: Rank, round: Round) {
+        let mut inner = lock(&self.inner);
+        if let Some(seat) = inner.ranks.get_mut(&rank) {
+            seat.next = seat.next.max(round.next());
+        }
+        inner.front = inner.front.max(round.next());
+    }
+
+    /// Reads what a rank pushes, until its connection ends.
+    fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver) {
+        if let Err(why) = self.sum(rank, &mut receiver) {
+            let mut fault = Fault::new(FaultCode::Protocol, why.to_string());
+            fault.rank = Some(rank.0);
+            self.end(&fault);
+        }
+    }
+
+    fn sum(self: &Arc<Self>, rank: Rank, receiver: &mut FrameReceiver) -> Result<(), QueueError> {
+        let mut room = Vec::new();
+        // How it ended is the control connection's to say: it is told more.
+        while let Ok(Some(header)) = receiver.header(Wait::Forever) {
+            let session = lock(&self.inner).session.clone();
+            let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
+                self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
+                return Ok(());
+            };
+            let alive = || !self.over.load(Ordering::Relaxed);
+            match session.judge(rank, &header, alive)? {
+                Judged::Read(admission) => {
+                    room.resize(admission.bytes(), 0);
+                    if receiver.payload(&mut room, Wait::Forever).is_err() {
+                        return Ok(());
+                    }
+                    session.take(rank, &header, admission, &room)?;
+                    if self.hall.options.policy.push().credit.is_some() {
+                        self.acknowledge(rank, &header);
+                    }
+                }
+                Judged::Discard => {
+                    if receiver.discard(Wait::Forever).is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a rank that a partition has come: its credit is free again. Only schedules with a credit wait for it.
+    fn acknowledge(&self, rank: Rank, header: &Header) {
+        let control = lock(&self.inner).ranks.get(&rank).and_then(|seat| seat.control.clone());
+        if let Some(control) = control {
+            let round = u64::from(header.round);
+            control.tell(Message::Ack(Ack { round, tensor: header.tensor, partition: header.packet }));
+        }
+    }
+
+    /// A rank proposes a plan, or confirms the one that the first server found.
+    fn propose(&self, rank: Rank, body: Vec<u8>) -> Result<(), Fault> {
+        lock(&self.inner).proposals.insert(rank, body);
+        self.agree()
+    }
+
+    /// Once every rank has proposed, and both connections of each are here, the plan holds.
+    fn agree(&self) -> Result<(), Fault> {
+        let mut inner = lock(&self.inner);
+        let here = |seat: &&Seat| seat.control.is_some() && seat.way.is_some();
+        let world = self.world as usize;
+        if inner.proposals.len() < world || inner.ranks.values().filter(here).count() < world {
+            return Ok(());
+        }
+        let proposals = std::mem::take(&mut inner.proposals);
+        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
+        let mut plans = Vec::with_capacity(proposals.len());
+        for (rank, body) in &proposals {
+            plans.push((*rank, Plan::decode(body).map_err(|why| refused(&why))?));
+        }
+        let ((_, first), others) = plans.split_first().expect("a world has ranks");
+        for (other, plan) in others {
+            // Rank 0's packet size, order and classes hold for all; everything else has to be equal.
+            let setting = first
+                .differs(plan)
+                .filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
+            if let Some(difference) = setting.or_else(|| first.align(plan).err()) {
+                let why = QueueError::PlansDiffer(difference);
+                return Err(refused(&format_args!("rank 0 (first) and rank {other} (other) differ: {why}")));
+            }
+        }
+        inner.generation += 1;
+        let generation = inner.generation;
+        let members = Members::all(generation, self.world).map_err(|why| refused(&why))?;
+        let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
+        let session = Session::new(Arc::new(first.clone()), self.server, members, ways, &self.hall);
+        inner.session = Some(Arc::new(session));
+        inner.front = Round(0);
+        inner.ranks.values_mut().for_each(|seat| seat.next = Round(0));
+        let body = proposals.into_values().next().expect("a world has ranks");
+        let controls: Vec<_> = inner.ranks.values().filter_map(|seat| seat.control.clone()).collect();
+        drop(inner);
+        for control in controls {
+            control.tell(Message::Plan(foresee_wire::Plan { generation, body: body.clone() }));
+        }
+        Ok(())
+    }
+
+    fn act(&self, actions: Vec<RoundAction>) {
+        if actions.is_empty() {
+            return;
+        }
+        let controls: Vec<_> =
+            lock(&self.inner).ranks.values().filter_map(|seat| seat.control.clone()).collect();
+        for action in actions {
+            let message = match action {
+                RoundAction::Used(round, used) => {
+                    Message::Used(Used { round: round.0, used: used.to_bytes() })
+                }
+                RoundAction::Done(round) => Message::RoundDone(RoundDone { round: round.0 }),
+            };
+            for control in &controls {
+                control.tell(message.clone());
+            }
+        }
+    }
+}
+
+impl Seat {
+    fn close(&self) {
+        if let Some(way) = &self.way {
+            way.interface.close(way.connection);
+        }
+        if let Some(link) = &self.data {
+            link.shutdown();
+        }
+        if let Some(control) = &self.control {
+            control.link().shutdown();
+        }
+    }
+}
+
+/// Hears the messages of one rank.
+struct RankEar {
+    job: Arc<Job>,
+    rank: Rank,
+}
+
+impl Ear for RankEar {
+    fn hear(&mut self, message: Message) -> Result<(), Fault> {
+        let heard = self.take(message);
+        if let Err(fault) = &heard {
+            self.job.end(fault);
+        }
+        heard
+    }
+
+    fn ended(&mut self, end: End) {
+        match end {
+            End::Bye(reason) => self.job.leave(self.rank, reason),
+            End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
+            End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
+            End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),
+        }
+    }
+}
+
+impl RankEar {
+    fn take(&self, message: Message) -> Result<(), Fault> {
+        let (job, rank) = (&self.job, self.rank);
+        let protocol = |why: QueueError| {
+            let mut fault = Fault::new(FaultCode::Protocol, why.to_string());
+            fault.rank = Some(rank.0);
+            fault
+        };
+        let session = || {
+            let session = lock(&job.inner).session.clone();
+            session.ok_or_else(|| {
+                Fault::new(FaultCode::Protocol, format!("rank {rank} speaks of rounds before a plan"))
+            })
+        };
+        match message {
+            Message::Plan(plan) => {
+                job.propose(rank, plan.body)?;
+                job.check_left();
+            }
+            Message::RoundEnd(end) => {
+                let round = Round(end.round);
+                job.act(session()?.end(rank, round, &end.absent).map_err(protocol)?);
+                job.advance(rank, round);
+                job.check_left();
+            }
+            Message::Got(got) => job.act(session()?.got(rank, Round(got.round)).map_err(protocol)?),
+            other => {
+                let text = format!("rank {rank} sends {}, which is not for servers", other.kind());
+                return Err(Fault::new(FaultCode::Protocol, text));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server of gradients: takes ranks in, keeps their jobs apart, ends with its handle.
+//!
+//! It needs no model and no optimizer, and knows a job from its ranks' HELLO alone. What it keeps of one is bounded:
+//! two slots for each packet that is its to sum, and what may be parked.
+//!
+//! Refuses whoever does not prove the secret, and what does not fit a job that is running.
+
+mod job;
+mod session;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use foresee_grad_queue::{PACKET_BYTES_MAX, ServerId};
+use foresee_units::Bytes;
+use foresee_wire::{
+    Arrival, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait, Welcome,
+    WireError,
+};
+
+use crate::error::ExchangeError;
+use crate::interface::{Interface, InterfaceStats};
+use crate::options::ServerOptions;
+use crate::timeline::{Event, Timeline};
+use job::Job;
+use session::lock;
+
+/// A server, until it is dropped or closed.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    hall: Arc<Hall>,
+    closer: Closer,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What is common to all jobs.
+#[derive(Debug)]
+pub(super) struct Hall {
+    pub(super) options: ServerOptions,
+    jobs: Mutex<BTreeMap<(String, u32), Arc<Job>>>,
+    interfaces: Mutex<BTreeMap<IpAddr, Interface>>,
+    visits: Mutex<Visits>,
+    pub(super) timeline: Timeline,
+}
+
+/// What a server does now.
+#[derive(Clone, Debug, Default)]
+pub struct ServerStats {
+    /// Jobs, each with its ranks that are connected.
+    pub jobs: BTreeMap<String, u32>,
+    /// Connections so far.
+    pub visits: Visits,
+    /// The most that any job had parked.
+    pub parked_peak: Bytes,
+    /// Of each interface.
+    pub interfaces: Vec<InterfaceStats>,
+}
+
+impl Server {
+    /// Listens, and serves in threads.
+    ///
+    /// # Errors
+    /// [`ExchangeError::System`]: the port is in use, or the address not of this machine.
+    pub fn start(options: ServerOptions) -> Result<Self, ExchangeError> {
+        let system = |why| ExchangeError::System(Arc::new(why));
+        if options.jobs == 0 {
+            return Err(ExchangeError::Setting {
+                name: "jobs",
+                found: "0".into(),
+                rule: "there may be 1 or more",
+            });
+        }
+        let secret = options.secret.clone();
+        let listen = ListenOptions {
+            link: options.link.clone(),
+            tls: options.tls.clone(),
+            timeouts: options.timeouts,
+            ..ListenOptions::default()
+        };
+        let keys = Arc::new(move |_: &foresee_wire::Hello| Some(secret.clone()));
+        let listener = Listener::bind(options.bind, keys, listen).map_err(system)?;
+        let (address, closer) = (listener.address(), listener.closer());
+        let timeline = Timeline::new(options.timeline);
+        let hall = Arc::new(Hall {
+            options,
+            timeline,
+            jobs: Mutex::default(),
+            interfaces: Mutex::default(),
+            visits: Mutex::default(),
+        });
+        let inside = Arc::clone(&hall);
+        let thread = thread::Builder::new()
+            .name(format!("foresee-serve-{}", address.port()))
+            .spawn(move || inside.receive(listener))
+            .map_err(|why| system(WireError::System { doing: "starting a thread", why }))?;
+        Ok(Self { address, hall, closer, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it does now.
+    pub fn stats(&self) -> ServerStats {
+        let jobs = lock(&self.hall.jobs);
+        let mut stats = ServerStats { visits: *lock(&self.hall.visits), ..ServerStats::default() };
+        for ((name, _), job) in &*jobs {
+            *stats.jobs.entry(name.clone()).or_default() += job.ranks();
+            stats.parked_peak = stats.parked_peak.max(job.parked_peak());
+        }
+        drop(jobs);
+        stats.interfaces = lock(&self.hall.interfaces).values().map(Interface::stats).collect();
+        stats
+    }
+
+    /// What happened since the last call, where the options ask for a timeline; and how many events more, for which there
+    /// was no room. Events of all jobs, whose tensors have their numbers in their plans.
+    pub fn take_timeline(&self) -> (Vec<Event>, u64) {
+        self.hall.timeline.take()
+    }
+
+    /// Ends every job, each rank with a reason, and listens no more.
+    pub fn close(&self) {
+        self.closer.close();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+        let jobs = std::mem::take(&mut *lock(&self.hall.jobs));
+        for job in jobs.into_values() {
+            job.end(&Fault::new(FaultCode::Closing, "the server is stopped"));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Hall {
+    fn receive(self: Arc<Self>, mut listener: Listener) {
+        loop {
+            let arrival = match listener.accept(Wait::Forever) {
+                Ok(Some(arrival)) => arrival,
+                Err(WireError::Late { .. }) => continue,
+                // It was closed, or can listen no more; jobs that run go on.
+                Ok(None) | Err(_) => return,
+            };
+            *lock(&self.visits) = listener.visits();
+            self.admit(arrival);
+        }
+    }
+
+    /// Takes a proved connection into its job, or says why not.
+    fn admit(self: &Arc<Self>, arrival: Arrival) {
+        let hello = arrival.hello().clone();
+        let refuse = |arrival: Arrival, code, text: String| {
+            let wait = Wait::within(self.options.timeouts.handshake);
+            let _ = arrival.refuse(Fault::new(code, text), wait);
+        };
+        let Ok(server) = u16::try_from(hello.target).map(ServerId) else {
+            return refuse(arrival, FaultCode::Plan, format!("there is no server {}", hello.target));
+        };
+        if hello.purpose != Purpose::Gradients {
+            return refuse(arrival, FaultCode::Protocol, "this is a server of gradients alone".into());
+        }
+        let job = {
+            let mut jobs = lock(&self.jobs);
+            jobs.retain(|_, job| !job.is_over());
+            let full = jobs.len() >= self.options.jobs;
+            let key = (hello.job.clone(), hello.target);
+            match jobs.get(&key) {
+                Some(job) => Arc::clone(job),
+                None if full => {
+                    let text =
+                        format!("{} jobs are served, and no more may be; start another server", jobs.len());
+                    drop(jobs);
+                    return refuse(arrival, FaultCode::Busy, text);
+                }
+                None => {
+                    let job = Arc::new(Job::new(Arc::clone(self), hello.job.clone(), server, hello.world));
+                    jobs.insert(key, Arc::clone(&job));
+                    job
+                }
+            }
+        };
+        if let Err(fault) = job.expects(&hello) {
+            return refuse(arrival, fault.code, fault.text);
+        }
+        let wait = Wait::within(self.options.timeouts.handshake);
+        match arrival.welcome(Welcome::default(), wait) {
+            Ok(connection) if hello.role == Role::Control => job.control(connection),
+            Ok(connection) => job.data(connection),
+            Err(_) => job.forget(&hello),
+        }
+    }
+
+    /// The interface of a local address; all jobs share it.
+    pub(super) fn interface(&self, local: IpAddr) -> Result<Interface, WireError> {
+        let mut interfaces = lock(&self.interfaces);
+        if let Some(interface) = interfaces.get(&local) {
+            return Ok(interface.clone());
+        }
+        // The packets' size is the ranks' choice: a batch of small ones is no larger than the largest.
+        let packet =
+            u32::try_from(PACKET_BYTES_MAX.get() / 8).ok().and_then(NonZeroU32::new).expect("it is 32 KiB");
+        let interface = Interface::start(&local.to_string(), self.options.policy.pull(), packet)?;
+        interfaces.insert(local, interface.clone());
+        Ok(interface)
+    }
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a server keeps for a plan: slots, rounds, and results on their way back.
+//!
+//! Apart from the job, which outlives a plan. Each packet has a lock of its own; a sum is added under it, by the reader
+//! in whose cache the payload lies. Results leave through the interface, without a copy.
+//!
+//! Refuses to talk: what ranks are to be told is handed to whoever called.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use foresee_grad_queue::{
+    Answer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId, ParkBudget, Plan,
+    QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum, TensorId, TensorSet,
+    Verdict,
+};
+use foresee_units::{Bytes, Dtype, Rank};
+use foresee_wire::{Header, Kind};
+
+use super::Hall;
+use crate::interface::{Interface, Parcel};
+use crate::timeline::{EventKind, Timeline};
+
+/// A plan at work.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) plan: Arc<Plan>,
+    members: Arc<Members>,
+    shard: Shard,
+    slots: Vec<Mutex<SlotPair>>,
+    park: Arc<ParkBudget>,
+    rounds: Mutex<Rounds>,
+    /// Counts what may let a held reader go on.
+    moved: Mutex<u64>,
+    bell: Condvar,
+    answer: Answer,
+    /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered.
+    ready: Mutex<Vec<[u32; 2]>>,
+    /// Where each rank's results go: filled while ranks connect, before the first round.
+    pub(super) ways: Vec<Way>,
+    flow: Flow,
+    timeline: Timeline,
+}
+
+/// The way to a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    pub(super) rank: Rank,
+    pub(super) interface: Interface,
+    pub(super) connection: Connection,
+}
+
+/// What to do with a payload that waits in its connection.
+pub(super) enum Judged {
+    Read(foresee_grad_queue::Admission),
+    Discard,
+}
+
+impl Session {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        server: ServerId,
+        members: Members,
+        ways: Vec<Way>,
+        hall: &Hall,
+    ) -> Self {
+        let shard = Shard::new(&plan, server);
+        let slots = (0..shard.packets()).map(|_| Mutex::default()).collect();
+        let tensors = plan.tensors();
+        Self {
+            rounds: Mutex::new(Rounds::new(members.clone(), tensors, Round(0))),
+            members: Arc::new(members),
+            shard,
+            slots,
+            park: ParkBudget::new(hall.options.park),
+            moved: Mutex::new(0),
+            bell: Condvar::new(),
+            answer: hall.options.policy.answer(),
+            ready: Mutex::new(vec![[0; 2]; tensors as usize]),
+            ways,
+            flow: Interface::new_flow(),
+            timeline: hall.timeline.clone(),
+            plan,
+        }
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.members.generation()
+    }
+
+    /// Judges a contribution by its header; waits while its turn has not come and there is no room for it. `alive`
+    /// says whether the wait still has a purpose.
+    pub(super) fn judge(
+        &self,
+        rank: Rank,
+        header: &Header,
+        alive: impl Fn() -> bool,
+    ) -> Result<Judged, QueueError> {
+        let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
+        let slot = self.slot(rank, packet)?;
+        loop {
+            let seen = *lock(&self.moved);
+            let oldest = lock(&self.rounds).oldest();
+            let sender =
+                Sender { rank, generation: header.generation, round: Round::near(header.round, oldest) };
+            let verdict = lock(slot).verdict(&self.view(oldest), packet, sender, header.length.into())?;
+            match verdict {
+                Verdict::Read(admission) => return Ok(Judged::Read(admission)),
+                Verdict::Discard(why) => {
+                    if why == Discarded::Answered {
+                        self.answer_again(rank, packet, sender.round);
+                    }
+                    return Ok(Judged::Discard);
+                }
+                Verdict::Hold => {
+                    let mut moved = lock(&self.moved);
+                    while *moved == seen && alive() {
+                        moved = self.bell.wait(moved).unwrap_or_else(PoisonError::into_inner);
+                    }
+                    if !alive() {
+                        return Ok(Judged::Discard);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds a payload; a result that is complete leaves.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        rank: Rank,
+        header: &Header,
+        admission: foresee_grad_queue::Admission,
+        payload: &[u8],
+    ) -> Result<(), QueueError> {
+        let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
+        let slot = self.slot(rank, packet)?;
+        let oldest = lock(&self.rounds).oldest();
+        let round = Round::near(header.round, oldest);
+        let (progress, sum) = {
+            let mut slot = lock(slot);
+            let progress = slot.take(&self.view(oldest), admission, payload)?;
+            (progress, slot.ready(round).cloned())
+        };
+        self.timeline.packet(EventKind::Arrived, round, packet, Some(rank.0));
+        if progress.wake {
+            self.wake();
+        }
+        match (progress.outcome, sum) {
+            (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
+            (Outcome::Ignored(Discarded::Answered), Some(_)) => self.answer_again(rank, packet, round),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A rank has pushed all it will push in a round, and not these tensors. What to tell every rank.
+    pub(super) fn end(
+        &self,
+        rank: Rank,
+        round: Round,
+        skipped: &[u8],
+    ) -> Result<Vec<RoundAction>, QueueError> {
+        let skipped = TensorSet::from_bytes(skipped, self.plan.tensors())?;
+        let sender = Sender { rank, generation: self.generation(), round };
+        let oldest = lock(&self.rounds).oldest();
+        for tensor in skipped.iter() {
+            for index in self.shard.of_tensor(tensor) {
+                let Some(packet) = self.shard.packet(&self.plan, index) else { continue };
+                let slot = &self.slots[usize::try_from(index).expect("slots lie in memory")];
+                let (progress, sum) = {
+                    let mut slot = lock(slot);
+                    let progress = slot.skip(&self.view(oldest), packet, sender, false)?;
+                    (progress, slot.ready(round).cloned())
+                };
+                if progress.wake {
+                    self.wake();
+                }
+                if let (Outcome::Ready, Some(sum)) = (progress.outcome, sum) {
+                    self.complete(packet, round, sum);
+                }
+            }
+        }
+        let mut rounds = lock(&self.rounds);
+        let _ = rounds.handle_end(sender, &skipped)?;
+        Ok(std::iter::from_fn(|| rounds.poll_action()).collect())
+    }
+
+    /// Everything of a round has landed with a rank. What to tell every rank.
+    pub(super) fn got(&self, rank: Rank, round: Round) -> Result<Vec<RoundAction>, QueueError> {
+        let mut rounds = lock(&self.rounds);
+        let _ = rounds.handle_got(Sender { rank, generation: self.generation(), round })?;
+        Ok(std::iter::from_fn(|| rounds.poll_action()).collect())
+    }
+
+    /// Lets held readers look again, for instance at a job that ended.
+    pub(super) fn wake(&self) {
+        *lock(&self.moved) += 1;
+        self.bell.notify_all();
+    }
+
+    /// The most that was ever parked.
+    pub(super) fn parked_peak(&self) -> Bytes {
+        self.park.peak()
+    }
+
+    fn view(&self, oldest: Round) -> JobView<'_> {
+        JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest }
+    }
+
+    fn slot(&self, rank: Rank, packet: PacketId) -> Result<&Mutex<SlotPair>, QueueError> {
+        let index = self.shard.index(&self.plan, rank, packet)?;
+        Ok(&self.slots[usize::try_from(index).expect("slots lie in memory")])
+    }
+
+    /// A sum is complete.
+    fn complete(&self, packet: PacketId, round: Round, sum: Arc<Sum>) {
+        self.timeline.packet(EventKind::Summed, round, packet, None);
+        match self.answer {
+            Answer::Packet => self.offer(&self.ways, packet.tensor, round, vec![(packet, sum)]),
+            Answer::Tensor => {
+                let packets = self.shard.of_tensor(packet.tensor);
+                let parity = usize::from(!round.0.is_multiple_of(2));
+                let whole = {
+                    let mut ready = lock(&self.ready);
+                    let count = &mut ready[packet.tensor.0 as usize][parity];
+                    *count += 1;
+                    let whole = u64::from(*count) == packets.end - packets.start;
+                    if whole {
+                        *count = 0;
+                    }
+                    whole
+                };
+                if whole {
+                    let sums = packets.filter_map(|index| self.result(index, round)).collect();
+                    self.offer(&self.ways, packet.tensor, round, sums);
+                }
+            }
+        }
+    }
+
+    fn result(&self, index: u64, round: Round) -> Option<(PacketId, Arc<Sum>)> {
+        let packet = self.shard.packet(&self.plan, index)?;
+        let slot = lock(&self.slots[usize::try_from(index).expect("slots lie in memory")]);
+        Some((packet, Arc::clone(slot.ready(round)?)))
+    }
+
+    /// A rank seems not to have a result: it is offered once more, to it alone.
+    fn answer_again(&self, rank: Rank, packet: PacketId, round: Round) {
+        let Ok(index) = self.shard.index(&self.plan, rank, packet) else { return };
+        let Some(result) = self.result(index, round) else { return };
+        if let Some(way) = self.ways.iter().find(|way| way.rank == rank) {
+            self.offer(std::slice::from_ref(way), packet.tensor, round, vec![result]);
+        }
+    }
+
+    /// Hands results to the interfaces, for these ranks.
+    fn offer(&self, ways: &[Way], tensor: TensorId, round: Round, sums: Vec<(PacketId, Arc<Sum>)>) {
+        let (Some(spec), Some(dtype)) = (self.plan.tensor(tensor), self.plan.wire_dtype(tensor)) else {
+            return;
+        };
+        let (Some((_, first)), Some((_, last))) = (sums.first(), sums.last()) else { return };
+        let size = |sum: &Sum| u32::try_from(sum.bytes().len()).expect("a packet's size is 32 bits");
+        let (whole, end) = (size(first), size(last));
+        let count = u32::try_from(sums.len()).expect("a tensor's packets are counted in 32 bits");
+        let class = Class::new(spec.class);
+        let result: Arc<Results> =
+            Arc::new(Results { generation: self.generation(), round, class, dtype, sums });
+        // One offer per interface, with a lane for each rank behind it.
+        let mut rest: Vec<&Way> = ways.iter().collect();
+        while let Some(way) = rest.first().copied() {
+            let (here, others): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|other| other.interface.is(&way.interface));
+            let lanes = here.iter().map(|way| Lane::new(way.connection, count, whole, end)).collect();
+            way.interface.offer(self.flow, class, lanes, Arc::clone(&result) as Arc<dyn Parcel>);
+            rest = others;
+        }
+    }
+}
+
+/// Results of one tensor, on their way to ranks.
+struct Results {
+    generation: u32,
+    round: Round,
+    class: Class,
+    dtype: Dtype,
+    sums: Vec<(PacketId, Arc<Sum>)>,
+}
+
+impl Parcel for Results {
+    fn frame<'a>(&'a self, _: Connection, packet: u32, _: &'a mut Vec<u8>) -> (Header, &'a [u8]) {
+        let (packet, sum) = &self.sums[packet as usize];
+        let payload = sum.bytes();
+        let header = Header {
+            kind: Kind::Sum,
+            dtype: Some(self.dtype),
+            generation: self.generation,
+            round: self.round.low(),
+            tensor: packet.tensor.0,
+            packet: packet.packet,
+            length: u32::try_from(payload.len()).expect("a packet's size is 32 bits"),
+            class: self.class.get().into(),
+            contributors: sum.contributors(),
+            checksum: None,
+        };
+        (header, payload)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

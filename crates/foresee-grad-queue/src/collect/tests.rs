@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rank, step by step: what it waits for, what it may do, what it says.
+
+use super::*;
+use crate::{Dtype, Op, PacketId, Pattern, PlanConfig, TensorSpec, Wire};
+
+const A: TensorId = TensorId(0);
+const B: TensorId = TensorId(1);
+const S0: ServerId = ServerId(0);
+
+/// Two tensors of 3 packets each at one server; or at as many as asked for.
+fn collect(servers: u16) -> Collect {
+    let tensor = |name: &str| TensorSpec {
+        name: name.to_owned(),
+        dtype: Dtype::F32,
+        shape: vec![40],
+        strides: vec![1],
+        class: 0,
+        op: Op::Mean,
+    };
+    let pattern = Pattern::dedicated(servers).unwrap();
+    let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
+    let plan = Plan::new(config, vec![tensor("a"), tensor("b")]).unwrap();
+    Collect::new(Arc::new(plan), Rank(3), 0, Round(0))
+}
+
+fn set(tensors: &[TensorId]) -> TensorSet {
+    let mut set = TensorSet::none(2);
+    for tensor in tensors {
+        assert!(set.insert(*tensor));
+    }
+    set
+}
+
+fn header(collect: &Collect, round: u64, tensor: TensorId, packet: u32) -> SumHeader {
+    let packet = PacketId { tensor, packet };
+    let (server, _) = collect.plan.server(packet).unwrap();
+    let (_, bytes) = collect.plan.range(packet).unwrap();
+    SumHeader {
+        server,
+        generation: collect.generation(),
+        round: Round(round),
+        packet,
+        bytes: u64::from(bytes),
+    }
+}
+
+fn land(collect: &mut Collect, round: u64, tensor: TensorId, packet: u32) -> Landed {
+    let header = header(collect, round, tensor, packet);
+    match collect.arrive(header).unwrap() {
+        Arrival::Read(claim) => collect.land(claim),
+        other => panic!("expected to read, got {other:?}"),
+    }
+}
+
+fn actions(collect: &mut Collect) -> Vec<CollectAction> {
+    std::iter::from_fn(|| collect.poll_action()).collect()
+}
+
+#[test]
+fn a_round_is_pushed_ended_landed_and_got() {
+    let mut collect = collect(1);
+    collect.handle_push(B);
+    assert!(!land(&mut collect, 0, B, 0).tensor, "a sum may come before the round is ended");
+    collect.handle_push(A);
+    collect.handle_end();
+    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(0))]);
+    assert!(!collect.may_push(A) && !collect.may_end());
+    assert_eq!(collect.waiting(Round(0)).collect::<Vec<_>>(), [(A, 3), (B, 2)]);
+    for packet in [2, 0, 1] {
+        assert_eq!(land(&mut collect, 0, A, packet).tensor, packet == 1);
+    }
+    assert!(collect.may_push(A) && !collect.may_push(B));
+    land(&mut collect, 0, B, 1);
+    assert_eq!(land(&mut collect, 0, B, 2), Landed { tensor: true, round: false });
+    assert!(!collect.may_end() && actions(&mut collect).is_empty(), "what the round used is not known");
+    collect.handle_used(S0, Round(0), &set(&[A, B])).unwrap();
+    assert!(collect.may_end() && collect.is_round_settled(Round(0)));
+    assert_eq!(actions(&mut collect), [CollectAction::Got(S0, Round(0))]);
+    assert_eq!(collect.kept(Round(0)), Some(&set(&[A, B])));
+    collect.handle_done(S0, Round(0)).unwrap();
+    assert_eq!((collect.oldest_kept(), collect.kept(Round(0))), (Round(1), None));
+}
+
+#[test]
+fn whoever_skips_a_tensor_waits_to_hear_whether_others_used_it() {
+    let mut collect = collect(1);
+    collect.handle_end();
+    assert_eq!(collect.skipped(Round(0)), Some(set(&[A, B])));
+    assert!(!collect.is_settled(A, Round(1)) && collect.is_used(Round(0), A).is_none());
+    for packet in 0..3 {
+        assert!(!land(&mut collect, 0, A, packet).tensor, "there, but not known to be wanted");
+    }
+    collect.handle_used(S0, Round(0), &set(&[A])).unwrap();
+    assert!(collect.is_settled(A, Round(1)) && collect.is_settled(B, Round(1)));
+    assert_eq!((collect.is_used(Round(0), A), collect.is_used(Round(0), B)), (Some(true), Some(false)));
+    assert!(collect.is_round_settled(Round(0)));
+}
+
+#[test]
+fn sums_that_come_twice_are_dropped_and_abandoned_ones_come_again() {
+    let mut collect = collect(1);
+    collect.handle_push(A);
+    let first = header(&collect, 0, A, 0);
+    let Arrival::Read(claim) = collect.arrive(first).unwrap() else { panic!("the first of its kind") };
+    assert_eq!(claim.offset(), Some(0));
+    assert!(matches!(collect.arrive(first), Ok(Arrival::Discard(Unwanted::Repeated))));
+    collect.abandon(claim);
+    assert!(!collect.has_landed(Round(0), first.packet));
+    land(&mut collect, 0, A, 0);
+    assert!(collect.has_landed(Round(0), first.packet));
+    assert!(matches!(collect.arrive(first), Ok(Arrival::Discard(Unwanted::Repeated))));
+    assert_eq!(collect.missing(Round(0), A), 2);
+}
+
+#[test]
+fn impossible_messages_are_refused_with_their_facts() {
+    let mut collect = collect(2);
+    collect.handle_push(A);
+    let good = header(&collect, 0, A, 2);
+    let refused = |collect: &mut Collect, header| collect.arrive(header).map(drop).unwrap_err();
+    assert!(matches!(
+        refused(&mut collect, SumHeader { bytes: 64, ..good }),
+        QueueError::PacketLength { .. }
+    ));
+    let elsewhere = SumHeader { server: ServerId(1 - good.server.0), ..good };
+    assert!(matches!(refused(&mut collect, elsewhere), QueueError::WrongServer { .. }));
+    let early = refused(&mut collect, SumHeader { round: Round(1), ..good });
+    assert_eq!(
+        early.to_string(),
+        format!("server {} speaks of round 1, but rank 3 is in round 0", good.server)
+    );
+    let unasked = header(&collect, 0, B, 0);
+    assert!(matches!(refused(&mut collect, unasked), QueueError::UnexpectedSum { rank: Rank(3), .. }));
+    assert!(matches!(collect.handle_used(S0, Round(0), &set(&[A])), Err(QueueError::ServerAhead { .. })));
+    collect.handle_end();
+    assert!(matches!(collect.handle_used(S0, Round(0), &set(&[B])), Err(QueueError::UsedDiffers { .. })));
+    collect.handle_used(S0, Round(0), &set(&[A])).unwrap();
+    assert!(matches!(
+        collect.handle_used(ServerId(1), Round(0), &set(&[A, B])),
+        Err(QueueError::UsedDiffers { .. })
+    ));
+    assert!(matches!(
+        collect.handle_used(S0, Round(0), &TensorSet::none(9)),
+        Err(QueueError::TensorSet { .. })
+    ));
+    assert!(matches!(collect.handle_done(S0, Round(0)), Err(QueueError::ServerAhead { .. })));
+    assert!(matches!(collect.handle_done(S0, Round(u64::MAX)), Err(QueueError::ServerAhead { .. })));
+    let old = SumHeader { generation: 0, ..good };
+    collect.handle_generation(1);
+    assert!(matches!(collect.arrive(old), Ok(Arrival::Discard(Unwanted::OldGeneration))));
+    assert!(matches!(collect.arrive(SumHeader { generation: 2, ..good }), Ok(Arrival::Hold)));
+}
+
+#[test]
+fn every_server_hears_ends_and_gots_in_turn_each_as_far_as_it_can_follow() {
+    let mut collect = collect(2);
+    let (one, two) = (ServerId(0), ServerId(1));
+    let (end, got) = (CollectAction::End, CollectAction::Got);
+    collect.handle_end();
+    assert_eq!(actions(&mut collect), [end(one, Round(0)), end(two, Round(0))]);
+    collect.handle_used(one, Round(0), &set(&[])).unwrap();
+    assert_eq!(actions(&mut collect), [got(one, Round(0)), got(two, Round(0))]);
+    collect.handle_end();
+    assert_eq!(actions(&mut collect), [end(one, Round(1))], "the other server has not closed round 0");
+    collect.handle_used(one, Round(1), &set(&[])).unwrap();
+    assert!(!collect.may_end(), "one round ahead of a server is enough");
+    assert_eq!(actions(&mut collect), [got(one, Round(1))]);
+    collect.handle_used(two, Round(0), &set(&[])).unwrap();
+    assert_eq!(actions(&mut collect), [end(two, Round(1)), got(two, Round(1))]);
+    assert!(collect.may_end());
+}
+
+#[test]
+fn what_a_broken_connection_may_have_lost_is_said_again() {
+    let mut collect = collect(1);
+    collect.handle_end();
+    collect.handle_used(S0, Round(0), &set(&[])).unwrap();
+    let said = actions(&mut collect);
+    collect.handle_reconnect(S0);
+    assert_eq!(actions(&mut collect), said);
+    collect.handle_done(S0, Round(0)).unwrap();
+    collect.handle_reconnect(S0);
+    assert!(actions(&mut collect).is_empty(), "the server itself has closed it");
+}
+
+#[test]
+fn a_replaced_server_sums_once_more_and_the_rank_lets_it() {
+    let mut collect = collect(1);
+    for tensor in [A, B] {
+        collect.handle_push(tensor);
+        for packet in 0..3 {
+            land(&mut collect, 0, tensor, packet);
+        }
+    }
+    collect.handle_end();
+    collect.handle_used(S0, Round(0), &set(&[A, B])).unwrap();
+    actions(&mut collect);
+    collect.handle_push(A);
+    collect.handle_replaced(S0, Round(0)).unwrap();
+    assert!(collect.is_settled(A, Round(1)), "the update is there, whatever the new server does");
+    assert!(!collect.may_push_to(S0, A, Round(1)), "but round 1 may not overtake round 0");
+    assert!(collect.may_push_to(S0, A, Round(0)));
+    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(0))]);
+    for tensor in [A, B] {
+        for packet in 0..3 {
+            let header = header(&collect, 0, tensor, packet);
+            let Arrival::Read(claim) = collect.arrive(header).unwrap() else { panic!("expected once more") };
+            assert_eq!(claim.offset(), None, "its bytes are there");
+            assert!(matches!(collect.arrive(header), Ok(Arrival::Discard(Unwanted::Repeated))));
+            assert_eq!(collect.land(claim), Landed { tensor: false, round: false });
+        }
+    }
+    assert!(collect.may_push_to(S0, A, Round(1)) && !collect.is_asked_again(S0, A, Round(0)));
+    assert_eq!(actions(&mut collect), [CollectAction::Got(S0, Round(0))]);
+}
+
+#[test]
+fn a_new_server_is_not_overtaken_when_another_one_is_done_first() {
+    let mut collect = collect(2);
+    let (one, two) = (ServerId(0), ServerId(1));
+    for tensor in [A, B] {
+        collect.handle_push(tensor);
+        for packet in 0..3 {
+            land(&mut collect, 0, tensor, packet);
+        }
+    }
+    collect.handle_end();
+    for server in [one, two] {
+        collect.handle_used(server, Round(0), &set(&[A, B])).unwrap();
+    }
+    actions(&mut collect);
+    collect.handle_replaced(two, Round(0)).unwrap();
+    collect.handle_used(two, Round(0), &set(&[A, B])).unwrap();
+    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(0))]);
+    collect.handle_done(one, Round(0)).unwrap();
+    assert_eq!(collect.oldest_kept(), Round(1));
+    assert_eq!(
+        actions(&mut collect),
+        [CollectAction::Got(two, Round(0))],
+        "every rank holds it: no need to wait"
+    );
+    collect.handle_push(A);
+    collect.handle_end();
+    assert_eq!(actions(&mut collect), [CollectAction::End(one, Round(1))]);
+    assert!(collect.may_push_to(one, A, Round(1)) && !collect.may_push_to(two, A, Round(1)));
+    collect.handle_done(two, Round(0)).unwrap();
+    assert!(
+        collect.may_push_to(two, A, Round(1)),
+        "what the new server had begun of round 0 is forgotten there"
+    );
+    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(1))]);
+    let late = SumHeader { round: Round(0), ..header(&collect, 1, A, 0) };
+    assert!(matches!(collect.arrive(late), Ok(Arrival::Discard(Unwanted::Done))));
+}
+
+#[test]
+#[should_panic(expected = "tensor 0 was handed over before its last update landed")]
+fn a_push_before_the_last_update_is_a_defect_of_the_caller() {
+    let mut collect = collect(1);
+    collect.handle_push(A);
+    collect.handle_end();
+    collect.handle_push(A);
+}

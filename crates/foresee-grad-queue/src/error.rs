@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a plan, a membership or a message can be wrong about.
+//!
+//! Faults of configuration are found before the first round. Faults of protocol come from the network: the
+//! peer that sent them is wrong or speaks another language, and its connection ends with the message.
+
+use foresee_units::Rank;
+
+use crate::{Difference, Round, ServerId};
+
+/// Why something was refused. Messages name the rank, the tensor and the value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// Packets are cut at multiples of 64 bytes.
+    #[error("a packet of {bytes} bytes is not possible; take a multiple of 64, from 64 to {most}")]
+    PacketBytes {
+        /// The size as given.
+        bytes: u32,
+        /// The largest one.
+        most: u32,
+    },
+    /// Tensors are counted in 20 bits.
+    #[error("a plan of {count} tensors is too large (at most {most}); synchronize parts of the model apart")]
+    TooManyTensors {
+        /// Tensors as given.
+        count: usize,
+        /// The most that a plan holds.
+        most: usize,
+    },
+    /// A name is what ranks find each other's tensors by.
+    #[error("the name of tensor {index} has {bytes} bytes; names have 1 to {most}")]
+    NameLength {
+        /// The tensor's place.
+        index: usize,
+        /// Bytes of the name.
+        bytes: usize,
+        /// The longest name.
+        most: usize,
+    },
+    /// Two tensors cannot share a name.
+    #[error("tensor '{tensor}' is in the plan twice; give each tensor a name of its own")]
+    NameTwice {
+        /// The name.
+        tensor: String,
+    },
+    /// Shape and strides belong together.
+    #[error(
+        "tensor '{tensor}' has {dimensions} dimensions and {strides} strides; both are needed, at most {most}"
+    )]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// Entries of its shape.
+        dimensions: usize,
+        /// Entries of its strides.
+        strides: usize,
+        /// The most of either.
+        most: usize,
+    },
+    /// Gradients are exchanged as memory lies; holes and overlaps have no place in it.
+    #[error(
+        "tensor '{tensor}' of shape {shape:?} and strides {strides:?} is not dense; make it contiguous before it is \
+         synchronized"
+    )]
+    NotDense {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// Its strides, in elements.
+        strides: Vec<i64>,
+    },
+    /// Sizes and offsets are 64 bits, packets of a tensor 32.
+    #[error(
+        "tensor '{tensor}' of shape {shape:?} is too large for packets of {packet_bytes} bytes; take larger packets"
+    )]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// The packet size.
+        packet_bytes: u32,
+    },
+    /// A class belongs to another tensor that has none of its own.
+    #[error(
+        "tensor {index} shares the class of tensor {with}, which is not an earlier one with a class of its own"
+    )]
+    ClassOfNone {
+        /// The tensor's place.
+        index: usize,
+        /// The place of the other.
+        with: usize,
+    },
+    /// The bytes of a plan do not mean one.
+    #[error("byte {at} of a plan: {problem}; the peer may be of another version")]
+    PlanBytes {
+        /// Offset of the fault.
+        at: usize,
+        /// What is wrong there.
+        problem: &'static str,
+    },
+    /// Two ranks do not train the same model.
+    #[error("{0}; every rank must build the same model")]
+    PlansDiffer(Difference),
+    /// A pattern needs servers, and they need shares.
+    #[error(
+        "{servers} servers with shares that add up to {total} make no pattern; at most {most_servers} servers, 1 to \
+         {most_total} in all"
+    )]
+    Pattern {
+        /// Servers as given.
+        servers: usize,
+        /// Sum of their shares.
+        total: u64,
+        /// The most servers.
+        most_servers: usize,
+        /// The largest sum.
+        most_total: u64,
+    },
+    /// Contributors are counted in 16 bits.
+    #[error("a world of {world} ranks is not possible; 1 to 65535 are")]
+    World {
+        /// Ranks as given.
+        world: u32,
+    },
+    /// A membership without members, or with strangers.
+    #[error(
+        "generation {generation} cannot have {ranks} ranks of a world of {world}; name 1 to {world} different ones"
+    )]
+    Members {
+        /// The generation.
+        generation: u32,
+        /// Ranks as given, strangers and repetitions left out.
+        ranks: u32,
+        /// The world.
+        world: u32,
+    },
+    /// A set of tensors of another plan.
+    #[error(
+        "a set of tensors has {bytes} bytes or bits beyond the plan's {tensors} tensors; the peer has another plan"
+    )]
+    TensorSet {
+        /// Bytes as received.
+        bytes: usize,
+        /// Tensors of the plan.
+        tensors: u32,
+    },
+    /// A tensor that the plan does not have.
+    #[error("rank {rank} speaks of tensor {tensor}, but the plan has {tensors}; it has another plan")]
+    NoSuchTensor {
+        /// The rank.
+        rank: Rank,
+        /// The tensor's number.
+        tensor: u32,
+        /// Tensors of the plan.
+        tensors: u32,
+    },
+    /// A packet beyond the end of its tensor.
+    #[error("rank {rank} speaks of packet {packet} of '{tensor}', which has {packets}; it has another plan")]
+    NoSuchPacket {
+        /// The rank.
+        rank: Rank,
+        /// The tensor.
+        tensor: String,
+        /// The packet as named.
+        packet: u32,
+        /// Packets of the tensor.
+        packets: u32,
+    },
+    /// A length that the plan does not allow.
+    #[error("packet {packet} of '{tensor}' with rank {rank} has {bytes} bytes, but the plan says {expected}")]
+    PacketLength {
+        /// The rank at the other or at this end.
+        rank: Rank,
+        /// The tensor.
+        tensor: String,
+        /// The packet.
+        packet: u32,
+        /// Bytes in the frame.
+        bytes: u64,
+        /// Bytes by the plan.
+        expected: u64,
+    },
+    /// A packet at a server that does not sum it.
+    #[error(
+        "packet {packet} of '{tensor}' with rank {rank} belongs to server {expected}, not to server {server}"
+    )]
+    WrongServer {
+        /// The rank at the other or at this end.
+        rank: Rank,
+        /// The tensor.
+        tensor: String,
+        /// The packet.
+        packet: u32,
+        /// The server that it is at.
+        server: ServerId,
+        /// The server of the plan.
+        expected: ServerId,
+    },
+    /// A rank that left, or never was there.
+    #[error("rank {rank} is not a member of generation {generation}; it has to join a later one")]
+    NotAMember {
+        /// The rank.
+        rank: Rank,
+        /// The generation.
+        generation: u32,
+    },
+    /// A round for which there is no slot: the rank went on without the others.
+    #[error(
+        "rank {rank} sends '{tensor}' of round {round} while round {held} of it is still being summed; a rank waits for \
+         each tensor's last update before it pushes the next"
+    )]
+    SlotTaken {
+        /// The rank.
+        rank: Rank,
+        /// The tensor.
+        tensor: String,
+        /// The round that it sends.
+        round: Round,
+        /// The round in the slot, or in the other one.
+        held: Round,
+    },
+    /// A round that nobody can have reached.
+    #[error("rank {rank} speaks of round {round} while round {oldest} is open; it belongs to another run")]
+    RoundAhead {
+        /// The rank.
+        rank: Rank,
+        /// The round that it names.
+        round: Round,
+        /// The oldest open round.
+        oldest: Round,
+    },
+    /// A rank that contradicts itself.
+    #[error("rank {rank} both pushes '{tensor}' in round {round} and says that it does not")]
+    PushedAndSkipped {
+        /// The rank.
+        rank: Rank,
+        /// The tensor.
+        tensor: String,
+        /// The round.
+        round: Round,
+    },
+    /// A rank that is ahead of what every rank has finished.
+    #[error("rank {rank} ends round {round} before it has landed round {before}, which is still open")]
+    EndedEarly {
+        /// The rank.
+        rank: Rank,
+        /// The round that it ends.
+        round: Round,
+        /// The oldest round that is open.
+        before: Round,
+    },
+    /// A rank cannot have landed what it has not ended.
+    #[error("rank {rank} says that it has landed round {round}, which it has not ended")]
+    GotEarly {
+        /// The rank.
+        rank: Rank,
+        /// The round.
+        round: Round,
+    },
+    /// A server's message about a round that this rank has not reached.
+    #[error("server {server} speaks of round {round}, but rank {rank} is in round {current}")]
+    ServerAhead {
+        /// The server.
+        server: ServerId,
+        /// Its round.
+        round: Round,
+        /// This rank.
+        rank: Rank,
+        /// This rank's round.
+        current: Round,
+    },
+    /// A sum that cannot be: this rank has neither pushed nor skipped the tensor.
+    #[error("server {server} sends '{tensor}' of round {round}, to which rank {rank} has not said its part")]
+    UnexpectedSum {
+        /// The server.
+        server: ServerId,
+        /// The tensor.
+        tensor: String,
+        /// The round.
+        round: Round,
+        /// This rank.
+        rank: Rank,
+    },
+    /// Servers that do not agree on what a round used.
+    #[error(
+        "server {server} says of round {round} what no other server says; the ranks' views of the round differ"
+    )]
+    UsedDiffers {
+        /// The server.
+        server: ServerId,
+        /// The round.
+        round: Round,
+    },
+}

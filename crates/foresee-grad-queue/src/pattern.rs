@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which server sums which packet: a smooth weighted round robin over the servers.
+//!
+//! Packets, not tensors, are dealt out, so that one huge layer loads every server alike. Each place of the
+//! pattern goes to the server whose next packet is due first; a server is due within its own period, as in
+//! fair scheduling of periodic tasks, so no server ever is a whole packet ahead of its share or behind it.
+//!
+//! Refuses a table per packet or per tensor: counts, n-th packets and their inverse are computed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::{QueueError, ServerId};
+
+/// The most servers of a job.
+const SERVERS_MAX: usize = 65_535;
+/// The longest pattern: 4 MiB of tables, and a share of one millionth.
+const LENGTH_MAX: u64 = 1 << 20;
+
+/// A pattern of servers, repeated for ever; a tensor starts somewhere in it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pattern {
+    shares: Vec<u32>,
+    /// The server of each place.
+    places: Vec<u16>,
+    /// Which of its server's places each place is.
+    nth: Vec<u32>,
+    /// The places of all servers, those of a server together and ascending; server s has `starts[s]..starts[s + 1]`.
+    of_server: Vec<u32>,
+    starts: Vec<u32>,
+}
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pattern").field("shares", &self.shares).finish_non_exhaustive()
+    }
+}
+
+impl Pattern {
+    /// Servers with the given shares, in any unit: 1 to 65535 of them, with a sum of 1 to 2^20 once common
+    /// factors are taken out. A server with share 0 sums nothing.
+    pub fn new(shares: &[u32]) -> Result<Self, QueueError> {
+        let divisor = shares.iter().fold(0, |a, b| greatest_common_divisor(a, *b)).max(1);
+        let total: u64 = shares.iter().map(|share| u64::from(share / divisor)).sum();
+        if shares.len() > SERVERS_MAX || !(1..=LENGTH_MAX).contains(&total) {
+            return Err(QueueError::Pattern {
+                servers: shares.len(),
+                total,
+                most_servers: SERVERS_MAX,
+                most_total: LENGTH_MAX,
+            });
+        }
+        let shares: Vec<u32> = shares.iter().map(|share| share / divisor).collect();
+        let places = deal(&shares, total);
+        let mut starts = vec![0_u32];
+        for share in &shares {
+            starts.push(starts[starts.len() - 1] + share);
+        }
+        let mut used = starts.clone();
+        let (mut nth, mut of_server) = (Vec::with_capacity(places.len()), vec![0; places.len()]);
+        for (place, server) in (0_u32..).zip(&places) {
+            let server = usize::from(*server);
+            nth.push(used[server] - starts[server]);
+            of_server[used[server] as usize] = place;
+            used[server] += 1;
+        }
+        Ok(Self { shares, places, nth, of_server, starts })
+    }
+
+    /// Servers beside `ranks` ranks, one on each rank's machine, and `extra` ones on machines of their own, with the
+    /// shares that carry most: of `n^2 + k (n - 2)` parts, `n - k` for each co-located server and `2 (n - 1)` for
+    /// each extra one. From `k = n` on the extra ones carry everything; without them it is all-reduce's volume.
+    ///
+    /// Co-located servers come first, by rank. Shares too fine for a pattern of 2^20 places are rounded.
+    pub fn mixed(ranks: u16, extra: u16) -> Result<Self, QueueError> {
+        let (n, k) = (u64::from(ranks), u64::from(extra));
+        let (local, dedicated) = if k == 0 {
+            (1, 0)
+        } else if k >= n {
+            (0, 1)
+        } else {
+            (n - k, 2 * (n - 1))
+        };
+        let total = (n * local + k * dedicated).max(1);
+        let fit = |share: u64| {
+            let fits = if total <= LENGTH_MAX { share } else { share * LENGTH_MAX / total };
+            u32::try_from(if share > 0 { fits.max(1) } else { 0 }).unwrap_or(u32::MAX)
+        };
+        let mut shares = vec![fit(local); usize::from(ranks)];
+        shares.extend(vec![fit(dedicated); usize::from(extra)]);
+        Self::new(&shares)
+    }
+
+    /// Only servers on machines of their own, with equal shares.
+    pub fn dedicated(servers: u16) -> Result<Self, QueueError> {
+        Self::new(&vec![1; usize::from(servers)])
+    }
+
+    /// How many servers there are, those with share 0 included.
+    pub fn servers(&self) -> u16 {
+        // Checked when the pattern was made: there are no more than that.
+        u16::try_from(self.shares.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The servers' shares of [`len`](Self::len), without common factors.
+    pub fn shares(&self) -> &[u32] {
+        &self.shares
+    }
+
+    /// Places after which the pattern repeats, 1 to 2^20; also the sum of the shares.
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> u32 {
+        self.starts[self.shares.len()]
+    }
+
+    /// Where a tensor with this number starts: anywhere, so that first packets spread as well.
+    pub(crate) fn start_of(&self, tensor: u32) -> u32 {
+        let spread = scramble(u64::from(tensor)) % u64::from(self.len());
+        u32::try_from(spread).expect("less than the length")
+    }
+
+    /// The server of packet `packet` of a tensor that starts at place `start`, and how many of the tensor's packets
+    /// that server has before it.
+    pub(crate) fn locate(&self, start: u32, packet: u64) -> (ServerId, u64) {
+        let (cycle, place) = self.place(start, packet);
+        let server = self.places[place as usize];
+        let share = self.shares[usize::from(server)];
+        let passed = self.before(server, start);
+        let nth = (self.nth[place as usize] + share - passed) % share;
+        (ServerId(server), cycle * u64::from(share) + u64::from(nth))
+    }
+
+    /// How many of the first `packets` packets of a tensor that starts at `start` are `server`'s.
+    pub(crate) fn count(&self, start: u32, packets: u64, server: ServerId) -> u64 {
+        let Some(share) = self.shares.get(usize::from(server.0)) else { return 0 };
+        let (cycles, end) = self.place(start, packets);
+        let from = self.before(server.0, start);
+        let to = self.before(server.0, end);
+        // A window that wraps has the places from `start` on and those before `end`.
+        let rest = if end < start { share - from + to } else { to - from };
+        cycles * u64::from(*share) + u64::from(rest)
+    }
+
+    /// The `nth` packet, from 0, that `server` has of a tensor that starts at `start`, were it endless.
+    pub(crate) fn nth_packet(&self, start: u32, server: ServerId, nth: u64) -> Option<u64> {
+        let share = *self.shares.get(usize::from(server.0)).filter(|share| **share > 0)?;
+        let (cycle, nth) = (nth / u64::from(share), u32::try_from(nth % u64::from(share)).ok()?);
+        let index = (self.before(server.0, start) + nth) % share;
+        let place = self.places_of(server.0)[index as usize];
+        let offset = (place + self.len() - start) % self.len();
+        cycle.checked_mul(u64::from(self.len()))?.checked_add(u64::from(offset))
+    }
+
+    /// The whole cycles before a packet, and its place.
+    fn place(&self, start: u32, packet: u64) -> (u64, u32) {
+        let len = u64::from(self.len());
+        let place = (u64::from(start) + packet % len) % len;
+        (packet / len, u32::try_from(place).expect("less than the length"))
+    }
+
+    /// How many places below `place` are `server`'s.
+    fn before(&self, server: u16, place: u32) -> u32 {
+        let before = self.places_of(server).partition_point(|own| *own < place);
+        u32::try_from(before).expect("at most the length")
+    }
+
+    fn places_of(&self, server: u16) -> &[u32] {
+        let server = usize::from(server);
+        &self.of_server[self.starts[server] as usize..self.starts[server + 1] as usize]
+    }
+}
+
+/// Gives each of `total` places to the server whose next packet is due first, among those that may have one already.
+///
+/// The j-th packet of a server with share w may not come before place `floor(j T / w)` and has to come before
+/// `ceil((j + 1) T / w)`. As the shares add up to one, giving way to the earliest end always keeps every end.
+fn deal(shares: &[u32], total: u64) -> Vec<u16> {
+    let window = |server: u16, nth: u64| {
+        let share = u64::from(shares[usize::from(server)]);
+        (nth * total / share, ((nth + 1) * total).div_ceil(share))
+    };
+    let active = (0_u16..).zip(shares).filter(|(_, share)| **share > 0).map(|(server, _)| server);
+    // Both by (place, server): the first of equals is the lower server.
+    let mut waiting = BinaryHeap::new();
+    let mut due: BinaryHeap<_> = active.map(|server| Reverse((window(server, 0).1, server, 0_u64))).collect();
+    let mut places = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
+    for place in 0..total {
+        while let Some(Reverse((from, server, nth))) = waiting.peek().copied() {
+            if from > place {
+                break;
+            }
+            waiting.pop();
+            due.push(Reverse((window(server, nth).1, server, nth)));
+        }
+        let Reverse((end, server, nth)) = due.pop().expect("shares add up to one, so somebody is due");
+        assert!(place < end, "the earliest end first keeps every end");
+        places.push(server);
+        if nth + 1 < u64::from(shares[usize::from(server)]) {
+            waiting.push(Reverse((window(server, nth + 1).0, server, nth + 1)));
+        }
+    }
+    places
+}
+
+const fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// The finalizer of `SplitMix64`: neighbouring numbers become unrelated ones, on every machine the same.
+const fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn mixed_shares_are_those_of_the_formula() {
+        let shares = |n, k| Pattern::mixed(n, k).unwrap().shares().to_vec();
+        assert_eq!(shares(4, 0), [1, 1, 1, 1]);
+        assert_eq!(shares(4, 1), [1, 1, 1, 1, 2]);
+        assert_eq!(shares(4, 2), [1, 1, 1, 1, 3, 3]);
+        assert_eq!(shares(4, 3), [1, 1, 1, 1, 6, 6, 6]);
+        assert_eq!(shares(4, 4), [0, 0, 0, 0, 1, 1, 1, 1]);
+        assert_eq!(shares(2, 1), [1, 1, 2]);
+        assert_eq!(shares(1, 0), [1]);
+        assert_eq!(shares(1, 1), [0, 1]);
+        let large = Pattern::mixed(4096, 2047).unwrap();
+        assert!(large.shares().iter().all(|share| *share > 0));
+    }
+
+    #[test]
+    fn no_server_no_share_and_too_fine_shares_are_refused() {
+        assert!(Pattern::new(&[]).is_err());
+        assert!(Pattern::new(&[0, 0]).is_err());
+        assert!(Pattern::new(&[u32::MAX, 1]).is_err());
+        assert!(Pattern::mixed(0, 0).is_err());
+        assert_eq!(Pattern::new(&[1 << 30, 1 << 31]).unwrap().shares(), [1, 2]);
+        assert_eq!(Pattern::dedicated(3).unwrap().places, [0, 1, 2]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1500))]
+
+        #[test]
+        fn every_prefix_is_within_one_packet_of_the_shares(shares in prop::collection::vec(0..60_u32, 1..12)) {
+            prop_assume!(shares.iter().any(|share| *share > 0));
+            let pattern = Pattern::new(&shares).unwrap();
+            let len = u64::from(pattern.len());
+            let mut counts = vec![0_u64; pattern.shares.len()];
+            for (packets, server) in (1..).zip(&pattern.places) {
+                counts[usize::from(*server)] += 1;
+                for (count, share) in counts.iter().zip(&pattern.shares) {
+                    // |count - packets * share / len| < 1, in whole numbers.
+                    prop_assert!((count * len).abs_diff(packets * u64::from(*share)) < len);
+                }
+            }
+            prop_assert!(counts.iter().zip(&pattern.shares).all(|(count, share)| *count == u64::from(*share)));
+        }
+
+        #[test]
+        fn counts_nth_packets_and_places_agree(
+            shares in prop::collection::vec(0..9_u32, 1..7), tensor in any::<u32>(), packets in 0..200_u64,
+        ) {
+            prop_assume!(shares.iter().any(|share| *share > 0));
+            let pattern = Pattern::new(&shares).unwrap();
+            let start = pattern.start_of(tensor);
+            let mut counts = vec![0_u64; shares.len()];
+            for packet in 0..packets {
+                let (server, nth) = pattern.locate(start, packet);
+                let place = (u64::from(start) + packet) % u64::from(pattern.len());
+                prop_assert_eq!(server.0, pattern.places[usize::try_from(place).unwrap()]);
+                prop_assert_eq!(nth, counts[usize::from(server.0)]);
+                prop_assert_eq!(pattern.nth_packet(start, server, nth), Some(packet));
+                counts[usize::from(server.0)] += 1;
+            }
+            for (server, count) in (0..).map(ServerId).zip(counts) {
+                prop_assert_eq!(pattern.count(start, packets, server), count);
+            }
+        }
+    }
+
+    #[test]
+    fn packets_beyond_2_to_the_32_are_found_without_a_table() {
+        let pattern = Pattern::mixed(4, 2).unwrap();
+        let (start, packet) = (pattern.start_of(3), (1_u64 << 40) + 12_345);
+        let (server, nth) = pattern.locate(start, packet);
+        assert_eq!(pattern.nth_packet(start, server, nth), Some(packet));
+        assert_eq!(pattern.count(start, packet, server), nth);
+        assert_eq!(pattern.nth_packet(start, server, u64::MAX), None);
+        assert_eq!(pattern.nth_packet(start, ServerId(99), 0), None);
+    }
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is exchanged every round: the tensors, their packets, and where each is summed.
+//!
+//! Apart from everything that moves, because all ranks and servers have to agree on it before the first
+//! packet: a number in a frame means what the plan says. It is made from a model, or from the bytes of a
+//! peer ([`Plan::decode`]), and checked alike. Offsets are 64 bits; nothing is stored per packet.
+//!
+//! Refuses tensors with holes or overlaps, sizes that overflow, and two tensors of one name.
+
+mod class;
+mod codec;
+mod difference;
+mod shard;
+
+use foresee_units::{Bytes, Rank};
+
+pub use class::classes;
+pub use difference::{Difference, Field};
+pub use shard::Shard;
+
+use crate::{Dtype, Op, PacketId, Pattern, QueueError, ServerId, TensorId, sum};
+
+/// The most tensors of a plan.
+const TENSORS_MAX: usize = 1 << 20;
+/// The longest name, in bytes.
+const NAME_MAX: usize = 4096;
+/// The most dimensions, as many as `PyTorch` has.
+const DIMENSIONS_MAX: usize = 64;
+/// The largest packet, 1 GiB: a whole tensor at once, for comparison; 16 to 256 KiB serve better.
+const PACKET_BYTES_MAX: u32 = 1 << 30;
+/// Packets start at multiples of this, so that every element is whole and every start is on a cache line.
+const PACKET_ALIGN: u32 = 64;
+/// All tensors together stay below this, so that no sum of sizes or offsets can overflow.
+const TOTAL_MAX: u64 = 1 << 56;
+
+/// A tensor as its rank describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorSpec {
+    /// What ranks find each other's tensors by: 1 to 4096 bytes, unique in a plan.
+    pub name: String,
+    /// The type of its elements in the model.
+    pub dtype: Dtype,
+    /// Elements along each dimension, at most 64; none for a scalar, a 0 among them for no elements.
+    pub shape: Vec<u64>,
+    /// Elements from one to the next along each dimension; dense in some order of dimensions.
+    pub strides: Vec<i64>,
+    /// Priority, 0 first.
+    pub class: u8,
+    /// What the servers compute of it.
+    pub op: Op,
+}
+
+/// In which dtype the elements of a mean travel. A [`Op::Sum`] has every bit: it may be a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wire {
+    /// As they are.
+    Own,
+    /// f32 as bf16, the others as they are: half the volume, eight bits of precision.
+    Bf16,
+    /// f32 as f16, the others as they are: half the volume, eleven bits of precision, a range up to 65504.
+    F16,
+}
+
+impl Wire {
+    /// What a tensor's elements become on their way.
+    pub const fn dtype_of(self, tensor: &TensorSpec) -> Dtype {
+        match (self, tensor.op, tensor.dtype) {
+            (Self::Bf16, Op::Mean, Dtype::F32) => Dtype::Bf16,
+            (Self::F16, Op::Mean, Dtype::F32) => Dtype::F16,
+            (_, _, own) => own,
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::Own => 0,
+            Self::Bf16 => 1,
+            Self::F16 => 2,
+        }
+    }
+
+    const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::Own),
+            1 => Some(Self::Bf16),
+            2 => Some(Self::F16),
+            _ => None,
+        }
+    }
+}
+
+/// What holds for all tensors of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanConfig {
+    /// P, the bytes of a packet on the wire: a multiple of 64, from 64 to 2^30.
+    pub packet_bytes: u32,
+    /// The dtype on the wire.
+    pub wire: Wire,
+    /// Which server sums which packet.
+    pub pattern: Pattern,
+}
+
+/// What all ranks and servers of a generation agree on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    config: PlanConfig,
+    tensors: Vec<Entry>,
+    /// The tensors' places, by name.
+    by_name: Vec<u32>,
+}
+
+/// A tensor with what follows from its description.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    spec: TensorSpec,
+    elements: u64,
+    /// Bytes on the wire.
+    bytes: u64,
+    packets: u32,
+    /// Where in the pattern packet 0 is.
+    start: u32,
+}
+
+impl Plan {
+    /// Tensors in the order in which a forward pass first uses them; at most 2^20.
+    pub fn new(config: PlanConfig, tensors: Vec<TensorSpec>) -> Result<Self, QueueError> {
+        let packet_bytes = config.packet_bytes;
+        if packet_bytes == 0 || !packet_bytes.is_multiple_of(PACKET_ALIGN) || packet_bytes > PACKET_BYTES_MAX
+        {
+            return Err(QueueError::PacketBytes { bytes: packet_bytes, most: PACKET_BYTES_MAX });
+        }
+        if tensors.len() > TENSORS_MAX {
+            return Err(QueueError::TooManyTensors { count: tensors.len(), most: TENSORS_MAX });
+        }
+        let mut total = 0_u64;
+        let mut entries = Vec::with_capacity(tensors.len());
+        for (index, spec) in (0_u32..).zip(tensors) {
+            let entry = Entry::new(&config, index, spec)?;
+            total += entry.bytes;
+            if total > TOTAL_MAX {
+                return Err(entry.too_large(packet_bytes));
+            }
+            entries.push(entry);
+        }
+        let name = |index: &u32| entries[*index as usize].spec.name.as_str();
+        let mut by_name: Vec<u32> = (0_u32..).take(entries.len()).collect();
+        by_name.sort_unstable_by_key(|index| name(index));
+        if let Some((twice, _)) = by_name.iter().zip(by_name.iter().skip(1)).find(|(a, b)| name(a) == name(b))
+        {
+            return Err(QueueError::NameTwice { tensor: name(twice).to_owned() });
+        }
+        Ok(Self { config, tensors: entries, by_name })
+    }
+
+    /// What holds for all tensors.
+    pub fn config(&self) -> &PlanConfig {
+        &self.config
+    }
+
+    /// How many tensors there are; their ids are `0..tensors`.
+    pub fn tensors(&self) -> u32 {
+        fitting(self.tensors.len() as u64)
+    }
+
+    /// A tensor's description, if the plan has it.
+    pub fn tensor(&self, tensor: TensorId) -> Option<&TensorSpec> {
+        Some(&self.entry(tensor)?.spec)
+    }
+
+    /// The tensor of this name.
+    pub fn find(&self, name: &str) -> Option<TensorId> {
+        let place = self
+            .by_name
+            .binary_search_by_key(&name, |index| self.tensors[*index as usize].spec.name.as_str());
+        Some(TensorId(self.by_name[place.ok()?]))
+    }
+
+    /// A tensor's name for a message; its number, were it not in the plan.
+    pub fn name(&self, tensor: TensorId) -> String {
+        self.tensor(tensor).map_or_else(|| format!("#{}", tensor.0), |spec| spec.name.clone())
+    }
+
+    /// The dtype in which a tensor travels and is summed; `None` if the plan has no such tensor, as below.
+    pub fn wire_dtype(&self, tensor: TensorId) -> Option<Dtype> {
+        Some(self.config.wire.dtype_of(&self.entry(tensor)?.spec))
+    }
+
+    /// Elements of a tensor.
+    pub fn elements(&self, tensor: TensorId) -> Option<u64> {
+        Some(self.entry(tensor)?.elements)
+    }
+
+    /// Bytes of a tensor on the wire.
+    pub fn bytes(&self, tensor: TensorId) -> Option<Bytes> {
+        Some(Bytes::new(self.entry(tensor)?.bytes))
+    }
+
+    /// Bytes of all tensors on the wire: what a rank pushes in a round, and pulls.
+    pub fn total_bytes(&self) -> Bytes {
+        Bytes::new(self.tensors.iter().map(|entry| entry.bytes).sum())
+    }
+
+    /// Packets of a tensor: 0 if it has no elements.
+    pub fn packets(&self, tensor: TensorId) -> Option<u32> {
+        Some(self.entry(tensor)?.packets)
+    }
+
+    /// Where a packet begins in its tensor and how many bytes it has, both on the wire.
+    pub fn range(&self, packet: PacketId) -> Option<(u64, u32)> {
+        let entry = self.entry(packet.tensor)?;
+        if packet.packet >= entry.packets {
+            return None;
+        }
+        let offset = u64::from(packet.packet) * u64::from(self.config.packet_bytes);
+        let bytes = (entry.bytes - offset).min(u64::from(self.config.packet_bytes));
+        Some((offset, fitting(bytes)))
+    }
+
+    /// The server that sums a packet, and how many of its tensor's packets that server has before it.
+    pub fn server(&self, packet: PacketId) -> Option<(ServerId, u32)> {
+        let entry = self.entry(packet.tensor).filter(|entry| packet.packet < entry.packets)?;
+        let (server, nth) = self.config.pattern.locate(entry.start, u64::from(packet.packet));
+        Some((server, fitting(nth)))
+    }
+
+    /// How many of a tensor's packets a server sums.
+    pub fn packets_at(&self, tensor: TensorId, server: ServerId) -> Option<u32> {
+        let entry = self.entry(tensor)?;
+        let count = self.config.pattern.count(entry.start, u64::from(entry.packets), server);
+        Some(fitting(count))
+    }
+
+    /// The `nth` packet, from 0, of those that a server sums of a tensor.
+    pub fn nth_packet_at(&self, tensor: TensorId, server: ServerId, nth: u32) -> Option<PacketId> {
+        let entry = self.entry(tensor)?;
+        let packet = self.config.pattern.nth_packet(entry.start, server, u64::from(nth))?;
+        let packet = u32::try_from(packet).ok().filter(|packet| *packet < entry.packets)?;
+        Some(PacketId { tensor, packet })
+    }
+
+    /// Whether a frame of `bytes` bytes with `rank` at its other or at this end can be that packet.
+    pub(crate) fn check(&self, rank: Rank, packet: PacketId, bytes: u64) -> Result<(), QueueError> {
+        let PacketId { tensor, packet: number } = packet;
+        let Some(entry) = self.entry(tensor) else {
+            return Err(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors: self.tensors() });
+        };
+        let Some((_, expected)) = self.range(packet) else {
+            let tensor = entry.spec.name.clone();
+            return Err(QueueError::NoSuchPacket { rank, tensor, packet: number, packets: entry.packets });
+        };
+        let expected = u64::from(expected);
+        if bytes != expected {
+            let tensor = entry.spec.name.clone();
+            return Err(QueueError::PacketLength { rank, tensor, packet: number, bytes, expected });
+        }
+        Ok(())
+    }
+
+    fn entry(&self, tensor: TensorId) -> Option<&Entry> {
+        self.tensors.get(tensor.0 as usize)
+    }
+}
+
+impl Entry {
+    fn new(config: &PlanConfig, index: u32, spec: TensorSpec) -> Result<Self, QueueError> {
+        if spec.name.is_empty() || spec.name.len() > NAME_MAX {
+            return Err(QueueError::NameLength {
+                index: index as usize,
+                bytes: spec.name.len(),
+                most: NAME_MAX,
+            });
+        }
+        let (dimensions, strides) = (spec.shape.len(), spec.strides.len());
+        if dimensions > DIMENSIONS_MAX || dimensions != strides {
+            return Err(QueueError::Dimensions {
+                tensor: spec.name,
+                dimensions,
+                strides,
+                most: DIMENSIONS_MAX,
+            });
+        }
+        let mut entry =
+            Self { spec, elements: 0, bytes: 0, packets: 0, start: config.pattern.start_of(index) };
+        let width = config.wire.dtype_of(&entry.spec).bytes() as u64;
+        // The element size in the model counts as well: its buffers exist on the ranks.
+        let widest = entry.spec.dtype.bytes().max(sum::accumulator_bytes(entry.spec.dtype)) as u64;
+        let sizes = || {
+            let elements = elements(&entry.spec.shape)?;
+            elements.checked_mul(widest).filter(|bytes| *bytes <= TOTAL_MAX)?;
+            let bytes = elements * width;
+            let packets = u32::try_from(bytes.div_ceil(u64::from(config.packet_bytes))).ok()?;
+            Some((elements, bytes, packets))
+        };
+        let Some((elements, bytes, packets)) = sizes() else {
+            return Err(entry.too_large(config.packet_bytes));
+        };
+        (entry.elements, entry.bytes, entry.packets) = (elements, bytes, packets);
+        if elements > 0 && !is_dense(&entry.spec.shape, &entry.spec.strides) {
+            let TensorSpec { name: tensor, shape, strides, .. } = entry.spec;
+            return Err(QueueError::NotDense { tensor, shape, strides });
+        }
+        Ok(entry)
+    }
+
+    fn too_large(&self, packet_bytes: u32) -> QueueError {
+        let TensorSpec { name, shape, .. } = self.spec.clone();
+        QueueError::TooLarge { tensor: name, shape, packet_bytes }
+    }
+}
+
+/// A count that the checks of a plan keep within 32 bits.
+fn fitting(count: u64) -> u32 {
+    u32::try_from(count).expect("checked when the plan was made")
+}
+
+/// The product of a shape; a 0 anywhere makes it 0, however large the rest is.
+fn elements(shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))
+}
+
+/// Whether the elements fill their memory once, in some order of dimensions, as `channels_last` does.
+fn is_dense(shape: &[u64], strides: &[i64]) -> bool {
+    let mut dimensions: Vec<(i64, u64)> =
+        strides.iter().copied().zip(shape.iter().copied()).filter(|(_, size)| *size != 1).collect();
+    dimensions.sort_unstable();
+    let mut expected = 1_u64;
+    dimensions.into_iter().all(|(stride, size)| {
+        let fits = u64::try_from(stride) == Ok(expected);
+        expected = expected.saturating_mul(size);
+        fits
+    })
+}
+
+#[cfg(test)]
+mod tests;

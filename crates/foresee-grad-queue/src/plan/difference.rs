@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What two plans disagree about.
+//!
+//! Apart from equality, which a digest tells: a person needs the tensor and the field. Refuses to list
+//! everything; the first difference is the one to mend.
+
+use std::fmt;
+
+use super::{Plan, TensorSpec};
+use crate::TensorId;
+
+/// The first thing that two plans say differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The tensor's name, if the difference is about one.
+    pub tensor: Option<String>,
+    /// What differs.
+    pub field: Field,
+    /// What this plan says.
+    pub ours: String,
+    /// What the other plan says.
+    pub theirs: String,
+}
+
+/// A field of a plan, or of a tensor in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Field {
+    /// Bytes of a packet.
+    PacketBytes,
+    /// The dtype on the wire.
+    Wire,
+    /// The servers' shares.
+    Shares,
+    /// Whether the tensor is there.
+    Presence,
+    /// The tensor's dtype.
+    Dtype,
+    /// Its shape.
+    Shape,
+    /// Its strides.
+    Strides,
+    /// What the servers compute of it.
+    Op,
+    /// Its class.
+    Class,
+    /// Its place in the order of first use.
+    Place,
+}
+
+impl Field {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::PacketBytes => "packet size",
+            Self::Wire => "dtype on the wire",
+            Self::Shares => "servers' shares",
+            Self::Presence => "presence",
+            Self::Dtype => "dtype",
+            Self::Shape => "shape",
+            Self::Strides => "strides",
+            Self::Op => "operation",
+            Self::Class => "class",
+            Self::Place => "place in the order of first use",
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tensor, field, ours, theirs } = self;
+        if let Some(tensor) = tensor {
+            write!(f, "tensor '{tensor}': ")?;
+        }
+        write!(f, "{} is {ours} in one plan and {theirs} in the other", field.words())
+    }
+}
+
+impl Plan {
+    /// The first thing that `other` says differently, or `None` if the plans are equal.
+    ///
+    /// Settings come first, then tensors in this plan's order, then those that only `other` has.
+    pub fn differs(&self, other: &Self) -> Option<Difference> {
+        self.settings_differ(other).or_else(|| {
+            self.tensors_differ(other, |spec, place, found, at| {
+                spec_differs(spec, found)
+                    .or_else(|| differ(spec, Field::Class, &spec.class, &found.class))
+                    .or_else(|| differ(spec, Field::Place, &place, &at.0))
+            })
+        })
+    }
+
+    /// For each tensor of `own`, in its order, its id in this plan; the order and the classes may differ, since one
+    /// rank's hold for all.
+    ///
+    /// # Errors
+    /// The first difference in a tensor's presence, dtype, shape, strides or operation; `own` is the other plan in its words.
+    pub fn align(&self, own: &Self) -> Result<Vec<TensorId>, Difference> {
+        match self.tensors_differ(own, |spec, _, found, _| spec_differs(spec, found)) {
+            Some(difference) => Err(difference),
+            None => Ok(own.tensors.iter().filter_map(|entry| self.find(&entry.spec.name)).collect()),
+        }
+    }
+
+    fn settings_differ(&self, other: &Self) -> Option<Difference> {
+        let (ours, theirs) = (self.config(), other.config());
+        let setting = |field, ours: String, theirs: String| {
+            (ours != theirs).then_some(Difference { tensor: None, field, ours, theirs })
+        };
+        setting(Field::PacketBytes, ours.packet_bytes.to_string(), theirs.packet_bytes.to_string())
+            .or_else(|| setting(Field::Wire, format!("{:?}", ours.wire), format!("{:?}", theirs.wire)))
+            .or_else(|| {
+                let shares = |config: &super::PlanConfig| format!("{:?}", config.pattern.shares());
+                setting(Field::Shares, shares(ours), shares(theirs))
+            })
+    }
+
+    fn tensors_differ(
+        &self,
+        other: &Self,
+        compare: impl Fn(&TensorSpec, u32, &TensorSpec, TensorId) -> Option<Difference>,
+    ) -> Option<Difference> {
+        let one_sided = |spec: &TensorSpec, ours: &str, theirs: &str| Difference {
+            tensor: Some(spec.name.clone()),
+            field: Field::Presence,
+            ours: ours.to_owned(),
+            theirs: theirs.to_owned(),
+        };
+        for (place, entry) in (0_u32..).zip(&self.tensors) {
+            let found = other.find(&entry.spec.name).and_then(|at| Some((at, other.tensor(at)?)));
+            let difference = match found {
+                Some((at, found)) => compare(&entry.spec, place, found, at),
+                None => Some(one_sided(&entry.spec, "given", "missing")),
+            };
+            if difference.is_some() {
+                return difference;
+            }
+        }
+        let extra = other.tensors.iter().find(|entry| self.find(&entry.spec.name).is_none());
+        extra.map(|entry| one_sided(&entry.spec, "missing", "given"))
+    }
+}
+
+fn spec_differs(ours: &TensorSpec, theirs: &TensorSpec) -> Option<Difference> {
+    differ(ours, Field::Dtype, &ours.dtype, &theirs.dtype)
+        .or_else(|| differ(ours, Field::Shape, &List(&ours.shape), &List(&theirs.shape)))
+        .or_else(|| differ(ours, Field::Strides, &List(&ours.strides), &List(&theirs.strides)))
+        .or_else(|| differ(ours, Field::Op, &ours.op, &theirs.op))
+}
+
+fn differ<T: PartialEq + fmt::Display>(
+    spec: &TensorSpec,
+    field: Field,
+    ours: &T,
+    theirs: &T,
+) -> Option<Difference> {
+    (ours != theirs).then(|| Difference {
+        tensor: Some(spec.name.clone()),
+        field,
+        ours: ours.to_string(),
+        theirs: theirs.to_string(),
+    })
+}
+
+/// Shows a list as Python does.
+#[derive(PartialEq)]
+struct List<'a, T>(&'a [T]);
+
+impl<T: fmt::Debug> fmt::Display for List<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}

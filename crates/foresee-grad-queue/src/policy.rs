@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The policies that papers and frameworks name, each in one constructor.
+//!
+//! All of them run in the same scheduler, over the same sockets, with the same server and the same packets
+//! on the wire, so that a difference between two of them is a difference of scheduling. A policy is data:
+//! what the scheduler of a rank obeys, what that of a server obeys, what is cut into packets, and when a
+//! server answers.
+//!
+//! Apart from the scheduler, which has no use for pushes, pulls and servers.
+
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::str::FromStr;
+
+use foresee_units::Bytes;
+
+use crate::schedule::{Order, Rules, Scope, Window};
+
+/// When a server sends sums back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// When the whole tensor is summed.
+    Tensor,
+    /// Packet by packet, each when it is summed.
+    Packet,
+}
+
+/// What is compared in a benchmark, and what a run uses.
+///
+/// # Examples
+/// ```
+/// # use foresee_grad_queue::{Order, Policy, Window};
+/// let (paper, ours) = (Policy::mercury(), Policy::foresee());
+/// assert_eq!(paper.push().order, ours.push().order);
+/// assert_eq!((paper.push().window, ours.push().window), (Window::None, Window::Interface));
+/// assert_eq!((paper.pull().order, ours.pull().order), (Order::Readiness, Order::Class));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    name: &'static str,
+    push: Rules,
+    pull: Rules,
+    partition: Option<NonZeroU32>,
+    answer: Answer,
+}
+
+/// As they get ready, into sockets as the system makes them.
+const NATIVE: Rules = Rules {
+    order: Order::Readiness,
+    scope: Scope::Interface,
+    window: Window::None,
+    window_bytes: None,
+    credit: None,
+};
+
+impl Policy {
+    /// Every name that [`Policy::from_str`] knows.
+    pub const NAMES: [&'static str; 8] = [
+        "foresee",
+        "mercury",
+        "mercury_windowed",
+        "mercury_interface",
+        "fifo_tensor",
+        "fifo_packet",
+        "partition",
+        "partition_unbounded",
+    ];
+
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "foresee" => Self::foresee(),
+            "mercury" => Self::mercury(),
+            "mercury_windowed" => Self::mercury_windowed(),
+            "mercury_interface" => Self::mercury_interface(),
+            "fifo_tensor" => Self::fifo_tensor(),
+            "fifo_packet" => Self::fifo_packet(),
+            "partition" => Self::partition(FAIR_PARTITION, FAIR_CREDIT),
+            "partition_unbounded" => Self::partition_unbounded(BYTEPS_PARTITION),
+            _ => return None,
+        })
+    }
+
+    /// What a run uses: class by class over all connections of an interface, in both directions, with a
+    /// window on the sum of what its connections have in flight.
+    pub const fn foresee() -> Self {
+        Self {
+            name: "foresee",
+            push: Rules::new(),
+            pull: Rules::new(),
+            partition: None,
+            answer: Answer::Packet,
+        }
+    }
+
+    /// Tensors in the order in which backward yields them; the server answers when it has summed all of one.
+    /// Wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) and a parameter server as it comes.
+    pub const fn fifo_tensor() -> Self {
+        Self { name: "fifo_tensor", push: NATIVE, pull: NATIVE, partition: None, answer: Answer::Tensor }
+    }
+
+    /// The same order, but a server answers packet by packet: Mercury without preemption.
+    pub const fn fifo_packet() -> Self {
+        Self { name: "fifo_packet", answer: Answer::Packet, ..Self::fifo_tensor() }
+    }
+
+    /// `ByteScheduler` (Peng et al., SOSP 2019): partitions of `size` bytes go class by class, the next one
+    /// when an acknowledgement frees credit; `credit` bytes are under way at most. The paper's own values
+    /// are tuned per model, 4 MB and 16 MB are a fair start. Give its best of a grid.
+    pub const fn partition(size: NonZeroU32, credit: NonZeroU64) -> Self {
+        let push = Rules { order: Order::Class, credit: Some(credit), ..NATIVE };
+        Self { name: "partition", push, pull: NATIVE, partition: Some(size), answer: Answer::Packet }
+    }
+
+    /// `BytePS` as it comes (Jiang et al., OSDI 2020): partitions, without scheduling and without a bound.
+    /// Its PyTorch side passes no priority, so that tensors go as they get ready; where several are ready at
+    /// once it sorts by name, hence they are to be offered in that order. Its size: [`BYTEPS_PARTITION`].
+    pub const fn partition_unbounded(size: NonZeroU32) -> Self {
+        let answer = Answer::Packet;
+        Self { name: "partition_unbounded", push: NATIVE, pull: NATIVE, partition: Some(size), answer }
+    }
+
+    /// The paper's policy (Duan et al., "Mercury", TPDS 2023): packets by class on each connection by itself,
+    /// into sockets as the system makes them; answers packet by packet, as they get ready.
+    pub const fn mercury() -> Self {
+        let push = Rules { order: Order::Class, scope: Scope::Connection, ..NATIVE };
+        Self { name: "mercury", push, pull: NATIVE, partition: None, answer: Answer::Packet }
+    }
+
+    /// Ablation, first step from [`Policy::mercury`] to [`Policy::foresee`]: a window on each connection.
+    pub const fn mercury_windowed() -> Self {
+        Self { name: "mercury_windowed", ..Self::mercury() }.windowed(Window::Connection)
+    }
+
+    /// Ablation, second step: one scheduler over all connections, with the window on their sum. What is
+    /// missing is the priority of pulls.
+    pub const fn mercury_interface() -> Self {
+        let mercury = Self::mercury();
+        let push = Rules { scope: Scope::Interface, ..mercury.push };
+        Self { name: "mercury_interface", push, ..mercury }.windowed(Window::Interface)
+    }
+
+    /// The same with another window, in both directions. For `partition` with our window.
+    #[must_use]
+    pub const fn windowed(mut self, window: Window) -> Self {
+        self.push.window = window;
+        self.pull.window = window;
+        self
+    }
+
+    /// The same with a window of fixed size, in both directions, whatever the link: for sweeps.
+    #[must_use]
+    pub const fn with_window_bytes(mut self, bytes: Bytes) -> Self {
+        self.push.window_bytes = Some(bytes);
+        self.pull.window_bytes = Some(bytes);
+        self
+    }
+
+    /// What the scheduler of a rank obeys.
+    pub const fn push(&self) -> Rules {
+        self.push
+    }
+
+    /// What the scheduler of a server obeys.
+    pub const fn pull(&self) -> Rules {
+        self.pull
+    }
+
+    /// The bytes into which tensors are cut where `packet` is the packet size of the link: the partition
+    /// where the policy has one, which then is the packet. Schedulers are made with `packet` all the same:
+    /// the window is a matter of the link.
+    pub fn packet_bytes(&self, packet: NonZeroU32) -> NonZeroU32 {
+        self.partition.unwrap_or(packet)
+    }
+
+    /// When a server sends sums back.
+    pub const fn answer(&self) -> Answer {
+        self.answer
+    }
+
+    /// The name of its constructor.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// A policy in words, for settings: the name of its constructor, and what differs from its defaults.
+///
+/// `partition` has partitions of 4 MB and a credit of 16 MB, `partition_unbounded` those of [`BYTEPS_PARTITION`]; both
+/// take `size=BYTES`, the first also `credit=BYTES`. Every policy takes `window=BYTES`, fixed instead of following the
+/// link, and `window=interface`, `window=connection` or `window=none`.
+///
+/// # Examples
+/// ```
+/// # use foresee_grad_queue::{Policy, Window};
+/// assert_eq!("mercury".parse(), Ok(Policy::mercury()));
+/// let policy: Policy = "partition,size=1000000,credit=2000000,window=interface".parse()?;
+/// assert_eq!((policy.push().credit.unwrap().get(), policy.push().window), (2_000_000, Window::Interface));
+/// assert!("fifo".parse::<Policy>().is_err());
+/// # Ok::<(), foresee_grad_queue::PolicyError>(())
+/// ```
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let fault = |rule: &str| PolicyError { text: text.to_owned(), rule: rule.to_owned() };
+        let mut words = text.split(',');
+        let name = words.next().unwrap_or_default();
+        let mut policy =
+            Self::named(name).ok_or_else(|| fault(&format!("it is one of {}", Self::NAMES.join(", "))))?;
+        for word in words {
+            let (key, value) = word.split_once('=').ok_or_else(|| fault("settings are written key=value"))?;
+            policy = match key {
+                "window" => policy.with_window(value),
+                "size" => policy.with_size(value),
+                "credit" => policy.with_credit(value),
+                _ => None,
+            }
+            .ok_or_else(|| fault(&format!("it takes no {key}={value}")))?;
+        }
+        Ok(policy)
+    }
+}
+
+impl Policy {
+    fn with_window(self, value: &str) -> Option<Self> {
+        Some(match value {
+            "none" => self.windowed(Window::None),
+            "connection" => self.windowed(Window::Connection),
+            "interface" => self.windowed(Window::Interface),
+            // A size is of a window that is there.
+            _ if self.push.window == Window::None => return None,
+            bytes => self.with_window_bytes(Bytes::new(bytes.parse().ok()?)),
+        })
+    }
+
+    fn with_size(self, value: &str) -> Option<Self> {
+        let size: NonZeroU32 = value.parse().ok()?;
+        self.partition.map(|_| Self { partition: Some(size), ..self })
+    }
+
+    fn with_credit(self, value: &str) -> Option<Self> {
+        let credit: NonZeroU64 = value.parse().ok()?;
+        let push = Rules { credit: Some(credit), ..self.push };
+        self.push.credit.map(|_| Self { push, ..self })
+    }
+}
+
+/// Words that are no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("policy '{text}': {rule}")]
+pub struct PolicyError {
+    text: String,
+    rule: String,
+}
+
+/// Where nobody has tuned `ByteScheduler` for the model: between the values that its authors found for theirs.
+const FAIR_PARTITION: NonZeroU32 = NonZeroU32::new(4_000_000).expect("not 0");
+const FAIR_CREDIT: NonZeroU64 = NonZeroU64::new(16_000_000).expect("not 0");
+
+/// The partition that `BytePS` uses unless told otherwise, in bytes.
+pub const BYTEPS_PARTITION: NonZeroU32 = NonZeroU32::new(4_096_000).expect("not 0");
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        if let Some(partition) = self.partition {
+            write!(f, " of {}", Bytes::new(u64::from(partition.get())))?;
+        }
+        if let Some(credit) = self.push.credit {
+            write!(f, ", credit {}", Bytes::new(credit.get()))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_of_the_ablation_changes_what_its_name_says() {
+        let steps =
+            [Policy::mercury(), Policy::mercury_windowed(), Policy::mercury_interface(), Policy::foresee()];
+        let windows = steps.map(|policy| policy.push().window);
+        assert_eq!(windows, [Window::None, Window::Connection, Window::Interface, Window::Interface]);
+        let scopes = steps.map(|policy| policy.push().scope);
+        assert_eq!(scopes, [Scope::Connection, Scope::Connection, Scope::Interface, Scope::Interface]);
+        assert!(steps.iter().all(|policy| policy.push().order == Order::Class));
+        assert_eq!(steps[2].push(), steps[3].push());
+        assert_ne!(steps[2].pull(), steps[3].pull());
+    }
+
+    #[test]
+    fn every_name_is_that_of_its_policy_and_no_other_word_is_one() {
+        for name in Policy::NAMES {
+            assert_eq!(name.parse().map(|policy: Policy| policy.name()), Ok(name));
+        }
+        for word in ["", "Foresee", "foresee ", "fifo", "foresee,", "foresee,size=64", "mercury,window=60000"]
+        {
+            assert!(word.parse::<Policy>().is_err(), "{word}");
+        }
+        let fault = "partition_unbounded,credit=5".parse::<Policy>().unwrap_err().to_string();
+        assert_eq!(fault, "policy 'partition_unbounded,credit=5': it takes no credit=5");
+    }
+
+    #[test]
+    fn settings_follow_the_name() {
+        let fixed: Policy = "foresee,window=60000".parse().unwrap();
+        assert_eq!(fixed, Policy::foresee().with_window_bytes(Bytes::new(60_000)));
+        let link = NonZeroU32::new(37_440).unwrap();
+        let small: Policy = "partition_unbounded,size=6400".parse().unwrap();
+        assert_eq!(small.packet_bytes(link).get(), 6400);
+        let opened: Policy = "foresee,window=none".parse().unwrap();
+        assert_eq!((opened.push().window, opened.pull().window), (Window::None, Window::None));
+    }
+
+    #[test]
+    fn a_partition_is_the_packet_and_carries_its_credit() {
+        let (size, credit) = (NonZeroU32::new(4_000_000).unwrap(), NonZeroU64::new(16_000_000).unwrap());
+        let link = NonZeroU32::new(37_440).unwrap();
+        let policy = Policy::partition(size, credit);
+        assert_eq!(policy.packet_bytes(link), size);
+        assert_eq!(policy.push().credit, Some(credit));
+        assert_eq!(policy.pull().credit, None);
+        assert_eq!(policy.to_string(), "partition of 4.0 MB, credit 16.0 MB");
+        assert_eq!(policy.windowed(Window::Interface).push().window, Window::Interface);
+        assert_eq!(Policy::foresee().packet_bytes(link), link);
+        assert_eq!(Policy::partition_unbounded(BYTEPS_PARTITION).packet_bytes(link).get(), 4_096_000);
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The next packet.
+
+use foresee_units::Nanos;
+
+use super::line::Rank;
+use super::rules::{Scope, Window};
+use super::tournament::Key;
+use super::{Grant, Schedule};
+
+/// What may join a packet that was just granted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Batch {
+    flow: u32,
+    place: u32,
+    rank: Rank,
+    room: u32,
+}
+
+impl Schedule {
+    /// The packet to write next; to be called until it answers `None`. `None`: nothing waits, or nothing may
+    /// be sent until a connection becomes writable, the window opens, or credit comes back.
+    pub fn poll_send(&mut self, now: Nanos) -> Option<Grant> {
+        self.batch = None;
+        if self.rules.window == Window::Interface && self.in_flight > self.window.get() {
+            return None;
+        }
+        let flow = self.rotation.front()?;
+        let place = self.flows[flow].tree.best()?;
+        let (rank, lane) = self.flows[flow].line(place).head()?;
+        let bytes = self.lanes[lane].lane.next_bytes();
+        if !self.has_credit(bytes) {
+            return None;
+        }
+        let grant = self.grant(lane, now);
+        let room = self.packet.get().saturating_sub(bytes);
+        self.batch = (room > 0).then_some(Batch { flow, place, rank, room });
+        Some(grant)
+    }
+
+    /// A further packet to write together with the one that [`Schedule::poll_send`] has just granted: of the
+    /// same flow, class and connection, next in order there, and small enough that all of them together are
+    /// not larger than an ordinary packet. The window counts them as one, so its bound is not loosened.
+    ///
+    /// To be called until it answers `None`, right after the grant: any fact in between, a new offer among
+    /// them, ends the batch. Whatever waits for other connections in the same class is passed over for as
+    /// long as one packet takes.
+    pub fn poll_more(&mut self, now: Nanos) -> Option<Grant> {
+        let Batch { flow, place, rank, room } = self.batch.take()?;
+        let lane = self.flows[flow].line(place).head_of(rank)?;
+        let bytes = self.lanes[lane].lane.next_bytes();
+        if bytes > room || !self.has_credit(bytes) {
+            return None;
+        }
+        let grant = self.grant(lane, now);
+        self.batch = Some(Batch { flow, place, rank, room: room - bytes });
+        Some(grant)
+    }
+
+    /// Whether a connection takes a packet, as far as it alone decides.
+    pub(super) fn may_send(&self, place: u32) -> bool {
+        let socket = &self.sockets[place];
+        let open = self.rules.window != Window::Connection || socket.in_flight <= self.window.get();
+        open && !socket.blocked
+    }
+
+    /// What the connection at `place` would send next for `flow`, as its key among connections.
+    pub(super) fn key(&mut self, flow: u32, place: u32) -> Option<Key> {
+        let line = self.flows[flow].line(place);
+        let (rank, lane) = line.head()?;
+        let turn = line.turn;
+        Some(match self.rules.scope {
+            Scope::Connection => Key { rank: Rank::ONLY, arrival: 0, turn },
+            Scope::Interface => Key { rank, arrival: self.offers[self.lanes[lane].offer].arrival, turn },
+        })
+    }
+
+    fn has_credit(&self, bytes: u32) -> bool {
+        let Some(credit) = self.rules.credit else { return true };
+        self.unacked == 0 || self.unacked.saturating_add(u64::from(bytes)) <= credit.get()
+    }
+
+    /// Hands out the next packet of a lane that is first in its line.
+    fn grant(&mut self, node: u32, now: Nanos) -> Grant {
+        let state = &mut self.lanes[node];
+        let (offer, place) = (state.offer, state.place);
+        let (packet, bytes) = state.lane.take();
+        let ended = state.lane.packets == 0;
+        let entry = &self.offers[offer];
+        let (flow, class, ticket, since) = (entry.flow, entry.class, entry.ticket, entry.since);
+
+        let socket = &mut self.sockets[place];
+        let connection = socket.id;
+        socket.in_flight += u64::from(bytes);
+        socket.unacked += u64::from(bytes);
+        self.in_flight += u64::from(bytes);
+        self.unacked += u64::from(bytes);
+        self.shrink_backlog(flow, place, class, u64::from(bytes));
+        self.rotation.charge(flow, bytes);
+        self.turns += 1;
+        self.flows[flow].line(place).turn = self.turns;
+
+        let last = if ended {
+            self.leave(node).last
+        } else {
+            self.refresh(flow, place);
+            false
+        };
+        self.refresh_windowed(place);
+        let flow = self.flows[flow].id;
+        Grant { ticket, connection, packet, bytes, class, flow, waited: now.saturating_sub(since), last }
+    }
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A second, naive bookkeeping follows every fact, and says of every grant whether it was due.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
+use proptest::prelude::*;
+
+use super::super::{
+    Class, Connection, Flow, Grant, Lane, Offer, Order, Rules, Schedule, ScheduleError, Scope, Ticket, Window,
+};
+use crate::sizing::window_bytes;
+
+const PACKET: u32 = 100;
+
+#[derive(Clone, Debug)]
+enum Deed {
+    Offer { ticket: u64, flow: u32, class: u8, lanes: Vec<(u32, u32, u32, u32)> },
+    Withdraw(u64),
+    Open(u32),
+    Close(u32),
+    Block(u32),
+    Write(u32),
+    InFlight(u32, u64),
+    Ack(u32, u64),
+    Link(u64),
+    Poll(usize),
+    Fence(u32),
+}
+
+#[derive(Clone, Debug, Default)]
+struct NaiveSocket {
+    blocked: bool,
+    in_flight: u64,
+    unacked: u64,
+}
+
+#[derive(Clone, Debug)]
+struct NaiveOffer {
+    ticket: u64,
+    flow: u32,
+    class: u8,
+    lanes: Vec<Lane>,
+    /// Whether a fence was set behind it.
+    fenced: bool,
+}
+
+/// Lists, walked from end to end.
+#[derive(Debug)]
+struct Books {
+    rules: Rules,
+    window: u64,
+    sockets: BTreeMap<u32, NaiveSocket>,
+    /// In order of arrival.
+    offers: Vec<NaiveOffer>,
+}
+
+/// A place in the order of a flow: before the fence or not, class, arrival.
+type Place = (bool, u8, usize);
+/// Something that could be granted: flow, place in its order, connection, its next packet.
+type Candidate = (u32, Place, u32, Lane);
+
+impl Books {
+    fn may_send(&self, connection: u32) -> bool {
+        self.sockets.get(&connection).is_some_and(|socket| {
+            let open = self.rules.window != Window::Connection || socket.in_flight <= self.window;
+            open && !socket.blocked
+        })
+    }
+
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut all = Vec::new();
+        for (arrival, offer) in self.offers.iter().enumerate() {
+            for &lane in &offer.lanes {
+                if self.may_send(lane.connection.get()) {
+                    all.push((offer.flow, self.place(arrival, offer), lane.connection.get(), lane));
+                }
+            }
+        }
+        all
+    }
+
+    fn sum(&self, figure: impl Fn(&NaiveSocket) -> u64) -> u64 {
+        self.sockets.values().map(figure).sum()
+    }
+
+    fn has_credit(&self, bytes: u32) -> bool {
+        let unacked = self.sum(|socket| socket.unacked);
+        self.rules.credit.is_none_or(|credit| unacked == 0 || unacked + u64::from(bytes) <= credit.get())
+    }
+
+    fn offered(&mut self, offer: &Offer<'_>) -> bool {
+        let lanes = offer.lanes;
+        let fine = |lane: &Lane| {
+            let sizes = lane.packets > 0 && lane.last_bytes > 0 && lane.last_bytes <= lane.packet_bytes;
+            let twice = lanes.iter().filter(|other| other.connection == lane.connection).count() > 1;
+            sizes && !twice && self.sockets.contains_key(&lane.connection.get())
+        };
+        let known = self.offers.iter().any(|other| other.ticket == offer.ticket.get());
+        let taken = !known && !lanes.is_empty() && lanes.iter().all(fine);
+        if taken {
+            let (ticket, flow, class) = (offer.ticket.get(), offer.flow.get(), offer.class.get());
+            self.offers.push(NaiveOffer { ticket, flow, class, lanes: lanes.to_vec(), fenced: false });
+        }
+        taken
+    }
+
+    /// Whether `grant` is the next packet of something; books it.
+    fn granted(&mut self, grant: &Grant) {
+        let at = self.offers.iter().position(|offer| offer.ticket == grant.ticket.get()).expect("offered");
+        let offer = &mut self.offers[at];
+        assert_eq!((offer.flow, offer.class), (grant.flow.get(), grant.class.get()));
+        let lane = offer.lanes.iter().position(|lane| lane.connection == grant.connection).expect("its lane");
+        assert_eq!((offer.lanes[lane].first, offer.lanes[lane].next_bytes()), (grant.packet, grant.bytes));
+        offer.lanes[lane].take();
+        if offer.lanes[lane].packets == 0 {
+            offer.lanes.remove(lane);
+        }
+        let ended = offer.lanes.is_empty();
+        assert_eq!(ended, grant.last);
+        if ended {
+            self.offers.remove(at);
+        }
+        let socket = self.sockets.get_mut(&grant.connection.get()).expect("open");
+        socket.in_flight += u64::from(grant.bytes);
+        socket.unacked += u64::from(grant.bytes);
+    }
+
+    /// Judges what a poll answered.
+    fn polled(&mut self, grant: Option<&Grant>) {
+        let candidates = self.candidates();
+        let shut =
+            self.rules.window == Window::Interface && self.sum(|socket| socket.in_flight) > self.window;
+        let Some(grant) = grant else {
+            let poor = candidates.iter().any(|(.., lane)| !self.has_credit(lane.next_bytes()));
+            assert!(shut || candidates.is_empty() || poor, "held back without a reason: {candidates:?}");
+            return;
+        };
+        assert!(!shut, "beyond the window");
+        assert!(self.has_credit(grant.bytes), "beyond the credit");
+        let (flow, connection) = (grant.flow.get(), grant.connection.get());
+        let rivals = candidates.iter().filter(|rival| rival.0 == flow);
+        let first = match self.rules.scope {
+            Scope::Interface => rivals.map(|rival| rival.1).min(),
+            Scope::Connection => rivals.filter(|rival| rival.2 == connection).map(|rival| rival.1).min(),
+        };
+        assert_eq!(self.place_of(grant), first, "overtaken, or over a connection that may not send");
+        self.granted(grant);
+    }
+
+    /// Judges what joined the packets of `batch`.
+    fn joined(&mut self, grant: &Grant, batch: &[Grant]) {
+        let same = |other: &Grant| (other.flow, other.connection) == (grant.flow, grant.connection);
+        assert!(batch.iter().all(same));
+        assert!(self.rules.order == Order::Readiness || batch.iter().all(|other| other.class == grant.class));
+        assert!(batch.iter().chain([grant]).map(|packet| packet.bytes).sum::<u32>() <= PACKET);
+        assert!(self.has_credit(grant.bytes), "beyond the credit");
+        let queued = self.offers.iter().enumerate().filter(|(_, offer)| {
+            let there = offer.lanes.iter().any(|lane| lane.connection == grant.connection);
+            offer.flow == grant.flow.get() && there
+        });
+        let first = queued.map(|(arrival, offer)| self.place(arrival, offer)).min();
+        assert_eq!(self.place_of(grant), first, "overtaken on its connection");
+        self.granted(grant);
+    }
+
+    fn place_of(&self, grant: &Grant) -> Option<Place> {
+        let arrival = self.offers.iter().position(|offer| offer.ticket == grant.ticket.get())?;
+        Some(self.place(arrival, &self.offers[arrival]))
+    }
+
+    fn place(&self, arrival: usize, offer: &NaiveOffer) -> Place {
+        match self.rules.order {
+            Order::Class => (!offer.fenced, offer.class, arrival),
+            Order::Readiness => (false, 0, arrival),
+        }
+    }
+
+    fn compare(&self, schedule: &Schedule) {
+        let bytes = |wanted: &dyn Fn(&NaiveOffer, &Lane) -> bool| {
+            let lanes =
+                self.offers.iter().flat_map(|offer| offer.lanes.iter().map(move |lane| (offer, lane)));
+            Bytes::new(lanes.filter(|(offer, lane)| wanted(offer, lane)).map(|(_, lane)| lane.bytes()).sum())
+        };
+        assert_eq!(schedule.backlog(), bytes(&|_, _| true));
+        assert_eq!(schedule.is_idle(), self.offers.is_empty());
+        assert_eq!(schedule.offers(), self.offers.len());
+        for number in 0..5_u8 {
+            let wide = u32::from(number);
+            let class = bytes(&|offer, _| offer.class == number);
+            assert_eq!(schedule.backlog_of_class(Class::new(number)), class);
+            assert_eq!(schedule.backlog_of_flow(Flow::new(wide)), bytes(&|offer, _| offer.flow == wide));
+            let there = bytes(&|_, lane| lane.connection.get() == wide);
+            assert_eq!(schedule.backlog_of_connection(Connection::new(wide)), there);
+            let in_flight = self.sockets.get(&wide).map_or(0, |socket| socket.in_flight);
+            assert_eq!(schedule.in_flight_of(Connection::new(wide)).get(), in_flight);
+        }
+        assert_eq!(schedule.in_flight().get(), self.sum(|socket| socket.in_flight));
+        assert_eq!(schedule.unacked().get(), self.sum(|socket| socket.unacked));
+        assert_eq!(schedule.window().get(), self.window);
+        let head = self.offers.iter().enumerate().min_by_key(|(arrival, offer)| self.place(*arrival, offer));
+        let class = head.map(|(_, offer)| Class::new(offer.class));
+        assert_eq!(schedule.head_wait(Nanos::ZERO).map(|(class, _)| class), class);
+    }
+}
+
+/// Plays the deeds to a scheduler and to the books.
+fn play(rules: Rules, deeds: &[Deed]) {
+    let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
+    let window = rules.window_bytes.map_or(u64::from(PACKET), Bytes::get);
+    let mut books = Books { rules, window, sockets: BTreeMap::new(), offers: Vec::new() };
+    let now = Nanos::ZERO;
+    for connection in 0..3 {
+        schedule.handle_open(Connection::new(connection)).unwrap();
+        books.sockets.insert(connection, NaiveSocket::default());
+    }
+    for deed in deeds {
+        match deed {
+            Deed::Poll(count) => poll(&mut schedule, &mut books, *count),
+            Deed::Fence(flow) => {
+                schedule.handle_fence(Flow::new(*flow));
+                let fenced = books.offers.iter_mut().filter(|offer| offer.flow == *flow);
+                fenced.for_each(|offer| offer.fenced = true);
+            }
+            Deed::Offer { ticket, flow, class, lanes } => {
+                let lane = |&(connection, packets, packet_bytes, last_bytes): &(u32, u32, u32, u32)| {
+                    Lane::new(Connection::new(connection), packets, packet_bytes, last_bytes)
+                };
+                let lanes: Vec<Lane> = lanes.iter().map(lane).collect();
+                let (ticket, flow, class) = (Ticket::new(*ticket), Flow::new(*flow), Class::new(*class));
+                let offer = Offer { ticket, flow, class, lanes: &lanes };
+                assert_eq!(schedule.handle_offer(&offer, now).is_ok(), books.offered(&offer));
+            }
+            Deed::Withdraw(ticket) => {
+                let at = books.offers.iter().position(|offer| offer.ticket == *ticket);
+                let expected = at.map(|at| books.offers.remove(at).lanes);
+                assert_eq!(schedule.handle_withdraw(Ticket::new(*ticket)).ok(), expected);
+            }
+            Deed::Open(connection) => {
+                let opened = schedule.handle_open(Connection::new(*connection)).is_ok();
+                assert_eq!(opened, !books.sockets.contains_key(connection));
+                books.sockets.entry(*connection).or_default();
+            }
+            Deed::Close(connection) => close(&mut schedule, &mut books, *connection),
+            Deed::Block(connection) => {
+                let done = schedule.handle_blocked(Connection::new(*connection));
+                fact(&mut books, *connection, &done, |socket| socket.blocked = true);
+            }
+            Deed::Write(connection) => {
+                let done = schedule.handle_writable(Connection::new(*connection));
+                fact(&mut books, *connection, &done, |socket| socket.blocked = false);
+            }
+            Deed::InFlight(connection, bytes) => {
+                let done = schedule.handle_in_flight(Connection::new(*connection), Bytes::new(*bytes));
+                fact(&mut books, *connection, &done, |socket| socket.in_flight = *bytes);
+            }
+            Deed::Ack(connection, bytes) => {
+                let unacked = books.sockets.get(connection).map(|socket| socket.unacked);
+                let done = schedule.handle_acked(Connection::new(*connection), Bytes::new(*bytes));
+                assert_eq!(done.is_ok(), unacked.is_some_and(|unacked| *bytes <= unacked));
+                if done.is_ok() {
+                    fact(&mut books, *connection, &done, |socket| socket.unacked -= bytes);
+                }
+            }
+            Deed::Link(rate) => {
+                let (rate, rtt) = (BytesPerSecond::new(*rate), Nanos::from_millis(1));
+                schedule.handle_link(rate, rtt);
+                let packet = Bytes::new(u64::from(PACKET));
+                books.window = rules.window_bytes.unwrap_or(window_bytes(packet, rate, rtt)).get();
+            }
+        }
+        books.compare(&schedule);
+    }
+    drain(schedule, books);
+}
+
+fn fact(
+    books: &mut Books,
+    connection: u32,
+    done: &Result<(), ScheduleError>,
+    change: impl FnOnce(&mut NaiveSocket),
+) {
+    assert_eq!(done.is_ok(), books.sockets.contains_key(&connection));
+    books.sockets.get_mut(&connection).map(change);
+}
+
+fn poll(schedule: &mut Schedule, books: &mut Books, count: usize) {
+    for turn in 0..count {
+        let grant = schedule.poll_send(Nanos::ZERO);
+        books.polled(grant.as_ref());
+        let Some(grant) = grant else { return };
+        let mut batch = vec![grant];
+        if turn % 2 == 0 {
+            while let Some(more) = schedule.poll_more(Nanos::ZERO) {
+                books.joined(&more, &batch);
+                batch.push(more);
+            }
+        }
+    }
+}
+
+fn close(schedule: &mut Schedule, books: &mut Books, connection: u32) {
+    let unsent = schedule.handle_closed(Connection::new(connection));
+    assert_eq!(unsent.is_ok(), books.sockets.remove(&connection).is_some());
+    let mut back: Vec<_> =
+        unsent.into_iter().flatten().map(|unsent| (unsent.ticket.get(), unsent.lane, unsent.last)).collect();
+    let mut expected = Vec::new();
+    for offer in &mut books.offers {
+        let gone = offer.lanes.iter().position(|lane| lane.connection.get() == connection);
+        if let Some(lane) = gone.map(|at| offer.lanes.remove(at)) {
+            expected.push((offer.ticket, lane, offer.lanes.is_empty()));
+        }
+    }
+    books.offers.retain(|offer| !offer.lanes.is_empty());
+    back.sort_by_key(|(ticket, ..)| *ticket);
+    expected.sort_by_key(|(ticket, ..)| *ticket);
+    assert_eq!(back, expected);
+}
+
+/// With every connection free, all that is left goes.
+fn drain(mut schedule: Schedule, mut books: Books) {
+    while !books.offers.is_empty() {
+        for (connection, socket) in &mut books.sockets {
+            let id = Connection::new(*connection);
+            schedule.handle_writable(id).unwrap();
+            schedule.handle_in_flight(id, Bytes::ZERO).unwrap();
+            schedule.handle_acked(id, Bytes::new(socket.unacked)).unwrap();
+            *socket = NaiveSocket::default();
+        }
+        let before = schedule.backlog();
+        poll(&mut schedule, &mut books, 1_000);
+        assert!(schedule.backlog() < before);
+    }
+    books.compare(&schedule);
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let window = prop_oneof![Just(Window::None), Just(Window::Connection), Just(Window::Interface)];
+    let order = prop_oneof![1 => Just(Order::Readiness), 3 => Just(Order::Class)];
+    let scope = prop_oneof![1 => Just(Scope::Connection), 3 => Just(Scope::Interface)];
+    let credit = prop_oneof![3 => Just(None), 1 => (1_u64..400).prop_map(NonZeroU64::new)];
+    (order, scope, window, prop::option::of(0_u64..400), credit).prop_map(
+        |(order, scope, window, bytes, credit)| Rules {
+            order,
+            scope,
+            window,
+            window_bytes: bytes.map(Bytes::new),
+            credit,
+        },
+    )
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let connection = || 0_u32..5;
+    let sizes = prop_oneof![
+        8 => (1_u32..150).prop_flat_map(|bytes| (Just(bytes), 1..=bytes)),
+        1 => (0_u32..5, 0_u32..5),
+    ];
+    let lane = (connection(), 0_u32..6, sizes).prop_map(|(to, count, (size, last))| (to, count, size, last));
+    let lanes = prop::collection::vec(lane, 0..4);
+    prop_oneof![
+        8 => (0_u64..30, 0_u32..3, 0_u8..4, lanes)
+            .prop_map(|(ticket, flow, class, lanes)| Deed::Offer { ticket, flow, class, lanes }),
+        6 => (1_usize..6).prop_map(Deed::Poll),
+        1 => (0_u64..30).prop_map(Deed::Withdraw),
+        1 => (0_u32..3).prop_map(Deed::Fence),
+        2 => connection().prop_map(Deed::Open),
+        1 => connection().prop_map(Deed::Close),
+        2 => connection().prop_map(Deed::Block),
+        3 => connection().prop_map(Deed::Write),
+        3 => (connection(), 0_u64..400).prop_map(|(connection, bytes)| Deed::InFlight(connection, bytes)),
+        2 => (connection(), 0_u64..200).prop_map(|(connection, bytes)| Deed::Ack(connection, bytes)),
+        1 => (0_u64..1_000_000).prop_map(Deed::Link),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn every_grant_is_due_and_none_is_withheld_whatever_happens(
+        rules in rules(), deeds in prop::collection::vec(deed(), 1..80),
+    ) {
+        play(rules, &deeds);
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which connection has the first packet of all: a tree of winners over the connections.
+//!
+//! Each leaf is what waits first for one connection that may send; a node is the better of two. A change
+//! replays one path, so the choice costs log2(connections) comparisons, and a connection that may not send
+//! is a leaf that never wins: neither it nor what waits for it is ever looked at.
+
+use super::line::Rank;
+
+/// What decides between two connections; the smallest wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// The rank, where it counts.
+    pub rank: Rank,
+    /// When the offer came.
+    pub arrival: u64,
+    /// When the connection was used last: lanes of one offer take turns.
+    pub turn: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tournament {
+    /// A power of two of them, or none.
+    leaves: Vec<Option<Key>>,
+    /// The winner below each node; node 1 is the root, node `leaves.len() + i` is leaf `i`.
+    winners: Vec<u32>,
+}
+
+impl Tournament {
+    /// The leaf that wins, if any may.
+    pub(super) fn best(&self) -> Option<u32> {
+        let &winner = self.winners.get(1)?;
+        self.leaves[winner as usize].map(|_| winner)
+    }
+
+    pub(super) fn set(&mut self, leaf: u32, key: Option<Key>) {
+        if leaf as usize >= self.leaves.len() {
+            if key.is_none() {
+                return;
+            }
+            self.grow(leaf as usize + 1);
+        }
+        if std::mem::replace(&mut self.leaves[leaf as usize], key) == key {
+            return;
+        }
+        let mut node = self.leaves.len() + leaf as usize;
+        while node > 1 {
+            node /= 2;
+            self.replay(node);
+        }
+    }
+
+    fn grow(&mut self, count: usize) {
+        let size = count.next_power_of_two();
+        self.leaves.resize(size, None);
+        self.winners = vec![0; size];
+        self.winners.extend((0_u32..).take(size));
+        for node in (1..size).rev() {
+            self.replay(node);
+        }
+    }
+
+    fn replay(&mut self, node: usize) {
+        super::effort::step();
+        let (left, right) = (self.winners[2 * node], self.winners[2 * node + 1]);
+        self.winners[node] = match (self.leaves[left as usize], self.leaves[right as usize]) {
+            (Some(one), Some(other)) if other < one => right,
+            (None, Some(_)) => right,
+            _ => left,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_root_is_the_smallest_key_after_any_changes(
+            changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4))), 0..120),
+        ) {
+            let mut tree = Tournament::default();
+            let mut naive = vec![None; 37];
+            for (turn, (leaf, key)) in (0_u64..).zip(changes) {
+                let key = key.map(|(class, arrival)| Key { rank: Rank::fresh(class), arrival, turn });
+                tree.set(leaf, key);
+                naive[leaf as usize] = key;
+                let least = naive.iter().flatten().min().copied();
+                prop_assert_eq!(tree.best().and_then(|leaf| naive[leaf as usize]), least);
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One accumulator: the contributions to one packet in one round, added in rank order.
+//!
+//! Apart from [`SlotPair`](crate::SlotPair), which decides whether a message fits a slot at all: here the
+//! round and the generation are right, and the question is whose turn it is. `next` is the live rank whose
+//! contribution is missing; the first two may come in either order, since x + y == y + x.
+//!
+//! Refuses to add what is not there: a rank without a contribution is stepped over, not added as 0.0,
+//! which would turn -0.0 into 0.0.
+
+use std::sync::Arc;
+
+use foresee_units::Rank;
+
+use crate::buffer::Buffer;
+use crate::members::RankSet;
+use crate::park::ParkRoom;
+use crate::{Dtype, Members, Round, sum};
+
+/// A result, in the dtype of the wire: one memory for all that write it out.
+#[derive(Debug)]
+pub struct Sum {
+    buffer: Buffer,
+    len: usize,
+    contributors: u16,
+}
+
+impl Sum {
+    /// The result's bytes, as they travel; they begin on a cache line.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.len]
+    }
+
+    /// How many ranks contributed: 1 to 65535. 0 only for zeros in place of a lost rank's packet that nobody else
+    /// has, see [`SlotPair::skip`](crate::SlotPair::skip).
+    pub fn contributors(&self) -> u16 {
+        self.contributors
+    }
+}
+
+/// How the elements of a packet are summed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arithmetic {
+    pub(crate) dtype: Dtype,
+    /// By what the sum is divided.
+    pub(crate) divisor: u32,
+    /// Bytes of the packet on the wire.
+    pub(crate) bytes: usize,
+}
+
+/// The slot of every second round.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) round: Round,
+    pub(crate) state: State,
+    /// The accumulator, then the result; kept from round to round. Nobody else has it while it is being filled.
+    memory: Option<Arc<Sum>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum State {
+    /// Nothing is known of the round.
+    #[default]
+    Empty,
+    /// Somebody has said its part.
+    Filling(Filling),
+    /// The result is there, for re-sending until the round after the next takes the slot.
+    Ready,
+    /// Every live rank has said that it contributes nothing.
+    Unused,
+}
+
+/// What is known of a round under way.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    /// The first live rank, in rank order, that neither is in the sum nor skipped; `None` past the last.
+    next: Option<Rank>,
+    counted: RankSet,
+    skipped: RankSet,
+    /// By rank, ascending; none of them is counted.
+    parked: Vec<Parked>,
+    contributors: u32,
+    /// A reader was told to wait since `next` last moved.
+    pub(crate) held: bool,
+}
+
+#[derive(Debug)]
+struct Parked {
+    rank: Rank,
+    payload: Box<[u8]>,
+    /// Its part of the budget, given back when the payload is dropped.
+    _room: ParkRoom,
+}
+
+impl Filling {
+    fn new(members: &Members) -> Self {
+        Self {
+            next: members.first(),
+            counted: RankSet::with_room_for(members.world()),
+            skipped: RankSet::with_room_for(members.world()),
+            parked: Vec::new(),
+            contributors: 0,
+            held: false,
+        }
+    }
+
+    /// Whether anything was contributed.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.contributors > 0 || !self.parked.is_empty()
+    }
+
+    /// Whether the rank's contribution is in the sum, or parked.
+    pub(crate) fn has(&self, rank: Rank) -> bool {
+        self.counted.contains(rank) || self.parked.iter().any(|parked| parked.rank == rank)
+    }
+
+    pub(crate) fn is_skipped(&self, rank: Rank) -> bool {
+        self.skipped.contains(rank)
+    }
+
+    /// Whether the rank's contribution can be added now. Once true, true until it is counted: what the others do
+    /// in the meantime can only bring its turn nearer, so a payload may be read outside of any lock.
+    pub(crate) fn is_turn_of(&self, rank: Rank, members: &Members) -> bool {
+        let Some(next) = self.next else { return false };
+        rank == next || self.contributors == 0 && self.second(next, members) == Some(rank)
+    }
+
+    /// The rank after `next` that does not skip.
+    fn second(&self, next: Rank, members: &Members) -> Option<Rank> {
+        let mut second = members.after(next);
+        while second.is_some_and(|rank| self.skipped.contains(rank)) {
+            second = second.and_then(|rank| members.after(rank));
+        }
+        second
+    }
+
+    pub(crate) fn park(&mut self, rank: Rank, payload: &[u8], room: ParkRoom) {
+        let at = self.parked.partition_point(|parked| parked.rank < rank);
+        self.parked.insert(at, Parked { rank, payload: payload.into(), _room: room });
+    }
+
+    /// Live ranks that have not said their part.
+    pub(crate) fn missing<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Rank> + 'a {
+        members.iter().filter(|rank| !self.has(*rank) && !self.skipped.contains(*rank))
+    }
+}
+
+impl Slot {
+    /// Takes the slot for a round. Its memory is used again.
+    pub(crate) fn begin(&mut self, round: Round, members: &Members) {
+        self.round = round;
+        self.state = State::Filling(Filling::new(members));
+    }
+
+    /// Forgets what was contributed to an unfinished sum; whether there was anything to forget.
+    pub(crate) fn reset(&mut self) -> bool {
+        let State::Filling(filling) = &self.state else { return false };
+        let had = filling.has_begun();
+        self.state = State::Empty;
+        had
+    }
+
+    pub(crate) fn filling(&self) -> Option<&Filling> {
+        if let State::Filling(filling) = &self.state { Some(filling) } else { None }
+    }
+
+    pub(crate) fn filling_mut(&mut self) -> Option<&mut Filling> {
+        if let State::Filling(filling) = &mut self.state { Some(filling) } else { None }
+    }
+
+    pub(crate) fn result(&self) -> Option<&Arc<Sum>> {
+        self.memory.as_ref().filter(|_| matches!(self.state, State::Ready))
+    }
+
+    /// Adds a contribution whose turn it is, then the parked ones that follow. Whether `next` moved.
+    pub(crate) fn count(&mut self, how: Arithmetic, members: &Members, rank: Rank, payload: &[u8]) -> bool {
+        let State::Filling(filling) = &mut self.state else { return false };
+        let before = filling.next;
+        accumulate(&mut self.memory, how, filling, rank, payload);
+        Self::go_on(&mut self.memory, how, members, filling);
+        before != filling.next
+    }
+
+    /// Steps over a rank that contributes nothing, then adds the parked ones that follow.
+    pub(crate) fn skip(&mut self, how: Arithmetic, members: &Members, rank: Rank) {
+        let State::Filling(filling) = &mut self.state else { return };
+        filling.skipped.insert(rank);
+        Self::go_on(&mut self.memory, how, members, filling);
+    }
+
+    /// Ends the round if every live rank has said its part; `promised` ends it with zeros if none has contributed.
+    pub(crate) fn settle(&mut self, how: Arithmetic, promised: bool) {
+        let State::Filling(filling) = &self.state else { return };
+        if filling.next.is_some() {
+            return;
+        }
+        let contributors = filling.contributors;
+        debug_assert!(filling.parked.is_empty(), "every parked contribution had its turn");
+        self.state = if contributors > 0 || promised { State::Ready } else { State::Unused };
+        if let State::Ready = self.state {
+            let memory = own(&mut self.memory, how);
+            if contributors > 0 {
+                memory.len = sum::finish(how.dtype, memory.buffer.bytes_mut(), contributors, how.divisor);
+            } else {
+                memory.len = how.bytes;
+                memory.buffer.bytes_mut().fill(0);
+            }
+            memory.contributors = u16::try_from(contributors).expect("a world has at most 65535 ranks");
+        }
+    }
+
+    fn go_on(memory: &mut Option<Arc<Sum>>, how: Arithmetic, members: &Members, filling: &mut Filling) {
+        loop {
+            while let Some(next) = filling.next
+                && (filling.counted.contains(next) || filling.skipped.contains(next))
+            {
+                filling.next = members.after(next);
+            }
+            let Some(at) = filling.parked.iter().position(|parked| filling.is_turn_of(parked.rank, members))
+            else {
+                return;
+            };
+            let parked = filling.parked.remove(at);
+            accumulate(memory, how, filling, parked.rank, &parked.payload);
+        }
+    }
+}
+
+/// The slot's memory, alone in it. A writer may still hold the result of two rounds ago; then there is a new one.
+fn own(memory: &mut Option<Arc<Sum>>, how: Arithmetic) -> &mut Sum {
+    let shared = memory.as_mut().is_none_or(|memory| Arc::get_mut(memory).is_none());
+    if shared {
+        *memory = None;
+    }
+    let fresh = || {
+        let buffer = Buffer::zeroed(sum::accumulator_len(how.dtype, how.bytes));
+        Arc::new(Sum { buffer, len: 0, contributors: 0 })
+    };
+    Arc::get_mut(memory.get_or_insert_with(fresh)).expect("just found or made without a second owner")
+}
+
+fn accumulate(
+    memory: &mut Option<Arc<Sum>>,
+    how: Arithmetic,
+    filling: &mut Filling,
+    rank: Rank,
+    payload: &[u8],
+) {
+    debug_assert!(!filling.counted.contains(rank), "each rank is counted once");
+    let acc = own(memory, how).buffer.bytes_mut();
+    if filling.contributors == 0 {
+        sum::start(how.dtype, acc, payload);
+    } else {
+        sum::add(how.dtype, acc, payload);
+    }
+    filling.counted.insert(rank);
+    filling.contributors += 1;
+}

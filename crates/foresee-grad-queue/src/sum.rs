@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sums of packets: `((g0 + g1) + g2) + ...`, one true division, one rounding.
+//!
+//! Apart from the slots, which decide *what* is added when: here is only *how*, and a benchmark can time it.
+//! The result has the bits of the loop that a reader would write in `PyTorch` over the ranks in order:
+//! 16-bit floats are summed in f32 and rounded once, to nearest even. Integers never wrap in a mean: it is
+//! the exact sum, divided and rounded to the nearest integer, ties to even. A lone contribution that is not
+//! divided comes back with every bit, so that a broadcast is a sum of one.
+//!
+//! A NaN stays a NaN, and any NaN of a real sum leaves as the one quiet NaN of its dtype; infinities and
+//! -0.0 come through.
+//!
+//! Refuses to own memory: accumulators and payloads are the caller's, of any alignment (64 is fastest).
+
+mod float;
+mod kernel;
+mod plain;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::Dtype;
+
+/// What a round makes of the contributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Their sum, divided by how many ranks are alive, as `DistributedDataParallel` does: a rank that did not use the
+    /// tensor counts as one that contributes nothing. The division is the server's: dividing before the sum
+    /// would round twice, and a sum of f16 could overflow before a later one.
+    Mean,
+    /// Their sum. Integers beyond their dtype wrap, as torch's do. Of one contribution it is a copy in every bit.
+    Sum,
+}
+
+impl Op {
+    /// By what a sum is divided where so many ranks are alive.
+    pub const fn divisor(self, alive: u32) -> u32 {
+        match self {
+            Self::Mean => alive,
+            Self::Sum => 1,
+        }
+    }
+
+    /// The code on the wire.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Mean => 1,
+            Self::Sum => 2,
+        }
+    }
+
+    /// As errors call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Sum => "sum",
+        }
+    }
+
+    /// The operation of a code, if there is one.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Mean),
+            2 => Some(Self::Sum),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Bytes of one element while it is being summed: 16-bit floats are summed in f32, integers in twice their bits, which no
+/// world can overflow, the others in themselves.
+pub const fn accumulator_bytes(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::F32 | Dtype::Bf16 | Dtype::F16 => 4,
+        Dtype::F64 | Dtype::I32 => 8,
+        Dtype::I64 => 16,
+    }
+}
+
+/// Bytes of an accumulator for a payload of `bytes` bytes of `dtype`.
+pub const fn accumulator_len(dtype: Dtype, bytes: usize) -> usize {
+    bytes / dtype.bytes() * accumulator_bytes(dtype)
+}
+
+/// Makes `payload`, of `dtype`, the first contribution in `acc`, whatever that held.
+///
+/// # Panics
+/// If `payload` is not whole elements, or `acc` has not [`accumulator_len`] bytes: a defect of the caller.
+pub fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
+    check(dtype, acc, payload);
+    kernel::start(dtype, acc, payload);
+}
+
+/// Adds `payload` to `acc`, element by element.
+///
+/// # Panics
+/// As [`start`].
+pub fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
+    check(dtype, acc, payload);
+    kernel::add(dtype, acc, payload);
+}
+
+/// Turns the sum of `contributors` payloads into the result, in place: `acc` then begins with its quotient by
+/// `divisor`, in `dtype`, and what follows has no meaning. Returns the bytes of the result.
+///
+/// # Panics
+/// If `contributors` or `divisor` is 0, or `acc` is not whole elements: a defect of the caller.
+pub fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u32) -> usize {
+    assert!(contributors > 0 && divisor > 0, "a sum has a contributor, and a divisor");
+    assert!(acc.len().is_multiple_of(accumulator_bytes(dtype)), "an accumulator holds whole elements");
+    kernel::finish(dtype, acc, contributors, divisor);
+    acc.len() / accumulator_bytes(dtype) * dtype.bytes()
+}
+
+/// f32 values, 4 bytes each, from elements of `wire`: what a rank does with a result that travelled in fewer
+/// bits. For the other dtypes it copies.
+///
+/// # Panics
+/// If the lengths do not belong together: a defect of the caller.
+pub fn widen(wire: Dtype, wide: &mut [u8], narrow: &[u8]) {
+    check_narrowing(wire, wide.len(), narrow.len());
+    kernel::widen(wire, wide, narrow);
+}
+
+/// Elements of `wire` from f32 values, to nearest even: what a rank pushes where fewer bits travel. For the other
+/// dtypes it copies.
+///
+/// # Panics
+/// As [`widen`].
+pub fn narrow(wire: Dtype, narrow: &mut [u8], wide: &[u8]) {
+    check_narrowing(wire, wide.len(), narrow.len());
+    kernel::narrow(wire, narrow, wide);
+}
+
+fn check(dtype: Dtype, acc: &[u8], payload: &[u8]) {
+    assert!(payload.len().is_multiple_of(dtype.bytes()), "a payload holds whole elements");
+    assert_eq!(acc.len(), accumulator_len(dtype, payload.len()), "an accumulator fits its payload");
+}
+
+fn check_narrowing(wire: Dtype, wide: usize, narrow: usize) {
+    assert!(narrow.is_multiple_of(wire.bytes()), "a payload holds whole elements");
+    let factor = if matches!(wire, Dtype::Bf16 | Dtype::F16) { 2 } else { 1 };
+    assert_eq!(wide, narrow * factor, "both sides hold the same elements");
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The loops over elements, written so that a compiler can make vectors of them.
+//!
+//! Apart from `kernel`, which compiles them once per kind of processor: here they are ordinary code, and a
+//! test that calls them gets the slowest version. Bytes may lie anywhere; nothing is reinterpreted in
+//! place. Each element goes through the same operations in every version, so the bits are the same.
+//!
+//! Refuses to check lengths: [`super`] does.
+
+#![expect(clippy::inline_always, reason = "each caller is compiled for another processor, and this with it")]
+
+use super::float::{NAN_F32, NAN_F64, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::Dtype;
+
+/// Writes the first contribution: nothing is added to it, so -0.0 stays -0.0.
+#[inline(always)]
+pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
+    match dtype {
+        Dtype::F32 | Dtype::F64 => acc.copy_from_slice(payload),
+        Dtype::Bf16 | Dtype::F16 => widen(dtype, acc, payload),
+        Dtype::I32 => from_each(acc, payload, |p| i64::from(i32::from_le_bytes(p)).to_le_bytes()),
+        Dtype::I64 => from_each(acc, payload, |p| i128::from(i64::from_le_bytes(p)).to_le_bytes()),
+    }
+}
+
+/// Adds one more contribution.
+#[inline(always)]
+pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
+    let float = |a, b: f32| (f32::from_le_bytes(a) + b).to_le_bytes();
+    match dtype {
+        Dtype::F32 => to_each(acc, payload, |a, p| float(a, f32::from_le_bytes(p))),
+        Dtype::Bf16 => to_each(acc, payload, |a, p| float(a, bf16_to_f32(u16::from_le_bytes(p)))),
+        Dtype::F16 => to_each(acc, payload, |a, p| float(a, f16_to_f32(u16::from_le_bytes(p)))),
+        Dtype::F64 => {
+            to_each(acc, payload, |a, p| (f64::from_le_bytes(a) + f64::from_le_bytes(p)).to_le_bytes());
+        }
+        Dtype::I32 => to_each(acc, payload, |a, p| {
+            (i64::from_le_bytes(a) + i64::from(i32::from_le_bytes(p))).to_le_bytes()
+        }),
+        Dtype::I64 => to_each(acc, payload, |a, p| {
+            (i128::from_le_bytes(a) + i128::from(i64::from_le_bytes(p))).to_le_bytes()
+        }),
+    }
+}
+
+/// Divides, rounds once to `dtype`, and leaves the result at the front of `acc`.
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a mean fits where its values did; a sum that is not divided wraps as torch's does"
+)]
+#[expect(clippy::cast_precision_loss, reason = "a world has at most 65535 ranks")]
+pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u32) {
+    let rounding = if contributors == 1 && divisor == 1 { Rounding::Exact } else { Rounding::Nearest };
+    let exact = rounding == Rounding::Exact;
+    let (by, by_wide) = (divisor as f32, f64::from(divisor));
+    match dtype {
+        Dtype::F32 | Dtype::F64 if exact => {}
+        Dtype::F32 => {
+            for element in acc.as_chunks_mut::<4>().0 {
+                let value = f32::from_le_bytes(*element) / by;
+                *element = (if value.is_nan() { NAN_F32 } else { value.to_bits() }).to_le_bytes();
+            }
+        }
+        Dtype::F64 => {
+            for element in acc.as_chunks_mut::<8>().0 {
+                let value = f64::from_le_bytes(*element) / by_wide;
+                *element = (if value.is_nan() { NAN_F64 } else { value.to_bits() }).to_le_bytes();
+            }
+        }
+        Dtype::Bf16 if exact => halve_floats(acc, |value| f32_to_bf16(value, Rounding::Exact)),
+        Dtype::Bf16 => halve_floats(acc, |value| f32_to_bf16(value / by, Rounding::Nearest)),
+        Dtype::F16 if exact => halve_floats(acc, |value| f32_to_f16(value, Rounding::Exact)),
+        Dtype::F16 => halve_floats(acc, |value| f32_to_f16(value / by, Rounding::Nearest)),
+        Dtype::I32 => {
+            let by = i64::from(divisor);
+            halve::<8, 4>(acc, 0, |a| {
+                let sum = i64::from_le_bytes(a);
+                let (quotient, rest) = (sum.div_euclid(by), 2 * sum.rem_euclid(by));
+                let up = rest > by || (rest == by && quotient & 1 == 1);
+                ((quotient + i64::from(up)) as i32).to_le_bytes()
+            });
+        }
+        Dtype::I64 => {
+            let by = i128::from(divisor);
+            halve::<16, 8>(acc, 0, |a| {
+                let sum = i128::from_le_bytes(a);
+                let (quotient, rest) = (sum.div_euclid(by), 2 * sum.rem_euclid(by));
+                let up = rest > by || (rest == by && quotient & 1 == 1);
+                ((quotient + i128::from(up)) as i64).to_le_bytes()
+            });
+        }
+    }
+}
+
+/// f32 from a 16-bit float; every value exactly.
+#[inline(always)]
+pub(super) fn widen(dtype: Dtype, wide: &mut [u8], narrow: &[u8]) {
+    match dtype {
+        Dtype::Bf16 => from_each(wide, narrow, |p| bf16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
+        Dtype::F16 => from_each(wide, narrow, |p| f16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
+        Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64 => wide.copy_from_slice(narrow),
+    }
+}
+
+/// A 16-bit float from f32, to nearest even.
+#[inline(always)]
+pub(super) fn narrow(dtype: Dtype, narrow: &mut [u8], wide: &[u8]) {
+    let rounding = Rounding::Nearest;
+    match dtype {
+        Dtype::Bf16 => {
+            from_each(narrow, wide, |p| f32_to_bf16(f32::from_le_bytes(p), rounding).to_le_bytes());
+        }
+        Dtype::F16 => from_each(narrow, wide, |p| f32_to_f16(f32::from_le_bytes(p), rounding).to_le_bytes()),
+        Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64 => narrow.copy_from_slice(wide),
+    }
+}
+
+/// Changes each element of `target`, of `T` bytes, by the element of `source`, of `S` bytes, beside it.
+#[inline(always)]
+fn to_each<const T: usize, const S: usize>(
+    target: &mut [u8],
+    source: &[u8],
+    each: impl Fn([u8; T], [u8; S]) -> [u8; T],
+) {
+    for (target, source) in target.as_chunks_mut::<T>().0.iter_mut().zip(source.as_chunks::<S>().0) {
+        *target = each(*target, *source);
+    }
+}
+
+/// Makes each element of `target` from the element of `source` beside it.
+#[inline(always)]
+fn from_each<const T: usize, const S: usize>(
+    target: &mut [u8],
+    source: &[u8],
+    each: impl Fn([u8; S]) -> [u8; T],
+) {
+    to_each(target, source, |_, source| each(source));
+}
+
+/// Shrinks f32 to 16 bits, in place, towards the front.
+///
+/// Thirty-two at a time through copies: a write never reaches an element that is still to be read, and the compiler,
+/// which sees a loop over two separate arrays, makes vectors of it.
+#[inline(always)]
+fn halve_floats(bytes: &mut [u8], each: impl Fn(f32) -> u16) {
+    const BLOCK: usize = 32;
+    let narrow = |wide| each(f32::from_le_bytes(wide)).to_le_bytes();
+    let blocks = bytes.len() / (4 * BLOCK);
+    for at in 0..blocks {
+        let (mut source, mut target) = ([0; 4 * BLOCK], [0; 2 * BLOCK]);
+        source.copy_from_slice(&bytes[at * 4 * BLOCK..(at + 1) * 4 * BLOCK]);
+        from_each(&mut target, &source, narrow);
+        bytes[at * 2 * BLOCK..(at + 1) * 2 * BLOCK].copy_from_slice(&target);
+    }
+    halve(bytes, blocks * BLOCK, narrow);
+}
+
+/// Shrinks elements of `WIDE` bytes to `NARROW`, in place, towards the front, from element `first` on. Enough for
+/// integers, whose division has no vectors.
+#[inline(always)]
+fn halve<const WIDE: usize, const NARROW: usize>(
+    bytes: &mut [u8],
+    first: usize,
+    each: impl Fn([u8; WIDE]) -> [u8; NARROW],
+) {
+    for index in first..bytes.len() / WIDE {
+        let mut element = [0_u8; WIDE];
+        element.copy_from_slice(&bytes[index * WIDE..(index + 1) * WIDE]);
+        bytes[index * NARROW..(index + 1) * NARROW].copy_from_slice(&each(element));
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who waits for whom: the one line that a person needs when nothing moves.
+//!
+//! Apart from the slots, of which there are many under many locks: a driver passes them by here one after the
+//! other, when a wait has become long, and none is asked on the way of a packet. Refuses to judge: slow is
+//! not lost.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use foresee_units::Rank;
+
+use crate::{Members, PacketId, Plan, Round, SlotPair, TensorId};
+
+/// What live ranks owe to a round's sums that others have begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waits {
+    round: Round,
+    owed: BTreeMap<(Rank, TensorId), u32>,
+}
+
+/// What one rank owes of one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owed {
+    /// The rank that is waited for.
+    pub rank: Rank,
+    /// The tensor.
+    pub tensor: TensorId,
+    /// Packets of it that the rank has neither pushed nor skipped: at least 1.
+    pub packets: u32,
+}
+
+impl Waits {
+    /// Nothing is known of the round yet.
+    pub fn new(round: Round) -> Self {
+        Self { round, owed: BTreeMap::new() }
+    }
+
+    /// Adds what is missing in one packet's slots.
+    pub fn add(&mut self, packet: PacketId, pair: &SlotPair, members: &Members) {
+        for rank in pair.missing(members, self.round) {
+            *self.owed.entry((rank, packet.tensor)).or_default() += 1;
+        }
+    }
+
+    /// Everything that is owed, by rank, then by tensor.
+    pub fn iter(&self) -> impl Iterator<Item = Owed> + '_ {
+        self.owed.iter().map(|((rank, tensor), packets)| Owed {
+            rank: *rank,
+            tensor: *tensor,
+            packets: *packets,
+        })
+    }
+
+    /// The tensor that is needed first, of the first rank that owes any of it.
+    pub fn first(&self) -> Option<Owed> {
+        self.iter().min_by_key(|owed| (owed.tensor, owed.rank))
+    }
+
+    /// The line: `round 7 waits for rank 2: 14 packets of 'layer3.weight', and 3 other tensors`.
+    pub fn describe<'a>(&'a self, plan: &'a Plan) -> impl fmt::Display + 'a {
+        Line { waits: self, plan }
+    }
+}
+
+struct Line<'a> {
+    waits: &'a Waits,
+    plan: &'a Plan,
+}
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let round = self.waits.round;
+        let Some(Owed { rank, tensor, packets }) = self.waits.first() else {
+            return write!(f, "round {round} waits for no rank");
+        };
+        let tensor = self.plan.name(tensor);
+        let plural = if packets == 1 { "" } else { "s" };
+        write!(f, "round {round} waits for rank {rank}: {packets} packet{plural} of '{tensor}'")?;
+        match self.waits.iter().filter(|owed| owed.rank == rank).count() {
+            0 | 1 => Ok(()),
+            2 => f.write_str(", and 1 other tensor"),
+            tensors => write!(f, ", and {} other tensors", tensors - 1),
+        }?;
+        let mut others: Vec<Rank> =
+            self.waits.iter().map(|owed| owed.rank).filter(|other| *other != rank).collect();
+        others.dedup();
+        match others.len() {
+            0 => Ok(()),
+            1 => write!(f, "; and for rank {}", others[0]),
+            count => write!(f, "; and for {count} other ranks"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Dtype, JobView, Op, ParkBudget, Pattern, PlanConfig, Sender, TensorSpec, Verdict, Wire};
+    use foresee_units::Bytes;
+
+    #[test]
+    fn the_line_names_rank_tensor_and_packets() {
+        let spec = |name: &str| TensorSpec {
+            name: name.to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![32],
+            strides: vec![1],
+            class: 0,
+            op: Op::Mean,
+        };
+        let pattern = Pattern::dedicated(1).unwrap();
+        let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
+        let plan = Plan::new(config, vec![spec("a"), spec("b")]).unwrap();
+        let (members, park) = (Members::all(0, 3).unwrap(), ParkBudget::new(Bytes::ZERO));
+        let job = JobView { plan: &plan, members: &members, park: &park, oldest: Round(0) };
+        let mut waits = Waits::new(Round(0));
+        assert_eq!(waits.describe(&plan).to_string(), "round 0 waits for no rank");
+        let packets = [(0, 0), (0, 1), (1, 0)].map(|(t, packet)| PacketId { tensor: TensorId(t), packet });
+        for packet in packets {
+            let mut pair = SlotPair::default();
+            let ranks = if packet.tensor == TensorId(0) { 0..1 } else { 0..2 };
+            for rank in ranks.map(Rank) {
+                let sender = Sender { rank, generation: 0, round: Round(0) };
+                let Verdict::Read(ticket) = pair.verdict(&job, packet, sender, 64).unwrap() else { panic!() };
+                let _ = pair.take(&job, ticket, &[0; 64]).unwrap();
+            }
+            waits.add(packet, &pair, &members);
+        }
+        assert_eq!(waits.first(), Some(Owed { rank: Rank(1), tensor: TensorId(0), packets: 2 }));
+        let line = "round 0 waits for rank 1: 2 packets of 'a'; and for rank 2";
+        assert_eq!(waits.describe(&plan).to_string(), line);
+        let of_two: Vec<Owed> = waits.iter().filter(|owed| owed.rank == Rank(2)).collect();
+        assert_eq!(of_two.iter().map(|owed| owed.packets).collect::<Vec<_>>(), [2, 1]);
+        waits.owed.retain(|(rank, _), _| *rank == Rank(2));
+        let line = "round 0 waits for rank 2: 2 packets of 'a', and 1 other tensor";
+        assert_eq!(waits.describe(&plan).to_string(), line);
+    }
+}

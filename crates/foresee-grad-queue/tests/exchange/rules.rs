@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The two rules, kept and broken.
+//!
+//! One server, one packet per tensor, and ranks that are written anew here, so that they can be made to break a
+//! rule; the slots are the crate's. Messages of a rank arrive in any order, except that its round ends stay in theirs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use foresee_grad_queue::{
+    Dtype, JobView, Members, Op, Outcome, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Progress, Round,
+    Sender, SlotPair, Sum, TensorId, TensorSpec, Verdict, Wire,
+};
+use foresee_units::{Bytes, Rank};
+
+use crate::dice::Dice;
+
+const ROUNDS: u64 = 5;
+
+/// Which rules the ranks keep.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    /// Everything of the last round lands before a round is ended.
+    land_before_end: bool,
+    /// Whoever skipped a tensor waits to hear whether it was used before using it again.
+    wait_for_used: bool,
+}
+
+const KEPT: Rules = Rules { land_before_end: true, wait_for_used: true };
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The n-th tensor that the forward pass uses.
+    Forward(usize),
+    /// The n-th gradient that the backward pass gives.
+    Backward(usize),
+}
+
+struct Player {
+    round: u64,
+    phase: Phase,
+    uses: Vec<Vec<u32>>,
+    pushes: Vec<Vec<u32>>,
+    landed: BTreeSet<(u64, u32)>,
+    used: BTreeMap<u64, BTreeSet<u32>>,
+    pushing: Vec<(u64, u32)>,
+    ending: VecDeque<u64>,
+    arriving: Vec<(u64, u32, Arc<Sum>)>,
+    hearing: Vec<u64>,
+}
+
+struct Game {
+    rules: Rules,
+    dice: Dice,
+    plan: Plan,
+    members: Members,
+    park: Arc<ParkBudget>,
+    pairs: Vec<SlotPair>,
+    players: Vec<Player>,
+    ended: BTreeMap<u64, BTreeSet<u32>>,
+    gradients: BTreeMap<(u32, u64, u32), f32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Step(usize),
+    Push(usize, usize),
+    End(usize),
+    Land(usize, usize),
+    Hear(usize, usize),
+}
+
+impl Game {
+    fn new(seed: u64, rules: Rules) -> Self {
+        let mut dice = Dice::new(seed);
+        let ranks = 2 + u32::try_from(dice.below(4)).unwrap();
+        let tensors = 1 + u32::try_from(dice.below(4)).unwrap();
+        let spec = |tensor: u32| TensorSpec {
+            name: format!("t{tensor}"),
+            dtype: Dtype::F32,
+            shape: vec![1],
+            strides: vec![1],
+            class: 0,
+            op: Op::Mean,
+        };
+        let pattern = Pattern::dedicated(1).unwrap();
+        let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
+        let all: Vec<u32> = (0..tensors).collect();
+        let players = (0..ranks).map(|_| {
+            let uses: Vec<Vec<u32>> = (0..ROUNDS).map(|_| dice.some_of(&all)).collect();
+            let pushes = uses.iter().map(|uses| dice.some_of(uses)).collect();
+            Player {
+                round: 0,
+                phase: Phase::Forward(0),
+                uses,
+                pushes,
+                landed: BTreeSet::new(),
+                used: BTreeMap::new(),
+                pushing: Vec::new(),
+                ending: VecDeque::new(),
+                arriving: Vec::new(),
+                hearing: Vec::new(),
+            }
+        });
+        let players = players.collect();
+        let park = dice.pick(&[0, 4, 8, 1 << 20]);
+        Self {
+            rules,
+            dice,
+            plan: Plan::new(config, (0..tensors).map(spec).collect()).unwrap(),
+            members: Members::all(0, ranks).unwrap(),
+            park: ParkBudget::new(Bytes::new(park)),
+            pairs: (0..tensors).map(|_| SlotPair::default()).collect(),
+            players,
+            ended: BTreeMap::new(),
+            gradients: BTreeMap::new(),
+        }
+    }
+
+    /// Plays to the end, or says what went wrong.
+    fn play(mut self) -> Result<(), String> {
+        loop {
+            let moves = self.moves();
+            if moves.is_empty() {
+                break;
+            }
+            // A payload without room stays where it is; if only such moves are left, nobody can move.
+            let mut left = moves;
+            loop {
+                if left.is_empty() {
+                    return Err("deadlock".to_owned());
+                }
+                let chosen = left.swap_remove(self.dice.below(left.len()));
+                if self.act(chosen)? {
+                    break;
+                }
+            }
+            if self.park.parked() > self.park.limit() {
+                return Err("parked beyond the budget".to_owned());
+            }
+        }
+        if self.players.iter().any(|player| player.round < ROUNDS) {
+            return Err("a rank waits for ever".to_owned());
+        }
+        Ok(())
+    }
+
+    fn moves(&self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        for (at, player) in self.players.iter().enumerate() {
+            if player.round < ROUNDS && self.may_step(player) {
+                moves.push(Move::Step(at));
+            }
+            moves.extend((0..player.pushing.len()).map(|message| Move::Push(at, message)));
+            moves.extend((!player.ending.is_empty()).then_some(Move::End(at)));
+            moves.extend((0..player.arriving.len()).map(|message| Move::Land(at, message)));
+            moves.extend((0..player.hearing.len()).map(|message| Move::Hear(at, message)));
+        }
+        moves
+    }
+
+    fn may_step(&self, player: &Player) -> bool {
+        let at = usize::try_from(player.round).unwrap();
+        match player.phase {
+            Phase::Forward(nth) => {
+                let tensor = player.uses[at].get(nth);
+                tensor.is_none_or(|tensor| Self::is_settled(player, *tensor, self.rules.wait_for_used))
+            }
+            Phase::Backward(nth) if nth < player.pushes[at].len() => true,
+            Phase::Backward(_) => {
+                let mut tensors = 0..self.plan.tensors();
+                !self.rules.land_before_end || tensors.all(|tensor| Self::is_settled(player, tensor, true))
+            }
+        }
+    }
+
+    fn is_settled(player: &Player, tensor: u32, wait_for_used: bool) -> bool {
+        (0..player.round).all(|round| {
+            let pushed = player.pushes[usize::try_from(round).unwrap()].contains(&tensor);
+            let used = player.used.get(&round).map(|used| used.contains(&tensor));
+            let wanted = pushed || used.unwrap_or(false);
+            let known = pushed || used.is_some() || !wait_for_used;
+            known && (!wanted || player.landed.contains(&(round, tensor)))
+        })
+    }
+
+    /// Makes a move; `false` if it has to wait.
+    fn act(&mut self, chosen: Move) -> Result<bool, String> {
+        match chosen {
+            Move::Step(at) => self.step(at),
+            Move::Push(at, message) => return self.push(at, message),
+            Move::End(at) => self.end(at)?,
+            Move::Land(at, message) => self.land(at, message)?,
+            Move::Hear(at, message) => {
+                let round = self.players[at].hearing.swap_remove(message);
+                let pushed = |player: &Player| player.pushes[usize::try_from(round).unwrap()].clone();
+                let used = self.players.iter().flat_map(pushed).collect();
+                self.players[at].used.insert(round, used);
+            }
+        }
+        Ok(true)
+    }
+
+    fn step(&mut self, at: usize) {
+        let rank = u32::try_from(at).unwrap();
+        let (player, dice) = (&mut self.players[at], &mut self.dice);
+        let round = player.round;
+        let nth_round = usize::try_from(round).unwrap();
+        match player.phase {
+            Phase::Forward(nth) if nth < player.uses[nth_round].len() => {
+                player.phase = Phase::Forward(nth + 1);
+            }
+            Phase::Forward(_) => player.phase = Phase::Backward(0),
+            Phase::Backward(nth) if nth < player.pushes[nth_round].len() => {
+                let tensor = player.pushes[nth_round][nth];
+                self.gradients.insert((rank, round, tensor), dice.value());
+                player.pushing.push((round, tensor));
+                player.phase = Phase::Backward(nth + 1);
+            }
+            Phase::Backward(_) => {
+                player.ending.push_back(round);
+                (player.round, player.phase) = (round + 1, Phase::Forward(0));
+            }
+        }
+    }
+
+    fn push(&mut self, at: usize, message: usize) -> Result<bool, String> {
+        let rank = u32::try_from(at).unwrap();
+        let (round, tensor) = self.players[at].pushing[message];
+        let payload = self.gradients[&(rank, round, tensor)].to_le_bytes();
+        let progress = self.on_slot(rank, round, tensor, |pair, job, packet, sender| {
+            match pair.verdict(job, packet, sender, 4).map_err(|error| error.to_string())? {
+                Verdict::Hold => Ok(None),
+                Verdict::Discard(why) => Err(format!("a first push was dropped: {why:?}")),
+                Verdict::Read(ticket) => {
+                    pair.take(job, ticket, &payload).map(Some).map_err(|error| error.to_string())
+                }
+            }
+        })?;
+        let Some(progress) = progress else { return Ok(false) };
+        self.players[at].pushing.swap_remove(message);
+        self.offer(round, tensor, progress);
+        Ok(true)
+    }
+
+    fn end(&mut self, at: usize) -> Result<(), String> {
+        let rank = u32::try_from(at).unwrap();
+        let Some(round) = self.players[at].ending.pop_front() else { return Ok(()) };
+        for tensor in 0..self.plan.tensors() {
+            if self.players[at].pushes[usize::try_from(round).unwrap()].contains(&tensor) {
+                continue;
+            }
+            let progress = self.on_slot(rank, round, tensor, |pair, job, packet, sender| {
+                pair.skip(job, packet, sender, false).map_err(|error| error.to_string())
+            })?;
+            self.offer(round, tensor, progress);
+        }
+        let ended = self.ended.entry(round).or_default();
+        ended.insert(rank);
+        if ended.len() == self.players.len() {
+            self.players.iter_mut().for_each(|player| player.hearing.push(round));
+        }
+        Ok(())
+    }
+
+    /// Acts on a tensor's slots, and sees to it that no result leaves them that a rank still lacks.
+    fn on_slot<T>(
+        &mut self,
+        rank: u32,
+        round: u64,
+        tensor: u32,
+        act: impl FnOnce(&mut SlotPair, &JobView<'_>, PacketId, Sender) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let job = JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: Round(0) };
+        let packet = PacketId { tensor: TensorId(tensor), packet: 0 };
+        let sender = Sender { rank: Rank(rank), generation: 0, round: Round(round) };
+        let pair = &mut self.pairs[usize::try_from(tensor).unwrap()];
+        let ready = |pair: &SlotPair| {
+            (0..ROUNDS).filter(|round| pair.ready(Round(*round)).is_some()).collect::<Vec<_>>()
+        };
+        let before = ready(pair);
+        let result = act(pair, &job, packet, sender)?;
+        let after = ready(pair);
+        for gone in before.iter().filter(|round| !after.contains(round)) {
+            if !self.players.iter().all(|player| player.landed.contains(&(*gone, tensor))) {
+                return Err(format!("round {gone} of t{tensor} lost its slot before every rank had it"));
+            }
+        }
+        Ok(result)
+    }
+
+    fn offer(&mut self, round: u64, tensor: u32, progress: Progress) {
+        if progress.outcome == Outcome::Ready {
+            let sum =
+                self.pairs[usize::try_from(tensor).unwrap()].ready(Round(round)).expect("just completed");
+            self.players.iter_mut().for_each(|player| player.arriving.push((round, tensor, Arc::clone(sum))));
+        }
+    }
+
+    fn land(&mut self, at: usize, message: usize) -> Result<(), String> {
+        let (round, tensor, sum) = self.players[at].arriving.swap_remove(message);
+        let of = |rank: u32| self.gradients.get(&(rank, round, tensor)).copied();
+        let gradients: Vec<f32> = self.members.iter().filter_map(|rank| of(rank.0)).collect();
+        let total = gradients.iter().copied().reduce(|sum, value| sum + value).expect("somebody pushed it");
+        let mean = total / f32::from(u16::try_from(self.members.count()).unwrap());
+        if usize::from(sum.contributors()) != gradients.len() || sum.bytes() != mean.to_le_bytes() {
+            return Err(format!("round {round} of t{tensor} is not the mean in rank order"));
+        }
+        self.players[at].landed.insert((round, tensor));
+        Ok(())
+    }
+}
+
+/// What goes wrong in so many games, by kind and how often.
+fn faults(rules: Rules, games: u64) -> BTreeMap<String, u32> {
+    let mut faults = BTreeMap::new();
+    for seed in 0..games {
+        if let Err(fault) = Game::new(seed, rules).play() {
+            *faults.entry(fault).or_default() += 1;
+        }
+    }
+    faults
+}
+
+#[test]
+fn with_both_rules_no_random_exchange_goes_wrong() {
+    assert_eq!(faults(KEPT, 5000), BTreeMap::new());
+}
+
+#[test]
+fn without_the_first_rule_a_slot_is_taken_too_early() {
+    let faults = faults(Rules { land_before_end: false, ..KEPT }, 5000);
+    assert!(!faults.is_empty(), "the harness would not notice");
+    assert!(
+        faults.keys().any(|fault| fault.contains("lost its slot") || fault.contains("still being summed"))
+    );
+}
+
+#[test]
+fn without_the_second_rule_a_slot_is_taken_too_early() {
+    let faults = faults(Rules { wait_for_used: false, ..KEPT }, 5000);
+    assert!(!faults.is_empty(), "the harness would not notice");
+    assert!(
+        faults.keys().any(|fault| fault.contains("lost its slot") || fault.contains("still being summed"))
+    );
+}

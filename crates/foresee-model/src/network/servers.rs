@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank gets of its link when servers share the ranks' machines, and how packets are dealt for the most.
+//!
+//! Separate from `link`: this is about who carries how much, not about what surrounds it. Refuses machines of
+//! unequal links.
+
+use crate::ModelError;
+
+/// Servers of one exchange: one on each rank's machine, and some on machines of their own.
+///
+/// Each summed byte belongs to one server. With the share `c` of all bytes on each co-located server and `d` on
+/// each dedicated one, a rank's machine sends its own gradients, less those that stay (`1 - c`), and the sums of
+/// its server to the other ranks (`c (n - 1)`); a dedicated one sends `d n`. Down it is the same. The slower of
+/// the two sets the pace.
+///
+/// # Examples
+/// ```
+/// # use foresee_model::ServerMix;
+/// let mix = ServerMix::best(4, 2)?;
+/// assert_eq!(mix.share_of_link(), 5.0 / 6.0); // 0.667 without dedicated servers, 1 with four
+/// assert_eq!((mix.colocated(), mix.dedicated()), (0.1, 0.3));
+/// # Ok::<(), foresee_model::ModelError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ServerMix {
+    ranks: u32,
+    dedicated: u32,
+    colocated_share: f64,
+    dedicated_share: f64,
+}
+
+impl ServerMix {
+    /// The mix by which `ranks` ranks with `dedicated` machines more exchange fastest.
+    ///
+    /// Dealt so that all links are equally busy: `(n - k) / D` to each co-located server and `2 (n - 1) / D` to
+    /// each dedicated one, `D = n^2 + k (n - 2)`. From `k = n` dedicated servers on, they alone are enough.
+    /// Without one it is the volume of an all-reduce. The derivation is ours; it agrees with `BytePS`'s
+    /// `Hash_Mixed_Mode`.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] for fewer than 2 ranks: one alone exchanges nothing.
+    pub fn best(ranks: u32, dedicated: u32) -> Result<Self, ModelError> {
+        check_ranks(ranks)?;
+        if dedicated >= ranks {
+            return Self::dedicated_only(ranks, dedicated);
+        }
+        let (n, k) = (f64::from(ranks), f64::from(dedicated));
+        let parts = n * n + k * (n - 2.0);
+        Ok(Self {
+            ranks,
+            dedicated,
+            colocated_share: (n - k) / parts,
+            dedicated_share: if dedicated == 0 { 0.0 } else { 2.0 * (n - 1.0) / parts },
+        })
+    }
+
+    /// No server on a rank's machine; the dedicated ones share evenly.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] for fewer than 2 ranks or no server.
+    pub fn dedicated_only(ranks: u32, dedicated: u32) -> Result<Self, ModelError> {
+        check_ranks(ranks)?;
+        if dedicated == 0 {
+            let rule = "1 or more where no server is co-located";
+            return Err(ModelError::InvalidInput { field: "dedicated servers", value: 0.0, rule });
+        }
+        Ok(Self { ranks, dedicated, colocated_share: 0.0, dedicated_share: 1.0 / f64::from(dedicated) })
+    }
+
+    /// Share of all bytes that each co-located server sums.
+    pub const fn colocated(&self) -> f64 {
+        self.colocated_share
+    }
+
+    /// Share of all bytes that each dedicated server sums; 0 without one.
+    pub const fn dedicated(&self) -> f64 {
+        self.dedicated_share
+    }
+
+    /// Share of a link that one rank's gradients get, up and down alike: the factor of `B_eff`.
+    ///
+    /// `(n^2 + k (n - 2)) / (2 n (n - 1))` for the best mix of `k < n` dedicated servers, 1 from `k = n` on;
+    /// `min(1, k / n)` for dedicated ones alone.
+    pub fn share_of_link(&self) -> f64 {
+        let n = f64::from(self.ranks);
+        let of_rank = 1.0 + self.colocated_share * (n - 2.0);
+        let of_dedicated = n * self.dedicated_share;
+        1.0 / of_rank.max(of_dedicated)
+    }
+
+    /// Ranks, 2 or more.
+    pub const fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Dedicated servers.
+    pub const fn dedicated_servers(&self) -> u32 {
+        self.dedicated
+    }
+}
+
+fn check_ranks(ranks: u32) -> Result<(), ModelError> {
+    if ranks >= 2 {
+        return Ok(());
+    }
+    let rule = "2 or more; one rank exchanges nothing";
+    Err(ModelError::InvalidInput { field: "ranks", value: f64::from(ranks), rule })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formula(n: f64, k: f64) -> f64 {
+        if k >= n { 1.0 } else { (n * n + k * (n - 2.0)) / (2.0 * n * (n - 1.0)) }
+    }
+
+    #[test]
+    fn the_best_mix_gives_what_the_formula_says_and_deals_every_byte_once() {
+        for n in 2..40_u32 {
+            for k in 0..60_u32 {
+                let mix = ServerMix::best(n, k).unwrap();
+                let (wide_n, wide_k) = (f64::from(n), f64::from(k));
+                let factor = mix.share_of_link();
+                assert!((factor - formula(wide_n, wide_k)).abs() < 1e-12, "n={n} k={k}: {factor}");
+                let dealt = wide_n * mix.colocated() + wide_k * mix.dedicated();
+                assert!((dealt - 1.0).abs() < 1e-12, "n={n} k={k}: {dealt}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_other_mix_is_faster() {
+        for n in 2..12_u32 {
+            for k in 1..12_u32 {
+                let best = ServerMix::best(n, k).unwrap();
+                for tenth in 0..=100 {
+                    let colocated_share = f64::from(tenth) / 100.0 / f64::from(n);
+                    let dedicated_share = (1.0 - f64::from(tenth) / 100.0) / f64::from(k);
+                    let other = ServerMix { colocated_share, dedicated_share, ..best };
+                    assert!(other.share_of_link() <= best.share_of_link() + 1e-12, "n={n} k={k} {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dedicated_servers_alone_are_slower_until_there_is_one_per_rank() {
+        let share = |n, k| ServerMix::dedicated_only(n, k).unwrap().share_of_link();
+        assert_eq!((share(4, 1), share(4, 2), share(4, 4), share(4, 9)), (0.25, 0.5, 1.0, 1.0));
+        for k in 0..5 {
+            assert!((ServerMix::best(2, k).unwrap().share_of_link() - 1.0).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn one_rank_and_no_server_at_all_are_refused() {
+        assert!(ServerMix::best(1, 3).is_err());
+        assert!(ServerMix::best(0, 0).is_err());
+        assert!(ServerMix::dedicated_only(2, 0).is_err());
+        let mix = ServerMix::best(u32::MAX, 7).unwrap();
+        assert_eq!((mix.ranks(), mix.dedicated_servers()), (u32::MAX, 7));
+    }
+}

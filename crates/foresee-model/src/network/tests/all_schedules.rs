@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Theorem 1 of the paper, the hard way: of all schedules of a small step none ends before Mercury's.
+
+use proptest::prelude::*;
+
+use super::{link, small_steps};
+use crate::network::{GradientStep, Policy};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_schedule_of_unit_packets_is_faster_than_mercury(step in small_steps(4, 2, 3)) {
+        let best = Search::new(&step).fastest();
+        let mercury = step.time(Policy::Mercury, link(1.0)).unwrap();
+        prop_assert!((best - mercury).abs() < 1e-12, "{best} instead of {mercury}");
+    }
+}
+
+#[test]
+fn the_search_finds_what_is_known_of_example_a() {
+    let layer = |bytes| crate::network::Layer {
+        bytes: foresee_units::Bytes::new(bytes),
+        backward: 2.0,
+        forward: 1.0,
+        update: 0.0,
+    };
+    let step = GradientStep::new([1, 4, 3].map(layer)).unwrap();
+    assert!((Search::new(&step).fastest() - 11.0).abs() < f64::EPSILON);
+}
+
+/// Every way to give each second of the link to some ready layer with a byte left, or to nobody.
+struct Search<'a> {
+    step: &'a GradientStep,
+    /// Bytes that have not been sent.
+    left: Vec<u64>,
+    /// When each layer landed.
+    landed: Vec<f64>,
+    /// Seconds that the link may stand idle although something is ready.
+    idle: u32,
+    fastest: f64,
+}
+
+impl<'a> Search<'a> {
+    fn new(step: &'a GradientStep) -> Self {
+        let left: Vec<u64> = step.layers().iter().map(|layer| layer.bytes.get()).collect();
+        Self { step, left, landed: step.ready.clone(), idle: 1, fastest: f64::INFINITY }
+    }
+
+    fn fastest(mut self) -> f64 {
+        self.from(0.0);
+        self.fastest
+    }
+
+    fn from(&mut self, now: f64) {
+        if self.left.iter().all(|left| *left == 0) {
+            self.fastest = self.fastest.min(self.end());
+            return;
+        }
+        let mut somebody = false;
+        for l in 0..self.left.len() {
+            if self.left[l] == 0 || self.step.ready[l] > now {
+                continue;
+            }
+            somebody = true;
+            let before = self.landed[l];
+            self.left[l] -= 1;
+            self.landed[l] = now + 1.0;
+            self.from(now + 1.0);
+            self.left[l] += 1;
+            self.landed[l] = before;
+        }
+        if !somebody {
+            self.from(now + 1.0);
+        } else if self.idle > 0 {
+            self.idle -= 1;
+            self.from(now + 1.0);
+            self.idle += 1;
+        }
+    }
+
+    /// Equations (4) and (5).
+    fn end(&self) -> f64 {
+        let mut now = 0.0_f64;
+        for (l, layer) in self.step.layers().iter().enumerate() {
+            now = now.max(self.landed[l]) + layer.update + layer.forward;
+        }
+        now
+    }
+}

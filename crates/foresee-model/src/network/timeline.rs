@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When each tensor is ready, pushed, pulled and used: the policies as rules, followed tensor by tensor.
+//!
+//! Separate from `closed`, whose sums it checks, and which says only when the last forward ends. Packets are
+//! infinitely small here, as in the paper: a tensor of a packet policy is pulled while it is pushed.
+
+use super::{Compat, GradientStep, Link, Policy};
+use crate::ModelError;
+
+/// One stretch of time in which a link carries one layer and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    /// The layer, counted from 0 in order of first use.
+    pub layer: usize,
+    /// In seconds since the backward pass began.
+    pub start: f64,
+    /// Likewise; after `start`.
+    pub end: f64,
+}
+
+/// A step, followed: for each layer, in order of first use, when it is ready, pushed, pulled and used.
+///
+/// All times are seconds since the backward pass began. `backward`, `push`, `pull` and `forward` have one entry
+/// per layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeline {
+    /// End of each layer's backward: its gradient is ready.
+    pub backward: Vec<f64>,
+    /// End of its push: the servers have all of it.
+    pub push: Vec<f64>,
+    /// End of its pull: the average has landed.
+    pub pull: Vec<f64>,
+    /// End of its next forward, which its update precedes.
+    pub forward: Vec<f64>,
+    /// What the uplink carries, in order of time; a tensor that was interrupted has several entries, one without
+    /// bytes none.
+    pub uplink: Vec<Transfer>,
+    /// What the downlink carries. In order of time, and one after the other but for `FifoTensor(Paper)`.
+    pub downlink: Vec<Transfer>,
+}
+
+impl Timeline {
+    /// Time of the step: when the last layer's forward ends.
+    pub fn time(&self) -> f64 {
+        self.forward.last().copied().unwrap_or(0.0)
+    }
+}
+
+impl GradientStep {
+    /// Follows one step under `policy`: equations (3) to (8) and Algorithm 1 of the paper, corrected. O(layers).
+    ///
+    /// Its [`Timeline::time`] is [`time`](Self::time) but for rounding.
+    ///
+    /// # Errors
+    /// As [`time`](Self::time).
+    /// # Examples
+    /// ```
+    /// # use foresee_model::{GradientStep, Layer, Link, Policy};
+    /// # use foresee_units::Bytes;
+    /// let layer = |bytes| Layer { bytes: Bytes::new(bytes), backward: 2.0, forward: 1.0, update: 0.0 };
+    /// let step = GradientStep::new([1, 4, 3].map(layer))?;
+    /// let timeline = step.timeline(Policy::Mercury, Link::new(1.0, 1.0)?)?;
+    /// assert_eq!(timeline.pull, [7.0, 9.0, 10.0]); // the last layer's was ready first, and waited
+    /// assert_eq!(timeline.forward, [8.0, 10.0, 11.0]);
+    /// # Ok::<(), foresee_model::ModelError>(())
+    /// ```
+    pub fn timeline(&self, policy: Policy, link: Link) -> Result<Timeline, ModelError> {
+        let rate = self.checked_rate(link)?;
+        let none = vec![0.0; self.layers().len()];
+        let mut timeline = Timeline {
+            backward: self.ready.clone(),
+            push: none.clone(),
+            pull: none.clone(),
+            forward: none,
+            uplink: Vec::new(),
+            downlink: Vec::new(),
+        };
+        match policy {
+            Policy::Oracle => {
+                timeline.push.clone_from(&self.ready);
+                timeline.pull.clone_from(&self.ready);
+            }
+            Policy::Mercury | Policy::Barrier => self.send_packets(&mut timeline, rate, true),
+            Policy::FifoPacket => self.send_packets(&mut timeline, rate, false),
+            Policy::FifoTensor(compat) => self.send_tensors(&mut timeline, rate, compat),
+        }
+        self.use_averages(&mut timeline, policy == Policy::Barrier);
+        Ok(timeline)
+    }
+
+    /// Algorithm 1. With `urgent_first` the layer used first goes first, without it the one ready first.
+    ///
+    /// Layers become ready last first, so the waiting layer that is used first is always the newest: the paper's
+    /// search for it is a look at the end of a queue.
+    fn send_packets(&self, timeline: &mut Timeline, rate: f64, urgent_first: bool) {
+        let mut left: Vec<f64> = (0..self.layers().len()).map(|l| self.one_way(l, rate)).collect();
+        let mut waiting = std::collections::VecDeque::new();
+        for l in (0..self.layers().len()).rev() {
+            let mut now = self.ready[l];
+            waiting.push_back(l);
+            // Until the next layer is ready; nothing comes after the first one.
+            let mut room = if l == 0 { f64::INFINITY } else { self.layers()[l - 1].backward };
+            while room > 0.0 {
+                let next = if urgent_first { waiting.back() } else { waiting.front() };
+                let Some(&j) = next else { break };
+                let start = now;
+                if room >= left[j] {
+                    room -= left[j];
+                    now += left[j];
+                    left[j] = 0.0;
+                    if urgent_first {
+                        waiting.pop_back()
+                    } else {
+                        waiting.pop_front()
+                    };
+                    timeline.push[j] = now;
+                } else {
+                    left[j] -= room;
+                    now += room;
+                    room = 0.0;
+                }
+                carry(&mut timeline.uplink, Transfer { layer: j, start, end: now });
+            }
+        }
+        timeline.pull.clone_from(&timeline.push);
+        timeline.downlink.clone_from(&timeline.uplink);
+    }
+
+    /// Equations (6) and (7): one whole tensor after the other, in the order in which they become ready.
+    fn send_tensors(&self, timeline: &mut Timeline, rate: f64, compat: Compat) {
+        let (mut uplink_free, mut downlink_free) = (0.0_f64, 0.0_f64);
+        for l in (0..self.layers().len()).rev() {
+            let takes = self.one_way(l, rate);
+            let start = uplink_free.max(self.ready[l]);
+            uplink_free = start + takes;
+            timeline.push[l] = uplink_free;
+            carry(&mut timeline.uplink, Transfer { layer: l, start, end: uplink_free });
+            let start = match compat {
+                Compat::Physical => uplink_free.max(downlink_free),
+                Compat::Paper => uplink_free,
+            };
+            downlink_free = start + takes;
+            timeline.pull[l] = downlink_free;
+            carry(&mut timeline.downlink, Transfer { layer: l, start, end: downlink_free });
+        }
+    }
+
+    /// Equations (4) and (5): each layer's update and forward, once it has landed and the one before is done.
+    fn use_averages(&self, timeline: &mut Timeline, barrier: bool) {
+        let mut now = if barrier { timeline.pull.iter().copied().fold(0.0, f64::max) } else { self.ready[0] };
+        for (l, layer) in self.layers().iter().enumerate() {
+            now = now.max(timeline.pull[l]) + layer.update + layer.forward;
+            timeline.forward[l] = now;
+        }
+    }
+}
+
+/// Notes a transfer, as the continuation of the one before if it is one.
+fn carry(link: &mut Vec<Transfer>, transfer: Transfer) {
+    if transfer.end <= transfer.start {
+        return;
+    }
+    match link.last_mut() {
+        Some(last) if last.layer == transfer.layer && transfer.start <= last.end => last.end = transfer.end,
+        _ => link.push(transfer),
+    }
+}

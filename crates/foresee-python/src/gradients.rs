@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Classes `GradientExchange` and `GradientServer`: a rank's end of the exchange of gradients, and a server.
+//!
+//! Every call lets go of the interpreter before it takes a lock of the exchange. So no destructor of Python runs under
+//! such a lock: what is dropped meanwhile, by whichever thread, is given back when a call takes the interpreter again.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foresee_grad_exchange::{
+    Event, EventKind, Exchange, Gradient, InterfaceStats, RankOptions, Server, ServerOptions, Waited,
+};
+use foresee_grad_queue::{
+    Dtype, Op, Pattern, PlanConfig, Policy, PolicyError, TensorId, TensorSpec, Wire, packet_bytes,
+};
+use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
+use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
+use numpy::ndarray::ArrayView1;
+use numpy::{Element, PyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{self, of_exchange, of_setting, of_wire};
+
+/// How long a wait goes on before Python's signals are looked at: Ctrl-C is answered within this.
+const TICK: Duration = Duration::from_millis(100);
+/// After each of these the log says what is being waited for.
+const SAY_EVERY: Duration = Duration::from_secs(30);
+/// The link that packets are cut for where nobody has measured it: 1 Gbit/s.
+const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
+
+/// Names of the kinds of events, by their numbers in the column `kind` of a timeline.
+pub(crate) fn timeline_kinds() -> [&'static str; EventKind::ALL.len()] {
+    EventKind::ALL.map(EventKind::name)
+}
+
+#[pyfunction]
+pub(crate) fn gradient_packet_bytes(bytes_per_s: u64) -> u32 {
+    packet_of(BytesPerSecond::new(bytes_per_s)).get()
+}
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct GradientExchange {
+    exchange: Arc<Exchange>,
+    config: PlanConfig,
+}
+
+/// What an array over landed memory holds on to.
+#[pyclass(frozen, module = "foresee._native")]
+struct Landed {
+    _memory: foresee_grad_exchange::Received,
+}
+
+type Spec = (String, String, Vec<u64>, Vec<i64>, u8, String);
+
+#[pymethods]
+impl GradientExchange {
+    #[staticmethod]
+    #[pyo3(signature = (
+        servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
+        packet_bytes=None, timeline=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn open(
+        py: Python<'_>,
+        servers: Vec<String>,
+        job: String,
+        rank: u32,
+        world: u32,
+        timeout_s: f64,
+        secret: Option<&str>,
+        secret_file: Option<PathBuf>,
+        wire: Option<&str>,
+        policy: &str,
+        tls: bool,
+        packet_bytes: Option<NonZeroU32>,
+        timeline: usize,
+    ) -> PyResult<Self> {
+        let policy = policy_of(policy)?;
+        let wire = wire_of(wire)?;
+        let packet = packet_bytes.unwrap_or_else(|| packet_of(USUAL_LINK));
+        let pattern = Pattern::new(&vec![1; servers.len()]).map_err(|why| of_exchange(&why.into()))?;
+        let config = PlanConfig { packet_bytes: policy.packet_bytes(packet).get(), wire, pattern };
+        let options = RankOptions {
+            job,
+            rank: Rank(rank),
+            world,
+            servers: servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?,
+            shares: Vec::new(),
+            secret: secret_of(secret, secret_file)?,
+            tls: if tls { Some(TlsClient::by_secret().map_err(|why| of_wire(&why))?) } else { None },
+            timeouts: timeouts_of(timeout_s)?,
+            policy,
+            packet_bytes: Some(packet),
+            wire,
+            timeline,
+            link: LinkOptions::default(),
+        };
+        let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
+        Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?), config })
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.exchange.rank().0
+    }
+
+    #[getter]
+    fn world(&self) -> u32 {
+        self.exchange.world()
+    }
+
+    fn agree(&self, py: Python<'_>, tensors: Vec<Spec>) -> PyResult<()> {
+        let specs = tensors.into_iter().map(spec_of).collect::<PyResult<Vec<_>>>()?;
+        let (exchange, config) = (Arc::clone(&self.exchange), self.config.clone());
+        let what = || "all ranks to agree on their tensors".into();
+        match patiently(py, what, move || exchange.agree(config, specs)) {
+            Ok(agreed) => agreed.map(drop).map_err(|why| of_exchange(&why)),
+            Err(interrupted) => {
+                // The thread that asks ends with the exchange. Half of an agreement is none.
+                py.detach(|| self.exchange.close());
+                Err(interrupted)
+            }
+        }
+    }
+
+    fn push(
+        &self,
+        py: Python<'_>,
+        tensor_id: u32,
+        data_ptr: usize,
+        nbytes: usize,
+        keepalive: Py<PyAny>,
+    ) -> PyResult<()> {
+        // SAFETY: the caller's promise: `keepalive` owns the memory, which nobody writes to while it lives.
+        let gradient = unsafe {
+            Gradient::new(std::ptr::with_exposed_provenance(data_ptr), nbytes, Box::new(keepalive))
+        };
+        py.detach(|| self.exchange.push(TensorId(tensor_id), gradient)).map_err(|why| of_exchange(&why))
+    }
+
+    fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
+        loop {
+            let ended = py.detach(|| self.exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
+            if let Some(round) = ended {
+                return Ok(round.0);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    fn wait(&self, py: Python<'_>, ids: Vec<u32>, on_interrupt: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tensors: Vec<_> = ids.into_iter().map(TensorId).collect();
+        let mut clock = Clock::new();
+        loop {
+            let waited = py.detach(|| self.exchange.wait(&tensors, TICK)).map_err(|why| of_exchange(&why))?;
+            if waited == Waited::Landed {
+                return Ok(());
+            }
+            py.check_signals()?;
+            on_interrupt.call0()?;
+            clock.say(py, || self.exchange.missing())?;
+        }
+    }
+
+    fn wait_all(&self, py: Python<'_>, limit_s: f64) -> PyResult<bool> {
+        let limit = Duration::from(nanos_of(limit_s)?);
+        let until = Instant::now() + limit;
+        loop {
+            let waited = py.detach(|| self.exchange.wait_all(TICK)).map_err(|why| of_exchange(&why))?;
+            if waited == Waited::Landed || Instant::now() >= until {
+                return Ok(waited == Waited::Landed);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    fn used(&self, py: Python<'_>, tensor_id: u32) -> PyResult<Option<bool>> {
+        py.detach(|| self.exchange.used(TensorId(tensor_id))).map_err(|why| of_exchange(&why))
+    }
+
+    fn received<'py>(&self, py: Python<'py>, tensor_id: u32) -> PyResult<Bound<'py, PyArray1<u8>>> {
+        let received =
+            py.detach(|| self.exchange.received(TensorId(tensor_id))).map_err(|why| of_exchange(&why))?;
+        let (start, len) = (received.pointer().cast_const(), received.len());
+        let landed = Bound::new(py, Landed { _memory: received })?;
+        // SAFETY: the memory is initialised and stays where it is while `landed` lives, which the array holds. Until the
+        // tensor's next push nobody but the caller touches it.
+        unsafe {
+            let view = ArrayView1::from_shape_ptr(len, start);
+            Ok(PyArray1::borrow_from_array(&view, landed.into_any()))
+        }
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.exchange.stats());
+        let dict = PyDict::new(py);
+        set_interfaces(&dict, &stats.interfaces)?;
+        Ok(dict)
+    }
+
+    fn timeline<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, u64)> {
+        let (events, left_out) = py.detach(|| self.exchange.take_timeline());
+        Ok((columns(py, &events)?, left_out))
+    }
+
+    fn tensor_names(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.exchange.tensor_names())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.exchange.close());
+    }
+}
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct GradientServer {
+    server: Server,
+}
+
+#[pymethods]
+impl GradientServer {
+    #[staticmethod]
+    #[pyo3(signature = (
+        bind, *, timeout_s, park_bytes, secret=None, secret_file=None, policy="foresee", tls_cert=None, tls_key=None,
+        timeline=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn start(
+        py: Python<'_>,
+        bind: &str,
+        timeout_s: f64,
+        park_bytes: u64,
+        secret: Option<&str>,
+        secret_file: Option<PathBuf>,
+        policy: &str,
+        tls_cert: Option<PathBuf>,
+        tls_key: Option<PathBuf>,
+        timeline: usize,
+    ) -> PyResult<Self> {
+        let tls = match (tls_cert, tls_key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some(TlsServer::from_files(&cert, &key).map_err(|why| of_wire(&why))?),
+            _ => return Err(of_setting("TLS needs a certificate and its key; give both or neither".into())),
+        };
+        let options = ServerOptions {
+            tls,
+            timeouts: timeouts_of(timeout_s)?,
+            policy: policy_of(policy)?,
+            park: Bytes::new(park_bytes),
+            timeline,
+            ..ServerOptions::new(address_of(bind)?, secret_of(secret, secret_file)?)
+        };
+        let server = py.detach(|| Server::start(options)).map_err(|why| of_exchange(&why))?;
+        Ok(Self { server })
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.server.address().to_string()
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = py.detach(|| self.server.stats());
+        let dict = PyDict::new(py);
+        dict.set_item("jobs", stats.jobs)?;
+        dict.set_item("parked_peak_bytes", stats.parked_peak.get())?;
+        set_interfaces(&dict, &stats.interfaces)?;
+        Ok(dict)
+    }
+
+    fn timeline<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, u64)> {
+        let (events, left_out) = py.detach(|| self.server.take_timeline());
+        Ok((columns(py, &events)?, left_out))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.server.close());
+    }
+}
+
+/// Says in the log, now and then, what a wait is about.
+struct Clock {
+    said: Instant,
+    began: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { said: now, began: now }
+    }
+
+    fn say(&mut self, py: Python<'_>, what: impl FnOnce() -> String + Send) -> PyResult<()> {
+        if self.said.elapsed() < SAY_EVERY {
+            return Ok(());
+        }
+        self.said = Instant::now();
+        let what = py.detach(what);
+        let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
+        let text = format!("{} s without gradients: waiting for {what}", self.began.elapsed().as_secs());
+        log.call_method1("warning", (text,))?;
+        Ok(())
+    }
+}
+
+/// Does `work` in a thread, so that Python's signals are looked at meanwhile.
+///
+/// # Errors
+/// What a signal's handler raised. The work goes on then, and its result is dropped.
+fn patiently<T: Send + 'static>(
+    py: Python<'_>,
+    what: impl Fn() -> String + Send + Sync,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (give, mut take) = mpsc::sync_channel(1);
+    let spawned = thread::Builder::new().name("foresee-ask".into()).spawn(move || drop(give.send(work())));
+    spawned?;
+    let mut clock = Clock::new();
+    loop {
+        let answer;
+        (answer, take) = py.detach(move || (take.recv_timeout(TICK), take));
+        match answer {
+            Ok(result) => return Ok(result),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(errors::defect("asking the servers")),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        py.check_signals()?;
+        clock.say(py, &what)?;
+    }
+}
+
+/// Events as columns.
+fn columns<'py>(py: Python<'py>, events: &[Event]) -> PyResult<Bound<'py, PyDict>> {
+    fn column<'py, T: Element>(
+        py: Python<'py>,
+        events: &[Event],
+        of: impl Fn(&Event) -> T,
+    ) -> Bound<'py, PyArray1<T>> {
+        PyArray1::from_iter(py, events.iter().map(of))
+    }
+    let dict = PyDict::new(py);
+    dict.set_item("at_ns", column(py, events, |event| event.at.get()))?;
+    dict.set_item("kind", column(py, events, |event| event.kind as u8))?;
+    dict.set_item("round", column(py, events, |event| event.round.0))?;
+    dict.set_item("tensor", column(py, events, |event| event.tensor.0))?;
+    dict.set_item("packet", column(py, events, |event| event.packet.map_or(-1, i64::from)))?;
+    dict.set_item("peer", column(py, events, |event| event.peer.map_or(-1, i64::from)))?;
+    Ok(dict)
+}
+
+fn packet_of(link: BytesPerSecond) -> NonZeroU32 {
+    let bytes = u32::try_from(packet_bytes(link).get()).ok().and_then(NonZeroU32::new);
+    bytes.expect("packets have 32 bits and are not empty")
+}
+
+fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> PyResult<()> {
+    let sum = |of: fn(&InterfaceStats) -> u64| interfaces.iter().map(of).sum::<u64>();
+    dict.set_item("sent_bytes", sum(|interface| interface.sent.get()))?;
+    dict.set_item("sent_packets", sum(|interface| interface.packets))?;
+    dict.set_item("writes", sum(|interface| interface.writes))?;
+    dict.set_item("window_bytes", sum(|interface| interface.window.get()))?;
+    dict.set_item("rate_bytes_per_s", sum(|interface| interface.rate))
+}
+
+fn spec_of((name, dtype, shape, strides, class, op): Spec) -> PyResult<TensorSpec> {
+    let Some(dtype) = Dtype::ALL.into_iter().find(|one| one.name() == dtype) else {
+        let names = Dtype::ALL.map(Dtype::name).join(", ");
+        return Err(of_setting(format!("tensor '{name}' is {dtype}; one of {names}")));
+    };
+    let Some(op) = [Op::Mean, Op::Sum].into_iter().find(|one| one.name() == op) else {
+        return Err(of_setting(format!("tensor '{name}' asks for a {op}; a mean or a sum")));
+    };
+    Ok(TensorSpec { name, dtype, shape, strides, class, op })
+}
+
+fn address_of(text: &str) -> PyResult<SocketAddr> {
+    text.parse().map_err(|_| of_setting(format!("{text:?} is no address; ip:port or [ip6]:port")))
+}
+
+fn policy_of(text: &str) -> PyResult<Policy> {
+    text.parse().map_err(|why: PolicyError| of_setting(why.to_string()))
+}
+
+fn wire_of(name: Option<&str>) -> PyResult<Wire> {
+    match name {
+        None | Some("f32") => Ok(Wire::Own),
+        Some("bf16") => Ok(Wire::Bf16),
+        Some("f16") => Ok(Wire::F16),
+        Some(other) => Err(of_setting(format!("wire {other:?}; one of f32, f16, bf16"))),
+    }
+}
+
+fn secret_of(text: Option<&str>, file: Option<PathBuf>) -> PyResult<Secret> {
+    let secret = match (text, file) {
+        (Some(text), _) => Secret::from_text(text),
+        (None, Some(file)) => Secret::from_file(file),
+        (None, None) => Secret::from_env(),
+    };
+    secret.map_err(|why| of_wire(&why))
+}
+
+fn timeouts_of(seconds: f64) -> PyResult<Timeouts> {
+    Timeouts::new(nanos_of(seconds)?).map_err(|why| of_wire(&why))
+}
+
+fn nanos_of(seconds: f64) -> PyResult<Nanos> {
+    let time = Duration::try_from_secs_f64(seconds);
+    Ok(time.map_err(|_| of_setting(format!("{seconds} s; a number of seconds, 0 or more")))?.into())
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A step of training over a network, in virtual time.
+//!
+//! Every rank computes the same and sends the same at the same time, so one uplink and one downlink stand
+//! for all of them: a packet that is up on one rank is up on all, is summed at once, and may go down. What
+//! goes next is chosen by the scheduler that chooses in earnest ([`Schedule`]), once for the rank and once
+//! for the server, under the rules of a [`Policy`]. What closed forms leave out is in it: packets of finite
+//! size, a window, a socket's buffer, credit.
+//!
+//! Apart from closed forms, which have neither packets nor windows and check this one within their limits.
+//!
+//! Refuses to model what it cannot know: skew between ranks, the time of sums, copies from and to devices,
+//! losses, and the delay of a link; headers and shares of several servers belong into the rate.
+
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::num::NonZeroU32;
+
+use foresee_grad_queue::{
+    Answer, Class, Connection, Flow, Grant, Lane, Offer, Policy, Rules, Schedule, ScheduleError, Ticket,
+    Window,
+};
+use foresee_model::ModelError;
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
+
+use wire::Wire;
+
+/// What one layer takes. Layer 0 is used first in forward; backward runs from the last to the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layer {
+    /// Time of its backward.
+    pub backward: Nanos,
+    /// Time of its forward.
+    pub forward: Nanos,
+    /// Time of its optimizer step, right before its forward.
+    pub update: Nanos,
+    /// Bytes of its gradient; 0: nothing travels.
+    pub bytes: Bytes,
+}
+
+/// What carries the gradients.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// Rules of rank and server.
+    pub policy: Policy,
+    /// Of each direction of the link, headers deducted; more than 0.
+    pub rate: BytesPerSecond,
+    /// Packet size of the link; a policy with partitions has its own.
+    pub packet: NonZeroU32,
+    /// What a socket takes at once. `Bytes::MAX`: everything, so that nothing overtakes what was granted;
+    /// counts for policies without a window, and for windows that are larger.
+    pub socket: Bytes,
+    /// Time from the grant of a packet to its first byte, during which the link may idle. 0 on real links,
+    /// where it arises by itself; the `startup` of the literature on partitions.
+    pub startup: Nanos,
+}
+
+/// When things happened to one layer, counted from the start of backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerTimes {
+    /// Its backward ended.
+    pub ready: Nanos,
+    /// All of its gradient was up.
+    pub pushed: Nanos,
+    /// All of its average was down.
+    pub pulled: Nanos,
+    /// Its forward ended.
+    pub forward: Nanos,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepTimes {
+    /// Layer by layer.
+    pub layers: Vec<LayerTimes>,
+    /// From the start of backward to the end of forward.
+    pub total: Nanos,
+}
+
+/// Plays one step: backward, pushes, sums, pulls, updates, forward. Nothing of an earlier step is under way.
+///
+/// Times are rounded up to a nanosecond, once for each stretch in which the link is busy.
+///
+/// # Errors
+/// [`ModelError::Empty`] without layers; [`ModelError::ZeroRate`]; [`ModelError::InvalidInput`] for a layer
+/// of more than 2^32 - 1 packets, or for more than 2^64 - 1 bytes in all.
+///
+/// # Examples
+/// ```
+/// # use std::num::NonZeroU32;
+/// # use foresee_grad_queue::Policy;
+/// # use foresee_sim::{Layer, Network, simulate_step};
+/// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
+/// let layer = |megabytes: u64| Layer {
+///     backward: Nanos::from_millis(2),
+///     forward: Nanos::from_millis(1),
+///     update: Nanos::ZERO,
+///     bytes: Bytes::new(megabytes * 1_000_000),
+/// };
+/// let layers = [layer(1), layer(4), layer(3)];
+/// let step = |policy| {
+///     let (rate, packet) = (BytesPerSecond::new(1_000_000_000), NonZeroU32::new(1_000).unwrap());
+///     let network = Network { policy, rate, packet, socket: Bytes::MAX, startup: Nanos::ZERO };
+///     simulate_step(&layers, &network).map(|times| times.total)
+/// };
+/// assert_eq!(step(Policy::fifo_tensor())?, Nanos::from_millis(17));
+/// assert!(step(Policy::fifo_packet())? <= Nanos::new(13_002_000)); // 13 ms and two packets
+/// assert!(step(Policy::foresee())? <= Nanos::new(11_202_000)); // 11 ms, two packets, and 0.2 ms of window
+/// # Ok::<(), foresee_model::ModelError>(())
+/// ```
+pub fn simulate_step(layers: &[Layer], network: &Network) -> Result<StepTimes, ModelError> {
+    let plan = Plan::new(layers, network)?;
+    let mut step = Step::new(layers, network, plan);
+    step.run();
+    Ok(step.times(layers))
+}
+
+/// How the gradients are cut.
+struct Plan {
+    lanes: Vec<Option<Lane>>,
+}
+
+impl Plan {
+    fn new(layers: &[Layer], network: &Network) -> Result<Self, ModelError> {
+        if layers.is_empty() {
+            return Err(ModelError::Empty { field: "layers" });
+        }
+        if network.rate.get() == 0 {
+            return Err(ModelError::ZeroRate { field: "rate of the link" });
+        }
+        let packet = network.policy.packet_bytes(network.packet);
+        let lanes: Result<Vec<_>, _> = layers.iter().map(|layer| lane(layer.bytes, packet)).collect();
+        let total = layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.bytes.get()));
+        if total.is_none() {
+            return Err(invalid("bytes of all layers", u64::MAX, "less than 2^64 in sum"));
+        }
+        Ok(Self { lanes: lanes? })
+    }
+}
+
+fn lane(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, ModelError> {
+    let Some(before_last) = bytes.get().checked_sub(1) else { return Ok(None) };
+    let full = before_last / u64::from(packet.get());
+    let Some(packets) = u32::try_from(full).ok().and_then(|full| full.checked_add(1)) else {
+        return Err(invalid("bytes of a layer", bytes.get(), "less than 2^32 packets"));
+    };
+    let last = u32::try_from(before_last % u64::from(packet.get()) + 1).unwrap_or(packet.get());
+    Ok(Some(Lane::new(LINK, packets, packet.get(), last)))
+}
+
+fn invalid(field: &'static str, value: u64, rule: &'static str) -> ModelError {
+    #[expect(clippy::cast_precision_loss, reason = "a figure in a message")]
+    let value = value as f64;
+    ModelError::InvalidInput { field, value, rule }
+}
+
+const LINK: Connection = Connection::new(0);
+const JOB: Flow = Flow::new(0);
+
+/// The rank's uplink, or the server's downlink.
+struct Direction {
+    schedule: Schedule,
+    wire: Wire,
+    socket: u64,
+    blocked: bool,
+    /// The layer of each ticket.
+    tickets: Vec<usize>,
+}
+
+impl Direction {
+    fn new(rules: Rules, network: &Network) -> Self {
+        let mut schedule = Schedule::new(rules, network.packet);
+        known(schedule.handle_open(LINK));
+        schedule.handle_link(network.rate, Nanos::ZERO);
+        let wire = Wire::new(network.rate, network.startup);
+        Self { schedule, wire, socket: network.socket.get(), blocked: false, tickets: Vec::new() }
+    }
+
+    fn offer(&mut self, layer: usize, class: Class, lane: Lane, now: Nanos) {
+        let ticket = Ticket::new(self.tickets.len() as u64);
+        self.tickets.push(layer);
+        known(self.schedule.handle_offer(&Offer { ticket, flow: JOB, class, lanes: &[lane] }, now));
+    }
+
+    /// The next packet that has passed, and its layer.
+    fn passed(&mut self, now: Nanos) -> Option<(usize, Grant)> {
+        let grant = self.wire.pop(now)?;
+        known(self.schedule.handle_acked(LINK, Bytes::new(u64::from(grant.bytes))));
+        let at = usize::try_from(grant.ticket.get()).unwrap_or(usize::MAX);
+        Some((self.tickets[at], grant))
+    }
+
+    /// Tells how it stands and hands over what may be sent.
+    fn pump(&mut self, now: Nanos) {
+        let left = self.wire.left(now);
+        known(self.schedule.handle_in_flight(LINK, Bytes::new(left)));
+        if self.blocked && left <= self.socket {
+            self.blocked = false;
+            known(self.schedule.handle_writable(LINK));
+        }
+        while let Some(grant) = self.schedule.poll_send(now) {
+            self.wire.push(grant, now);
+            if self.wire.left(now) > self.socket {
+                self.blocked = true;
+                known(self.schedule.handle_blocked(LINK));
+            }
+        }
+    }
+
+    /// When something will have changed, after a pump. A limit that is kept already is none: credit, or the
+    /// other limit, holds what waits.
+    fn next(&self, now: Nanos) -> Option<Nanos> {
+        let windowed = !self.schedule.is_idle() && self.schedule.rules().window != Window::None;
+        let limits = [windowed.then(|| self.schedule.window().get()), self.blocked.then_some(self.socket)];
+        let fits = limits.into_iter().flatten().filter_map(|limit| self.wire.when_left(limit));
+        fits.filter(|&time| time > now).chain(self.wire.next()).min()
+    }
+}
+
+/// A fact that the simulator itself has made true.
+fn known(outcome: Result<(), ScheduleError>) {
+    outcome.expect("the simulator states facts");
+}
+
+struct Step {
+    plan: Plan,
+    answer: Answer,
+    times: Vec<LayerTimes>,
+    /// Packets that are not up, and not down.
+    pushing: Vec<u32>,
+    pulling: Vec<u32>,
+    up: Direction,
+    down: Direction,
+}
+
+impl Step {
+    fn new(layers: &[Layer], network: &Network, plan: Plan) -> Self {
+        let mut times = vec![LayerTimes::default(); layers.len()];
+        let mut now = Nanos::ZERO;
+        for (layer, times) in layers.iter().zip(&mut times).rev() {
+            now += layer.backward;
+            // What does not travel is up and down at once.
+            *times = LayerTimes { ready: now, pushed: now, pulled: now, forward: Nanos::ZERO };
+        }
+        let packets: Vec<u32> = plan.lanes.iter().map(|lane| lane.map_or(0, |lane| lane.packets)).collect();
+        Self {
+            plan,
+            answer: network.policy.answer(),
+            times,
+            pushing: packets.clone(),
+            pulling: packets,
+            up: Direction::new(network.policy.push(), network),
+            down: Direction::new(network.policy.pull(), network),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut waiting = self.times.len();
+        let mut now = Nanos::ZERO;
+        loop {
+            // All that happens at an instant happens before anything is granted.
+            while let Some((layer, _)) = self.down.passed(now) {
+                self.land(layer, now);
+            }
+            while let Some((layer, grant)) = self.up.passed(now) {
+                self.sum(layer, &grant, now);
+            }
+            while waiting > 0 && self.times[waiting - 1].ready <= now {
+                waiting -= 1;
+                if let Some(lane) = self.plan.lanes[waiting] {
+                    self.up.offer(waiting, class(waiting, self.times.len()), lane, now);
+                }
+            }
+            self.up.pump(now);
+            self.down.pump(now);
+            let ready = (waiting > 0).then(|| self.times[waiting - 1].ready);
+            let next = [self.up.next(now), self.down.next(now), ready].into_iter().flatten().min();
+            let Some(next) = next else { return };
+            debug_assert!(next > now, "an instant that does not end");
+            now = next;
+        }
+    }
+
+    /// A packet is up, on all ranks at once: its sum goes down, alone or with the rest of its layer.
+    fn sum(&mut self, layer: usize, grant: &Grant, now: Nanos) {
+        self.pushing[layer] -= 1;
+        let whole = self.pushing[layer] == 0;
+        if whole {
+            self.times[layer].pushed = now;
+        }
+        let lane = match self.answer {
+            Answer::Packet => {
+                Some(Lane { first: grant.packet, ..Lane::new(LINK, 1, grant.bytes, grant.bytes) })
+            }
+            Answer::Tensor if whole => self.plan.lanes[layer],
+            Answer::Tensor => None,
+        };
+        if let Some(lane) = lane {
+            self.down.offer(layer, grant.class, lane, now);
+        }
+    }
+
+    fn land(&mut self, layer: usize, now: Nanos) {
+        self.pulling[layer] -= 1;
+        if self.pulling[layer] == 0 {
+            self.times[layer].pulled = now;
+        }
+    }
+
+    /// Forward: each layer when its average has landed and the one before has ended.
+    fn times(mut self, layers: &[Layer]) -> StepTimes {
+        let mut now = Nanos::ZERO;
+        for (layer, times) in layers.iter().zip(&mut self.times) {
+            now = now.max(times.pulled).saturating_add(layer.update).saturating_add(layer.forward);
+            times.forward = now;
+        }
+        StepTimes { layers: self.times, total: now }
+    }
+}
+
+/// Its place in the order of first use; beyond 256 layers neighbours share one.
+fn class(layer: usize, layers: usize) -> Class {
+    let class = if layers <= 256 { layer } else { layer * 256 / layers };
+    Class::new(u8::try_from(class).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Several hosts on one machine: network namespaces behind one switch, each link shaped both ways.
+//!
+//! For tests and benchmarks of what crosses a network. The switch has a namespace of its own, so nothing is
+//! attached to the machine's own interfaces and no packet can leave it. Apart from the origin, which is a server:
+//! this is a place where others' processes run (`ip netns exec NAMESPACE COMMAND`).
+//!
+//! The hosts live as long as standard input is open. Lines on it change a link while it is used; each is answered
+//! by a line. What an earlier one that was killed has left behind is removed at the start.
+//!
+//! Refuses to delay: kernels of small machines have `tbf` and no `netem`, so a link has a rate and no latency of
+//! its own. Needs root and iproute2.
+
+mod network;
+mod options;
+
+use std::io::{BufRead, Write};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+pub use network::{Network, NetworkError};
+pub use options::{HostOptions, HostsOptions};
+
+use crate::options::UsageError;
+
+/// Makes the hosts, says where they are, follows the lines of standard input; removes everything when that ends, or
+/// on SIGTERM or SIGINT.
+pub fn run(arguments: impl IntoIterator<Item = String>) -> Result<(), RunError> {
+    let options = HostsOptions::parse(arguments)?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(&options))
+}
+
+async fn serve(options: &HostsOptions) -> Result<(), RunError> {
+    let (mut terminated, mut interrupted) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut network = Network::build(options)?;
+    let mut lines = standard_input();
+    say(&network.describe())?;
+    loop {
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            _ = terminated.recv() => None,
+            _ = interrupted.recv() => None,
+        };
+        let Some(line) = line else { return Ok(()) };
+        say(&match network.follow(&line) {
+            Ok(()) => serde_json::json!({ "ok": true }),
+            Err(error) => serde_json::json!({ "ok": false, "error": error.to_string() }),
+        })?;
+    }
+}
+
+fn say(what: &serde_json::Value) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{what}")?;
+    stdout.flush()
+}
+
+/// Its lines; closed when it is.
+fn standard_input() -> mpsc::Receiver<String> {
+    let (send, lines) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if send.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Why there are no hosts.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The command line.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// A command of the system.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// Standard input or output.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The namespaces, links and shapers, made and removed with iproute2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::options::HostsOptions;
+
+/// Where `ip netns exec` finds the files that it puts over those in `/etc`.
+const OVERLAYS: &str = "/etc/netns";
+/// How long processes in a host have to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The hosts of one testbed. Removed, with every process in them, when it is dropped.
+#[derive(Debug)]
+pub struct Network {
+    tag: String,
+    hosts: Vec<Host>,
+    burst: String,
+    queue: String,
+}
+
+#[derive(Debug)]
+struct Host {
+    name: String,
+    address: String,
+    /// The last one asked for.
+    rate: Option<String>,
+}
+
+/// A command of the system failed, or was not understood.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The program is missing.
+    #[error("{program} cannot be started: {source}; install iproute2 (Debian: apt-get install iproute2)")]
+    NoProgram {
+        /// Its name.
+        program: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The program said no.
+    #[error("`{command}` failed: {said}; hosts need root and CAP_NET_ADMIN")]
+    Refused {
+        /// The whole command line.
+        command: String,
+        /// Its standard error.
+        said: String,
+    },
+    /// The names of the hosts cannot be written down for them.
+    #[error("{path}: {source}")]
+    Overlay {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A line that is no command.
+    #[error("{line:?} is no command; `rate HOST RATE`, `cut HOST` and `mend HOST` are")]
+    Unknown {
+        /// The line.
+        line: String,
+    },
+    /// A command about a host that is not there.
+    #[error("no host is called {name:?}")]
+    NoHost {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Network {
+    /// Makes every host and its link.
+    pub fn build(options: &HostsOptions) -> Result<Self, NetworkError> {
+        sweep();
+        let address = |i: usize| format!("10.77.0.{}", i + 1);
+        let hosts = options.hosts.iter().enumerate();
+        let network = Self {
+            tag: format!("fs{}", std::process::id()),
+            hosts: hosts
+                .map(|(i, host)| Host {
+                    name: host.name.clone(),
+                    address: address(i),
+                    rate: host.rate.clone(),
+                })
+                .collect(),
+            burst: options.burst.clone(),
+            queue: options.queue.clone(),
+        };
+        let switch = network.namespace("switch");
+        ip(&["netns", "add", &switch])?;
+        ip(&["-n", &switch, "link", "add", "bridge0", "type", "bridge"])?;
+        ip(&["-n", &switch, "link", "set", "bridge0", "up"])?;
+        for host in &network.hosts {
+            network.add(host)?;
+        }
+        Ok(network)
+    }
+
+    /// Where everybody is: one JSON object.
+    pub fn describe(&self) -> serde_json::Value {
+        let hosts: serde_json::Map<_, _> = self
+            .hosts
+            .iter()
+            .map(|host| {
+                let is =
+                    serde_json::json!({ "namespace": self.namespace(&host.name), "address": host.address });
+                (host.name.clone(), is)
+            })
+            .collect();
+        serde_json::json!({ "hosts": hosts, "pid": std::process::id() })
+    }
+
+    /// Does what one line says.
+    pub fn follow(&mut self, line: &str) -> Result<(), NetworkError> {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["rate", name, rate] => {
+                let i = self.index(name)?;
+                self.hosts[i].rate = (rate != "none").then(|| rate.to_owned());
+                self.shape(&self.hosts[i])
+            }
+            ["cut", name] => self.set_link(name, "down"),
+            ["mend", name] => self.set_link(name, "up"),
+            _ => Err(NetworkError::Unknown { line: line.to_owned() }),
+        }
+    }
+
+    fn add(&self, host: &Host) -> Result<(), NetworkError> {
+        let (switch, own) = (self.namespace("switch"), self.namespace(&host.name));
+        let (port, address) = (port(&host.name), format!("{}/16", host.address));
+        ip(&["netns", "add", &own])?;
+        self.write_overlay(&own)?;
+        ip(&["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &own])?;
+        ip(&["-n", &switch, "link", "set", &port, "master", "bridge0", "up"])?;
+        ip(&["-n", &own, "link", "set", "lo", "up"])?;
+        ip(&["-n", &own, "addr", "add", &address, "dev", "eth0"])?;
+        ip(&["-n", &own, "link", "set", "eth0", "up"])?;
+        self.shape(host)
+    }
+
+    /// Names resolve from files alone: a look-up that waits for a name server takes five seconds to fail.
+    fn write_overlay(&self, namespace: &str) -> Result<(), NetworkError> {
+        let folder = Path::new(OVERLAYS).join(namespace);
+        let lines = self.hosts.iter().map(|host| format!("{} {}\n", host.address, host.name));
+        let names: String = std::iter::once("127.0.0.1 localhost\n".to_owned()).chain(lines).collect();
+        fs::create_dir_all(&folder)
+            .map_err(|source| NetworkError::Overlay { path: folder.clone(), source })?;
+        for (file, text) in
+            [("hosts", names.as_str()), ("nsswitch.conf", "hosts: files\n"), ("resolv.conf", "")]
+        {
+            let path = folder.join(file);
+            fs::write(&path, text).map_err(|source| NetworkError::Overlay { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// Both directions of a host's link: out at its own end, in at the switch's.
+    fn shape(&self, host: &Host) -> Result<(), NetworkError> {
+        let (switch, own, port) = (self.namespace("switch"), self.namespace(&host.name), port(&host.name));
+        for (namespace, device) in [(&own, "eth0"), (&switch, port.as_str())] {
+            match &host.rate {
+                Some(rate) => tc(&[
+                    "-n",
+                    namespace,
+                    "qdisc",
+                    "replace",
+                    "dev",
+                    device,
+                    "root",
+                    "tbf",
+                    "rate",
+                    rate,
+                    "burst",
+                    &self.burst,
+                    "latency",
+                    &self.queue,
+                ])?,
+                // There may be none to delete.
+                None => drop(tc(&["-n", namespace, "qdisc", "del", "dev", device, "root"])),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_link(&self, name: &str, state: &str) -> Result<(), NetworkError> {
+        self.index(name)?;
+        ip(&["-n", &self.namespace("switch"), "link", "set", &port(name), state])
+    }
+
+    fn index(&self, name: &str) -> Result<usize, NetworkError> {
+        let found = self.hosts.iter().position(|host| host.name == name);
+        found.ok_or_else(|| NetworkError::NoHost { name: name.to_owned() })
+    }
+
+    fn namespace(&self, host: &str) -> String {
+        format!("{}-{host}", self.tag)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let namespaces: Vec<_> = self
+            .hosts
+            .iter()
+            .map(|host| self.namespace(&host.name))
+            .chain([self.namespace("switch")])
+            .collect();
+        remove(&namespaces);
+    }
+}
+
+fn port(host: &str) -> String {
+    format!("v-{host}")
+}
+
+/// Removes what testbeds that no longer run have left behind.
+fn sweep() {
+    let abandoned: Vec<_> = namespaces()
+        .into_iter()
+        .filter(|name| {
+            let owner = name.strip_prefix("fs").and_then(|rest| rest.split_once('-')).map(|(pid, _)| pid);
+            owner.is_some_and(|pid| {
+                pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).join("stat").exists()
+            })
+        })
+        .collect();
+    remove(&abandoned);
+}
+
+/// Ends the processes of these namespaces, politely and then not, and deletes them.
+fn remove(namespaces: &[String]) {
+    let deadline = Instant::now() + GRACE;
+    let alive = || -> Vec<String> { namespaces.iter().flat_map(|name| pids(name)).collect() };
+    let mut left = alive();
+    if !left.is_empty() {
+        kill("-TERM", &left);
+    }
+    while !left.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        left = alive();
+    }
+    if !left.is_empty() {
+        kill("-KILL", &left);
+    }
+    for name in namespaces {
+        drop(ip(&["netns", "del", name]));
+        drop(fs::remove_dir_all(Path::new(OVERLAYS).join(name)));
+    }
+}
+
+fn pids(namespace: &str) -> Vec<String> {
+    said("ip", &["netns", "pids", namespace]).split_whitespace().map(str::to_owned).collect()
+}
+
+fn namespaces() -> Vec<String> {
+    let listed = said("ip", &["netns", "list"]);
+    listed.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+fn kill(signal: &str, pids: &[String]) {
+    drop(Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status());
+}
+
+/// What a command prints, empty if it fails.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).stderr(Stdio::null()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+fn ip(arguments: &[&str]) -> Result<(), NetworkError> {
+    call("ip", arguments)
+}
+
+fn tc(arguments: &[&str]) -> Result<(), NetworkError> {
+    call("tc", arguments)
+}
+
+fn call(program: &'static str, arguments: &[&str]) -> Result<(), NetworkError> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|source| NetworkError::NoProgram { program, source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(NetworkError::Refused {
+        command: format!("{program} {}", arguments.join(" ")),
+        said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    })
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The command line of `hosts`, checked.
+
+use crate::options::UsageError;
+
+/// Interface names have at most 15 bytes, and a name stands in one.
+const NAME_BYTES_MAX: usize = 12;
+/// Addresses are 10.77.0.1 and on; one byte is plenty for one machine.
+const HOSTS_MAX: usize = 250;
+
+/// A complete, checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostsOptions {
+    /// The hosts, in the order of their addresses.
+    pub hosts: Vec<HostOptions>,
+    /// What may pass at line speed after an idle gap, as `tc` spells sizes.
+    pub burst: String,
+    /// How long a packet may wait in a link's queue before it is dropped, as `tc` spells times.
+    pub queue: String,
+}
+
+/// One host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOptions {
+    /// Lower-case letters, digits and `-`, at most 12.
+    pub name: String,
+    /// Of its link, each way, as `tc` spells rates (`200mbit`); `None`: not shaped.
+    pub rate: Option<String>,
+}
+
+impl HostsOptions {
+    /// Reads the arguments that follow `hosts`.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
+        let mut arguments = arguments.into_iter();
+        let (mut names, mut all) = (Vec::new(), None);
+        let (mut burst, mut queue) = ("64kb".to_owned(), "20ms".to_owned());
+        while let Some(argument) = arguments.next() {
+            let mut value =
+                || arguments.next().ok_or_else(|| UsageError::NoValue { option: argument.clone() });
+            match argument.as_str() {
+                "--help" => return Err(UsageError::Help),
+                "--rate" => all = Some(value()?),
+                "--burst" => burst = value()?,
+                "--queue" => queue = value()?,
+                other if other.starts_with('-') => {
+                    return Err(UsageError::Unknown { argument: other.to_owned() });
+                }
+                _ => names.push(argument),
+            }
+        }
+        let hosts = names
+            .iter()
+            .map(|spec| {
+                let (name, own) = spec.split_once('=').map_or((spec.as_str(), None), |(n, r)| (n, Some(r)));
+                let rate = own.or(all.as_deref()).filter(|rate| *rate != "none").map(str::to_owned);
+                HostOptions { name: name.to_owned(), rate }
+            })
+            .collect();
+        let options = Self { hosts, burst, queue };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), UsageError> {
+        let fault = |value: &str, reason: &str| {
+            Err(UsageError::Value { option: "NAME".into(), value: value.into(), reason: reason.into() })
+        };
+        if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
+            return fault(&self.hosts.len().to_string(), "1 to 250 hosts are wanted");
+        }
+        for (i, host) in self.hosts.iter().enumerate() {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            if host.name.is_empty() || host.name.len() > NAME_BYTES_MAX || !host.name.chars().all(plain) {
+                return fault(&host.name, "a name is 1 to 12 of a-z, 0-9 and -");
+            }
+            if self.hosts[..i].iter().any(|earlier| earlier.name == host.name) || host.name == "switch" {
+                return fault(&host.name, "the name is taken");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<HostsOptions, UsageError> {
+        HostsOptions::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_host_has_its_own_rate_or_that_of_all() {
+        let options = parsed("w0 w1=1gbit w2=none --rate 200mbit --burst 32kb").unwrap();
+        let rates: Vec<_> = options.hosts.iter().map(|host| host.rate.as_deref()).collect();
+        assert_eq!(rates, [Some("200mbit"), Some("1gbit"), None]);
+        assert_eq!((options.burst.as_str(), options.queue.as_str()), ("32kb", "20ms"));
+    }
+
+    #[test]
+    fn names_that_cannot_be_interfaces_are_refused() {
+        for line in ["", "W0", "a_b", "switch", "w0 w0", "averyverylongname", "--rate", "--speed 3 w0"] {
+            assert!(parsed(line).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The 32 bytes before every payload.
+//!
+//! Apart from the connection, so that decoding is a total function of bytes: it allocates nothing, and every
+//! input is a header or a [`FrameFault`] that names the field. One `check` serves both directions, so what can be
+//! encoded can be decoded.
+//!
+//! Refuses to know a plan: whether tensor, packet and length belong together is checked by whoever has one.
+
+use std::fmt;
+
+use foresee_units::Dtype;
+
+use crate::error::FrameFault;
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 32;
+/// First byte of every frame of every version: not ASCII, and no first byte of TLS.
+pub const MAGIC: u8 = 0xF5;
+/// Version of frames and messages, the second byte. A peer of another version is refused by name.
+pub const VERSION: u8 = 1;
+/// The longest payload of a data frame: four of the largest partitions in use (16 MB), as a guard against
+/// nonsense. No memory is taken for it: the caller brings the buffer.
+pub const DATA_BYTES_MAX: u32 = 64 << 20;
+/// The longest PLAN: 100,000 tensors with names of 100 bytes and four dimensions fit.
+pub const PLAN_BYTES_MAX: u32 = 16 << 20;
+/// The longest other control message: the longest set of tensors fits, see [`crate::SET_BYTES_MAX`].
+pub const CONTROL_BYTES_MAX: u32 = 160 << 10;
+/// The longest message of a handshake, and so the most that a stranger can make this side keep.
+pub const HANDSHAKE_BYTES_MAX: u32 = 1 << 10;
+
+/// Bytes of the header before its checksum, which covers them and the payload.
+const SUMMED: usize = 28;
+const FLAG_CHECKSUM: u8 = 1 << 4;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $word:literal, $max:expr;)*) => {
+        /// What a frame is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The kind of a type byte.
+            pub const fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// The longest payload, in bytes.
+            pub const fn payload_max(self) -> u32 {
+                match self {
+                    $(Self::$name => $max,)*
+                }
+            }
+
+            const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// A packet of a rank's gradient, to a server.
+    Push = 1, "PUSH", DATA_BYTES_MAX;
+    /// A packet of a sum, to a rank.
+    Sum = 2, "SUM", DATA_BYTES_MAX;
+    /// Who dials, and for what; the dialler's nonce.
+    Hello = 16, "HELLO", HANDSHAKE_BYTES_MAX;
+    /// The listener's nonce.
+    Challenge = 17, "CHALLENGE", HANDSHAKE_BYTES_MAX;
+    /// The dialler's proof that it has the secret.
+    Proof = 18, "PROOF", HANDSHAKE_BYTES_MAX;
+    /// The listener's answer, with its own proof.
+    Welcome = 19, "WELCOME", HANDSHAKE_BYTES_MAX;
+    /// Tensors in their order of first use, packet size and servers.
+    Plan = 20, "PLAN", PLAN_BYTES_MAX;
+    /// A rank pushes no more in a round, and did not push these tensors.
+    RoundEnd = 21, "ROUND_END", CONTROL_BYTES_MAX;
+    /// Which tensors anybody pushed in a round.
+    Used = 22, "USED", CONTROL_BYTES_MAX;
+    /// A rank has everything of a round.
+    Got = 23, "GOT", CONTROL_BYTES_MAX;
+    /// Every rank has everything of a round.
+    RoundDone = 24, "ROUND_DONE", CONTROL_BYTES_MAX;
+    /// Sign of life.
+    Ping = 25, "PING", CONTROL_BYTES_MAX;
+    /// An orderly end.
+    Bye = 26, "BYE", CONTROL_BYTES_MAX;
+    /// What went wrong, and with whom.
+    Error = 27, "ERROR", CONTROL_BYTES_MAX;
+    /// A partition arrived whole: frees credit of the baseline that has one.
+    Ack = 28, "ACK", CONTROL_BYTES_MAX;
+}
+
+impl Kind {
+    /// Whether the payload is tensor data, read in place, and not a message.
+    pub const fn is_data(self) -> bool {
+        matches!(self, Self::Push | Self::Sum)
+    }
+
+    /// Whether it belongs to the handshake and nowhere else.
+    pub const fn is_handshake(self) -> bool {
+        matches!(self, Self::Hello | Self::Challenge | Self::Proof | Self::Welcome)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// The head of a frame. Job and rank are not in it: they are bound to the connection by the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Element type of the payload; of data frames alone.
+    pub dtype: Option<Dtype>,
+    /// Membership under which it was sent; a late frame of an old one is told apart by it.
+    pub generation: u32,
+    /// Low half of the round's number; [`widen_round`] gives the whole. 0 in control frames, whose messages carry
+    /// all 64 bits.
+    pub round: u32,
+    /// The tensor's number in the plan; 0 in control frames.
+    pub tensor: u32,
+    /// The packet's number in the tensor: its first byte is at packet x packet size, in 64 bits. 0 in control
+    /// frames.
+    pub packet: u32,
+    /// Bytes of payload that follow.
+    pub length: u32,
+    /// Priority, 0 first; not looked at here. 0 in control frames.
+    pub class: u16,
+    /// Ranks that are in a SUM, at least 1; 0 in every other frame.
+    pub contributors: u16,
+    /// CRC-32C of the header's first 28 bytes and the payload, if the sender computed one.
+    pub checksum: Option<u32>,
+}
+
+impl Header {
+    /// Head of a message of `length` bytes.
+    pub const fn control(kind: Kind, generation: u32, length: u32) -> Self {
+        Self {
+            kind,
+            dtype: None,
+            generation,
+            round: 0,
+            tensor: 0,
+            packet: 0,
+            length,
+            class: 0,
+            contributors: 0,
+            checksum: None,
+        }
+    }
+
+    /// The 32 bytes.
+    ///
+    /// # Errors
+    /// What [`Header::decode`] would refuse, so that no fault leaves this machine.
+    pub fn encode(&self) -> Result<[u8; HEADER_BYTES], FrameFault> {
+        self.check()?;
+        let mut bytes = self.unsummed();
+        bytes[SUMMED..].copy_from_slice(&self.checksum.unwrap_or(0).to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// The header of 32 bytes.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, from the front: magic, version, type, flags, dtype, then fields that the
+    /// type does not allow. Total: no input panics, and nothing is allocated.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameFault> {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        if bytes[0] != MAGIC {
+            return Err(FrameFault::Magic { found: bytes[0] });
+        }
+        if bytes[1] != VERSION {
+            return Err(FrameFault::Version { found: bytes[1] });
+        }
+        let kind = Kind::from_code(bytes[2]).ok_or(FrameFault::UnknownKind { found: bytes[2] })?;
+        let (dtype, flags) = (bytes[3] & 0x0F, bytes[3] & 0xF0);
+        if flags & !FLAG_CHECKSUM != 0 {
+            return Err(FrameFault::UnknownFlags { kind, found: flags & !FLAG_CHECKSUM });
+        }
+        let dtype = match dtype {
+            0 => None,
+            code => Some(Dtype::from_code(code).ok_or(FrameFault::UnknownDtype { kind, found: code })?),
+        };
+        let sum = u32_at(28);
+        if flags & FLAG_CHECKSUM == 0 && sum != 0 {
+            let rule = "it is 0 where the flag of a checksum is not set";
+            return Err(FrameFault::Field { kind, field: "checksum", found: sum.into(), rule });
+        }
+        let header = Self {
+            kind,
+            dtype,
+            generation: u32_at(4),
+            round: u32_at(8),
+            tensor: u32_at(12),
+            packet: u32_at(16),
+            length: u32_at(20),
+            class: u16_at(24),
+            contributors: u16_at(26),
+            checksum: (flags & FLAG_CHECKSUM != 0).then_some(sum),
+        };
+        header.check()?;
+        Ok(header)
+    }
+
+    /// The header with the checksum of itself and `payload`.
+    #[must_use]
+    pub fn sealed(mut self, payload: &[u8]) -> Self {
+        // The flag is part of what is summed.
+        self.checksum = Some(0);
+        self.checksum = Some(self.sum_of(payload));
+        self
+    }
+
+    /// Whether `payload` is what was sent; true where the sender computed no checksum.
+    ///
+    /// # Errors
+    /// [`FrameFault::Checksum`] with both sums.
+    pub fn verify(&self, payload: &[u8]) -> Result<(), FrameFault> {
+        let Some(found) = self.checksum else { return Ok(()) };
+        let computed = self.sum_of(payload);
+        if found == computed {
+            return Ok(());
+        }
+        let Self { kind, tensor, packet, .. } = *self;
+        Err(FrameFault::Checksum { kind, tensor, packet, found, computed })
+    }
+
+    fn sum_of(&self, payload: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.unsummed()[..SUMMED]), payload)
+    }
+
+    fn unsummed(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = MAGIC;
+        bytes[1] = VERSION;
+        bytes[2] = self.kind as u8;
+        bytes[3] = self.dtype.map_or(0, Dtype::code);
+        if self.checksum.is_some() {
+            bytes[3] |= FLAG_CHECKSUM;
+        }
+        bytes[4..8].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.round.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.tensor.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.packet.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..26].copy_from_slice(&self.class.to_le_bytes());
+        bytes[26..28].copy_from_slice(&self.contributors.to_le_bytes());
+        bytes
+    }
+
+    fn check(&self) -> Result<(), FrameFault> {
+        let kind = self.kind;
+        let field = |field, found: u64, rule| Err(FrameFault::Field { kind, field, found, rule });
+        if self.length > kind.payload_max() {
+            return Err(FrameFault::TooLong { kind, length: self.length, max: kind.payload_max() });
+        }
+        if kind.is_data() {
+            if self.dtype.is_none() {
+                return field("dtype", 0, "data frames name their element type");
+            }
+            if (kind == Kind::Sum) != (self.contributors > 0) {
+                let rule = "a SUM has at least one contributor, a PUSH none";
+                return field("contributors", self.contributors.into(), rule);
+            }
+            return Ok(());
+        }
+        let rule = "it is 0 in control frames";
+        for (name, found) in [
+            ("dtype", self.dtype.map_or(0, |dtype| dtype.code().into())),
+            ("round", self.round),
+            ("tensor", self.tensor),
+            ("packet", self.packet),
+            ("class", self.class.into()),
+            ("contributors", self.contributors.into()),
+        ] {
+            if found != 0 {
+                return field(name, found.into(), rule);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The round whose low half is `low`, the one nearest to `near`.
+///
+/// Only two neighbouring rounds are ever under way, so half a range of 2^32 rounds leaves no doubt.
+pub const fn widen_round(low: u32, near: u64) -> u64 {
+    const SPAN: u64 = 1 << 32;
+    let same = (near & !(SPAN - 1)) | low as u64;
+    if same > near && same - near > SPAN / 2 && same >= SPAN {
+        same - SPAN
+    } else if same < near && near - same > SPAN / 2 {
+        same.saturating_add(SPAN)
+    } else {
+        same
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How two ends prove to each other that they have the job's secret.
+//!
+//! ```text
+//! dialler  HELLO      greeting: version, nonce, who and for what
+//! listener CHALLENGE  its nonce                                   (nothing else: a stranger learns a random number)
+//! dialler  PROOF      HMAC(secret, "dialler",  greeting, both nonces, channel)
+//! listener WELCOME    answer, HMAC(secret, "listener", the same, answer)
+//! ```
+//!
+//! The dialler proves itself first, so a listener answers no stranger with anything that the secret went into. Each
+//! nonce is drawn for one connection, so what was recorded proves nothing again; the word for the side is in the
+//! proof, so what one side says cannot be said back to it. `channel` are bytes that only the two ends of a TLS session
+//! know: under TLS, whoever sits between fails. Without TLS he can pass the four messages on and then speak in either
+//! name; the secret keeps strangers out, not a hostile network.
+//!
+//! Until a peer has proved itself, one deadline bounds its whole handshake, and no frame may be longer than 1 KiB.
+//!
+//! Apart from the connection, which has no unproved state. Refuses to choose a secret or to admit a rank: both are
+//! asked of the caller.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use foresee_units::Nanos;
+use ring::hmac;
+
+use crate::connection::{Connection, Halves};
+use crate::control::{Fault, FaultCode, Message, from_bytes, to_bytes};
+use crate::error::{FrameFault, WireError};
+use crate::frame::{HANDSHAKE_BYTES_MAX, Header, Kind, VERSION};
+use crate::hello::{Answer, Greeting, Hello, Welcome};
+use crate::secret::{Secret, random};
+use crate::silence::Timeouts;
+use crate::socket::{self, LinkOptions};
+use crate::tcp::Tcp;
+use crate::tls::{Tls, TlsClient, TlsServer};
+use crate::transport::{Transport, Wait};
+
+const NONCE: usize = 32;
+const PROOF: usize = 32;
+/// Bytes of a stranger that are read and dropped after it was refused.
+const FAREWELL_MAX: usize = 64 << 10;
+/// First byte of a TLS session.
+const TLS_FIRST: u8 = 0x16;
+
+/// Gives the secret of the job that a HELLO names; `None` where there is no such job, which the dialler cannot tell
+/// from a wrong secret. Called once for each connection, by threads of the listener: quick, and without I/O.
+pub type Keys = Arc<dyn Fn(&Hello) -> Option<Secret> + Send + Sync>;
+
+/// How to dial.
+#[derive(Clone, Debug, Default)]
+pub struct DialOptions {
+    /// The socket's options.
+    pub link: LinkOptions,
+    /// Encryption; `None`: none.
+    pub tls: Option<TlsClient>,
+    /// Unacknowledged bytes end a control connection after its timeout.
+    pub timeouts: Timeouts,
+}
+
+/// Connects to a listener, and proves both ends to each other.
+///
+/// Tries once: whether to wait for a server that is not up yet is decided by the caller.
+///
+/// # Errors
+/// [`WireError::NobodyThere`], [`WireError::SecretDiffers`], [`WireError::Version`], [`WireError::TlsMismatch`],
+/// [`WireError::Tls`]; [`WireError::Denied`] with the listener's reason; [`WireError::Late`] at the end of `wait`.
+pub fn dial(
+    peer: SocketAddr,
+    hello: Hello,
+    secret: &Secret,
+    options: &DialOptions,
+    wait: Wait,
+) -> Result<Connection, WireError> {
+    hello.check().map_err(|fault| WireError::Refused { peer, fault })?;
+    let tcp = Arc::new(socket::dial(peer, &options.link, wait)?);
+    socket::set_user_timeout(&tcp, hello.role, options.timeouts.timeout);
+    let transport: Arc<dyn Transport> = match &options.tls {
+        Some(tls) => Arc::new(Tls::dial(tcp, tls, wait)?),
+        None => tcp,
+    };
+    let mut halves = Halves::new(Arc::clone(&transport));
+    let welcome = introduce(&mut halves, transport.binding(), &hello, secret, wait)?;
+    Ok(finish(halves, hello, welcome))
+}
+
+/// The dialler's part.
+fn introduce(
+    halves: &mut Halves,
+    binding: Option<[u8; 32]>,
+    hello: &Hello,
+    secret: &Secret,
+    wait: Wait,
+) -> Result<Welcome, WireError> {
+    let peer = halves.sender.link().peer();
+    let malformed = |fault| WireError::Malformed { peer, fault };
+    let greeting = Greeting { version: VERSION, nonce: random()?, hello: hello.clone() };
+    let greeting = to_bytes(Kind::Hello, &greeting).map_err(|fault| WireError::Refused { peer, fault })?;
+    say(halves, Kind::Hello, &greeting, wait)?;
+
+    let challenge = hear(halves, Kind::Challenge, wait)?;
+    let nonce = sized::<NONCE>(Kind::Challenge, &challenge).map_err(malformed)?;
+    let transcript = Transcript { greeting: &greeting, nonce, binding };
+    say(halves, Kind::Proof, transcript.sign(secret, Side::Dialler, &[]).as_ref(), wait)?;
+
+    let welcome = hear(halves, Kind::Welcome, wait)?;
+    let (answer, proof) = welcome.split_at_checked(welcome.len().saturating_sub(PROOF)).unwrap_or((&[], &[]));
+    if !transcript.proves(secret, Side::Listener, answer, proof) {
+        return Err(WireError::SecretDiffers { peer });
+    }
+    match from_bytes(Kind::Welcome, answer).map_err(malformed)? {
+        Answer::Welcome(welcome) => Ok(welcome),
+        Answer::Refused(fault) => Err(WireError::Denied { peer, fault: Box::new(fault) }),
+    }
+}
+
+/// A dialler that has proved itself and waits for an answer. Dropped without one, its connection ends.
+#[derive(Debug)]
+pub struct Arrival {
+    halves: Halves,
+    hello: Hello,
+    greeting: Vec<u8>,
+    nonce: [u8; NONCE],
+    binding: Option<[u8; 32]>,
+    secret: Secret,
+    timeout: Nanos,
+}
+
+impl Arrival {
+    /// What it says of itself.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Its address.
+    pub fn peer(&self) -> SocketAddr {
+        self.halves.sender.link().peer()
+    }
+
+    /// Takes it. The answer is short and the connection empty, so a `wait` of nothing is enough for an honest peer.
+    pub fn welcome(mut self, welcome: Welcome, wait: Wait) -> Result<Connection, WireError> {
+        self.answer(&Answer::Welcome(welcome), wait)?;
+        socket::set_user_timeout(self.halves.sender.link().tcp(), self.hello.role, self.timeout);
+        Ok(finish(self.halves, self.hello, welcome))
+    }
+
+    /// Sends it away with a reason, which it can trust.
+    pub fn refuse(mut self, fault: Fault, wait: Wait) -> Result<(), WireError> {
+        self.answer(&Answer::Refused(fault), wait)?;
+        self.halves.sender.link().tcp().finish();
+        Ok(())
+    }
+
+    fn answer(&mut self, answer: &Answer, wait: Wait) -> Result<(), WireError> {
+        let peer = self.peer();
+        let mut answer =
+            to_bytes(Kind::Welcome, answer).map_err(|fault| WireError::Refused { peer, fault })?;
+        let transcript = Transcript { greeting: &self.greeting, nonce: self.nonce, binding: self.binding };
+        let proof = transcript.sign(&self.secret, Side::Listener, &answer);
+        answer.extend(proof.as_ref());
+        say(&mut self.halves, Kind::Welcome, &answer, wait)
+    }
+}
+
+/// What a listener knows before anybody comes.
+pub(crate) struct Reception {
+    pub(crate) keys: Keys,
+    pub(crate) tls: Option<TlsServer>,
+    pub(crate) timeout: Nanos,
+}
+
+impl Reception {
+    /// The listener's part, up to its decision.
+    pub(crate) fn receive(&self, tcp: Arc<Tcp>, wait: Wait) -> Result<Arrival, WireError> {
+        let peer = tcp.peer();
+        let transport: Arc<dyn Transport> = match &self.tls {
+            None => tcp,
+            Some(tls) => {
+                let first = tcp.peek(wait).map_err(|why| late(peer, why))?;
+                if first == Some(crate::frame::MAGIC) {
+                    let mut halves = Halves::new(tcp);
+                    let fault = Fault::new(FaultCode::Tls, "this server wants TLS; dial with it");
+                    farewell(&mut halves, fault, wait);
+                    return Err(WireError::TlsMismatch { peer, there: false });
+                }
+                Arc::new(Tls::accept(tcp, tls, wait)?)
+            }
+        };
+        let mut halves = Halves::new(Arc::clone(&transport));
+        match self.question(&mut halves, transport.binding(), wait) {
+            Ok((hello, greeting, nonce, secret)) => Ok(Arrival {
+                halves,
+                hello,
+                greeting,
+                nonce,
+                binding: transport.binding(),
+                secret,
+                timeout: self.timeout,
+            }),
+            Err(fault) => {
+                if let Some(reason) = reason(&fault) {
+                    farewell(&mut halves, reason, wait);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    fn question(
+        &self,
+        halves: &mut Halves,
+        binding: Option<[u8; 32]>,
+        wait: Wait,
+    ) -> Result<(Hello, Vec<u8>, [u8; NONCE], Secret), WireError> {
+        let peer = halves.sender.link().peer();
+        let malformed = |fault| WireError::Malformed { peer, fault };
+        let greeting = hear(halves, Kind::Hello, wait)?;
+        let Greeting { version, hello, .. } = from_bytes(Kind::Hello, &greeting).map_err(malformed)?;
+        if version != VERSION {
+            return Err(WireError::Version { peer, theirs: version, ours: VERSION });
+        }
+        hello.check().map_err(malformed)?;
+        let nonce = random()?;
+        say(halves, Kind::Challenge, &nonce, wait)?;
+        let proof = hear(halves, Kind::Proof, wait)?;
+        // A job that is not known is tried with a secret of chance: it fails as a wrong secret does.
+        let secret = (self.keys)(&hello).map_or_else(Secret::draw, Ok)?;
+        let transcript = Transcript { greeting: &greeting, nonce, binding };
+        if !transcript.proves(&secret, Side::Dialler, &[], &proof) {
+            return Err(WireError::SecretDiffers { peer });
+        }
+        Ok((hello, greeting, nonce, secret))
+    }
+}
+
+/// Which end speaks.
+#[derive(Clone, Copy)]
+enum Side {
+    Dialler,
+    Listener,
+}
+
+/// What a proof is about, besides who makes it. The dialler's nonce is in the greeting.
+struct Transcript<'a> {
+    greeting: &'a [u8],
+    nonce: [u8; NONCE],
+    binding: Option<[u8; 32]>,
+}
+
+impl Transcript<'_> {
+    /// The bytes under the proof. Every part has a fixed length or its length before it, so no two transcripts have
+    /// the same bytes.
+    fn bytes(&self, side: Side, answer: &[u8]) -> Vec<u8> {
+        let side = match side {
+            Side::Dialler => b"foresee-wire-1 dialler..",
+            Side::Listener => b"foresee-wire-1 listener.",
+        };
+        let channel = self.binding.map_or(vec![0], |binding| [&[1], &binding[..]].concat());
+        let length = |part: &[u8]| u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes();
+        let (greeting, answer_length) = (length(self.greeting), length(answer));
+        let parts: [&[u8]; 7] =
+            [side, &channel, &self.nonce, &greeting, self.greeting, &answer_length, answer];
+        parts.concat()
+    }
+
+    fn sign(&self, secret: &Secret, side: Side, answer: &[u8]) -> hmac::Tag {
+        hmac::sign(secret.key(), &self.bytes(side, answer))
+    }
+
+    /// Compares in a time that says nothing about the proof.
+    fn proves(&self, secret: &Secret, side: Side, answer: &[u8], proof: &[u8]) -> bool {
+        hmac::verify(secret.key(), &self.bytes(side, answer), proof).is_ok()
+    }
+}
+
+fn finish(halves: Halves, hello: Hello, welcome: Welcome) -> Connection {
+    let Halves { sender, receiver } = halves;
+    Connection { hello, welcome, sender, receiver }
+}
+
+fn say(halves: &mut Halves, kind: Kind, body: &[u8], wait: Wait) -> Result<(), WireError> {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    let header = Header::control(kind, 0, length).sealed(body);
+    halves.sender.send_all(&header, body, wait)
+}
+
+/// The body of a frame of the kind that is due; at most [`HANDSHAKE_BYTES_MAX`] bytes are read and kept.
+fn hear(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireError> {
+    let peer = halves.sender.link().peer();
+    let malformed = |fault| Err(WireError::Malformed { peer, fault });
+    let header = match halves.receiver.header(wait) {
+        Ok(Some(header)) => header,
+        Ok(None) => return Err(WireError::Cut { peer, part: "handshake", missing: 1 }),
+        Err(WireError::Malformed { fault: FrameFault::Version { found }, .. }) => {
+            return Err(WireError::Version { peer, theirs: found, ours: VERSION });
+        }
+        Err(WireError::Malformed { fault: FrameFault::Magic { found: TLS_FIRST }, .. }) => {
+            return Err(WireError::TlsMismatch { peer, there: true });
+        }
+        Err(fault) => return Err(fault),
+    };
+    if header.length > HANDSHAKE_BYTES_MAX {
+        let (kind, length, max) = (header.kind, header.length, HANDSHAKE_BYTES_MAX);
+        return malformed(FrameFault::TooLong { kind, length, max });
+    }
+    if header.kind == Kind::Error && kind != Kind::Hello {
+        let Message::Error(fault) = halves.receiver.message(wait)? else { unreachable!("the kind is ERROR") };
+        return Err(match fault.code {
+            FaultCode::Secret => WireError::SecretDiffers { peer },
+            FaultCode::Tls => WireError::TlsMismatch { peer, there: true },
+            _ => WireError::Denied { peer, fault: Box::new(fault) },
+        });
+    }
+    if header.kind != kind {
+        let expected = kind_word(kind);
+        return malformed(FrameFault::Unexpected { kind: header.kind, expected });
+    }
+    let mut body = vec![0; header.length as usize];
+    halves.receiver.payload(&mut body, wait)?;
+    Ok(body)
+}
+
+const fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Hello => "a HELLO",
+        Kind::Challenge => "a CHALLENGE",
+        Kind::Proof => "a PROOF",
+        _ => "a WELCOME",
+    }
+}
+
+fn sized<const N: usize>(kind: Kind, body: &[u8]) -> Result<[u8; N], FrameFault> {
+    body.try_into().map_err(|_| FrameFault::Length { kind, length: N, given: body.len() })
+}
+
+/// What a stranger is told; nothing, unless it speaks this protocol and can mend something.
+fn reason(fault: &WireError) -> Option<Fault> {
+    match fault {
+        WireError::Version { theirs, ours, .. } => {
+            let text = format!("version {theirs} there, version {ours} here; install one version on both");
+            Some(Fault::new(FaultCode::Version, text))
+        }
+        WireError::SecretDiffers { .. } => Some(Fault::new(FaultCode::Secret, "the secrets differ")),
+        WireError::TlsMismatch { there: true, .. } => {
+            Some(Fault::new(FaultCode::Tls, "this server speaks without TLS; dial without it"))
+        }
+        WireError::Malformed { fault: FrameFault::Body { .. }, .. } => {
+            Some(Fault::new(FaultCode::Protocol, fault.to_string()))
+        }
+        _ => None,
+    }
+}
+
+/// Tells a reason and ends the connection so that the reason arrives: closing a socket with unread bytes destroys
+/// what was sent last.
+fn farewell(halves: &mut Halves, fault: Fault, wait: Wait) {
+    if halves.sender.send_message(&Message::Error(fault), 0, wait).is_err() {
+        return;
+    }
+    let link = halves.sender.link();
+    link.tcp().finish();
+    let mut sink = [0; 4096];
+    let mut read = 0;
+    while read < FAREWELL_MAX {
+        match link.tcp().receive(&mut [std::io::IoSliceMut::new(&mut sink)], wait, false) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => read += count,
+        }
+    }
+}
+
+fn late(peer: SocketAddr, why: std::io::Error) -> WireError {
+    match why.kind() {
+        std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => {
+            WireError::Late { peer, what: "say anything" }
+        }
+        _ => WireError::Io { peer, doing: "receiving from", why },
+    }
+}
+
+#[cfg(test)]
+mod tests;

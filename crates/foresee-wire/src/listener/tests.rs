@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Strangers by the dozen, and the real ranks among them; ends of a listener.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Instant;
+
+use foresee_units::Nanos;
+
+use super::*;
+use crate::handshake::{DialOptions, dial};
+use crate::hello::tests::hello;
+use crate::hello::{Hello, Welcome};
+use crate::secret::Secret;
+use crate::transport::conformance::{PATIENCE, soon};
+
+fn secret() -> Secret {
+    Secret::from_text("the secret of this job").unwrap()
+}
+
+fn listener(options: ListenOptions) -> Listener {
+    Listener::bind((Ipv4Addr::UNSPECIFIED, 0).into(), Arc::new(|_| Some(secret())), options).unwrap()
+}
+
+fn address(listener: &Listener) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, listener.address().port()).into()
+}
+
+/// A rank that dials and is welcomed.
+fn visit(listener: &mut Listener, rank: u32) {
+    let there = address(listener);
+    std::thread::scope(|scope| {
+        let hello = Hello { rank, ..hello() };
+        let dialler = scope.spawn(move || dial(there, hello, &secret(), &DialOptions::default(), soon()));
+        let arrival = listener.accept(soon()).unwrap().expect("a rank in time");
+        assert_eq!(arrival.hello().rank, rank);
+        let near = arrival.welcome(Welcome::default(), soon()).unwrap();
+        let far = dialler.join().unwrap().unwrap();
+        assert_eq!(near.link().peer(), far.link().local());
+        assert_eq!(near.hello, far.hello);
+    });
+}
+
+/// Connects from an address of its own and says nothing.
+fn silent(there: SocketAddr, last: u8) -> TcpStream {
+    let local = Some(Ipv4Addr::new(127, 0, 0, last).into());
+    let options = LinkOptions { local, ..LinkOptions::default() };
+    let tcp = socket::dial(there, &options, soon()).unwrap();
+    rustix::io::dup(&tcp).unwrap().into()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ranks_arrive_with_and_without_tls() {
+    for tls in [None, Some(TlsServer::drawn().unwrap())] {
+        let client = tls.is_some().then(|| crate::TlsClient::by_secret().unwrap());
+        let mut listener = listener(ListenOptions { tls, ..ListenOptions::default() });
+        let there = address(&listener);
+        for rank in 0..4 {
+            let options = DialOptions { tls: client.clone(), ..DialOptions::default() };
+            std::thread::scope(|scope| {
+                let hello = Hello { rank, ..hello() };
+                let dialler = scope.spawn(move || dial(there, hello, &secret(), &options, soon()));
+                let arrival = listener.accept(soon()).unwrap().expect("a rank in time");
+                let near = arrival.welcome(Welcome::default(), soon()).unwrap();
+                assert_eq!(near.hello.rank, rank);
+                assert_eq!(near.link().is_encrypted(), client.is_some());
+                dialler.join().unwrap().unwrap();
+            });
+        }
+        let visits = listener.visits();
+        assert_eq!((visits.came, visits.proved, visits.failed), (4, 4, 0));
+    }
+}
+
+#[test]
+fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
+    let mut listener = listener(ListenOptions { strangers: 8, ..ListenOptions::default() });
+    let there = address(&listener);
+    let first = silent(there, 2);
+    let flood: Vec<_> = (0..40).map(|_| silent(there, 3)).collect();
+    until("all came", || listener.visits().came == 41);
+    assert_eq!(listener.visits().dropped, 33);
+    assert_eq!(listener.shared.lobby().waiting.len(), 8);
+    for rank in 0..4 {
+        visit(&mut listener, rank);
+    }
+    // The stranger of the other address came first and is still there: it had one place, the others more.
+    first.set_nonblocking(true).unwrap();
+    assert_eq!((&first).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    let mut oldest = &flood[0];
+    oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn what_goes_wrong_is_counted_and_kept_up_to_a_bound() {
+    let handshake = Nanos::from_millis(100);
+    let timeouts = Timeouts { handshake, ..Timeouts::default() };
+    let mut listener = listener(ListenOptions { timeouts, ..ListenOptions::default() });
+    let there = address(&listener);
+    let _silent = silent(there, 1);
+    until("one was late", || listener.visits().late == 1);
+    for _ in 0..70 {
+        let mut stranger = TcpStream::connect(there).unwrap();
+        stranger.write_all(&[b'?'; 40]).unwrap();
+        let _ = stranger.read(&mut [0]);
+    }
+    let wrong = Secret::from_text("the secret of that job").unwrap();
+    let fault = dial(there, hello(), &wrong, &DialOptions::default(), soon()).unwrap_err();
+    assert!(matches!(fault, WireError::SecretDiffers { .. }), "{fault}");
+    until("all failed", || listener.visits().failed == 71);
+    let failures = listener.take_failures();
+    assert_eq!(failures.len(), FAILURES_MAX);
+    assert!(matches!(failures[FAILURES_MAX - 1], WireError::SecretDiffers { .. }));
+    assert!(listener.take_failures().is_empty());
+    visit(&mut listener, 0);
+}
+
+#[test]
+fn nobody_in_time_is_no_error() {
+    let mut listener = listener(ListenOptions::default());
+    assert!(listener.accept(Wait::Never).unwrap().is_none());
+    assert!(listener.accept(Wait::within(Duration::from_millis(20))).unwrap().is_none());
+}
+
+#[test]
+fn closing_ends_a_waiting_accept_and_every_stranger() {
+    let mut listener = listener(ListenOptions::default());
+    let mut stranger = silent(address(&listener), 1);
+    until("it came", || listener.visits().came == 1);
+    let closer = listener.closer();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            closer.close();
+        });
+        assert!(matches!(listener.accept(Wait::Forever), Err(WireError::Closed { .. })));
+    });
+    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)));
+    let there = address(&listener);
+    drop(listener);
+    assert!(TcpStream::connect(there).is_err(), "the port is free again");
+}
+
+#[test]
+fn a_rank_that_was_handed_over_is_out_of_the_end_of_a_listener() {
+    for _ in 0..200 {
+        let mut listener = listener(ListenOptions::default());
+        let there = address(&listener);
+        std::thread::scope(|scope| {
+            let near = scope.spawn(move || dial(there, hello(), &secret(), &DialOptions::default(), soon()));
+            let arrival = listener.accept(soon()).unwrap().expect("a rank in time");
+            // Its thread may not have ended yet.
+            drop(listener);
+            let far = arrival.welcome(Welcome::default(), soon()).unwrap();
+            assert!(!far.link().tcp().is_closed());
+            near.join().unwrap().unwrap();
+        });
+    }
+}
+
+#[test]
+fn dropping_it_waits_for_its_threads() {
+    let listener = listener(ListenOptions::default());
+    let strangers: Vec<_> = (0..20).map(|_| silent(address(&listener), 1)).collect();
+    until("all came", || listener.visits().came == 20);
+    let shared = Arc::downgrade(&listener.shared);
+    drop(listener);
+    until("no thread holds it", || shared.strong_count() == 0);
+    drop(strangers);
+}
+
+#[test]
+fn a_port_in_use_is_named_before_any_thread_starts() {
+    let first = listener(ListenOptions::default());
+    let keys: Keys = Arc::new(|_| None);
+    let told = Listener::bind(first.address(), keys, ListenOptions::default()).unwrap_err().to_string();
+    assert!(told.contains("is in use by another process; choose another port"), "{told}");
+}

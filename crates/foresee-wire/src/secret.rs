@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The secret that the ends of a job share.
+//!
+//! Apart from the handshake because this file decides where a secret may come from: a file that nobody else can read,
+//! the environment, or chance. Never the arguments of a process, which every user of a machine can list.
+//!
+//! Refuses to print it: `Debug` shows a length, and [`Secret::reveal`] is the one way out.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::error::WireError;
+
+/// The variable that a secret may come from.
+pub const ENV: &str = "FORESEE_TOKEN";
+/// The shortest secret: whoever has listened to a handshake can try guesses at leisure, so it must not be guessable.
+pub const SECRET_BYTES_MIN: usize = 16;
+/// The longest secret, in bytes.
+pub const SECRET_BYTES_MAX: usize = 1024;
+
+/// A job's secret. Keeps strangers and other jobs out; it does not encrypt, which TLS does.
+#[derive(Clone)]
+pub struct Secret(Arc<Kept>);
+
+struct Kept {
+    text: Vec<u8>,
+    key: hmac::Key,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.text.len())
+    }
+}
+
+impl Secret {
+    /// 256 bits of chance, as 64 hexadecimal digits: what one rank draws and the job's store carries to the others.
+    pub fn draw() -> Result<Self, WireError> {
+        let mut text = Vec::with_capacity(64);
+        for byte in random()? {
+            text.extend([byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]));
+        }
+        Self::new(text, "chance")
+    }
+
+    /// From a text that came by a safe way. White space at both ends does not count.
+    pub fn from_text(text: &str) -> Result<Self, WireError> {
+        Self::new(text.trim().as_bytes().to_vec(), "the job")
+    }
+
+    /// From a file that nobody but its owner can read. White space at both ends does not count.
+    ///
+    /// # Errors
+    /// It cannot be read, is not a regular file, others may read or write it, or the secret is too short.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, WireError> {
+        let path = path.as_ref();
+        let fault = |why| WireError::SecretFile { path: path.to_owned(), why };
+        let file = File::open(path).map_err(fault)?;
+        // Asked of what was opened, not of the name, which may be exchanged in between.
+        let found = file.metadata().map_err(fault)?;
+        if !found.is_file() {
+            return Err(fault(std::io::Error::other("it is not a regular file")));
+        }
+        let mode = found.permissions().mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(WireError::SecretExposed { path: path.to_owned(), mode });
+        }
+        let mut text = Vec::new();
+        file.take(SECRET_BYTES_MAX as u64 + 64).read_to_end(&mut text).map_err(fault)?;
+        Self::new(text.trim_ascii().to_vec(), &path.display().to_string())
+    }
+
+    /// From the variable [`ENV`].
+    pub fn from_env() -> Result<Self, WireError> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let text = std::env::var_os(ENV).ok_or(WireError::NoSecret)?;
+        Self::new(text.as_bytes().trim_ascii().to_vec(), ENV)
+    }
+
+    /// The secret itself, to be carried to other processes of the job. Keep it out of logs and arguments.
+    pub fn reveal(&self) -> &[u8] {
+        &self.0.text
+    }
+
+    /// Key of HMAC-SHA256.
+    pub(crate) fn key(&self) -> &hmac::Key {
+        &self.0.key
+    }
+
+    fn new(text: Vec<u8>, origin: &str) -> Result<Self, WireError> {
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&text.len()) {
+            return Err(WireError::SecretLength { origin: origin.to_owned(), bytes: text.len() });
+        }
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &text);
+        Ok(Self(Arc::new(Kept { text, key })))
+    }
+}
+
+/// 32 bytes that nobody can foresee.
+pub(crate) fn random() -> Result<[u8; 32], WireError> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| WireError::NoRandom)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+
+    use super::*;
+
+    #[test]
+    fn a_drawn_secret_is_new_each_time_and_survives_its_text() {
+        let (one, other) = (Secret::draw().unwrap(), Secret::draw().unwrap());
+        assert_ne!(one.reveal(), other.reveal());
+        assert_eq!(one.reveal().len(), 64);
+        let text = std::str::from_utf8(one.reveal()).unwrap();
+        assert_eq!(Secret::from_text(&format!(" {text}\n")).unwrap().reveal(), one.reveal());
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_with_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "0123456789abcdef\n").unwrap();
+        for (mode, fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+            set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let secret = Secret::from_file(&path);
+            assert_eq!(secret.is_ok(), fine, "{mode:o}");
+            match secret {
+                Ok(secret) => assert_eq!(secret.reveal(), b"0123456789abcdef"),
+                Err(error) => assert!(error.to_string().contains(&format!("mode {mode:04o}")), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_a_missing_file_and_a_short_or_endless_secret_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
+        assert!(Secret::from_file(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+        let missing = folder.path().join("missing");
+        assert!(Secret::from_file(&missing).unwrap_err().to_string().contains("missing"));
+        let told = Secret::from_text("too short").unwrap_err().to_string();
+        assert!(told.contains("has 9 bytes, and needs 16 to 1024"), "{told}");
+        let long = folder.path().join("long");
+        write(&long, "a".repeat(100_000)).unwrap();
+        set_permissions(&long, Permissions::from_mode(0o600)).unwrap();
+        assert!(Secret::from_file(&long).is_err());
+    }
+
+    #[test]
+    fn debug_shows_no_letter_of_it() {
+        let secret = Secret::from_text("correct horse battery staple").unwrap();
+        assert_eq!(format!("{secret:?}"), "Secret(28 bytes)");
+    }
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Makes sockets: dials, binds, and sets what a connection of ours needs.
+//!
+//! Apart from `tcp`, which uses them. What is set on every connection, and why:
+//!
+//! | option | value | why |
+//! |---|---|---|
+//! | `TCP_NODELAY` | on | a packet leaves when it is written; its urgency was decided before |
+//! | `TCP_CORK` | never | it holds a packet's tail back for up to 200 ms |
+//! | `SO_KEEPALIVE` | off | signs of life travel on the control connection, in seconds and not in hours |
+//! | `SO_RCVBUF` | 512 KiB | bounds what waits unseen at a receiver; before connecting, as it bounds the window's scale |
+//! | `TCP_USER_TIMEOUT` | timeout | of control connections alone, see [`set_user_timeout`] |
+//!
+//! Refuses to resolve names: an address is an argument.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use foresee_units::{Bytes, Nanos};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+
+use crate::error::WireError;
+use crate::hello::Role;
+use crate::sys;
+use crate::tcp::Tcp;
+use crate::transport::Wait;
+
+/// Connections that wait to be accepted; a rank's first ones may come from every rank at once.
+const BACKLOG: i32 = 1024;
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    /// Address of this machine to dial from, which chooses the interface; `None`: the system's choice.
+    pub local: Option<IpAddr>,
+    /// Receive buffer, as the system counts it, 128 to 512 KiB; cut to the system's limit. `None`: the system's own
+    /// growth, which lets up to megabytes wait unseen behind a slow reader.
+    pub receive_buffer: Option<Bytes>,
+    /// Name of the congestion control; `None`: the system's. Benchmarks pin it, because the usual one differs.
+    pub congestion: Option<String>,
+}
+
+impl Default for LinkOptions {
+    fn default() -> Self {
+        Self { local: None, receive_buffer: Some(Bytes::new(512 << 10)), congestion: None }
+    }
+}
+
+/// Connects to `peer`.
+pub(crate) fn dial(peer: SocketAddr, options: &LinkOptions, wait: Wait) -> Result<Tcp, WireError> {
+    let fd = open(peer)?;
+    set_buffers(&fd, options);
+    if let Some(ip) = options.local {
+        let local = SocketAddr::new(ip, 0);
+        rustix::net::bind(&fd, &local)
+            .map_err(|why| WireError::Address { address: local, why: why.into() })?;
+    }
+    connect(&fd, peer, wait)?;
+    let tcp = connected(fd, Some(peer))?;
+    if tcp.local() == peer {
+        // Both ends chose one port of this machine and met themselves, which TCP allows.
+        return Err(WireError::NobodyThere { peer });
+    }
+    tune(&tcp, options)?;
+    Ok(tcp)
+}
+
+/// Listens at `address`; port 0 is the system's choice.
+pub(crate) fn listen(address: SocketAddr, options: &LinkOptions) -> Result<OwnedFd, WireError> {
+    let fd = open(address)?;
+    let fault = |why: Errno| match why {
+        Errno::ADDRINUSE => WireError::PortInUse { address },
+        why => WireError::Address { address, why: why.into() },
+    };
+    // A server that is started again finds its port free although old connections linger.
+    sockopt::set_socket_reuseaddr(&fd, true).map_err(fault)?;
+    // Accepted sockets inherit it, and on them it would come too late.
+    set_buffers(&fd, options);
+    rustix::net::bind(&fd, &address).map_err(fault)?;
+    rustix::net::listen(&fd, BACKLOG).map_err(fault)?;
+    rustix::io::ioctl_fionbio(&fd, true).map_err(fault)?;
+    Ok(fd)
+}
+
+/// The next connection of a listening socket; `None` if there is none.
+pub(crate) fn accept(listener: &OwnedFd, options: &LinkOptions) -> Result<Option<Tcp>, WireError> {
+    let fd = match accepted(listener) {
+        Ok(fd) => fd,
+        // A dialler that left before it was accepted is nobody's failure.
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
+        Err(why) => return Err(WireError::System { doing: "accepting a connection", why: why.into() }),
+    };
+    match connected(fd, None) {
+        Ok(tcp) => tune(&tcp, options).map(|()| Some(tcp)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Ends a connection whose bytes are not acknowledged for `timeout`.
+///
+/// On control connections alone. The kernel also ends a connection whose peer has acknowledged everything but has
+/// not *read* for so long (measured on 6.18: `ETIMEDOUT` 1.8 s after the window closed, at 1.5 s), and on a data
+/// connection that is not a dead peer but a slow one: a server leaves a packet unread until the ranks before it have
+/// pushed theirs. [`crate::Silence::handle_info`] watches data connections instead.
+pub(crate) fn set_user_timeout(tcp: &Tcp, role: Role, timeout: Nanos) {
+    let millis = match role {
+        Role::Control => u32::try_from(timeout.get().div_ceil(1_000_000)).unwrap_or(u32::MAX),
+        Role::Data => 0,
+    };
+    // A backstop: without it the heartbeat finds the same.
+    #[cfg(target_os = "linux")]
+    let _ = sockopt::set_tcp_user_timeout(tcp, millis);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (tcp, millis);
+}
+
+fn open(address: SocketAddr) -> Result<OwnedFd, WireError> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fault = |why: Errno| WireError::System { doing: "opening a socket", why: why.into() };
+    // Not for the children of this process: a fork at the wrong moment would keep a connection open.
+    #[cfg(not(target_vendor = "apple"))]
+    let fd = {
+        let flags = rustix::net::SocketFlags::CLOEXEC;
+        rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(fault)?
+    };
+    #[cfg(target_vendor = "apple")]
+    let fd = {
+        let fd = rustix::net::socket(family, SocketType::STREAM, Some(ipproto::TCP)).map_err(fault)?;
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).map_err(fault)?;
+        sockopt::set_socket_nosigpipe(&fd, true).map_err(fault)?;
+        fd
+    };
+    Ok(fd)
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn accepted(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC)
+}
+
+#[cfg(target_vendor = "apple")]
+fn accepted(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let fd = rustix::net::accept(listener)?;
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    sockopt::set_socket_nosigpipe(&fd, true)?;
+    // Inherited from the listening socket there.
+    rustix::io::ioctl_fionbio(&fd, false)?;
+    Ok(fd)
+}
+
+fn connect(fd: &OwnedFd, peer: SocketAddr, wait: Wait) -> Result<(), WireError> {
+    let fault = |why: Errno| match why {
+        Errno::CONNREFUSED => WireError::NobodyThere { peer },
+        why => WireError::Io { peer, doing: "dialling", why: why.into() },
+    };
+    rustix::io::ioctl_fionbio(fd, true).map_err(fault)?;
+    match rustix::net::connect(fd, &peer) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            if !ready(fd, PollFlags::OUT, wait).map_err(fault)? {
+                return Err(WireError::Late { peer, what: "answer the dial" });
+            }
+            sockopt::socket_error(fd).map_err(fault)?.map_err(fault)?;
+        }
+        Err(why) => return Err(fault(why)),
+    }
+    rustix::io::ioctl_fionbio(fd, false).map_err(fault)
+}
+
+/// Waits until `fd` is ready; false if it is not in time.
+fn ready(fd: impl AsFd, what: PollFlags, wait: Wait) -> Result<bool, Errno> {
+    loop {
+        let time = wait.left().map(timespec);
+        match poll(&mut [PollFd::new(&fd, what)], time.as_ref()) {
+            Ok(0) if wait.left() == Some(Duration::ZERO) => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(why) => return Err(why),
+        }
+    }
+}
+
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+/// `peer`: as dialled; `None`: asked of the socket.
+fn connected(fd: OwnedFd, peer: Option<SocketAddr>) -> Result<Tcp, WireError> {
+    let gone = || io::Error::from(io::ErrorKind::NotConnected);
+    let fault = |why: io::Error| WireError::System { doing: "asking for a connection's addresses", why };
+    let local = rustix::net::getsockname(&fd).map_err(|why| fault(why.into()))?;
+    let local = SocketAddr::try_from(local).map_err(|_| fault(gone()))?;
+    let peer = match peer {
+        Some(peer) => peer,
+        None => rustix::net::getpeername(&fd)
+            .map_err(|why| fault(why.into()))?
+            .and_then(|peer| SocketAddr::try_from(peer).ok())
+            .ok_or_else(|| fault(gone()))?,
+    };
+    Ok(Tcp::new(fd, peer, local))
+}
+
+fn set_buffers(fd: &OwnedFd, options: &LinkOptions) {
+    if let Some(size) = options.receive_buffer {
+        // Doubled by Linux for its own bookkeeping. Refused is not failed: the connection works with another size.
+        let size = usize::try_from(size.min(sys::receive_buffer_max()).get()).unwrap_or(usize::MAX);
+        let _ = sockopt::set_socket_recv_buffer_size(fd, size);
+    }
+}
+
+fn tune(tcp: &Tcp, options: &LinkOptions) -> Result<(), WireError> {
+    let peer = tcp.peer();
+    let fault = |why: Errno| WireError::Io { peer, doing: "setting up the connection to", why: why.into() };
+    sockopt::set_tcp_nodelay(tcp, true).map_err(fault)?;
+    sockopt::set_socket_keepalive(tcp, false).map_err(fault)?;
+    if let Some(name) = &options.congestion {
+        pin_congestion(tcp, name)?;
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn pin_congestion(tcp: &Tcp, name: &str) -> Result<(), WireError> {
+    sockopt::set_tcp_congestion(tcp, name).map_err(|why| WireError::Congestion {
+        name: name.to_owned(),
+        why: why.into(),
+        offered: sys::congestions(),
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn pin_congestion(_tcp: &Tcp, name: &str) -> Result<(), WireError> {
+    let why = io::ErrorKind::Unsupported.into();
+    Err(WireError::Congestion { name: name.to_owned(), why, offered: sys::congestions() })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    /// Two ends of one connection over the loopback, the dialled one first.
+    pub(crate) fn pair(options: &LinkOptions) -> (Tcp, Tcp) {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
+        let address = rustix::net::getsockname(&listener).unwrap().try_into().unwrap();
+        let wait = Wait::within(Duration::from_secs(10));
+        let near = dial(address, options, wait).unwrap();
+        assert!(ready(&listener, PollFlags::IN, wait).unwrap());
+        (near, accept(&listener, options).unwrap().unwrap())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn both_ends_have_the_options_of_the_table() {
+        let (near, far) = pair(&LinkOptions::default());
+        assert_eq!((near.peer(), far.peer()), (far.local(), near.local()));
+        for tcp in [&near, &far] {
+            assert!(sockopt::tcp_nodelay(tcp).unwrap());
+            assert!(!sockopt::socket_keepalive(tcp).unwrap());
+            let expected = (512 << 10).min(sys::receive_buffer_max().get());
+            assert!(sockopt::socket_recv_buffer_size(tcp).unwrap() as u64 >= expected);
+            set_user_timeout(tcp, Role::Control, Nanos::from_secs(30));
+            assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 30_000);
+            set_user_timeout(tcp, Role::Data, Nanos::from_secs(30));
+            assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 0);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_congestion_control_is_pinned_or_refused_with_those_on_offer() {
+        let reno = LinkOptions { congestion: Some("reno".into()), ..LinkOptions::default() };
+        let (near, far) = pair(&reno);
+        assert_eq!(sockopt::tcp_congestion(&near).unwrap(), "reno");
+        assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
+        let told = pin_congestion(&near, "warp").unwrap_err().to_string();
+        assert!(told.contains("\"warp\" is not to be had here") && told.contains("reno"), "{told}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_dial_leaves_from_the_address_that_was_chosen() {
+        let local = Some(Ipv4Addr::new(127, 0, 0, 7).into());
+        let (near, far) = pair(&LinkOptions { local, ..LinkOptions::default() });
+        assert_eq!(Some(near.local().ip()), local);
+        assert_eq!(Some(far.peer().ip()), local);
+        let elsewhere = LinkOptions { local: Some([192, 0, 2, 1].into()), ..LinkOptions::default() };
+        let told = dial(near.peer(), &elsewhere, Wait::Forever).unwrap_err().to_string();
+        assert!(told.contains("192.0.2.1:0 cannot be used here"), "{told}");
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_port_without_listener_are_named() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = taken.local_addr().unwrap();
+        let told = listen(address, &LinkOptions::default()).unwrap_err().to_string();
+        assert!(told.starts_with(&format!("{address} is in use by another process")), "{told}");
+        drop(taken);
+        let told = dial(address, &LinkOptions::default(), Wait::Forever).unwrap_err().to_string();
+        assert!(told.starts_with(&format!("nothing listens at {address}")), "{told}");
+    }
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Systems that tell nothing about a connection's queue.
+//!
+//! There the window is the socket's: a send buffer of 32 to 64 KB, see [`crate::Link::limit_send_buffer`]. A 30 KB packet then
+//! waits behind at most that much.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use foresee_units::Bytes;
+
+use crate::facts::TcpInfo;
+
+pub(crate) fn queued(_fd: BorrowedFd<'_>) -> io::Result<Option<Bytes>> {
+    Ok(None)
+}
+
+pub(crate) fn tcp_info(_fd: BorrowedFd<'_>) -> io::Result<Option<TcpInfo>> {
+    Ok(None)
+}
+
+pub(crate) fn send_buffer_max() -> Bytes {
+    Bytes::new(64 << 10)
+}
+
+pub(crate) fn receive_buffer_max() -> Bytes {
+    Bytes::new(512 << 10)
+}
+
+pub(crate) fn congestions() -> String {
+    "none: this system has one for all".into()
+}

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee network``: what scheduling a model's gradients is worth, before anything is changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from foresee.models import network, trace
+
+_HELP = "predict the step time of a model by bandwidth and policy, and the bandwidth that it needs"
+_EPILOG = (
+    "exit code 1: --slack was given, and mercury does not reach it at the largest bandwidth of the table. "
+    "Bandwidths are of one direction: 1gbit/s, 250Mbit/s, 125MB/s, 1.5GiB/s."
+)
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+# A small b is a bit and a large one a byte, wherever one letter has to tell.
+_BITS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(?:[bB]it(?:/s)?|bps)")
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kMGT]?)|([KMGT])i)B(?:/s|ps)")
+_DEFAULT_TABLE = tuple(rate * 1e9 / 8 for rate in (0.1, 1, 10, 25, 40, 100))
+_SWEPT, _PLOTTED = 13, 97
+#: What a picture shows around bandwidths that were named: a factor below and above.
+_AROUND = 4.0
+#: As each policy is drawn: letter, colour, dash.
+_DRAWN: dict[network.Policy, tuple[str, str, str]] = {
+    "mercury": ("m", "#0072B2", ""),
+    "barrier": ("b", "#E69F00", "9 3"),
+    "fifo_packet": ("p", "#009E73", "3 3"),
+    "fifo_tensor": ("t", "#D55E00", "9 3 2 3"),
+}
+_LABELS: dict[network.Policy, str] = {"fifo_tensor": "fifo_tensor (WFBP)"}
+
+
+@dataclass(frozen=True)
+class _Link:
+    """What of each link's bandwidth is left for gradients, and why."""
+
+    framing: float
+    of_link: float
+    ranks: int | None
+    servers: int
+
+    @property
+    def efficiency(self) -> float:
+        """Of both."""
+        return self.framing * self.of_link
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("network", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument("model", metavar="model.json", help="a model trace, as ft.trace_model writes it")
+    rates = parser.add_mutually_exclusive_group()
+    rates.add_argument(
+        "--bandwidth", nargs="+", metavar="B", help="rows of the table (100mbit/s to 100gbit/s)"
+    )
+    rates.add_argument("--sweep", nargs=2, metavar=("LO", "HI"), help="a table between two bandwidths")
+    parser.add_argument("--ranks", type=int, metavar="N", help="ranks, with a server on each one's machine")
+    parser.add_argument("--servers", type=int, metavar="K", help="machines with a server only (0)")
+    parser.add_argument(
+        "--compat",
+        choices=("physical", "paper"),
+        default="physical",
+        help="paper: to the letter, all pulls of fifo_tensor share one downlink for free, and framing costs nothing",
+    )
+    parser.add_argument(
+        "--efficiency",
+        type=float,
+        metavar="E",
+        help="share of the link that framing leaves (0.955; paper: 1)",
+    )
+    parser.add_argument("--slack", type=float, metavar="S", help="share of the speed to be kept (0.99)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee.models import network, trace
+
+    if options.plot is not None and not options.plot.endswith(".svg"):
+        raise ConfigError(f"--plot {options.plot!r}: only .svg is written")
+    model = trace.read(options.model)
+    link = _link(options)
+    table, shown = _bandwidths(options)
+    goal = 0.99 if options.slack is None else options.slack
+    step = model.step()
+    rows = network.sweep(step, table, efficiency=link.efficiency, compat=options.compat)
+    needs = {
+        policy: network.minimum_bandwidth(
+            step, policy, goal=goal, efficiency=link.efficiency, compat=options.compat
+        )
+        for policy in network.POLICIES
+    }
+    facts = _facts(model, step, link, rows, needs, goal, options)
+    curves = network.sweep(step, shown, efficiency=link.efficiency, compat=options.compat)
+    if options.plot is not None:
+        _write(options.plot, _picture(model, facts, curves))
+    print(json.dumps(facts) if options.json else _report(facts, curves))
+    reached = float(rows.of("mercury")[rows.bandwidths.argmax()])
+    return 1 if options.slack is not None and reached < goal else 0
+
+
+def _link(options: argparse.Namespace) -> _Link:
+    from foresee.models import network
+
+    if options.ranks is None and options.servers is not None:
+        raise ConfigError(f"--servers {options.servers} without --ranks: who shares the servers?")
+    framing = options.efficiency
+    if framing is None:
+        framing = 1.0 if options.compat == "paper" else network.goodput()
+    if not 0 < framing <= 1:
+        raise ConfigError(f"--efficiency {framing}: above 0 and at most 1")
+    servers = options.servers or 0
+    of_link = 1.0 if options.ranks is None else network.shares(options.ranks, servers).of_link
+    return _Link(framing, of_link, options.ranks, servers)
+
+
+def _bandwidths(options: argparse.Namespace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rows of the table, and points of the curves."""
+    import numpy as np
+
+    if options.sweep is not None:
+        low, high = (_rate("--sweep", word) for word in options.sweep)
+        if low >= high:
+            raise ConfigError(f"--sweep {' '.join(options.sweep)}: the first is the lower one")
+        return np.geomspace(low, high, _SWEPT), np.geomspace(low, high, _PLOTTED)
+    if options.bandwidth is not None:
+        table = np.array([_rate("--bandwidth", word) for word in options.bandwidth])
+        return table, np.geomspace(table.min() / _AROUND, table.max() * _AROUND, _PLOTTED)
+    table = np.array(_DEFAULT_TABLE)
+    return table, np.geomspace(table[0], table[-1], _PLOTTED)
+
+
+def _rate(option: str, word: str) -> float:
+    """Bytes per second.
+
+    >>> _rate("--bandwidth", "1gbit/s"), _rate("--bandwidth", "125MB/s"), _rate("--bandwidth", "1KiB/s")
+    (125000000.0, 125000000.0, 1024.0)
+    """
+    rate = 0.0
+    if match := _BITS.fullmatch(word):
+        rate = float(match[1]) * _UNITS[match[2].lower()] / 8
+    elif match := _BYTES.fullmatch(word):
+        unit = 1024.0 ** " KMGT".index(match[3]) if match[3] else _UNITS[(match[2] or "").lower()]
+        rate = float(match[1]) * unit
+    if not 0 < rate < 1e30:
+        raise ConfigError(
+            f"{option} {word!r}: write a bandwidth above 0 with its unit, such as 1gbit/s, 250Mbit/s or 125MB/s"
+        )
+    return rate
+
+
+def _facts(
+    model: trace.ModelTrace,
+    step: network.Step,
+    link: _Link,
+    rows: network.Sweep,
+    needs: dict[network.Policy, float | network.Infeasible],
+    goal: float,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Everything that is printed, in plain values: seconds, bytes, bytes per second of one direction."""
+    from foresee.models import network
+
+    batch = model.batch
+    scaled = None if batch is None else network.linear_scaling(step, ranks=link.ranks or 1, batch=batch)
+    times = dict(zip(rows.policies, rows.t_iter.tolist(), strict=True))
+    speeds = dict(zip(rows.policies, rows.speed.tolist(), strict=True))
+    return {
+        "model": model.model,
+        "tensors": len(step),
+        "bytes": step.total_bytes,
+        "oracle_seconds": step.oracle,
+        "batch": batch,
+        "linear_scaling_samples_per_second": scaled,
+        "compat": options.compat,
+        "framing": link.framing,
+        "ranks": link.ranks,
+        "servers": link.servers,
+        "of_link": link.of_link,
+        "slack": goal,
+        "table": [
+            {
+                "bandwidth": bandwidth,
+                "t_iter": {policy: times[policy][i] for policy in rows.policies},
+                "speed": {policy: speeds[policy][i] for policy in rows.policies},
+                "gain_over_fifo_tensor": times["fifo_tensor"][i] / times["mercury"][i],
+                "exact_clipping_seconds": network.barrier_cost(step, bandwidth, efficiency=link.efficiency),
+            }
+            for i, bandwidth in enumerate(rows.bandwidths.tolist())
+        ],
+        "minimum_bandwidth": {
+            policy: None if isinstance(need, network.Infeasible) else need for policy, need in needs.items()
+        },
+        "plot": options.plot,
+    }
+
+
+def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
+    from foresee.cli import _plot
+
+    policies = tuple(_DRAWN)
+    lines = [*_head(facts), ""]
+    lines.append(
+        f"{'bandwidth':>13}"
+        + "".join(f"{policy:>19}" for policy in policies)
+        + f"{'gain over WFBP':>17}{'exact clipping':>16}"
+    )
+    for row in facts["table"]:
+        cells = (
+            f"{_time(row['t_iter'][policy]):>11} {_share(row['speed'][policy]):>7}" for policy in policies
+        )
+        gain, clipping = f"{row['gain_over_fifo_tensor']:.2f} x", f"+{_time(row['exact_clipping_seconds'])}"
+        lines.append(f"{_plot.bit_rate(row['bandwidth']):>13}{''.join(cells)}{gain:>17}{clipping:>16}")
+    needs = facts["minimum_bandwidth"]
+    lines += ["", f"needed for {100 * facts['slack']:.4g} % of the speed without a network"]
+    for policy in policies:
+        need = needs[policy]
+        told = "out of reach" if need is None else _plot.bit_rate(need)
+        lines.append(f"{policy:>13}{told:>19}{_against_wfbp(policy, needs)}")
+    lines += ["", "speed against bandwidth", _plot.text(_curves(curves))]
+    return "\n".join(lines)
+
+
+def _head(facts: dict[str, Any]) -> list[str]:
+    """Which model, which link."""
+    count = "1 tensor" if facts["tensors"] == 1 else f"{facts['tensors']:,} tensors"
+    size = f"{count}, {facts['bytes'] / 1e6:,.1f} MB of gradients"
+    first = f"{facts['model']}: {size}, {_time(facts['oracle_seconds'])} per step without a network"
+    if facts["linear_scaling_samples_per_second"] is not None:
+        ranks = "one rank" if facts["ranks"] is None else f"{facts['ranks']} ranks"
+        first += f" (Linear-Scaling: {facts['linear_scaling_samples_per_second']:,.1f} samples/s on {ranks})"
+    second = f"gradients get {facts['framing']:.3f} of a link (framing)"
+    if facts["ranks"] is not None:
+        second += f" x {facts['of_link']:.3f} ({facts['ranks']} ranks, {facts['servers']} dedicated servers)"
+    reading = "queue for one downlink" if facts["compat"] == "physical" else "pass at once (equation 7)"
+    return [first, f"{second}; compat {facts['compat']}: pulls of fifo_tensor {reading}"]
+
+
+def _against_wfbp(policy: str, needs: dict[str, float | None]) -> str:
+    need, wfbp = needs[policy], needs["fifo_tensor"]
+    if policy == "fifo_tensor" or need is None or not wfbp:
+        return ""
+    return f"   {100 * (1 - need / wfbp):.0f} % less than WFBP"
+
+
+def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Sweep) -> str:
+    from foresee.cli import _plot
+
+    needs = facts["minimum_bandwidth"]
+    bars = [_plot.Bar(policy, colour, needs[policy]) for policy, (_, colour, _) in _DRAWN.items()]
+    first, second = _head(facts)
+    title = f"Speed of {model.model} by bandwidth"
+    lines = [first.removeprefix(f"{model.model}: "), second]
+    return _plot.svg(
+        title, lines, _curves(curves), bars, f"needed for {100 * facts['slack']:.4g} % of the speed"
+    )
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def _curves(curves: network.Sweep) -> list[Any]:
+    from foresee.cli import _plot
+
+    return [
+        _plot.Curve(
+            _LABELS.get(policy, policy),
+            mark,
+            colour,
+            dash,
+            curves.bandwidths.tolist(),
+            curves.of(policy).tolist(),
+        )
+        for policy, (mark, colour, dash) in _DRAWN.items()
+    ]
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee serve``: sums the gradients of all jobs whose ranks come to it, until it is told to end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+_HELP = "serve gradients: add up what ranks push, and send the averages back"
+_EPILOG = (
+    "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. It ends with "
+    "exit code 0 on SIGINT or SIGTERM; ranks that are connected are told."
+)
+_MIB = 1 << 20
+_ENDS = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("serve", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument(
+        "--bind", required=True, metavar="HOST:PORT", help="where to listen; port 0: any that is free"
+    )
+    parser.add_argument(
+        "--secret-file", metavar="F", help="file with the secret, readable by its owner alone"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="seconds until a silent rank is lost (30)"
+    )
+    parser.add_argument(
+        "--park",
+        type=int,
+        default=64,
+        metavar="MIB",
+        help="memory per job for gradients that come early (64)",
+    )
+    parser.add_argument(
+        "--policy",
+        default="foresee",
+        metavar="NAME",
+        help="which result goes first (foresee); as on the ranks",
+    )
+    parser.add_argument(
+        "--tls-cert", metavar="F", help="certificates in PEM, the server's first; with --tls-key"
+    )
+    parser.add_argument("--tls-key", metavar="F", help="its private key in PEM")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee._addresses import resolve
+    from foresee._native import GradientServer
+    from foresee.errors import ConfigError
+
+    if options.park < 1:
+        raise ConfigError(f"--park {options.park}: 1 MiB or more")
+    # Blocked before the server has threads, which inherit it: the signal waits for `sigwait`, whoever it is sent to.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    try:
+        server = GradientServer.start(
+            resolve(options.bind, what="--bind"),
+            timeout_s=options.timeout,
+            park_bytes=options.park * _MIB,
+            secret_file=options.secret_file,
+            policy=options.policy,
+            tls_cert=options.tls_cert,
+            tls_key=options.tls_key,
+        )
+        facts = {
+            "address": server.address,
+            "policy": options.policy,
+            "timeout_seconds": options.timeout,
+            "park_bytes": options.park * _MIB,
+            "tls": options.tls_cert is not None,
+        }
+        said = json.dumps(facts) if options.json else f"serving gradients at {server.address}; Ctrl-C ends it"
+        print(said, flush=True)
+        signal.sigwait(_ENDS)
+        server.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return 0

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``Exchange`` over servers: torch's words into those of the core, and back.
+
+Apart from the protocol, which tests and other carriers meet too. Refuses to decide anything: what travels next, what
+has landed and who is lost are answers of the core.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foresee._addresses import resolve
+from foresee._native import GradientExchange
+from foresee.errors import ConfigError, ForeseeError
+from foresee.torch import _rendezvous
+from foresee.torch._exchange import Exchange, ExchangeSettings, TensorSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["NetworkExchange", "open_exchange"]
+
+_TLS = "tls://"
+# Any dtype travels as integers: the sum of one contribution is that contribution, in every bit.
+_BITS = 4
+
+
+class NetworkExchange:
+    """One rank's end of an exchange over servers; see ``Exchange`` for what each method promises.
+
+    Args:
+        settings: as ``synchronize`` understood its arguments.
+
+    Raises:
+        ConfigError: an address, the secret, or what the launcher says is wrong; or the secret is not the servers'.
+        ServerLost: no server came up at an address within the timeout, or it refuses this rank.
+    """
+
+    def __init__(self, settings: ExchangeSettings) -> None:
+        if settings.on_rank_loss != "raise":
+            raise ConfigError(
+                f"on_rank_loss={settings.on_rank_loss!r} is not possible with these servers, which end a job with its "
+                "first lost rank; pass 'raise' and start the job again"
+            )
+        world = _rendezvous.job_world()
+        job = _rendezvous.job_name(settings.job, world)
+        secret = _rendezvous.job_secret(job, world.rank, settings.secret_file, _rendezvous.job_store())
+        encrypted = {server.startswith(_TLS) for server in settings.servers}
+        if len(encrypted) > 1:
+            raise ConfigError(f"servers: {_TLS} stands before some of them; write it before all or none")
+        self._timeout_s = settings.timeout_s
+        self._specs: list[TensorSpec] = []
+        self._core = GradientExchange.open(
+            [resolve(server.removeprefix(_TLS), what="servers:") for server in settings.servers],
+            job=job,
+            rank=world.rank,
+            world=world.size,
+            timeout_s=settings.timeout_s,
+            secret=secret,
+            secret_file=settings.secret_file,
+            wire=settings.wire,
+            policy=settings.policy,
+            tls=True in encrypted,
+            timeline=settings.timeline,
+        )
+        _opened.add(self)
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self._core.rank
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return self._core.world
+
+    def agree(self, tensors: Sequence[TensorSpec]) -> None:
+        """Make ``tensors`` the plan of all coming rounds."""
+        self._core.agree([_told(spec) for spec in tensors])
+        self._specs = list(tensors)
+
+    def broadcast(self, tensors: Sequence[tuple[int, int, int]]) -> None:
+        """Copy memory of rank 0 to all ranks: one round of a plan in which only rank 0 pushes."""
+        places = [(self._specs[id_], pointer, nbytes) for id_, pointer, nbytes in tensors if nbytes]
+        if self.world == 1 or not tensors:
+            return
+        counts = [-(-nbytes // _BITS) for _, _, nbytes in places]
+        self._core.agree(
+            [
+                (spec.name, "int32", [count], [1], spec.priority, "sum")
+                for (spec, _, _), count in zip(places, counts, strict=True)
+            ]
+        )
+        ids = range(len(places))
+        if self.rank == 0:
+            for id_, (_, pointer, nbytes), count in zip(ids, places, counts, strict=True):
+                # A copy: should the round fail, the exchange may go on to read it after the caller has moved on.
+                sent = torch.zeros(count * _BITS, dtype=torch.uint8)
+                sent[:nbytes].copy_(_memory(pointer, nbytes))
+                self._core.push(id_, sent.data_ptr(), sent.numel(), sent)
+        self._core.round_end()
+        self._core.wait(list(ids), _nothing)
+        if self.rank != 0:
+            for id_, (_, pointer, nbytes) in zip(ids, places, strict=True):
+                landed = torch.from_numpy(self._core.received(id_))
+                _memory(pointer, nbytes).copy_(landed[:nbytes])
+        self.agree(self._specs)
+
+    def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
+        """Hand this rank's tensor of the present round over."""
+        self._core.push(tensor_id, data_ptr, nbytes, keepalive)
+
+    def round_end(self, round: int, absent_ids: Sequence[int]) -> None:  # noqa: A002, ARG002
+        """Say that this rank pushes nothing more; the core knows its round and what was not pushed."""
+        self._core.round_end()
+
+    def wait(self, ids: Sequence[int], on_interrupt: Callable[[], None]) -> None:
+        """Block until each of ``ids`` has landed, or is known to have been pushed by nobody."""
+        if ids:
+            self._core.wait(ids, on_interrupt)
+
+    def received(self, tensor_id: int) -> object:
+        """The mean that landed last, over the exchange's own memory."""
+        return self._core.received(tensor_id)
+
+    def used(self, tensor_id: int) -> bool:
+        """Whether any rank pushed the tensor in the round that landed last."""
+        return self._core.used(tensor_id) is True
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters since the start."""
+        return self._core.stats()
+
+    def timeline(self) -> tuple[Mapping[str, NDArray[Any]], int]:
+        """What happened since the last call, and how much more there was no room for."""
+        return self._core.timeline()
+
+    def tensor_names(self) -> list[str]:
+        """Names of the plan's tensors, by the numbers that the timeline uses."""
+        return self._core.tensor_names()
+
+    def close(self) -> None:
+        """Leave in peace."""
+        self._core.close()
+
+    def leave(self) -> None:
+        """At the end of the process: let the other ranks have what this one owes them for rounds that it ended."""
+        try:
+            with contextlib.suppress(ForeseeError):
+                self._core.wait_all(self._timeout_s)
+        finally:
+            self._core.close()
+
+
+_opened: weakref.WeakSet[NetworkExchange] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    for exchange in list(_opened):
+        exchange.leave()
+
+
+def _told(spec: TensorSpec) -> tuple[str, str, list[int], list[int], int, str]:
+    """A tensor in the core's words. Rank 0 alone pushes a buffer: its sum is a copy, whatever gradients travel as."""
+    dtype = str(spec.dtype).removeprefix("torch.")
+    op = "sum" if spec.kind == "buffer" else "mean"
+    return spec.name, dtype, list(spec.shape), list(spec.strides), spec.priority, op
+
+
+def _memory(pointer: int, nbytes: int) -> torch.Tensor:
+    """The bytes at ``pointer``, without a copy; their owner keeps them."""
+    return torch.frombuffer((ctypes.c_char * nbytes).from_address(pointer), dtype=torch.uint8)
+
+
+def _nothing() -> None:
+    """Signals are looked at without it."""
+
+
+def open_exchange(settings: ExchangeSettings) -> Exchange:
+    """Connect to the servers, waiting up to the timeout for each to come up.
+
+    Raises:
+        ConfigError: a setting is wrong, or the secret is not the servers'.
+        ServerLost: a server is not there, or refuses this rank.
+    """
+    return NetworkExchange(settings)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where ranks and servers of a job meet: which rank this is, what the job is called, and the secret they share.
+
+Apart from the exchange, which takes all three as given: here the launcher's variables, torch's process group and files
+are asked. Refuses secrets on the command line, where every user of the machine can read them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch.distributed as dist
+
+from foresee._world import World, detect
+from foresee.errors import ConfigError
+
+__all__ = ["Store", "job_name", "job_secret", "job_store", "job_world"]
+
+#: The environment variable of a job's secret.
+TOKEN = "FORESEE_TOKEN"  # noqa: S105 - a name
+# What rank 0 says where it has a secret that is not the store's to carry.
+_OWN = "rank 0 has its own"
+_NAME_MAX = 128
+
+
+class Store(Protocol):
+    """What is used of ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str, /) -> None:
+        """Keep a value."""
+
+    def get(self, key: str, /) -> bytes:
+        """Wait for a value."""
+
+
+def job_world() -> World:
+    """Rank and size as torch's process group has them, else as the launcher says.
+
+    Raises:
+        ConfigError: see ``foresee._world.detect``.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return detect(dist.get_rank(), dist.get_world_size())
+    return detect()
+
+
+def job_store() -> Store | None:
+    """The job's store, where torch's process group is initialised."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+    return store
+
+
+def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = None) -> str:
+    """What servers tell jobs apart by: the same on every rank, another for every run.
+
+    ``FORESEE_JOB``, else Slurm's job and step, else the address where torchrun's ranks meet, else, of a lone rank, its
+    process. ``exchange`` tells apart the exchanges of a run.
+    """
+    env = os.environ if environ is None else environ
+    if env.get("FORESEE_JOB"):
+        run = env["FORESEE_JOB"]
+    elif "SLURM_PROCID" in env and "SLURM_JOB_ID" in env:
+        run = f"slurm-{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '0')}"
+    elif env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
+        run = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    elif world.size == 1:
+        run = f"{socket.gethostname()}-{os.getpid()}"
+    else:
+        run = "job"
+    plain = re.sub(r"[^A-Za-z0-9._:/-]", "-", run)
+    return f"{plain[: _NAME_MAX - len(exchange) - 1]}/{exchange}"
+
+
+def job_secret(
+    job: str,
+    rank: int,
+    secret_file: str | None,
+    store: Store | None,
+    environ: Mapping[str, str] | None = None,
+) -> str | None:
+    """The secret that the store carries; None where ``secret_file`` or ``FORESEE_TOKEN`` has it.
+
+    Rank 0 draws it where it has none. It never puts one into the store that a user gave it. Collective where there is a
+    store: ranks without a secret wait for rank 0.
+
+    Raises:
+        ConfigError: there is none, and no store to carry one.
+    """
+    env = os.environ if environ is None else environ
+    own = secret_file is not None or TOKEN in env
+    key = f"foresee/{job}/secret"
+    if store is None:
+        if not own:
+            raise ConfigError(
+                f"no secret: set {TOKEN} to the one that the servers have, or pass secret_file= with the path of a "
+                "file that only its owner can read"
+            )
+        return None
+    if rank == 0:
+        drawn = _OWN if own else secrets.token_hex(32)
+        store.set(key, drawn)
+        return None if own else drawn
+    if own:
+        return None
+    carried = store.get(key).decode()
+    if carried == _OWN:
+        raise ConfigError(
+            f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
+        )
+    return carried

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong in a training loop that shares its gradients, and what to do about it, in words.
+
+Apart from the code that finds it, so that the texts can be read together: each names the parameter, every cause
+that comes to the same place, and a remedy per cause. Refuses to be a warning: whoever ignored one would have
+trained on wrong numbers.
+"""
+
+from __future__ import annotations
+
+from foresee.errors import ForeseeError
+
+__all__ = ["GradientMisuse"]
+
+_NO_SYNC = "`with model.no_sync():`"
+_BACKWARD = 'overlap="backward"'
+
+
+class GradientMisuse(ForeseeError, RuntimeError):
+    """The training loop does something that would give wrong numbers; the message says what to do instead.
+
+    Attributes:
+        tensor: name of the parameter or buffer, ``""`` where it is about none.
+    """
+
+    def __init__(self, message: str, tensor: str = "") -> None:
+        self.tensor = tensor
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[GradientMisuse], tuple[str, str]]:
+        """Rebuild from the facts, so that the error crosses process borders whole."""
+        return type(self), (str(self), self.tensor)
+
+
+def taken(name: str) -> GradientMisuse:
+    """Something touched the stand-in in ``p.grad``."""
+    return GradientMisuse(
+        f"{name}: its gradient was taken when backward() computed it and is under way to the servers, so p.grad holds "
+        "nothing to read, add to or zero. If this is\n"
+        "- a backward() without zero_grad() after the last step: call optimizer.zero_grad() first, and not with "
+        "set_to_none=False;\n"
+        "- a second backward() in one step (accumulation, several losses, reentrant checkpointing): put all but the "
+        f"last under {_NO_SYNC}, and use checkpoint(..., use_reentrant=False);\n"
+        '- clipping: pass clip="exact" and max_norm= to synchronize() and drop clip_grad_norm_;\n'
+        f"- GradScaler, logging, or any other code that reads p.grad: synchronize(..., {_BACKWARD}), which has the "
+        "averages in p.grad when backward() returns.",
+        name,
+    )
+
+
+def second_gradient(name: str) -> GradientMisuse:
+    """A hook fired twice in one round, with ``p.grad`` cleared in between."""
+    return GradientMisuse(
+        f"{name} got a second gradient in one step. If this is\n"
+        f"- accumulation or a second loss: put all but the last backward() under {_NO_SYNC};\n"
+        "- reentrant checkpointing, which computes the gradient of a module that runs twice in two parts: use "
+        "checkpoint(..., use_reentrant=False);\n"
+        "- another network's backward() that passed through this one (GAN): call requires_grad_(False) on this one "
+        f"around it, or put it under {_NO_SYNC};\n"
+        "- a step that was skipped, or a backward() that failed: every rank has to call optimizer.step() after each "
+        f"backward(); {_BACKWARD} allows to skip.",
+        name,
+    )
+
+
+def used_early(name: str) -> GradientMisuse:
+    """A gradient came for a parameter whose update had not landed."""
+    return GradientMisuse(
+        f"{name} was used before its update landed, so this gradient is of an old value: some code used it before, or "
+        "outside of, the modules that were seen to use it in the first step. Use it inside of them, or pass "
+        f"{_BACKWARD}; debug=True names the place",
+        name,
+    )
+
+
+def checked_use(name: str, where: str) -> GradientMisuse:
+    """``debug=True`` saw such a use."""
+    return GradientMisuse(
+        f"{name} was used {where} before its update landed. Use it inside of the modules that used it in the first "
+        f"step, call optimizer.flush() before, or pass {_BACKWARD}",
+        name,
+    )
+
+
+def modified(name: str) -> GradientMisuse:
+    """The version of a parameter changed while its update was under way."""
+    return GradientMisuse(
+        f"{name} was modified between step() and its update (clamp, EMA copied back, weight reset, ...), which is "
+        "under way then and would be lost or come on top. Call optimizer.flush() before, or take it from "
+        "model.parameters(), which does",
+        name,
+    )
+
+
+def no_memory(name: str, form: str) -> GradientMisuse:
+    """A gradient that is no dense tensor."""
+    return GradientMisuse(
+        f"the gradient of {name} is {form}, which has no dense memory to send; for embeddings pass sparse=False, else "
+        "make it dense in a hook of the parameter",
+        name,
+    )
+
+
+def other_form(name: str, got: str, planned: str) -> GradientMisuse:
+    """A gradient of a dtype or shape that the ranks did not agree on."""
+    return GradientMisuse(
+        f"the gradient of {name} is {got}, the parameter was planned as {planned}; keep them alike", name
+    )
+
+
+def buffer_form(name: str, planned: str) -> GradientMisuse:
+    """A buffer that changed its form or went away."""
+    return GradientMisuse(
+        f"buffer {name} is no longer the {planned} that was planned; keep its form, or pass buffers=False",
+        name,
+    )
+
+
+def unplanned(name: str) -> GradientMisuse:
+    """The optimizer's groups were edited by hand."""
+    return GradientMisuse(
+        f"{name} joined, left or changed the optimizer's parameter groups unseen; use optimizer.add_param_group(), "
+        "before backward(), on every rank",
+        name,
+    )
+
+
+def late_group(name: str) -> GradientMisuse:
+    """A group was added in the middle of a round."""
+    return GradientMisuse(
+        f"add_param_group() between backward() and step(): the gradient of {name} is under way; call it before "
+        "backward(), on every rank",
+        name,
+    )
+
+
+def closure() -> GradientMisuse:
+    """``step(closure)``."""
+    return GradientMisuse(
+        "optimizer.step(closure) cannot overlap with a later forward pass, and a closure that is evaluated several "
+        "times would take several rounds; compute the loss and call backward() before step()"
+    )
+
+
+def reentrant(name: str) -> GradientMisuse:
+    """Gradients of one backward come in several passes of autograd."""
+    return GradientMisuse(
+        f"{name} got its gradient in a backward() inside of backward(), as reentrant checkpointing does: the averages "
+        "would be waited for once per checkpoint; use checkpoint(..., use_reentrant=False)",
+        name,
+    )

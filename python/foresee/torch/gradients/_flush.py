@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model and the optimizer that the user gets back: the same objects, of subclasses of their own classes.
+
+Apart from the rounds because it is all about who calls what: ``step()`` becomes a round, and whatever shows the
+weights or the optimizer's state as a whole lands every update first. Copies and files are of the plain classes
+and know of no rounds. Refuses to be a wrapper: ``isinstance``, attributes and names of parameters stay.
+
+Flush points: ``state_dict``, ``load_state_dict``, copies and pickles of both; the model's ``parameters()``,
+``named_parameters()``, ``to()`` and the like, and ``train()``/``eval()`` where they change the mode; process exit.
+A child's ``parameters()`` are not: after ``step()`` they are stale until a flush or the next forward pass.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copyreg
+import os
+import sys
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from foresee.errors import ForeseeError
+from foresee.torch.gradients import _errors
+
+if TYPE_CHECKING:
+    from foresee.torch.gradients._rounds import Rounds
+
+__all__ = ["SynchronizedModel", "SynchronizedOptimizer", "attach", "detach"]
+
+_KEY = "_foresee_rounds"
+_live: weakref.WeakSet[Rounds] = weakref.WeakSet()
+_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: Rounds) -> None:
+    """Make both speak to ``rounds``."""
+    model.__dict__[_KEY] = optimizer.__dict__[_KEY] = rounds
+    model.__class__ = _subclass(SynchronizedModel, type(model))
+    optimizer.__class__ = _subclass(SynchronizedOptimizer, type(optimizer))
+    # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
+    # our step would silently never run. What it is for, telling that step() was called, ours does.
+    optimizer.__dict__.pop("step", None)
+    # Last in, first out: whoever registered before, to save the weights, finds them updated.
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
+    _live.add(rounds)
+
+
+def detach(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Make both what they were."""
+    for one in (model, optimizer):
+        rounds = one.__dict__.pop(_KEY, None)
+        if rounds is not None:
+            one.__class__ = _plain(type(one))
+            _live.discard(rounds)
+
+
+class SynchronizedModel(torch.nn.Module):
+    """What a synchronized model can do besides its own."""
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes inside keep gradients on this rank; the next one outside pushes the sums."""
+        rounds = _rounds(self)
+        return nullcontext() if rounds is None else rounds.no_sync()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own, with every update in it."""
+        _flush(self)
+        return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own; no late update lands on top of what was loaded."""
+        _flush(self)
+        return super().load_state_dict(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Any:
+        """As the model's own. Saying ``train()`` again every step costs no overlap."""
+        if mode != self.training:
+            _flush(self)
+        return super().train(mode)
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """As the model's own, updated."""
+        _flush_outside(self)
+        return super().parameters(recurse)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """As the model's own, updated."""
+        _flush_outside(self)
+        return super().named_parameters(*args, **kwargs)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the model's own. It looks at gradients alone, so updates stay under way."""
+        rounds = self.__dict__.pop(_KEY, None)
+        try:
+            super().zero_grad(set_to_none)
+        finally:
+            if rounds is not None:
+                self.__dict__[_KEY] = rounds
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        _flush(self)
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a file holds the plain class and no rounds."""
+        _flush(self)
+        return _reduced(self, super().__reduce_ex__(protocol))
+
+
+class SynchronizedOptimizer(torch.optim.Optimizer):
+    """What a synchronized optimizer can do besides its own."""
+
+    def step(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """End the round: updates land when their averages do, at the latest before they are used."""
+        rounds = _rounds(self)
+        if rounds is None:
+            super().step(*args, **kwargs)
+            return
+        if any(value is not None for value in (*args, *kwargs.values())):
+            raise _errors.closure()
+        # What a schedule looks for.
+        self.__dict__["_opt_called"] = True
+        rounds.step()
+
+    # Optimizer.__setstate__ would wrap a step that lacks the first mark, schedules one that lacks the second.
+    step.hooked = True  # type: ignore[attr-defined]
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # noqa: SLF001
+
+    def flush(self) -> None:
+        """Land every update now: afterwards all weights and states are as after a stock step."""
+        _flush(self)
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters of the exchange; ``exposed_s``: seconds that this rank stood still for it."""
+        rounds = _rounds(self)
+        return {} if rounds is None else rounds.stats()
+
+    def close(self) -> None:
+        """Land every update, leave the exchange, and be a plain optimizer of a plain model again."""
+        rounds = _rounds(self)
+        if rounds is not None:
+            try:
+                rounds.close()
+            finally:
+                detach(rounds.model, self)
+
+    def state_dict(self) -> Any:
+        """As the optimizer's own, with every update in it."""
+        _flush(self)
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the optimizer's own; no late update lands on top of what was loaded."""
+        _flush(self)
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the optimizer's own, then plan again: collective, every rank has to call it, before ``backward()``."""
+        _flush(self)
+        super().add_param_group(param_group)
+        rounds = _rounds(self)
+        if rounds is not None:
+            rounds.extend()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy or a file holds the plain class and no rounds."""
+        _flush(self)
+        return _reduced(self, super().__reduce_ex__(protocol))
+
+
+def _rounds(one: Any) -> Rounds | None:
+    """Those of a synchronized object. A copy made behind our back, by a ``__deepcopy__`` of its own, has none."""
+    rounds: Rounds | None = one.__dict__.get(_KEY)
+    return rounds
+
+
+def _flush(one: Any) -> None:
+    rounds = _rounds(one)
+    if rounds is not None:
+        rounds.flush()
+
+
+def _flush_outside(model: Any) -> None:
+    """Not in the forward pass: many models ask their first parameter for its dtype there, and would overlap nothing."""
+    rounds = _rounds(model)
+    if rounds is not None and not rounds.in_forward:
+        rounds.flush()
+
+
+def _subclass(ours: type, base: type) -> type:
+    made = _classes.get(base)
+    if made is None:
+        made = type(f"Synchronized{base.__name__}", (ours, base), {"__module__": base.__module__})
+        _classes[base] = made
+    return made
+
+
+def _plain(synchronized: type) -> type:
+    """The user's own class."""
+    return synchronized.__mro__[2]
+
+
+def _reduced(one: Any, reduced: Any) -> Any:
+    """What pickling made of ``one``, with its plain class instead of ours and without the rounds."""
+    if not isinstance(reduced, tuple):
+        return reduced
+    function, arguments, *rest = reduced
+    ours, plain = type(one), _plain(type(one))
+    if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined] # typeshed lacks it
+        # pickle insists that this function makes an object of the very class that it pickles.
+        function, arguments = plain.__new__, (plain, *arguments[1:])
+    function = plain if function is ours else function
+    arguments = tuple(plain if value is ours else value for value in arguments)
+    if rest and isinstance(rest[0], dict):
+        rest[0] = {key: value for key, value in rest[0].items() if key != _KEY}
+    return (function, arguments, *rest)
+
+
+def _at_exit() -> None:
+    """Finish the last round, on which other ranks wait, unless this process ends by an error of its own."""
+    if hasattr(sys, "last_value"):
+        return
+    errors = []
+    for rounds in list(_live):
+        try:
+            rounds.close()
+        except ForeseeError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+# A forked child has the objects and not their threads; the exchange is its parent's.
+os.register_at_fork(after_in_child=_live.clear)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hangs on the user's modules and parameters, and stays behind when they are copied or saved.
+
+Apart from the rounds that they report to: hooks are copied with a module (``deepcopy``, ``AveragedModel``) and
+written with it (``torch.save(model)``). A closure would fail to pickle and would tie the copy to the original's
+rounds; these hold weak references, and a copy or a file gets a function of the standard library that does
+nothing, so that the file opens where Foresee is not installed. Refuses to decide anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from foresee.torch.gradients._first_use import FirstUse
+    from foresee.torch.gradients._plan import Entry
+    from foresee.torch.gradients._rounds import Rounds
+
+__all__ = ["EndHook", "EnterHook", "FlushHook", "GradientHook", "LeaveHook", "WaitHook", "inert"]
+
+
+def inert() -> Any:
+    """A function that takes anything and returns None, as every kind of hook may; it pickles by its public name."""
+    return contextlib.nullcontext().__exit__
+
+
+class _Hook:
+    """A hook that does not travel."""
+
+    def __deepcopy__(self, memo: object) -> Any:
+        """Leave a function that does nothing in the copy."""
+        return inert()
+
+    def __copy__(self) -> Any:
+        """Likewise."""
+        return inert()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Likewise in a file."""
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class GradientHook(_Hook):
+    """On a parameter, after its gradient is complete; runs on autograd's threads."""
+
+    def __init__(self, rounds: Rounds, entry: Entry) -> None:
+        self._rounds = weakref.ref(rounds)
+        self._entry = entry
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        """Push the gradient."""
+        rounds = self._rounds()
+        if rounds is not None:
+            rounds.gradient(self._entry, parameter)
+
+
+class WaitHook(_Hook):
+    """Before a module that needs updated parameters. ``entries`` may be replaced when uses are profiled again.
+
+    At the root without gradients, everything is landed: an evaluation may take other ways through the model than
+    training did (the fast path of ``TransformerEncoderLayer`` calls none of its children) and has nothing to overlap.
+    """
+
+    def __init__(self, rounds: Rounds, entries: Sequence[Entry], *, root: bool) -> None:
+        self._rounds = weakref.ref(rounds)
+        self._root = root
+        self.entries = tuple(entries)
+        # Dynamo must not look inside: it would burn the present state of the round into a graph. Imported here,
+        # since torch.compiler.disable imports all of Dynamo; so did the optimizer's constructor.
+        self._wait = torch.compiler.disable(self._eager)
+
+    def __call__(self, _module: torch.nn.Module, _args: Any) -> None:
+        """Land and step what is pending."""
+        self._wait()
+
+    def _eager(self) -> None:
+        rounds = self._rounds()
+        if rounds is None:
+            return
+        if self._root:
+            rounds.enter_forward()
+        if self._root and not torch.is_grad_enabled():
+            rounds.flush()
+        else:
+            rounds.wait(self.entries)
+
+
+class EndHook(_Hook):
+    """After the root, even if it raised."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = weakref.ref(rounds)
+        self._end = torch.compiler.disable(self._eager)
+
+    def __call__(self, _module: torch.nn.Module, _args: Any, _output: Any = None) -> None:
+        """Note that the forward pass is over."""
+        self._end()
+
+    def _eager(self) -> None:
+        rounds = self._rounds()
+        if rounds is not None:
+            rounds.leave_forward()
+
+
+class FlushHook(_Hook):
+    """Before a module's state is read or written as a whole."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = weakref.ref(rounds)
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Land and step everything."""
+        rounds = self._rounds()
+        if rounds is not None:
+            rounds.flush()
+
+
+class EnterHook(_Hook):
+    """Before a module, while uses are profiled."""
+
+    def __init__(self, profile: FirstUse) -> None:
+        self._profile = weakref.ref(profile)
+
+    def __call__(self, module: torch.nn.Module, _args: Any) -> None:
+        """Note that the module runs."""
+        profile = self._profile()
+        if profile is not None:
+            profile.enter(module)
+
+
+class LeaveHook(EnterHook):
+    """After a module, even if it raised."""
+
+    def __call__(self, module: torch.nn.Module, _args: Any, _output: Any = None) -> None:
+        """Note that the module has run."""
+        profile = self._profile()
+        if profile is not None:
+            profile.leave(module)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a model and an optimizer that travel: their names, ids, shapes, classes and wait points.
+
+Apart from the rounds, which move them: a plan changes a few times in a run, a round every step. Ids follow the
+order of registration, which is the same on every rank; classes follow the order of first use, which need not be.
+Refuses tensors that are not one dense piece of CPU memory, by name.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from foresee.torch._exchange import TensorSpec
+from foresee.torch.gradients._taken import Taken
+
+if TYPE_CHECKING:
+    from foresee.torch.gradients._first_use import FirstUse
+
+__all__ = ["WIRE_DTYPES", "Entry", "Plan", "dense", "plain", "same_memory"]
+
+#: What the servers can sum, and what can be copied.
+WIRE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
+_SUMMABLE = WIRE_DTYPES[:4]
+# Classes are one octet: a scheduler finds the first of 256 in a few instructions.
+_CLASSES = 256
+
+
+@dataclass(eq=False)
+class Entry:
+    """One tensor of the plan, and where it is in the present round."""
+
+    spec: TensorSpec
+    tensor: torch.Tensor
+    taken: Taken | None
+    """Stand-in for its gradient; None for a buffer."""
+    group: int = -1
+    """Index of its parameter group; -1 for a buffer."""
+    pushed: int = -1
+    """The last round in which this rank pushed it."""
+    pending: bool = False
+    """Whether an update may be under way that the tensor does not have yet."""
+    version: int = 0
+    """The tensor's version counter when it became pending."""
+    hooked: bool = False
+    """Whether a gradient hook is in place; a frozen parameter has none until it thaws."""
+    given: tuple[Any, int] | None = None
+    """Weak reference to the average that was put into ``grad``, and its version: what needs no second exchange."""
+    sent: torch.Tensor | None = None
+    """Of a buffer: what all ranks have."""
+    owner: tuple[torch.nn.Module, str] | None = None
+    """Of a buffer: its module and name there; code like ``self.mean = 0.9 * self.mean`` replaces the tensor."""
+
+    def refresh(self) -> bool:
+        """Of a buffer: take the tensor that its module has now; False if it has none of the planned form."""
+        assert self.owner is not None
+        module, key = self.owner
+        tensor = module._buffers.get(key)  # noqa: SLF001
+        if tensor is None or (tuple(tensor.shape), tensor.dtype) != (self.spec.shape, self.spec.dtype):
+            return False
+        self.tensor = tensor
+        return True
+
+    def put(self, average: torch.Tensor | None) -> None:
+        """Give the parameter this average as its gradient, for its owner to keep."""
+        self.tensor.grad = average
+        self.given = None if average is None else (weakref.ref(average), average._version)  # noqa: SLF001
+
+    def untouched(self, gradient: torch.Tensor) -> bool:
+        """Whether ``gradient`` is the average that was put there, and nobody wrote to it since."""
+        if self.given is None:
+            return False
+        average, version = self.given
+        return average() is gradient and version == gradient._version  # noqa: SLF001
+
+    def copied(self) -> torch.Tensor:
+        """Its values, in the strides of the plan."""
+        copied = torch.empty_strided(self.spec.shape, self.spec.strides, dtype=self.spec.dtype)
+        return copied.copy_(self.tensor.detach())
+
+    def same_as_sent(self) -> bool:
+        """Whether every bit of it is what all ranks have."""
+        if self.sent is None or not same_memory(self.tensor, self.spec):
+            return False
+        flat = [
+            one.detach().as_strided((one.numel(),), (1,)).view(torch.uint8)
+            for one in (self.tensor, self.sent)
+        ]
+        return torch.equal(flat[0], flat[1])
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return self.spec.name
+
+
+@dataclass(eq=False)
+class Plan:
+    """All entries, by id."""
+
+    entries: list[Entry]
+    by_parameter: dict[int, Entry] = field(init=False)
+    """By ``id()`` of the tensor."""
+
+    def __post_init__(self) -> None:
+        self.by_parameter = {id(entry.tensor): entry for entry in self.entries}
+
+    @property
+    def gradients(self) -> list[Entry]:
+        """Those of parameters."""
+        return [entry for entry in self.entries if entry.taken is not None]
+
+    @property
+    def buffers(self) -> list[Entry]:
+        """Those that rank 0 sends."""
+        return [entry for entry in self.entries if entry.taken is None]
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """What the ranks agree on."""
+        return [entry.spec for entry in self.entries]
+
+    @staticmethod
+    def of(
+        model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, buffers: bool
+    ) -> tuple[Plan, list[str]]:
+        """The plan of a pair, classes in order of registration; and everything that is wrong with it."""
+        plan = Plan([])
+        return plan, plan.extend(model, optimizer, buffers=buffers)
+
+    def extend(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, buffers: bool) -> list[str]:
+        """Add what is new, behind what is there; ids stay. Returns everything that is wrong with the new ones."""
+        names = {id(tensor): name for name, tensor in model.named_parameters()}
+        order = {key: i for i, key in enumerate(names)}
+        fresh: list[tuple[int, str, torch.Tensor]] = []
+        for i, group in enumerate(optimizer.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                if id(parameter) not in self.by_parameter:
+                    fresh.append((i, names.get(id(parameter), f"param_groups[{i}].params[{j}]"), parameter))
+        # Ids by registration, so that a log reads like the model; what the model does not have comes last.
+        fresh.sort(key=lambda one: order.get(id(one[2]), len(order)))
+        faults = []
+        for group_index, name, parameter in fresh:
+            fault = _fault(name, "parameter", parameter, _SUMMABLE)
+            if fault:
+                faults.append(fault)
+                continue
+            entry = Entry(
+                self._spec(name, "gradient", parameter), parameter, Taken(parameter, name), group_index
+            )
+            self._add(entry)
+        owners = {
+            id(buffer): (module, key)
+            for module in model.modules()
+            for key, buffer in module._buffers.items()  # noqa: SLF001
+            if buffer is not None
+        }
+        known = {(id(entry.owner[0]), entry.owner[1]) for entry in self.entries if entry.owner is not None}
+        for name, buffer in model.named_buffers() if buffers else ():
+            module, key = owners[id(buffer)]
+            # Masks and other constants of odd dtypes do not drift apart; whatever counts or averages is a number.
+            if (id(module), key) in known or buffer.dtype not in WIRE_DTYPES:
+                continue
+            fault = _fault(name, "buffer", buffer, WIRE_DTYPES)
+            if fault:
+                faults.append(f"{fault}, or pass buffers=False")
+                continue
+            self._add(Entry(self._spec(name, "buffer", buffer), buffer, None, owner=(module, key)))
+        return faults
+
+    def order(self, profile: FirstUse, model: torch.nn.Module) -> None:
+        """Give classes by first use; what was not seen is last. A buffer has that of its module's first parameter."""
+        place = {id_: i for i, id_ in enumerate(profile.order)}
+        last = len(place)
+        beside: dict[int, int] = {}
+        for module in model.modules():
+            registered = module._parameters.values()  # noqa: SLF001
+            own = [self.by_parameter[id(one)] for one in registered if id(one) in self.by_parameter]
+            first = min((place.get(entry.spec.id, last) for entry in own), default=last)
+            for buffer in module._buffers.values():  # noqa: SLF001
+                if buffer is not None:
+                    beside.setdefault(id(buffer), first)
+        ranks = [place.get(entry.spec.id, beside.get(id(entry.tensor), last)) for entry in self.entries]
+        for entry, rank in zip(self.entries, ranks, strict=True):
+            entry.spec = replace(entry.spec, priority=_class(rank, last + 1))
+
+    def foreign(self, optimizer: torch.optim.Optimizer) -> str | None:
+        """A parameter that came to the optimizer, or left it, behind the plan's back; None if all is as planned."""
+        found = 0
+        for i, group in enumerate(optimizer.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                entry = self.by_parameter.get(id(parameter))
+                if entry is None or entry.group != i:
+                    return entry.name if entry else f"param_groups[{i}].params[{j}]"
+                found += 1
+        if found == sum(entry.taken is not None for entry in self.entries):
+            return None
+        present = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return next(entry.name for entry in self.gradients if id(entry.tensor) not in present)
+
+    def _spec(self, name: str, kind: str, tensor: torch.Tensor) -> TensorSpec:
+        return TensorSpec(
+            id=len(self.entries),
+            name=name,
+            kind="gradient" if kind == "gradient" else "buffer",
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+            strides=tuple(tensor.stride()),
+            nbytes=tensor.numel() * tensor.element_size(),
+            priority=min(len(self.entries), _CLASSES - 1),
+        )
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.by_parameter[id(entry.tensor)] = entry
+
+
+def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill one piece of memory, in any order of dimensions, each once."""
+    if 0 in shape:
+        return True
+    expected = 1
+    for stride, size in sorted((step, size) for size, step in zip(shape, strides, strict=True) if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def same_memory(gradient: torch.Tensor, spec: TensorSpec) -> bool:
+    """Whether element by element the gradient lies as the plan says; strides of dimensions of 1 mean nothing."""
+    mine, planned = gradient.stride(), spec.strides
+    return gradient.numel() == 0 or all(
+        size == 1 or step == other for size, step, other in zip(spec.shape, mine, planned, strict=True)
+    )
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's values are in memory of its own, rather than wherever a subclass keeps them."""
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def _class(place: int, places: int) -> int:
+    """Neighbours share a class where there are more places than classes."""
+    return place if places <= _CLASSES else place * _CLASSES // places
+
+
+def _fault(name: str, kind: str, tensor: torch.Tensor, dtypes: Iterable[torch.dtype]) -> str | None:
+    what = f"{kind} {name}"
+    if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
+        return f"{what} has no shape yet; run one forward pass through the lazy module first"
+    if not plain(tensor):
+        return f"{what} is a {type(tensor).__name__}, which has no plain memory to send; use plain tensors"
+    if tensor.layout != torch.strided:
+        return f"{what} is {tensor.layout}; make it dense with to_dense()"
+    if tensor.device.type != "cpu":
+        return f"{what} is on {tensor.device}; gradients travel from CPU memory, keep the model there"
+    if tensor.dtype not in dtypes:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return f"{what} is {tensor.dtype}; one of {allowed}"
+    if tensor.is_inference():
+        return f"{what} was made under inference_mode(); make it outside, or clone() it"
+    if not dense(tensor.shape, tensor.stride()):
+        return (
+            f"{what} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, which leave gaps or overlap; "
+            "make it a contiguous() copy"
+        )
+    return None

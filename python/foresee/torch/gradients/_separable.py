@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an optimizer may be stepped one parameter at a time, and which must not be used at all.
+
+Apart from ``_steps`` so that the judgement can be read, and tried, without any gradient under way. Classes that
+we tried bit by bit are listed; every other is tried on a toy when it is wrapped. Refuses to trust a subclass of a
+listed class: it may have another step.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import optim
+
+from foresee.torch.gradients._steps import original_step, snapshot, step_some
+
+__all__ = ["refusal", "separable"]
+
+#: Gives the bits of the whole step when stepped parameter by parameter, in reverse order, with a schedule between.
+_LISTED = (
+    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adafactor", "Adamax", "Adadelta", "ASGD",
+    "Rprop", "Muon",
+)  # fmt: skip
+
+_TOY_STEPS = 3
+# At most so many toy parameters per group, of distinct numbers of dimensions where there are.
+_TOY_PARAMETERS = 3
+
+
+def refusal(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why this optimizer cannot be synchronized, with the remedy; None if it can."""
+    name = type(optimizer).__name__
+    remedy = "use one whose step() needs no closure, or torch's DistributedDataParallel"
+    if isinstance(optimizer, optim.LBFGS):
+        return f"optimizer {name} evaluates the model several times inside of one step(closure); {remedy}"
+    if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
+        return f"optimizer {name} takes two gradients for one step, as SAM does; {remedy}"
+    if isinstance(optimizer, optim.SparseAdam):
+        return f"optimizer {name} is for sparse gradients, which do not travel; use Adam and sparse=False"
+    closure = inspect.signature(original_step(type(optimizer))).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        return f"optimizer {name} requires a closure; {remedy}"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return f"optimizer {name} has differentiable=True: a late step is in no graph; leave it out"
+    return None
+
+
+def separable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether parameter by parameter gives the bits of one whole step: known, or found on a toy."""
+    base = type(optimizer)
+    if any(base is getattr(optim, name, None) for name in _LISTED):
+        return True
+    try:
+        return _same_on_toy(optimizer, base)
+    except Exception as error:  # noqa: BLE001 - somebody else's class, given parameters it was not made with
+        warnings.warn(
+            f"optimizer {base.__name__} could not be tried on toy parameters ({type(error).__name__}: {error})",
+            stacklevel=2,
+        )
+        return False
+
+
+def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
+    """Step two equal toys, one whole and one in parts, in reverse and with the gradient's memory reused."""
+    whole, parts = _toy(optimizer, base), _toy(optimizer, base)
+    for seed in range(_TOY_STEPS):
+        _fill_gradients(whole, seed)
+        _fill_gradients(parts, seed)
+        original_step(base)(whole)
+        hyper = snapshot(parts)
+        for parameter in reversed(_parameters(parts)):
+            others = [one for one in _parameters(parts) if one is not parameter]
+            kept = [one.grad for one in others]
+            for one in others:
+                one.grad = None
+            step_some(parts, base, hyper, {id(parameter)})
+            # The memory of a gradient is used again after its step; who keeps a reference reads this.
+            if parameter.grad is not None:
+                parameter.grad.fill_(float("nan"))
+            for one, gradient in zip(others, kept, strict=True):
+                one.grad = gradient
+        if not _equal(whole, parts):
+            return False
+    return True
+
+
+def _toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """An optimizer with the same settings over a few small parameters, and no state."""
+    toy = object.__new__(base)
+    apart = {"state", "param_groups"}
+    toy.__dict__.update(
+        {key: _copied(key, value) for key, value in optimizer.__dict__.items() if key not in apart}
+    )
+    toy.state = defaultdict(dict)
+    toy.param_groups = []
+    draw = torch.Generator().manual_seed(1)
+    for settings, group in zip(snapshot(optimizer), optimizer.param_groups, strict=True):
+        like = list({parameter.dim(): parameter for parameter in group["params"]}.values())[:_TOY_PARAMETERS]
+        like += like[: 2 - len(like)]
+        shapes = [
+            tuple(3 + axis + 2 * number for axis in range(one.dim())) for number, one in enumerate(like)
+        ]
+        toy.param_groups.append(
+            {
+                **settings,
+                "params": [
+                    torch.nn.Parameter(torch.randn(shape, generator=draw).to(one.dtype))
+                    for shape, one in zip(shapes, like, strict=True)
+                ],
+            }
+        )
+    return toy
+
+
+def _copied(key: str, value: Any) -> Any:
+    """Hooks stay the user's and do not run; everything else the toy may change."""
+    return type(value)() if "hooks" in key and isinstance(value, dict) else copy.deepcopy(value)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _fill_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for number, parameter in enumerate(_parameters(optimizer)):
+        # Of unlike sizes, so that a norm over all of them shows.
+        gradient = torch.randn(parameter.shape, generator=draw) * 4.0**number
+        parameter.grad = gradient.to(parameter.dtype)
+
+
+def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
+    mine, theirs = _parameters(one), _parameters(other)
+    return all(
+        _same_bits(a, b) and _same_value(dict(one.state[a]), dict(other.state[b]))
+        for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def _same_value(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return _same_bits(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same_value, a, b))
+    return bool(a == b)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that say where and how gradients travel: what is wrong with them, and the exchange they open.
+
+Apart from ``synchronize`` and ``ddp_hook`` so that one mistake has one message in both. Refuses to raise: callers
+report the faults of all their arguments at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from foresee.torch._exchange import Exchange, ExchangeSettings
+from foresee.torch._network import open_exchange
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+__all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
+
+#: Seconds without a sign of life before ranks give up.
+TIMEOUT_S = 30.0
+
+_REMEDY = 'servers="host:port,host:port", a list of such, or an Exchange'
+_opened = 0
+
+
+def wrong(
+    servers: object, *, wire: object, on_rank_loss: object, timeout: object, secret_file: object
+) -> list[str]:
+    """Everything that is wrong with them, each with its remedy."""
+    faults = []
+    if wire not in (None, "f32", "f16", "bf16"):
+        faults.append(f"wire={wire!r}; one of None, 'f32', 'f16', 'bf16'")
+    if on_rank_loss not in ("raise", "continue"):
+        faults.append(f"on_rank_loss={on_rank_loss!r}; one of 'raise', 'continue'")
+    if not is_number(timeout) or not 0 < timeout < math.inf:
+        faults.append(f"timeout={timeout!r}; seconds, above 0 and finite")
+    if secret_file is not None and not isinstance(secret_file, str):
+        faults.append(f"secret_file={secret_file!r}; the path of a file, or None")
+    if not isinstance(servers, Exchange):
+        return faults + _addresses(servers)
+    stock: dict[str, tuple[object, object]] = {
+        "wire": (wire, None),
+        "on_rank_loss": (on_rank_loss, "raise"),
+        "timeout": (timeout, TIMEOUT_S),
+        "secret_file": (secret_file, None),
+    }
+    return faults + [
+        f"{name}={value!r} is a matter of the Exchange that was passed as servers=; set it there"
+        for name, (value, usual) in stock.items()
+        if value != usual
+    ]
+
+
+def opened(
+    servers: str | Sequence[str] | Exchange,
+    *,
+    wire: Literal["f32", "f16", "bf16"] | None,
+    on_rank_loss: Literal["raise", "continue"],
+    timeout: float,
+    secret_file: str | None,
+    timeline: int = 0,
+) -> Exchange:
+    """The exchange: as it was passed, or connected to. Arguments were found right."""
+    if isinstance(servers, Exchange):
+        return servers
+    global _opened  # noqa: PLW0603 - numbers the exchanges of a process, in the same order on every rank
+    job = f"exchange-{_opened}"
+    _opened += 1
+    settings = ExchangeSettings(
+        _split(servers), wire, on_rank_loss, timeout, job, secret_file=secret_file, timeline=timeline
+    )
+    return open_exchange(settings)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a number; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _addresses(servers: object) -> list[str]:
+    if not isinstance(servers, str) and not (
+        isinstance(servers, Sequence) and all(isinstance(s, str) for s in servers)
+    ):
+        return [f"servers={servers!r}; {_REMEDY}"]
+    addresses = _split(servers)
+    if not addresses:
+        return [f"servers={servers!r} names none; {_REMEDY}"]
+    return [f"servers: {one!r} is no address; {_REMEDY}" for one in addresses if not _is_address(one)]
+
+
+def _split(servers: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (servers.split(",") if isinstance(servers, str) else servers))
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ft.trace_model``: how long a model's tensors take in backward, forward and update, without any network.
+
+Apart from the model of the network, which reads what is measured here; only the layout of the returned dict joins
+them. Refuses to touch what it measures: it runs a copy, and puts torch's random numbers back.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from foresee.errors import ConfigError
+from foresee.torch.gradients._first_use import FirstUse
+from foresee.torch.gradients._plan import Entry, Plan
+from foresee.torch.gradients._separable import separable
+from foresee.torch.gradients._steps import original_step, snapshot, step_some
+
+__all__ = ["trace_model"]
+
+#: Of the dict's layout.
+VERSION = 1
+
+_Seconds = dict[int, list[float]]
+
+
+def trace_model(
+    model: torch.nn.Module,
+    batch: Any,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    steps: int = 10,
+    warmup: int = 2,
+) -> dict[str, Any]:
+    """Measure one training step, tensor by tensor.
+
+    Forward and update times belong to wait points: what a module takes is written at the last of the tensors that it
+    needs, since it cannot begin before that one. The time before the first wait point is in the first. Backward time
+    of a tensor is that between the gradient before it and its own. All are medians.
+
+    Args:
+        model: run as a copy, in the mode it is in.
+        batch: a tensor, or a tuple or dict of arguments, of one rank's size.
+        loss: from the model's output to a scalar. Default: the output if it is a scalar, its ``loss`` if it has one,
+            else the mean of squares of its tensors, which costs next to nothing.
+        optimizer: over the model's parameters; None leaves update times at 0.
+        steps: measured steps, 1 or more.
+        warmup: steps before them, 0 or more.
+
+    Returns:
+        ``{"version": 1, "tensors": [...]}``: tensors with a gradient, in order of first use, each with ``name``,
+        ``bytes``, ``backward_s``, ``forward_s``, ``update_s`` (seconds) and ``first_use`` (0, 1, ...).
+
+    Raises:
+        ConfigError: arguments out of range, or no gradient at all.
+    """
+    if steps < 1 or warmup < 0:
+        raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
+    before = torch.get_rng_state()
+    try:
+        # Together, so that the copy of the optimizer is over the copied parameters.
+        model, optimizer = copy.deepcopy((model, optimizer))
+        return _trace(model, optimizer, batch, loss or _plain_loss, steps, warmup)
+    finally:
+        torch.set_rng_state(before)
+
+
+def _trace(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    batch: Any,
+    loss: Callable[[Any], torch.Tensor],
+    steps: int,
+    warmup: int,
+) -> dict[str, Any]:
+    holder = optimizer or torch.optim.SGD(model.parameters())
+    plan, faults = Plan.of(model, holder, buffers=False)
+    if faults:
+        raise ConfigError(faults)
+    points = _first_points(model, plan, lambda: loss(_call(model, batch)).backward())
+    if not points:
+        raise ConfigError("no parameter got a gradient from this batch and loss; is requires_grad off?")
+    clock = _Clock(points)
+    handles = list(clock.listen())
+    try:
+        for number in range(warmup + steps):
+            if number == warmup:
+                clock.forget()
+            holder.zero_grad()
+            clock.start_forward()
+            value = loss(_call(model, batch))
+            clock.start_backward()
+            value.backward()
+            if optimizer is not None:
+                clock.update(optimizer)
+    finally:
+        for handle in handles:
+            handle.remove()
+    entries = [entry for _, group in points for entry in group]
+    return {
+        "version": VERSION,
+        "tensors": [
+            {
+                "name": entry.name,
+                "bytes": entry.spec.nbytes,
+                "backward_s": _median(clock.backward, entry),
+                "forward_s": _median(clock.forward, entry),
+                "update_s": _median(clock.updates, entry),
+                "first_use": place,
+            }
+            for place, entry in enumerate(entries)
+        ],
+    }
+
+
+#: Modules in order of their first use of a tensor, each with the tensors first used there; None: not seen in a module.
+_Points = list[tuple[torch.nn.Module | None, list[Entry]]]
+
+
+def _first_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) -> _Points:
+    profile = FirstUse(model, plan.entries)
+    profile.start()
+    try:
+        step()
+    finally:
+        profile.stop()
+    trained = {entry.spec.id: entry for entry in plan.entries if entry.tensor.grad is not None}
+    seen = [id_ for id_ in profile.order if id_ in trained]
+    points: dict[torch.nn.Module | None, list[Entry]] = {}
+    for id_ in (*seen, *(id_ for id_ in trained if id_ not in profile.modules)):
+        module = profile.modules.get(id_, [None])[0]
+        points.setdefault(module, []).append(trained[id_])
+    return list(points.items())
+
+
+class _Clock:
+    """Seconds by tensor, of each measured step."""
+
+    def __init__(self, points: _Points) -> None:
+        self._points = points
+        self._reached: set[int] = set()
+        self._last = 0.0
+        self._current = 0
+        self._forward = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Warm now: begin anew."""
+        self.backward: _Seconds = {}
+        self.forward: _Seconds = {}
+        self.updates: _Seconds = {}
+
+    def listen(self) -> Iterator[Any]:
+        """Put hooks on modules and parameters; yields their handles."""
+        for number, (module, group) in enumerate(self._points):
+            if module is not None:
+                yield module.register_forward_pre_hook(
+                    lambda *_, number=number: self._enter(number), prepend=True
+                )
+            for entry in group:
+                yield entry.tensor.register_post_accumulate_grad_hook(
+                    lambda _, entry=entry: self._gradient(entry)
+                )
+
+    def start_forward(self) -> None:
+        """The next module that is reached began here."""
+        self._reached = set()
+        self._forward = True
+        self._current = 0
+        self._last = time.perf_counter()
+
+    def start_backward(self) -> None:
+        """Forward and loss are over."""
+        self._close()
+        self._forward = False
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step wait point by wait point, or as a whole where only that is right."""
+        hyper, base = snapshot(optimizer), type(optimizer)
+        if not separable(optimizer):
+            self._timed(self._points[0][1], lambda: original_step(base)(optimizer))
+            return
+        for _, group in self._points:
+            chosen = {id(entry.tensor) for entry in group}
+            self._timed(group, functools.partial(step_some, optimizer, base, hyper, chosen))
+
+    def _timed(self, group: Sequence[Entry], step: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        with torch.no_grad():
+            step()
+        self.updates.setdefault(group[-1].spec.id, []).append(time.perf_counter() - began)
+
+    def _enter(self, number: int) -> None:
+        # Only the first time: a module used twice waits once, and recomputation in backward is backward.
+        if not self._forward or number in self._reached:
+            return
+        if self._reached:
+            self._close()
+        self._reached.add(number)
+        self._current = number
+
+    def _close(self) -> None:
+        """What ran since the last wait point is that one's."""
+        now = time.perf_counter()
+        last = self._points[self._current][1][-1]
+        self.forward.setdefault(last.spec.id, []).append(now - self._last)
+        self._last = now
+
+    def _gradient(self, entry: Entry) -> None:
+        now = time.perf_counter()
+        self.backward.setdefault(entry.spec.id, []).append(now - self._last)
+        self._last = now
+
+
+def _median(seconds: Mapping[int, list[float]], entry: Entry) -> float:
+    return statistics.median(seconds.get(entry.spec.id, [0.0]))
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+
+
+def _plain_loss(output: Any) -> torch.Tensor:
+    found = getattr(output, "loss", None)
+    if isinstance(found, torch.Tensor):
+        return found
+    if isinstance(output, torch.Tensor) and output.dim() == 0:
+        return output
+    tensors = list(_floats(output))
+    if not tensors:
+        raise ConfigError(f"the model's output, a {type(output).__name__}, has no float tensor; pass loss=")
+    return torch.stack([tensor.float().square().mean() for tensor in tensors]).sum()
+
+
+def _floats(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _floats(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _floats(one)

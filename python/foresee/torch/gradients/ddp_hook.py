@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ft.ddp_hook``: torch's DistributedDataParallel, with our exchange in place of its all-reduce.
+
+Apart from ``synchronize`` because DDP keeps its own loop: a bucket is a tensor, its index is its class, and the
+overlap is with backward alone. The on-ramp: one line, any optimizer, stock clipping and ``GradScaler``. Refuses to
+block backward: what has to wait, waits on a thread of its own.
+
+    state = ft.DdpState(servers="10.0.0.1:7000")
+    ddp.register_comm_hook(state, ft.ddp_hook)
+
+DDP forms its buckets anew after the first step, so the plan is keyed by (index, size) and agreed on again when an
+unknown bucket comes. Averages are sums in rank order, divided once; DDP's own bits differ, with its bucket sizes too.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+
+from foresee.errors import Closed, ConfigError
+from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
+from foresee.torch.gradients._servers import TIMEOUT_S, opened, wrong
+
+__all__ = ["DdpState", "ddp_hook"]
+
+_Key = tuple[int, int, torch.dtype]
+
+
+class Bucket(Protocol):
+    """What is used of ``torch.distributed.GradBucket``."""
+
+    def index(self) -> int:
+        """Position in this backward pass, from 0."""
+
+    def buffer(self) -> torch.Tensor:
+        """Gradients, flat."""
+
+    def is_last(self) -> bool:
+        """Whether the backward pass ends with it."""
+
+
+@dataclass(eq=False)
+class _Backward:
+    """The buckets of one backward pass."""
+
+    pushed: dict[int, torch.futures.Future[torch.Tensor]] = field(default_factory=dict)
+    """Of the plan, by id; under way."""
+    deferred: list[tuple[_Key, torch.Tensor, torch.futures.Future[torch.Tensor]]] = field(
+        default_factory=list
+    )
+    """Unknown to the plan: they leave when the ranks have agreed."""
+
+
+class DdpState:
+    """What ``ddp_hook`` keeps between buckets: one per DistributedDataParallel.
+
+    Args:
+        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``timeout`` and
+            ``secret_file``.
+
+    Raises:
+        ConfigError: every wrong argument at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: str | Sequence[str] | Exchange,
+        wire: Literal["f32", "f16", "bf16"] | None = None,
+        on_rank_loss: Literal["raise", "continue"] = "raise",
+        timeout: float = TIMEOUT_S,
+        secret_file: str | None = None,
+    ) -> None:
+        faults = wrong(
+            servers, wire=wire, on_rank_loss=on_rank_loss, timeout=timeout, secret_file=secret_file
+        )
+        if faults:
+            raise ConfigError(faults)
+        self._exchange = opened(
+            servers,
+            wire=wire,
+            on_rank_loss=on_rank_loss,
+            timeout=timeout,
+            secret_file=secret_file,
+        )
+        self._specs: list[TensorSpec] = []
+        self._ids: dict[_Key, int] = {}
+        self._round = 0
+        self._backward = _Backward()
+        self._failure: BaseException | None = None
+        self._jobs: queue.SimpleQueue[_Backward | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_land_all, args=(weakref.ref(self), self._jobs), name="foresee-ddp", daemon=True
+        )
+        self._thread.start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
+
+    def stats(self) -> Mapping[str, float]:
+        """Counters of the exchange."""
+        return {**self._exchange.stats(), "rounds": self._round}
+
+    def close(self) -> None:
+        """Leave the exchange. A backward pass afterwards raises."""
+        self._failure = self._failure or Closed("this DdpState was closed")
+        self._jobs.put(None)
+        self._exchange.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def give(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        """Push a bucket, or set it aside until the plan knows it; its average comes with the future."""
+        if self._failure is not None:
+            raise self._failure
+        # DDP writes averages, and the next gradients, into a bucket that the exchange may still hold.
+        gradients = bucket.buffer().detach().clone()
+        if gradients.device.type != "cpu":
+            raise ConfigError(
+                f"bucket {bucket.index()} is on {gradients.device}; gradients travel from CPU memory"
+            )
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        key = (bucket.index(), gradients.numel(), gradients.dtype)
+        id_ = self._ids.get(key)
+        if id_ is None:
+            self._backward.deferred.append((key, gradients, future))
+        else:
+            self._push(id_, gradients)
+            self._backward.pushed[id_] = future
+        if bucket.is_last():
+            backward, self._backward = self._backward, _Backward()
+            self._jobs.put(backward)
+        return future
+
+    def land(self, backward: _Backward) -> None:
+        """Finish a backward pass: end the round, hand out the averages. On the thread."""
+        waiting = dict(backward.pushed)
+        futures = [*backward.pushed.values(), *(future for _, _, future in backward.deferred)]
+        try:
+            if waiting or not backward.deferred:
+                self._finish(waiting)
+            if backward.deferred:
+                self._agree([key for key, _, _ in backward.deferred])
+                for key, sent, future in backward.deferred:
+                    self._push(self._ids[key], sent)
+                    waiting[self._ids[key]] = future
+                self._finish({self._ids[key]: future for key, _, future in backward.deferred})
+        except BaseException as error:  # noqa: BLE001 - it is raised again where backward waits
+            self._failure = error
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error)  # type: ignore[arg-type]
+
+    def _finish(self, waiting: Mapping[int, torch.futures.Future[torch.Tensor]]) -> None:
+        """End a round in which ``waiting`` were pushed."""
+        self._exchange.round_end(self._round, [spec.id for spec in self._specs if spec.id not in waiting])
+        self._round += 1
+        # All before any: with its last average DDP goes on, and may push the buckets of an earlier layout again.
+        self._exchange.wait([spec.id for spec in self._specs], self._check)
+        for id_, future in waiting.items():
+            # DDP copies it into the bucket before the next backward, so the exchange may have its memory back then.
+            future.set_result(as_tensor(self._exchange.received(id_), self._specs[id_]))
+
+    def _agree(self, keys: Sequence[_Key]) -> None:
+        for index, numel, dtype in keys:
+            id_ = self._ids[index, numel, dtype] = len(self._specs)
+            nbytes = numel * dtype.itemsize
+            name = f"bucket {index} of {nbytes} bytes"
+            self._specs.append(
+                TensorSpec(id_, name, "bucket", dtype, (numel,), (1,), nbytes, min(index, 255))
+            )
+        self._exchange.agree(self._specs)
+
+    def _push(self, id_: int, sent: torch.Tensor) -> None:
+        self._exchange.push(id_, sent.data_ptr(), self._specs[id_].nbytes, sent)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def ddp_hook(state: DdpState, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket over all ranks; give it to ``DistributedDataParallel.register_comm_hook``.
+
+    Never blocks. The future's value is valid until this bucket's next backward.
+    """
+    return state.give(bucket)
+
+
+# DDP compares annotations with its own types, and these are strings here.
+ddp_hook.__annotations__.clear()
+
+
+def _land_all(state: weakref.ref[DdpState], jobs: queue.SimpleQueue[_Backward | None]) -> None:
+    """Body of the thread: holds the state only while there is work, so that a dropped one can go."""
+    while (backward := jobs.get()) is not None:
+        alive = state()
+        if alive is None:
+            return
+        alive.land(backward)
+        del alive, backward

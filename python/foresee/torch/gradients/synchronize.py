@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ft.synchronize``: one line that makes a training loop share its gradients.
+
+Apart from the rounds, which run afterwards: here arguments are checked, the plan is agreed on, and both objects
+are handed over. Refuses everything that is wrong at once, each fault with its remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+import torch
+
+from foresee.errors import ConfigError
+from foresee.torch._exchange import Exchange, Traced
+from foresee.torch.gradients import _separable
+from foresee.torch.gradients._clip import Clip, ClipMode
+from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
+from foresee.torch.gradients._plan import Plan
+from foresee.torch.gradients._rounds import Options, Rounds
+from foresee.torch.gradients._servers import TIMEOUT_S, is_number, opened, wrong
+from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, TimelineFile, file_of
+
+__all__ = ["synchronize"]
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+
+_BARE = ("no_sync",)
+
+
+def synchronize(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    servers: str | Sequence[str] | Exchange,
+    overlap: Literal["forward", "backward"] = "forward",
+    clip: ClipMode | None = None,
+    max_norm: float | None = None,
+    wire: Literal["f32", "f16", "bf16"] | None = None,
+    buffers: bool = True,
+    on_rank_loss: Literal["raise", "continue"] = "raise",
+    timeout: float = TIMEOUT_S,
+    secret_file: str | None = None,
+    timeline: str | None = None,
+    debug: bool = False,
+) -> tuple[Model, Optimizer]:
+    """Average gradients over all ranks, what is used first being carried first.
+
+    Call it once per pair, on every rank, from the thread that trains, with the model in its final form and place,
+    before compiled blocks ran for the first time. Both objects come back as they are, of subclasses of their own
+    classes: schedules made before or after, ``state_dict``, copies and files work. All ranks begin with the
+    weights of rank 0.
+
+    With ``overlap="forward"`` a gradient leaves as soon as backward has it, ``optimizer.step()`` returns at once,
+    and each module waits, before it runs, for the updates it needs. The result has the bits of a stock step on
+    gradients averaged in rank order. In between:
+
+    - ``p.grad`` cannot be read: it raises. Clip with ``clip=``, or choose ``overlap="backward"``.
+    - gradients are accumulated under ``with model.no_sync():``, all but the last backward.
+    - the root's ``state_dict()``, ``parameters()``, ``eval()`` and ``optimizer.flush()`` land all updates;
+      the ``parameters()`` of a child do not.
+
+    With ``overlap="backward"``, as in DDP, ``backward()`` returns with the averages in ``p.grad``: stock clipping,
+    ``GradScaler`` and logging work, and the forward pass overlaps with nothing. Optimizers whose parameters know
+    of each other are run so, with a warning.
+
+    Args:
+        model: parameters and buffers in CPU memory.
+        optimizer: over parameters of the model; others are averaged too, but ``step()`` waits for them. LBFGS, SAM
+            and others that need a closure are refused.
+        servers: addresses ``host:port``, in one string with commas or in a list; or an ``Exchange``.
+        overlap: see above.
+        clip: ``exact``: torch's ``clip_grad_norm_`` over all averages, bit for bit; the next forward pass then waits
+            for the last tensor. ``per_param``: each tensor's own norm. ``previous_norm``: scales by the total norm of
+            the step before. The last two keep the overlap, and are not what stock clipping computes.
+        max_norm: above 0; with ``clip``.
+        wire: dtype of 32-bit floats on the network; None: as they are.
+        buffers: send rank 0's buffers (BatchNorm's statistics) to all ranks every step, as DDP does. Constants do not
+            travel.
+        on_rank_loss: ``raise``: every rank raises, naming it. ``continue`` is a matter of an ``Exchange`` that can.
+        timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
+        secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
+            variable ``FORESEE_TOKEN``.
+        timeline: write a Chrome trace of every tensor's way, for Perfetto: ``step.json`` becomes ``step.rank0.json``
+            and so on. Written round by round; ``optimizer.close()`` ends it.
+        debug: check every use of every tensor, and say where it was if an update had not landed. Slow, and without
+            compiled code.
+
+    Returns:
+        ``model`` and ``optimizer``; the model has ``no_sync()``, the optimizer ``flush()``, ``stats()``, ``close()``.
+
+    Raises:
+        ConfigError: every wrong argument at once; or ranks that disagree on a tensor.
+    """
+    faults = wrong(servers, wire=wire, on_rank_loss=on_rank_loss, timeout=timeout, secret_file=secret_file)
+    faults += _own(overlap=overlap, clip=clip, max_norm=max_norm)
+    faults += _timeline(timeline, servers)
+    faults += _pair(model, optimizer)
+    if faults:
+        raise ConfigError(faults)
+    plan, faults = Plan.of(model, optimizer, buffers=buffers)
+    if not plan.gradients and not faults:
+        faults.append("the optimizer has no parameters")
+    if faults:
+        raise ConfigError(faults)
+    if overlap == "forward" and not _separable.separable(optimizer):
+        _warn_of_barrier(optimizer)
+        if clip is not None:
+            raise ConfigError(
+                f"clip={clip!r} needs an optimizer that can be stepped parameter by parameter, and "
+                f"{type(optimizer).__name__} cannot; drop clip= and call clip_grad_norm_ after backward()"
+            )
+        overlap = "backward"
+    exchange = opened(
+        servers,
+        wire=wire,
+        on_rank_loss=on_rank_loss,
+        timeout=timeout,
+        secret_file=secret_file,
+        timeline=0 if timeline is None else EVENTS_PER_ROUND,
+    )
+    rounds = Rounds(
+        model,
+        optimizer,
+        exchange,
+        plan,
+        Clip(clip, max_norm or 0.0),
+        Options(overlap=overlap, buffers=buffers, debug=debug),
+        _opened_timeline(timeline, exchange),
+    )
+    try:
+        rounds.start()
+    except BaseException:
+        rounds.close()
+        raise
+    attach(model, optimizer, rounds)
+    return model, optimizer
+
+
+def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
+    """What is wrong with the arguments that concern this rank alone."""
+    faults = []
+    if overlap not in ("forward", "backward"):
+        faults.append(f"overlap={overlap!r}; one of 'forward', 'backward'")
+    if clip not in (None, "exact", "per_param", "previous_norm"):
+        faults.append(f"clip={clip!r}; one of None, 'exact', 'per_param', 'previous_norm'")
+    if clip is None and max_norm is not None:
+        faults.append(f'max_norm={max_norm!r} without clip; say clip="exact" to clip by the total norm')
+    if clip is not None and (not is_number(max_norm) or not 0 < max_norm < math.inf):
+        faults.append(f"max_norm={max_norm!r}; a number above 0, with clip={clip!r}")
+    if clip is not None and overlap == "backward":
+        faults.append(
+            f'clip={clip!r} with overlap="backward"; call clip_grad_norm_ after backward(), as ever'
+        )
+    return faults
+
+
+def _timeline(timeline: object, servers: object) -> list[str]:
+    if timeline is None:
+        return []
+    if not isinstance(timeline, str) or not timeline:
+        return [f"timeline={timeline!r}; the path of a file, or None"]
+    if isinstance(servers, Exchange) and not isinstance(servers, Traced):
+        kind = type(servers).__name__
+        return [
+            f"timeline={timeline!r}: {kind} does not tell what its packets do; pass addresses as servers="
+        ]
+    return []
+
+
+def _opened_timeline(timeline: str | None, exchange: Exchange) -> TimelineFile | None:
+    if timeline is None or not isinstance(exchange, Traced):
+        return None
+    path = file_of(timeline, exchange.rank)
+    try:
+        return TimelineFile(path, exchange.rank, exchange)
+    except OSError as error:
+        exchange.close()
+        raise ConfigError(f"timeline={timeline!r}: {path} cannot be written: {error.strerror}") from error
+
+
+def _pair(model: object, optimizer: object) -> list[str]:
+    faults = []
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        faults.append(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer")
+    elif isinstance(optimizer, SynchronizedOptimizer):
+        faults.append("optimizer is synchronized already; one optimizer belongs to one model")
+    else:
+        reason = _separable.refusal(optimizer)
+        faults += [reason] if reason else []
+    if not isinstance(model, torch.nn.Module):
+        faults.append(f"model is a {type(model).__name__}; a torch.nn.Module")
+        return faults
+    faults += _model(model)
+    return faults
+
+
+def _model(model: torch.nn.Module) -> list[str]:
+    faults = []
+    name = type(model).__name__
+    if isinstance(model, SynchronizedModel):
+        faults.append("model is synchronized already; one model belongs to one optimizer")
+    if isinstance(model, torch.jit.ScriptModule):
+        faults.append(
+            "model is a ScriptModule, whose uses of parameters cannot be seen; pass the Python module"
+        )
+    if name == "OptimizedModule":
+        faults.append(
+            "model is compiled as a whole, so all gradients would come after the whole backward pass; pass the plain "
+            "model and compile its blocks (`for block in model.blocks: block.compile()`)"
+        )
+    if name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
+        faults.append(f"model is wrapped in {name}, which averages gradients itself; pass the plain model")
+    faults += [
+        f"model has a method {own}() of its own, which synchronize() needs; rename it"
+        for own in _BARE
+        if hasattr(model, own)
+    ]
+    faults += [
+        f"{where or 'the model'} is an {type(module).__name__} with sparse=True; sparse gradients do not travel, pass "
+        "sparse=False"
+        for where, module in model.named_modules()
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+    ]
+    return faults
+
+
+def _warn_of_barrier(optimizer: torch.optim.Optimizer) -> None:
+    warnings.warn(
+        f"optimizer {type(optimizer).__name__} gives other bits when it is stepped parameter by parameter (tried on "
+        'toy parameters), so overlap="backward" is used: averages are complete when backward() returns, and nothing '
+        "overlaps with the next forward pass",
+        stacklevel=3,
+    )

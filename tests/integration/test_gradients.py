@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients from end to end: `foresee serve` and ranks, each a process of its own, over real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support import gradients
+from support.processes import Child
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Child], Child]]:
+    """Keeps children until the test is over, and kills them then."""
+    with contextlib.ExitStack() as stack:
+
+        def keep(child: Child) -> Child:
+            stack.callback(child.close)
+            return child
+
+        yield keep
+
+
+@pytest.fixture
+def servers(started: Callable[[Child], Child]) -> Callable[[int], list[str]]:
+    """Starts servers; where each listens."""
+
+    def start(count: int) -> list[str]:
+        children = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
+        return [child.line()["address"] for child in children]
+
+    return start
+
+
+def told(child: Child) -> dict[str, Any]:
+    """The last thing that a rank says."""
+    while True:
+        line: dict[str, Any] = child.line()
+        if "step" not in line:
+            return line
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (3, 2)])
+def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, count: int) -> None:
+    places = servers(count)
+    children = [started(gradients.rank(one, ranks, places)) for one in range(ranks)]
+    expected = started(gradients.reference(ranks)).line()["digest"]
+    for child in children:
+        said = told(child)
+        assert said.get("digest") == expected, said
+        assert said["stats"]["rounds"] == 5
+        assert said["stats"]["sent_bytes"] > 5 * 4 * gradients.WIDTH**2
+        assert child.end(30)[0] == 0
+
+
+def test_a_rank_that_ends_without_a_word_leaves_its_last_gradients_behind(started, servers) -> None:
+    places = servers(1)
+    quiet = started(gradients.rank(0, 2, places, mode="leave"))
+    other = started(gradients.rank(1, 2, places))
+    said = told(other)
+    assert said.get("digest") == started(gradients.reference(2)).line()["digest"], said
+    assert quiet.end(30)[0] == 0
+
+
+def test_another_secret_is_refused(started, servers) -> None:
+    said = told(started(gradients.rank(0, 1, servers(1), token="another secret, as long")))
+    assert said["error"] == "ConfigError"
+    assert "the secret of 127.0.0.1" in said["text"]
+
+
+def test_ranks_that_disagree_on_a_shape_are_told_in_which_tensor(started, servers) -> None:
+    places = servers(2)
+    children = [started(gradients.rank(one, 2, places, mode="other shape")) for one in range(2)]
+    for child in children:
+        said = told(child)
+        assert said["error"] == "ConfigError", said
+        for part in ("'first.weight'", "rank 0", "rank 1", str(gradients.WIDTH), str(gradients.WIDTH + 1)):
+            assert part in said["text"]
+
+
+def test_a_killed_rank_is_named_by_all_others(started, servers) -> None:
+    places = servers(2)
+    children = [started(gradients.rank(one, 3, places, mode="for ever")) for one in range(3)]
+    while children[1].line().get("step", 0) < 3:
+        pass
+    children[1].send(signal.SIGKILL)
+    for one in (0, 2):
+        said = told(children[one])
+        assert (said["error"], said["rank"]) == ("RankLost", 1), said
+        assert "lost rank 1" in said["text"]
+
+
+def test_a_server_that_ends_is_named(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0"))
+    place = server.line()["address"]
+    child = started(gradients.rank(0, 1, [place], mode="for ever"))
+    while child.line().get("step", 0) < 2:
+        pass
+    server.send(signal.SIGTERM)
+    said = told(child)
+    assert said["error"] == "ServerLost", said
+    assert place in said["text"]
+    assert server.end(30)[0] == 0

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small training for rank processes over real servers, the same for their reference in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+import foresee.torch as ft
+from support.processes import Child, say
+from support.ranks import Training, noise, state_of
+
+TOKEN = "a secret of 24 characters"
+#: Larger than a packet, so that servers share it.
+WIDTH = 192
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.middle = nn.Linear(width, width)
+        self.last = nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.middle(self.norm(self.first(x)))))
+
+
+def training(**arguments: Any) -> Training:
+    return Training(
+        Net,
+        lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+        lambda step, rank: noise(4, 8, seed=100 * step + rank),
+        arguments=arguments,
+    )
+
+
+def digest(state: Any) -> dict[str, str]:
+    """Of every tensor of a state, by its path."""
+    found: dict[str, str] = {}
+
+    def walk(one: Any, path: str) -> None:
+        if isinstance(one, torch.Tensor):
+            memory = one.detach().contiguous().view(-1).view(torch.uint8)
+            found[path] = hashlib.sha256(memory.numpy().tobytes()).hexdigest()
+        elif isinstance(one, dict):
+            for key, value in one.items():
+                walk(value, f"{path}/{key}")
+
+    walk(state, "")
+    return found
+
+
+def serve(*arguments: str, token: str | None = TOKEN) -> Child:
+    """A `foresee serve` of its own; its first line says where."""
+    source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
+    env = {} if token is None else {"FORESEE_TOKEN": token}
+    return Child(source, "serve", "--json", *arguments, env=env)
+
+
+def rank(number: int, world: int, servers: list[str], *, token: str = TOKEN, mode: str = "train") -> Child:
+    """A rank in a process of its own; it says what happens to it."""
+    env = {
+        "RANK": str(number),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "FORESEE_TOKEN": token,
+    }
+    return Child("from support.gradients import main; main()", mode, ",".join(servers), env=env)
+
+
+def reference(world: int) -> Child:
+    """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
+    return Child("from support.gradients import say_reference; say_reference()", str(world))
+
+
+def say_reference() -> None:
+    """Of the reference process."""
+    say(digest=digest(training().reference(int(sys.argv[1]))))
+
+
+def main() -> None:
+    """Of a rank process."""
+    mode, servers = sys.argv[1:]
+    own = int(os.environ["RANK"])
+    plan = training(servers=servers, timeout=20.0)
+    try:
+        torch.manual_seed(0)
+        model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()
+        if own:
+            with torch.no_grad():
+                for tensor in model.parameters():
+                    tensor.mul_(0.5)
+        optimizer = plan.optimizer(model)
+        model, optimizer = ft.synchronize(model, optimizer, **plan.arguments)
+        for step in itertools.count() if mode == "for ever" else range(plan.steps):
+            optimizer.zero_grad()
+            plan.loss(model, plan.batch(step, own)).backward()
+            optimizer.step()
+            if mode == "for ever":
+                say(step=step)
+        if mode == "train":
+            say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
+    except Exception as error:
+        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

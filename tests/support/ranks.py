@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks as threads of one process, and the sequential reference that they are held against, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+import foresee.torch as ft
+from support.exchanges import Exchange, mean_in_rank_order
+
+T = TypeVar("T")
+
+#: Seconds after which ranks that do not end fail the test.
+PATIENCE = 60.0
+
+
+#: torch draws first weights from one source for all threads.
+_DRAWING = threading.Lock()
+
+
+def seeded(make: Callable[[], T]) -> T:
+    """What ``make`` draws by torch's own generator, the same for every rank, whichever thread it runs in."""
+    with _DRAWING:
+        torch.manual_seed(0)
+        return make()
+
+
+def run(exchanges: Sequence[Exchange], body: Callable[[Exchange], Any]) -> list[Any]:
+    """``body`` of every rank, each in its thread; what they returned. The first error ends all, and is raised."""
+    results: list[Any] = [None] * len(exchanges)
+    errors: list[BaseException] = []
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = body(exchanges[rank])
+        except BaseException as error:
+            errors.append(error)
+            for exchange in exchanges:
+                exchange.close()
+
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(len(exchanges))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "a rank hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+@dataclass
+class Training:
+    """What is trained, and how; the same for the ranks and for their reference."""
+
+    model: Callable[[], torch.nn.Module]
+    optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer]
+    batch: Callable[[int, int], torch.Tensor]
+    """Of a step and a rank."""
+    loss: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor] = lambda model, batch: (
+        model(batch).square().mean()
+    )
+    schedule: Callable[[torch.optim.Optimizer], Any] | None = None
+    steps: int = 5
+    clip: Callable[[torch.nn.Module], None] | None = None
+    """What the reference does with the averages before it steps."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of ``synchronize``."""
+
+    def reference(self, world: int) -> dict[str, Any]:
+        """One process: every rank's gradient in turn, averaged in rank order, one whole stock step."""
+        model, optimizer = self.fresh()
+        schedule = self.schedule(optimizer) if self.schedule else None
+        for step in range(self.steps):
+            buffers = {name: value.clone() for name, value in model.named_buffers()}
+            kept = buffers
+            gradients = []
+            for rank in range(world):
+                for name, value in model.named_buffers():
+                    value.copy_(buffers[name])
+                optimizer.zero_grad()
+                self.loss(model, self.batch(step, rank)).backward()
+                gradients.append([parameter.grad for parameter in model.parameters()])
+                if rank == 0:
+                    kept = {name: value.clone() for name, value in model.named_buffers()}
+            for name, value in model.named_buffers():
+                value.copy_(kept[name])
+            for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+                present = [one for one in given if one is not None]
+                parameter.grad = mean_in_rank_order(present, world)
+            if self.clip:
+                self.clip(model)
+            optimizer.step()
+            if schedule:
+                schedule.step()
+        return state_of(model, optimizer)
+
+    def ranks(
+        self,
+        exchanges: Sequence[Exchange],
+        *,
+        schedule_first: bool = False,
+        zero_last: bool = False,
+        midway: Callable[[torch.nn.Module, int], None] | None = None,
+    ) -> list[dict[str, Any]]:
+        """All ranks train; the state of each at the end. Rank 0's weights are the reference's, the others' are not."""
+        pairs = [self.fresh() for _ in exchanges]
+        for model, _ in pairs[1:]:
+            with torch.no_grad():
+                for tensor in model.parameters():
+                    tensor.mul_(0.5)
+
+        def body(exchange: Exchange) -> dict[str, Any]:
+            model, optimizer = pairs[exchange.rank]
+            schedule = self.schedule(optimizer) if self.schedule and schedule_first else None
+            model, optimizer = ft.synchronize(model, optimizer, servers=exchange, **self.arguments)
+            if self.schedule and not schedule_first:
+                schedule = self.schedule(optimizer)
+            for step in range(self.steps):
+                if not zero_last:
+                    optimizer.zero_grad()
+                self.loss(model, self.batch(step, exchange.rank)).backward()
+                optimizer.step()
+                if schedule:
+                    schedule.step()
+                if zero_last:
+                    optimizer.zero_grad()
+                if midway:
+                    midway(model, step)
+            return state_of(model, optimizer)
+
+        return run(exchanges, body)
+
+    def fresh(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = seeded(self.model)
+        return model, self.optimizer(model)
+
+
+def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Everything that training has changed, as it is now."""
+    own = optimizer.state_dict()
+    return copy.deepcopy(
+        {"model": dict(model.state_dict()), "state": own["state"], "groups": own["param_groups"]}
+    )
+
+
+def assert_same_bits(mine: Any, theirs: Any, where: str = "") -> None:
+    """Equal in structure, dtype and every bit; NaN equals NaN of the same bits, 0.0 is not -0.0."""
+    if isinstance(mine, torch.Tensor):
+        assert isinstance(theirs, torch.Tensor), where
+        assert mine.dtype == theirs.dtype, where
+        assert mine.shape == theirs.shape, where
+        as_bytes = [
+            one.detach().contiguous().view(-1).view(torch.uint8) if one.numel() else one
+            for one in (mine, theirs)
+        ]
+        assert torch.equal(*as_bytes), f"{where}: {mine} is not {theirs}"
+    elif isinstance(mine, dict):
+        assert set(mine) == set(theirs), where
+        for key in mine:
+            assert_same_bits(mine[key], theirs[key], f"{where}/{key}")
+    elif isinstance(mine, (list, tuple)):
+        assert len(mine) == len(theirs), where
+        for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+            assert_same_bits(a, b, f"{where}/{i}")
+    else:
+        assert mine == theirs, where
+
+
+def noise(*shape: int, seed: int) -> torch.Tensor:
+    """Numbers of their own, whatever other threads draw."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients through ``foresee._native``: whose memory lives how long, what a wait answers to, copies of any dtype."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from support.ranks import run
+
+from foresee._native import GradientExchange, GradientServer
+from foresee.errors import Closed, ConfigError, ServerLost
+from foresee.torch import _rendezvous
+from foresee.torch._exchange import ExchangeSettings, TensorSpec, as_tensor
+from foresee.torch._network import NetworkExchange
+
+TOKEN = "a secret of 24 characters"
+COUNT = 30_000
+
+
+@pytest.fixture
+def server():
+    server = GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+    yield server
+    server.close()
+
+
+def opened(server, rank=0, world=1, **arguments) -> GradientExchange:
+    arguments = {"job": "job", "timeout_s": 10.0, "secret": TOKEN, **arguments}
+    return GradientExchange.open([server.address], rank=rank, world=world, **arguments)
+
+
+def nothing() -> None:
+    pass
+
+
+class Keeper:
+    """Owns memory; weakly referable."""
+
+    def __init__(self, value: float) -> None:
+        self.memory = np.full(COUNT, value, dtype=np.float32)
+
+
+def give(exchange: GradientExchange, keeper: Keeper) -> None:
+    exchange.push(0, keeper.memory.ctypes.data, keeper.memory.nbytes, keeper)
+
+
+def test_a_keeper_is_let_go_of_whichever_thread_was_done_with_it_last(server) -> None:
+    exchange = opened(server)
+    exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
+    alive = []
+    for round_ in range(4):
+        keeper = Keeper(round_)
+        alive.append(weakref.ref(keeper))
+        # Other threads push, as autograd's do, and are gone when the exchange lets go.
+        thread = threading.Thread(target=give, args=(exchange, keeper))
+        thread.start()
+        thread.join()
+        assert alive[-1]() is not None
+        del keeper, thread
+        assert exchange.round_end() == round_
+        exchange.wait([0], nothing)
+        assert exchange.used(0) is True
+        assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
+    exchange.close()
+    del exchange
+    deadline = threading.Event()
+    for _ in range(100):
+        server.stats()
+        if not any(one() for one in alive):
+            break
+        deadline.wait(0.05)
+    assert not any(one() for one in alive)
+
+
+def test_what_landed_is_writable_and_outlives_the_exchange(server) -> None:
+    exchange = opened(server)
+    exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
+    give(exchange, Keeper(3.0))
+    exchange.round_end()
+    exchange.wait([0], nothing)
+    one, other = exchange.received(0), exchange.received(0)
+    spec = TensorSpec(0, "w", "gradient", torch.float32, (COUNT,), (1,), 4 * COUNT, 0)
+    tensor = as_tensor(one, spec)
+    tensor.mul_(2)
+    assert other.view(np.float32)[-1] == 6.0
+    assert other.ctypes.data == tensor.data_ptr()
+    exchange.close()
+    del exchange, one, other
+    gc.collect()
+    assert tensor.sum() == 6.0 * COUNT
+
+
+def test_a_wait_answers_to_its_caller_and_to_a_close(server) -> None:
+    exchange = opened(server, world=2)
+    other = opened(server, rank=1, world=2)
+    plan = [("w", "float32", [COUNT], [1], 0, "mean")]
+    thread = threading.Thread(target=other.agree, args=(plan,))
+    thread.start()
+    exchange.agree(plan)
+    thread.join()
+    give(exchange, Keeper(1.0))
+    exchange.round_end()
+
+    class Enough(Exception):
+        pass
+
+    calls = []
+
+    def enough() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        exchange.wait([0], enough)
+    assert exchange.used(0) is True
+    timer = threading.Timer(0.2, exchange.close)
+    timer.start()
+    with pytest.raises(Closed):
+        exchange.wait([0], nothing)
+    timer.join()
+    other.close()
+
+
+def test_ctrl_c_ends_what_waits_for_other_ranks(server) -> None:
+    exchange = opened(server, world=2)
+    timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        exchange.agree([("w", "float32", [1], [1], 0, "mean")])
+    timer.join()
+    with pytest.raises(Closed):
+        exchange.agree([("w", "float32", [1], [1], 0, "mean")])
+
+
+def test_misuse_is_an_error_of_ours(server, monkeypatch) -> None:
+    with pytest.raises(ConfigError, match="secret"):
+        opened(server, secret="another secret, as long")
+    with pytest.raises(ConfigError, match="FORESEE_TOKEN is not set"):
+        opened(server, secret=None)
+    with pytest.raises(ConfigError, match="one of foresee"):
+        opened(server, policy="best")
+    with pytest.raises(ConfigError, match="one of f32"):
+        opened(server, wire="f8")
+    with pytest.raises(ConfigError, match="rank"):
+        opened(server, rank=2)
+    with pytest.raises(ServerLost, match=r"nothing listens at 127\.0\.0\.1:9;") as lost:
+        GradientExchange.open(["127.0.0.1:9"], job="j", rank=0, world=1, timeout_s=0.2, secret=TOKEN)
+    assert lost.value.address == "127.0.0.1:9"
+    exchange = opened(server)
+    with pytest.raises(ConfigError, match="'w' is bool; one of float32"):
+        exchange.agree([("w", "bool", [1], [1], 0, "mean")])
+    with pytest.raises(ConfigError, match="not dense"):
+        exchange.agree([("w", "float32", [2, 2], [1, 4], 0, "mean")])
+    exchange.close()
+
+
+@pytest.fixture
+def exchanges(server, monkeypatch):
+    """Exchanges of ranks that are threads of this process."""
+    monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
+    monkeypatch.setenv("FORESEE_JOB", "threads")
+    made = []
+
+    def make(world: int, **arguments) -> list[NetworkExchange]:
+        settings = {"wire": None, "on_rank_loss": "raise", "timeout_s": 10.0, **arguments}
+        for rank in range(world):
+            monkeypatch.setattr(_rendezvous, "job_world", lambda rank=rank: _rendezvous.World(rank, world))
+            made.append(NetworkExchange(ExchangeSettings((server.address,), job="x", **settings)))
+        return list(made)
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def spec_of(id_: int, tensor: torch.Tensor, kind="gradient") -> TensorSpec:
+    size = tensor.numel() * tensor.element_size()
+    return TensorSpec(
+        id_, f"t{id_}", kind, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), size, id_
+    )
+
+
+@pytest.mark.parametrize("wire", [None, "bf16"])
+def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(exchanges, wire) -> None:
+    dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
+    odd = [3, 5, 1, 7, 33_001, 2]
+
+    def tensors(rank: int) -> list[torch.Tensor]:
+        draw = torch.Generator().manual_seed(rank)
+        made = []
+        for dtype, count in zip(dtypes, odd, strict=True):
+            octets = torch.randint(256, (count * dtype.itemsize,), dtype=torch.uint8, generator=draw)
+            made.append(octets.view(dtype))
+        # Infinities, NaN with a payload, -0.0 and a subnormal.
+        special = [0x7F800000, 0x7FC12345, -0x80000000, 1]
+        made.append(torch.tensor(special, dtype=torch.int32).add_(rank).view(torch.float32))
+        return [*made, torch.empty(0)]
+
+    def body(exchange: NetworkExchange) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        mine = tensors(exchange.rank)
+        buffer, weight = torch.full((5,), 1.0 + 2.0**-20), torch.full((4,), 2.0 + exchange.rank)
+        last = len(mine)
+        plan = [spec_of(id_, one) for id_, one in enumerate(mine)]
+        plan += [spec_of(last, buffer, "buffer"), spec_of(last + 1, weight)]
+        exchange.agree(plan)
+        exchange.broadcast([(s.id, one.data_ptr(), s.nbytes) for s, one in zip(plan, mine, strict=False)])
+        # The plan from before holds again.
+        if exchange.rank == 0:
+            exchange.push(last, buffer.data_ptr(), 20, buffer)
+        exchange.push(last + 1, weight.data_ptr(), 16, weight)
+        exchange.round_end(0, [*range(last), *([last] if exchange.rank else [])])
+        exchange.wait([spec.id for spec in plan], nothing)
+        assert [exchange.used(spec.id) for spec in plan] == [False] * last + [True, True]
+        landed = [as_tensor(exchange.received(id_), plan[id_]).clone() for id_ in (last, last + 1)]
+        return mine, *landed
+
+    for mine, buffer, weight in run(exchanges(3, wire=wire), body):
+        for one, expected in zip(mine, tensors(0), strict=True):
+            assert one.view(torch.uint8).tolist() == expected.view(torch.uint8).tolist() or not one.numel()
+        assert buffer.tolist() == [1.0 + 2.0**-20] * 5
+        assert weight.tolist() == [3.0] * 4
+
+
+def test_what_this_exchange_cannot_do_is_refused(exchanges) -> None:
+    with pytest.raises(ConfigError, match="on_rank_loss='continue'"):
+        exchanges(1, on_rank_loss="continue")
+
+
+def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:
+    store = torch.distributed.HashStore()
+    assert _rendezvous.job_secret("a", 0, "file", store, {}) is None
+    with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
+        _rendezvous.job_secret("a", 1, None, store, {})
+    assert _rendezvous.job_secret("a", 1, None, store, {"FORESEE_TOKEN": "x"}) is None
+    drawn = _rendezvous.job_secret("b", 0, None, store, {})
+    assert drawn is not None
+    assert len(drawn) == 64
+    assert _rendezvous.job_secret("b", 1, None, store, {}) == drawn
+    with pytest.raises(ConfigError, match="no secret: set FORESEE_TOKEN"):
+        _rendezvous.job_secret("c", 0, None, None, {})
+
+
+def test_a_run_has_a_name_that_all_ranks_know() -> None:
+    one, many = _rendezvous.World(0, 1), _rendezvous.World(1, 4)
+    name = _rendezvous.job_name
+    assert name("x", many, {"FORESEE_JOB": "my job!"}) == "my-job-/x"
+    assert name("x", many, {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "MASTER_ADDR": "a"}) == "slurm-7.0/x"
+    assert name("x", many, {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500"}) == "fe80::1:29500/x"
+    assert name("x", many, {}) == "job/x"
+    assert name("x", one, {}) != "job/x"
+    assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128

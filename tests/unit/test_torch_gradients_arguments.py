@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``synchronize``: wrong arguments all at once, models and optimizers that cannot be, and those that are tried first."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from support.exchanges import Hub
+from support.ranks import Training, assert_same_bits, noise
+from torch import nn
+
+import foresee.torch as ft
+from foresee.errors import ConfigError
+from foresee.torch.gradients._separable import separable
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def faults(model=None, optimizer=None, **arguments):
+    model = model if model is not None else nn.Linear(2, 2)
+    arguments.setdefault("servers", Hub(1).exchange(0))
+    with pytest.raises(ConfigError) as raised:
+        ft.synchronize(model, optimizer if optimizer is not None else sgd(model), **arguments)
+    return "\n".join(raised.value.faults)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"overlap": "both"}, "overlap='both'; one of"),
+        ({"clip": "norm", "max_norm": 1.0}, "clip='norm'; one of"),
+        ({"clip": "exact"}, "max_norm=None; a number above 0"),
+        ({"clip": "exact", "max_norm": 0}, "max_norm=0; a number above 0"),
+        ({"clip": "exact", "max_norm": math.inf}, "max_norm=inf; a number above 0"),
+        ({"max_norm": 1.0}, 'say clip="exact"'),
+        ({"clip": "exact", "max_norm": 1.0, "overlap": "backward"}, "call clip_grad_norm_ after backward()"),
+        ({"wire": "f8", "servers": "a:1"}, "wire='f8'; one of"),
+        ({"on_rank_loss": "wait", "servers": "a:1"}, "on_rank_loss='wait'; one of"),
+        ({"timeout": 0, "servers": "a:1"}, "timeout=0; seconds"),
+        ({"timeout": math.nan, "servers": "a:1"}, "timeout=nan; seconds"),
+        ({"timeout": True, "servers": "a:1"}, "timeout=True; seconds"),
+        ({"wire": "bf16"}, "wire='bf16' is a matter of the Exchange"),
+        ({"secret_file": 7, "servers": "a:1"}, "secret_file=7; the path"),
+        ({"timeout": 5.0}, "timeout=5.0 is a matter of the Exchange"),
+        ({"servers": ""}, "'' is no address"),
+        ({"servers": []}, "servers=[] names none"),
+        ({"servers": "host"}, "'host' is no address"),
+        ({"servers": "host:0,other:70000"}, "'other:70000' is no address"),
+        ({"servers": ["host:7000", 3]}, "servers=['host:7000', 3]; servers=\"host:port"),
+        ({"servers": None}, "servers=None"),
+    ],
+)
+def test_each_wrong_argument_is_shown_with_its_remedy(arguments, text):
+    assert text in faults(**arguments)
+
+
+def test_all_faults_come_at_once():
+    text = faults(nn.Embedding(3, 2, sparse=True), overlap="no", timeout=-1, servers="x", max_norm=3)
+    for part in ("overlap='no'", "timeout=-1", "'x' is no address", "max_norm=3 without clip", "sparse=True"):
+        assert part in text
+
+
+class Closure(torch.optim.SGD):
+    def step(self, closure):
+        return super().step(closure)
+
+
+class SAM(torch.optim.SGD):
+    def first_step(self):
+        pass
+
+    def second_step(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (torch.optim.LBFGS, "LBFGS evaluates the model several times"),
+        (lambda p: SAM(p, lr=0.1), "SAM takes two gradients"),
+        (lambda p: Closure(p, lr=0.1), "Closure requires a closure"),
+        (torch.optim.SparseAdam, "SparseAdam is for sparse gradients"),
+        (lambda p: torch.optim.Adam(p, differentiable=True), "differentiable=True"),
+    ],
+)
+def test_optimizers_that_cannot_be_are_refused_with_the_remedy(make, text):
+    model = nn.Linear(2, 2)
+    shown = faults(model, make(list(model.parameters())))
+    assert text in shown
+    assert "use" in shown or "leave it out" in shown
+
+
+def _with(model, name, value):
+    setattr(model, name, value)
+    return model
+
+
+def _inference():
+    with torch.inference_mode():
+        return nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: nn.Sequential(nn.Embedding(3, 2, sparse=True)), "0 is an Embedding with sparse=True"),
+        (lambda: nn.EmbeddingBag(3, 2, sparse=True), "the model is an EmbeddingBag with sparse=True"),
+        (lambda: torch.compile(nn.Linear(2, 2), backend="eager"), "compile its blocks"),
+        (lambda: nn.DataParallel(nn.Linear(2, 2)), "DataParallel, which averages gradients itself"),
+        (lambda: _with(nn.Linear(2, 2), "no_sync", lambda: None), "method no_sync()"),
+        (
+            lambda: _with(nn.Linear(2, 2), "weight", nn.Parameter(torch.ones(2, 1).expand(2, 2))),
+            "leave gaps or overlap",
+        ),
+        (
+            lambda: _with(nn.Linear(2, 2), "weight", nn.Parameter(torch.ones(2, 4)[:, :2])),
+            "leave gaps or overlap",
+        ),
+        (lambda: nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64"),
+        (lambda: nn.Linear(2, 2, device="meta"), "weight is on meta"),
+        (_inference, "made under inference_mode"),
+    ],
+)
+def test_models_that_cannot_be_are_refused_by_name(make, text):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make()
+    assert text in faults(model)
+
+
+def test_a_lazy_model_is_refused_until_it_has_shapes():
+    model = nn.Sequential(nn.LazyLinear(2))
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    assert "0.weight has no shape yet" in faults(model, optimizer)
+
+
+def test_an_odd_buffer_is_refused_unless_buffers_stay_at_home():
+    model = nn.Linear(2, 2)
+    model.register_buffer("wide", torch.ones(2, 1).expand(2, 2))
+    assert "buffer wide" in faults(model)
+    assert "buffers=False" in faults(model)
+    ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0), buffers=False)
+
+
+def test_other_objects_are_refused():
+    assert "model is a str" in faults("model", sgd(nn.Linear(1, 1)))
+    assert "optimizer is a str" in faults(optimizer="sgd")
+
+
+def test_a_pair_is_synchronized_once():
+    model = nn.Linear(2, 2)
+    model, optimizer = ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0))
+    text = faults(model, optimizer)
+    assert "model is synchronized already" in text
+    assert "optimizer is synchronized already" in text
+
+
+def test_addresses_and_settings_reach_the_network(monkeypatch):
+    asked = []
+
+    def open_exchange(settings):
+        asked.append(settings)
+        return Hub(1).exchange(0)
+
+    monkeypatch.setattr("foresee.torch.gradients._servers.open_exchange", open_exchange)
+    for servers in ("a:7000, [::1]:7001", ["a:7000", "[::1]:7001"]):
+        model = nn.Linear(2, 2)
+        ft.synchronize(
+            model,
+            sgd(model),
+            servers=servers,
+            wire="bf16",
+            timeout=3,
+            on_rank_loss="continue",
+            secret_file="/run/secret",
+        )
+    first, second = asked
+    assert first.servers == second.servers == ("a:7000", "[::1]:7001")
+    assert (first.wire, first.on_rank_loss, first.timeout_s) == ("bf16", "continue", 3)
+    assert first.secret_file == "/run/secret"
+    assert first.job != second.job
+
+
+class Mine(torch.optim.Optimizer):
+    """Somebody's own, parameter by parameter."""
+
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    seen = self.state[parameter].setdefault("seen", torch.zeros_like(parameter))
+                    seen.add_(parameter.grad.abs())
+                    parameter.add_(parameter.grad / (1 + seen), alpha=-group["lr"])
+
+
+class Normed(Mine):
+    """The norm over all parameters."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        every = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([p.grad.norm() for p in every]).norm()
+        for parameter in every:
+            parameter.sub_(parameter.grad / (1 + norm))
+
+
+class Counting(Mine):
+    """A counter of its own, which a step over some parameters would lose or count twice."""
+
+    steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad / self.steps)
+
+
+class Keeping(Mine):
+    """Keeps the gradient itself, whose memory is used again."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    before = self.state[parameter].get("before", torch.zeros_like(parameter))
+                    parameter.sub_(parameter.grad + 0.5 * before)
+                    self.state[parameter]["before"] = parameter.grad
+
+
+class Indexed(Mine):
+    """State by position, as 8-bit optimizers have it."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                if parameter.grad is not None:
+                    seen = self.state.setdefault(index, torch.zeros(()))
+                    seen += 1
+                    parameter.sub_(parameter.grad / seen)
+
+
+class Grouped(Mine):
+    """A counter in the group."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad / group["k"])
+
+
+class Failing(Mine):
+    """Wants parameters that a toy does not have."""
+
+    def step(self, closure=None):
+        raise KeyError("special")
+
+
+class Subclass(torch.optim.AdamW):
+    """Nothing of its own: tried, and found right."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "right"),
+    [
+        (Mine, True),
+        (Subclass, True),
+        (Normed, False),
+        (Counting, False),
+        (Keeping, False),
+        (Indexed, False),
+        (Grouped, False),
+    ],
+)
+def test_the_toy_tells_which_classes_can_be_stepped_in_parts(cls, right):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 2), nn.BatchNorm1d(3))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = cls(model.parameters(), lr=0.1)
+    assert separable(optimizer) is right
+    assert not optimizer.state
+    assert_same_bits([parameter.detach() for parameter in model.parameters()], before)
+    assert separable(cls(nn.Linear(2, 2, bias=False).parameters(), lr=0.1)) is right
+
+
+def test_a_class_that_cannot_be_tried_is_not_trusted():
+    optimizer = Failing(nn.Linear(2, 2).parameters())
+    with pytest.warns(UserWarning, match="could not be tried"):
+        assert not separable(optimizer)
+
+
+@pytest.mark.parametrize("cls", [Mine, Subclass, Normed, Counting, Keeping, Indexed, Grouped])
+def test_unlisted_optimizers_keep_their_bits_one_way_or_the_other(network, cls):
+    training = Training(
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)),
+        lambda model: cls(model.parameters(), lr=0.1),
+        lambda step, rank: noise(3, 4, seed=10 * step + rank),
+    )
+    expected = training.reference(2)
+    right = cls in (Mine, Subclass)
+    with (
+        warnings.catch_warnings() if right else pytest.warns(UserWarning, match='overlap="backward" is used')
+    ):
+        for state in training.ranks(network(2, late=0.01)):
+            assert_same_bits(state["model"], expected["model"])
+            assert_same_bits(state["state"], expected["state"])
+
+
+def test_clip_with_an_optimizer_that_falls_back_is_refused():
+    model = nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="Normed gives other bits"):
+        text = faults(model, Normed(model.parameters()), clip="exact", max_norm=1.0)
+    assert "call clip_grad_norm_ after backward()" in text

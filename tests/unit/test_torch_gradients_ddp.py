@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ft.ddp_hook``: torch's DistributedDataParallel with our exchange, whose averages are sums in rank order."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from support.exchanges import Hub, Lost, mean_in_rank_order
+from support.ranks import Training, assert_same_bits, noise, run
+from torch import distributed, nn
+
+import foresee.torch as ft
+from foresee.errors import Closed, ConfigError
+
+
+class Bucket:
+    """What DDP hands to a hook."""
+
+    def __init__(self, index, gradients, *, last):
+        self._index, self._gradients, self._last = index, gradients, last
+
+    def index(self):
+        return self._index
+
+    def buffer(self):
+        return self._gradients
+
+    def is_last(self):
+        return self._last
+
+
+def backward(state, sizes, rank, step):
+    """One backward pass of DDP, as a hook sees it: buckets in order, then all futures."""
+    given = [noise(size, seed=1000 * step + 10 * index + rank) for index, size in enumerate(sizes)]
+    futures = [
+        ft.ddp_hook(state, Bucket(index, gradients, last=index == len(sizes) - 1))
+        for index, gradients in enumerate(given)
+    ]
+    results = [future.wait().clone() for future in futures]
+    for gradients in given:
+        gradients.fill_(float("nan"))  # DDP writes the next step's there
+    return results
+
+
+def expected(sizes, world, step):
+    return [
+        mean_in_rank_order(
+            [noise(size, seed=1000 * step + 10 * index + rank) for rank in range(world)], world
+        )
+        for index, size in enumerate(sizes)
+    ]
+
+
+def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(network):
+    layouts = [[6, 3, 2], [4, 4, 3], [4, 4, 3], [4, 5, 2, 1], [6, 3, 2]]
+
+    def body(exchange):
+        state = ft.DdpState(servers=exchange)
+        results = [backward(state, sizes, exchange.rank, step) for step, sizes in enumerate(layouts)]
+        stats = state.stats()
+        state.close()
+        return results, stats
+
+    for results, stats in run(network(3, late=0.01), body):
+        for step, sizes in enumerate(layouts):
+            assert_same_bits(results[step], expected(sizes, 3, step))
+        assert stats["rounds"] >= len(layouts)
+
+
+def test_a_failure_reaches_every_future_and_every_later_bucket():
+    hub = Hub(2)
+
+    def body(exchange):
+        state = ft.DdpState(servers=exchange)
+        backward(state, [3, 2], exchange.rank, 0)
+        if exchange.rank == 1:
+            hub.lose("rank 1 is gone")
+            return
+        futures = [
+            ft.ddp_hook(state, Bucket(i, torch.ones(size), last=i == 1)) for i, size in enumerate([3, 2])
+        ]
+        for future in futures:
+            with pytest.raises(Exception, match="rank 1 is gone"):
+                future.wait()
+        with pytest.raises(Lost, match="rank 1 is gone"):
+            ft.ddp_hook(state, Bucket(0, torch.ones(3), last=True))
+
+    run(hub.exchanges(), body)
+
+
+def test_a_closed_or_dropped_state_ends_its_thread():
+    state = ft.DdpState(servers=Hub(1).exchange(0))
+    backward(state, [3], 0, 0)
+    state.close()
+    with pytest.raises(Closed):
+        ft.ddp_hook(state, Bucket(0, torch.ones(3), last=True))
+    state.close()
+    dropped = ft.DdpState(servers=Hub(1).exchange(0))
+    thread = dropped._thread
+    backward(dropped, [3], 0, 0)
+    del dropped
+    gc.collect()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_wrong_arguments_come_at_once():
+    with pytest.raises(ConfigError) as raised:
+        ft.DdpState(servers="nowhere", timeout=0, wire="f8")
+    assert len(raised.value.faults) == 3
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("view", [False, True])
+def test_ddp_itself_trains_with_the_bits_of_rank_order(network, view):
+    """A process group per thread, for DDP's own start; gradients go by the hook."""
+    world = 2
+
+    def model():
+        return nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2))
+
+    training = Training(
+        model,
+        lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+        lambda step, rank: noise(3, 4, seed=10 * step + rank),
+    )
+    reference = training.reference(world)
+    pairs = [training.fresh() for _ in range(world)]
+    store = distributed.HashStore()
+
+    def body(exchange):
+        group = distributed.ProcessGroup(store, exchange.rank, world)
+        kind = distributed.ProcessGroup.BackendType.GLOO
+        group._set_default_backend(kind)
+        backend = distributed.ProcessGroupGloo(store, exchange.rank, world)
+        group._register_backend(torch.device("cpu"), kind, backend)
+        net, optimizer = pairs[exchange.rank]
+        ddp = nn.parallel.DistributedDataParallel(
+            net, process_group=group, bucket_cap_mb=0.005, gradient_as_bucket_view=view
+        )
+        state = ft.DdpState(servers=exchange)
+        ddp.register_comm_hook(state, ft.ddp_hook)
+        for step in range(training.steps):
+            optimizer.zero_grad()
+            training.loss(ddp, training.batch(step, exchange.rank)).backward()
+            optimizer.step()
+        state.close()
+        return {name: value.clone() for name, value in net.state_dict().items()}
+
+    for state in run(network(world, late=0.005), body):
+        assert_same_bits(state, reference["model"])

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shows weights or states as a whole shows all updates; copies and files know nothing of rounds."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from house import ROOT
+from support.exchanges import Hub
+from support.ranks import Training, assert_same_bits, noise
+from torch import nn
+
+import foresee.torch as ft
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.norm(self.body(x))))
+
+
+def adam(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def batch(step, rank=0):
+    return noise(3, 4, seed=10 * step + rank)
+
+
+TRAINING = Training(Net, adam, batch)
+
+
+def trained(steps=3, **disorder):
+    """One rank with updates under way."""
+    model, optimizer = TRAINING.fresh()
+    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.02, **disorder).exchange(0))
+    train(model, optimizer, steps)
+    return model, optimizer
+
+
+def train(model, optimizer, steps, first=0):
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        model(batch(step)).square().mean().backward()
+        optimizer.step()
+
+
+def stock(steps=3):
+    model, optimizer = TRAINING.fresh()
+    train(model, optimizer, steps)
+    return model, optimizer
+
+
+def weights(model):
+    """As they lie in memory, without asking the root."""
+    return {name: tensor.detach().clone() for name, tensor in nn.Module.state_dict(model).items()}
+
+
+POINTS = {
+    "state_dict": lambda model, optimizer: model.state_dict(),
+    "child's state_dict": lambda model, optimizer: model.head.state_dict(),
+    "optimizer's state_dict": lambda model, optimizer: optimizer.state_dict(),
+    "parameters": lambda model, optimizer: model.parameters(),
+    "named_parameters": lambda model, optimizer: model.named_parameters(),
+    "eval": lambda model, optimizer: model.eval(),
+    "flush": lambda model, optimizer: optimizer.flush(),
+    "to": lambda model, optimizer: (optimizer.zero_grad(), model.to(torch.float32)),
+    "deepcopy": lambda model, optimizer: copy.deepcopy(model),
+    "save": lambda model, optimizer: torch.save(model, io.BytesIO()),
+    "save the optimizer": lambda model, optimizer: torch.save(optimizer, io.BytesIO()),
+    "close": lambda model, optimizer: optimizer.close(),
+    "evaluate": lambda model, optimizer: torch.no_grad()(model)(batch(9)),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_every_flush_point_lands_everything(point):
+    model, optimizer = trained()
+    POINTS[point](model, optimizer)
+    seen = {name: tensor.detach().clone() for name, tensor in _raw(model)}
+    expected, _ = stock()
+    if point == "evaluate":
+        expected(batch(9))
+    names = {name for name, _ in expected.named_parameters()}
+    assert_same_bits({n: seen[n] for n in names}, {n: t.detach() for n, t in expected.named_parameters()})
+
+
+def _raw(model, prefix=""):
+    for name, child in model._modules.items():
+        for key, tensor in child._parameters.items():
+            yield f"{name}.{key}", tensor
+
+
+def test_without_a_flush_point_updates_are_really_under_way():
+    """Else the tests above would prove nothing."""
+    model, _ = trained()
+    expected, _ = stock()
+    seen = dict(_raw(model))
+    assert any(not torch.equal(seen[name], tensor) for name, tensor in expected.named_parameters())
+
+
+def test_train_every_step_and_zero_grad_of_the_model_keep_updates_under_way():
+    model, optimizer = trained()
+    before = {name: tensor.detach().clone() for name, tensor in _raw(model)}
+    model.train()
+    model.zero_grad()
+    optimizer.zero_grad()
+    assert_same_bits(dict(_raw(model)), before)
+
+
+def test_loading_a_state_midway_is_not_overwritten_by_late_updates():
+    model, optimizer = trained()
+    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, 2, first=3)
+    model.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+    train(model, optimizer, 2, first=3)
+    expected, theirs = stock(5)
+    assert_same_bits(dict(model.state_dict()), dict(expected.state_dict()))
+    assert_same_bits(optimizer.state_dict()["state"], theirs.state_dict()["state"])
+
+
+def test_loading_a_child_is_not_overwritten_by_late_updates():
+    model, optimizer = trained()
+    model.head.load_state_dict({"weight": torch.ones(2, 4), "bias": torch.ones(2)})
+    optimizer.flush()
+    assert (model.head.weight == 1).all()
+
+
+def test_a_deep_copy_is_plain_and_trains_alone():
+    model, _ = trained()
+    twin = copy.deepcopy(model)
+    assert type(twin) is Net
+    assert_same_bits(dict(twin.state_dict()), dict(stock()[0].state_dict()))
+    before = dict(model.state_dict())
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    train(twin, adam(twin), 2)
+    assert_same_bits(dict(model.state_dict()), before)
+
+
+@pytest.mark.parametrize("when", ["before the first step", "later"])
+def test_a_copy_made_at_any_time_is_plain(when):
+    model, optimizer = trained(0 if when.startswith("before") else 2)
+    for one in (model, model.head):
+        twin = copy.deepcopy(one)
+        assert type(twin) is type(one).__mro__[2] if one is model else type(twin) is nn.Linear
+        twin.train()
+        twin(batch(0))
+    train(model, optimizer, 2)
+
+
+def test_a_copy_of_the_optimizer_is_plain():
+    _, optimizer = trained()
+    twin = copy.deepcopy(optimizer)
+    assert type(twin) is torch.optim.AdamW
+    assert_same_bits(twin.state_dict()["state"], stock()[1].state_dict()["state"])
+    twin.step()
+
+
+def test_a_saved_model_opens_where_foresee_is_not_installed(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model, optimizer = ft.synchronize(model, adam(model), servers=Hub(1).exchange(0))
+    torch.save(model, tmp_path / "before.pt")
+    train(model, optimizer, 2)
+    torch.save(model, tmp_path / "model.pt")
+    torch.save(model[1], tmp_path / "child.pt")
+    torch.save(optimizer, tmp_path / "optimizer.pt")
+    code = f"""
+import sys, torch
+sys.modules["foresee"] = None
+for name in ("before", "model", "child", "optimizer"):
+    one = torch.load(f"{tmp_path}/{{name}}.pt", weights_only=False)
+    assert type(one).__module__.startswith("torch."), type(one)
+    if name != "optimizer":
+        one(torch.ones(1, 4)).sum().backward()
+print("opened")
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert ended.stdout == "opened\n", ended.stderr
+
+
+def test_an_averaged_model_averages_the_updated_weights():
+    def swa(model, optimizer):
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        for step in range(4):
+            train(model, optimizer, 1, first=step)
+            averaged.update_parameters(model)
+        return averaged
+
+    model, optimizer = trained(0)
+    assert_same_bits(dict(swa(model, optimizer).state_dict()), dict(swa(*TRAINING.fresh()).state_dict()))
+
+
+def test_an_ema_over_parameters_sees_every_update():
+    def ema(model, optimizer):
+        kept = [parameter.detach().clone() for parameter in model.parameters()]
+        for step in range(4):
+            train(model, optimizer, 1, first=step)
+            with torch.no_grad():
+                for mean, parameter in zip(kept, model.parameters(), strict=True):
+                    mean.lerp_(parameter, 0.1)
+        return kept
+
+    assert_same_bits(ema(*trained(0)), ema(*TRAINING.fresh()))
+
+
+def test_closing_gives_back_plain_objects_that_train_on_alone():
+    modes = modes_after_collection()
+    model, optimizer = trained(3)
+    optimizer.close()
+    assert type(model) is Net
+    assert type(optimizer) is torch.optim.AdamW
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    train(model, optimizer, 2, first=3)
+    assert_same_bits(dict(model.state_dict()), dict(stock(5)[0].state_dict()))
+    assert modes_after_collection() == modes
+
+
+def test_closing_takes_stand_ins_away():
+    model, optimizer = trained(3)
+    optimizer.close()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_closing_before_the_first_step_leaves_nothing_behind():
+    modes = modes_after_collection()
+    model, optimizer = trained(0)
+    optimizer.close()
+    train(model, optimizer, 2)
+    assert_same_bits(dict(model.state_dict()), dict(stock(2)[0].state_dict()))
+    assert modes_after_collection() == modes
+
+
+def modes_after_collection():
+    gc.collect()
+    return torch._C._len_torch_function_stack()
+
+
+def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
+    modes = modes_after_collection()
+    model, optimizer = trained(0)
+    exchange = model.__dict__["_foresee_rounds"]._exchange
+    assert torch._C._len_torch_function_stack() >= max(modes, 1)
+    del model, optimizer
+    assert modes_after_collection() <= modes
+    assert exchange._closed
+
+
+def test_both_are_still_of_their_own_classes():
+    model, optimizer = trained(1)
+    assert isinstance(model, Net)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in Net().named_parameters()]
+    assert optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_statistics_tell_rounds_and_exposed_seconds():
+    _, optimizer = trained(3, slow=lambda rank, name: 0.05)
+    optimizer.flush()
+    stats = optimizer.stats()
+    assert stats["rounds"] == 3
+    assert 0.04 < stats["exposed_last_round_s"] <= stats["exposed_s"]
+    assert stats["pushed_tensors"] > 0
+
+
+def test_a_process_that_ends_finishes_its_last_round(tmp_path):
+    code = """
+import sys, threading, torch
+from torch import nn
+from support.exchanges import Hub
+import foresee.torch as ft
+
+hub = Hub(1, late=0.3)
+model = nn.Linear(4, 4)
+model, optimizer = ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=1.0), servers=hub.exchange(0))
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+assert hub.landed[0][0] == 0, hub.landed
+"""
+    code = (
+        "import atexit\nholder = {}\natexit.register(lambda: print('landed', sorted(holder['hub'].landed[0])))\n"
+        + code
+        + "\nholder['hub'] = hub\n"
+    )
+    path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    script = pathlib.Path(tmp_path / "ends.py")
+    script.write_text(code)
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, check=False
+    )
+    # Handlers run last in, first out: ours, registered later, before the one that prints.
+    assert ended.stdout == "landed [0, 1]\n", ended.stderr

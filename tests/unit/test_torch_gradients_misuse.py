@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops that would train on wrong numbers raise, name the parameter, and say what to do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from support.exchanges import Hub, Lost
+from support.ranks import noise, run
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
+
+import foresee.torch as ft
+from foresee.errors import Closed, ConfigError
+from foresee.torch import GradientMisuse
+
+
+def pair(model=None, network=None, **arguments):
+    """One rank, synchronized."""
+    model = model or nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    exchange = network(1)[0] if network else Hub(1).exchange(0)
+    return ft.synchronize(model, optimizer, servers=exchange, **arguments)
+
+
+def backward(model, seed=0):
+    model(noise(3, 4, seed=seed)).square().mean().backward()
+
+
+def warm(model, optimizer, steps=2):
+    """Past the barrier of the first step."""
+    for step in range(steps):
+        optimizer.zero_grad()
+        backward(model, step)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("warmed", [True, False], ids=["later", "first step"])
+class TestTaken:
+    """Whatever touches ``p.grad`` while the gradient is under way."""
+
+    def ready(self, warmed):
+        model, optimizer = pair()
+        if warmed:
+            warm(model, optimizer)
+            optimizer.zero_grad()
+        backward(model)
+        return model, optimizer
+
+    @pytest.mark.parametrize(
+        "touch",
+        [
+            lambda p: p.grad.norm(),
+            lambda p: p.grad + 1,
+            lambda p: p.grad.shape,
+            lambda p: p.grad.data,
+            lambda p: p.grad.zero_(),
+            lambda p: float(p.grad.sum()),
+            lambda p: torch.stack([p.grad]),
+            lambda p: p.grad.clone(),
+            lambda p: p.grad.is_sparse,
+            lambda p: p.grad[0],
+            lambda p: torch.nn.utils.clip_grad_value_([p], 1.0),
+        ],
+        ids=range(11),
+    )
+    def test_reading_or_writing(self, warmed, touch):
+        model, _ = self.ready(warmed)
+        with pytest.raises(
+            GradientMisuse, match=r'2\.bias: its gradient was taken(.|\n)*overlap="backward"'
+        ) as raised:
+            touch(model[2].bias)
+        assert raised.value.tensor == "2.bias"
+
+    def test_clipping(self, warmed):
+        model, _ = self.ready(warmed)
+        with pytest.raises(GradientMisuse, match=r'(?s)0\.weight.*clip="exact" and max_norm='):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def test_zero_grad_in_place(self, warmed):
+        _, optimizer = self.ready(warmed)
+        with pytest.raises(GradientMisuse, match="not with set_to_none=False"):
+            optimizer.zero_grad(set_to_none=False)
+
+    def test_grad_scaler(self, warmed):
+        model, optimizer = self.ready(warmed)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        scaler.scale(model(noise(3, 4, seed=0)).sum())
+        with pytest.raises(GradientMisuse, match="GradScaler"):
+            scaler.unscale_(optimizer)
+
+    def test_a_second_backward(self, warmed):
+        model, _ = self.ready(warmed)
+        with pytest.raises(GradientMisuse, match=r"with model\.no_sync\(\):"):
+            backward(model)
+
+    def test_a_second_backward_under_no_sync_behind_the_first(self, warmed):
+        model, _ = self.ready(warmed)
+        with model.no_sync(), pytest.raises(GradientMisuse, match="all but the last"):
+            backward(model)
+
+    def test_a_cleared_gradient_and_a_second_backward(self, warmed):
+        model, optimizer = self.ready(warmed)
+        optimizer.zero_grad()
+        with pytest.raises(
+            GradientMisuse, match=r"(?s)second gradient.*no_sync.*use_reentrant=False.*requires_grad_"
+        ):
+            backward(model)
+
+    def test_a_step_without_zero_grad_before_the_next_backward(self, warmed):
+        model, optimizer = self.ready(warmed)
+        optimizer.step()
+        if not warmed:
+            # The first step is a barrier, which leaves averages as a stock step does: they add up.
+            backward(model)
+            optimizer.step()
+        with pytest.raises(GradientMisuse, match=r"call optimizer\.zero_grad\(\) first"):
+            backward(model)
+
+    def test_only_python_itself_may_look(self, warmed):
+        model, _ = self.ready(warmed)
+        assert all(p.grad is not None for p in model.parameters())
+        assert "0.weight" in repr(model[0].weight.grad)
+        assert "under way" in f"{model[0].weight.grad!r}"
+
+
+def test_another_networks_backward_is_refused():
+    """A GAN whose generator step goes through the critic without taking it out."""
+    critic, optimizer = pair(nn.Linear(4, 1))
+    generator = nn.Linear(4, 4)
+    critic(generator(noise(3, 4, seed=0))).mean().backward()
+    optimizer.zero_grad()
+    with pytest.raises(GradientMisuse, match=r"another network's backward\(\)"):
+        critic(noise(3, 4, seed=1)).mean().backward()
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = checkpoint(self.layer, x.requires_grad_(), use_reentrant=True)
+        return self.head(checkpoint(self.layer, x, use_reentrant=True))
+
+
+def test_reentrant_checkpoints_of_a_module_that_runs_twice_are_refused():
+    model, _ = pair(Twice())
+    with pytest.raises(GradientMisuse, match=r"(?s)layer\.(weight|bias).*use_reentrant=False"):
+        backward(model)
+
+
+def test_reentrant_checkpoints_are_refused_where_each_would_be_a_barrier():
+    model, _ = pair(Twice(), overlap="backward")
+    with pytest.raises(GradientMisuse, match=r"(?s)layer\.(weight|bias).*use_reentrant=False"):
+        backward(model)
+
+
+def test_a_closure_is_refused():
+    _, optimizer = pair()
+    with pytest.raises(GradientMisuse, match=r"call backward\(\) before step\(\)"):
+        optimizer.step(lambda: torch.zeros(()))
+    with pytest.raises(GradientMisuse, match="closure"):
+        optimizer.step(closure=lambda: torch.zeros(()))
+
+
+def test_sparse_gradients_are_refused_by_name():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(5, 2))
+
+        def forward(self, tokens):
+            return F.embedding(tokens, self.table, sparse=True)
+
+    model, _ = pair(Sparse())
+    with pytest.raises(GradientMisuse, match=r"gradient of table is torch\.sparse_coo.*sparse=False"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model: model[0].weight.detach().clamp_(-1, 1),
+        lambda model: nn.init.zeros_(model[0].weight),
+    ],
+    ids=["clamp", "reset"],
+)
+def test_editing_a_weight_while_its_update_is_under_way(edit):
+    model, optimizer = pair()
+    warm(model, optimizer)
+    edit(model)
+    with pytest.raises(
+        GradientMisuse, match=r"0\.weight was modified between step\(\) and its update.*flush"
+    ):
+        model(noise(3, 4, seed=0))
+
+
+def test_editing_weights_from_parameters_is_allowed():
+    model, optimizer = pair()
+    warm(model, optimizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.1, 0.1)
+    warm(model, optimizer, steps=1)
+    assert max(p.abs().max() for p in model.parameters()) < 0.5
+
+
+class Early(nn.Module):
+    """Uses the head's bias, which autograd does not save, before the head runs; but not in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = False
+        self.body = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.early:
+            return self.body(x + self.head.bias)
+        return self.head(self.body(x))
+
+
+def test_a_use_before_the_update_landed_raises_at_the_gradient():
+    model, optimizer = pair(Early())
+    warm(model, optimizer)
+    model.early = True
+    optimizer.zero_grad()
+    with pytest.raises(GradientMisuse, match=r"head\.bias was used before its update landed.*debug=True"):
+        backward(model)
+
+
+def test_debug_names_the_place_of_such_a_use():
+    model, optimizer = pair(Early(), debug=True)
+    warm(model, optimizer)
+    model.early = True
+    with pytest.raises(
+        GradientMisuse, match=r"head\.bias was used in the model itself before its update landed"
+    ):
+        model(noise(3, 4, seed=0))
+    optimizer.close()
+
+
+def test_debug_sees_uses_outside_of_modules_and_allows_right_ones():
+    modes = torch._C._len_torch_function_stack()
+    model, optimizer = pair(debug=True)
+    warm(model, optimizer, steps=4)
+    with pytest.raises(GradientMisuse, match=r"0\.weight was used outside of all modules"):
+        model[0].weight.norm()
+    optimizer.flush()
+    model[0].weight.norm()
+    optimizer.close()
+    assert torch._C._len_torch_function_stack() == modes
+
+
+def test_parameters_appended_by_hand_are_refused():
+    model, optimizer = pair()
+    warm(model, optimizer)
+    optimizer.param_groups[0]["params"].append(nn.Parameter(torch.zeros(1)))
+    optimizer.zero_grad()
+    backward(model)
+    with pytest.raises(GradientMisuse, match=r"param_groups\[0\]\.params\[4\] joined.*add_param_group"):
+        optimizer.step()
+
+
+def test_parameters_removed_by_hand_are_refused():
+    model, optimizer = pair()
+    warm(model, optimizer)
+    del optimizer.param_groups[0]["params"][1]
+    model.zero_grad()
+    backward(model)
+    with pytest.raises(GradientMisuse, match=r"0\.bias joined, left or changed"):
+        optimizer.step()
+
+
+def test_a_group_added_between_backward_and_step_is_refused():
+    model, optimizer = pair()
+    backward(model)
+    with pytest.raises(GradientMisuse, match=r"the gradient of 0\.weight is under way"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+
+def test_a_buffer_that_changes_its_form_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.register_buffer("seen", torch.zeros(2))
+    model, optimizer = pair(model)
+    model.seen = torch.zeros(3)
+    backward(model)
+    with pytest.raises(GradientMisuse, match=r"buffer seen is no longer the float32 \(2,\).*buffers=False"):
+        optimizer.step()
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    model, optimizer = pair()
+    warm(model, optimizer)
+    optimizer.zero_grad()
+    optimizer.flush()
+    model[0].weight.data = torch.zeros(2, 4)
+    model[0].weight.grad = torch.zeros(2, 4)
+    with pytest.raises(
+        GradientMisuse, match=r"0\.weight is float32 \(2, 4\), the parameter was planned as float32 \(4, 4\)"
+    ):
+        optimizer.step()
+
+
+def test_ranks_that_disagree_hear_which_tensor(network):
+    def body(exchange):
+        wide = 5 if exchange.rank else 4
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, wide))
+        ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange)
+
+    with pytest.raises(ConfigError, match=r"1\.weight"):
+        run(network(2), body)
+
+
+def test_ranks_with_other_strides_hear_which_tensor(network):
+    def body(exchange):
+        model = nn.Conv2d(2, 3, 3)
+        if exchange.rank:
+            model = model.to(memory_format=torch.channels_last)
+        ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange)
+
+    with pytest.raises(ConfigError, match=r"weight.*strides"):
+        run(network(2), body)
+
+
+def test_a_lost_rank_ends_the_forward_pass_with_its_name():
+    hub = Hub(2, late=0.0)
+
+    def body(exchange):
+        model = nn.Linear(4, 4)
+        model, optimizer = ft.synchronize(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange
+        )
+        for step in range(3):
+            if exchange.rank == 1 and step == 2:
+                hub.lose("rank 1 is gone")
+                return
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        with pytest.raises(Lost, match="rank 1 is gone"):
+            model(noise(3, 4, seed=0))
+        with pytest.raises(Lost, match="rank 1 is gone"):
+            model.state_dict()
+
+    run(hub.exchanges(), body)
+
+
+def test_closing_ends_a_wait_of_another_thread():
+    import threading
+
+    hub = Hub(2)
+    first, second = hub.exchanges()
+    failed = []
+
+    def body(exchange):
+        model = nn.Linear(4, 4)
+        model, optimizer = ft.synchronize(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange
+        )
+        backward(model)
+        if exchange.rank:
+            return
+        threading.Timer(0.2, exchange.close).start()
+        with pytest.raises(Closed):
+            optimizer.step()
+        failed.append(exchange.rank)
+
+    run([first, second], body)
+    assert failed == [0]
+
+
+def test_the_error_survives_pickling_and_is_a_runtime_error():
+    error = GradientMisuse("a: b", "a")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.tensor) == ("a: b", "a")
+    assert isinstance(copy.copy(error), RuntimeError)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which module waits for which update: order of first use, wait points, and what overlaps with what."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from support.exchanges import Hub
+from support.ranks import Training, assert_same_bits, run
+from support.small_models import HeadFirst, Tied, batch, check, sgd
+from torch import nn
+
+import foresee.torch as ft
+
+
+def classes(model, loss):
+    """Names of parameters in the order of their classes, found in one step of one rank."""
+    (exchange,) = Hub(1).exchanges()
+    model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+    loss(model).backward()
+    optimizer.step()
+    gradients = [spec for spec in exchange.hub.plan if spec.kind == "gradient"]
+    return [spec.name for spec in sorted(gradients, key=lambda spec: spec.priority)]
+
+
+def test_classes_follow_first_use_not_registration():
+    assert classes(HeadFirst(), lambda model: model(batch(0, 0)).sum())[::2] == [
+        "first.weight",
+        "second.weight",
+        "head.weight",
+    ]
+
+
+def test_a_shape_query_is_no_use():
+    class Asks(HeadFirst):
+        def forward(self, x):
+            x = x.to(self.head.weight.dtype).view(-1, self.second.weight.shape[1])
+            assert self.head.weight.is_contiguous()
+            assert self.head.weight.size(0) == 2
+            return super().forward(x)
+
+    assert classes(Asks(), lambda model: model(batch(0, 0)).sum())[-1] == "head.bias"
+
+
+def test_a_parameter_that_the_first_step_did_not_use_comes_last():
+    class Branches(HeadFirst):
+        def forward(self, x):
+            return self.head(x)
+
+    order = classes(Branches(), lambda model: model(batch(0, 0)).sum())
+    assert order[:2] == ["head.weight", "head.bias"]
+
+
+def test_the_first_layers_run_before_the_last_have_landed():
+    """The point of it all: with a network that is slow for the last layer, the first layer does not wait for it."""
+    slow = threading.Event()
+    hub = Hub(2, slow=lambda rank, name: 0.4 if slow.is_set() and name.startswith("head") else 0.0)
+    reached = [[], []]
+
+    def body(exchange):
+        model = HeadFirst()
+        model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+        times = reached[exchange.rank]
+        for name in ("first", "second", "head"):
+            getattr(model, name).register_forward_hook(
+                lambda *_, name=name: times.append((name, time.monotonic()))
+            )
+        for step in range(3):
+            if step == 1:
+                slow.set()
+            optimizer.zero_grad()
+            model(batch(step, exchange.rank)).sum().backward()
+            times.append(("step", time.monotonic()))
+            optimizer.step()
+        optimizer.flush()
+
+    run(hub.exchanges(), body)
+    for times in reached:
+        # The third forward pass runs while the second round's head is under way.
+        at = dict(times[8:12])
+        ended = times[7][1]
+        assert at["second"] - ended < 0.3
+        assert at["head"] - ended > 0.35
+
+
+def test_an_update_lands_before_the_module_that_uses_it_and_not_before_step():
+    hub = Hub(1)
+    (exchange,) = hub.exchanges()
+    model = HeadFirst()
+    model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(batch(step, 0)).sum().backward()
+        optimizer.step()
+    del exchange.log[:]
+    seen = []
+    model.head.register_forward_hook(lambda *_: seen.append(list(exchange.log)))
+    model(batch(2, 0))
+    assert [names for kind, names in seen[0] if kind == "wait"] == [
+        ["first.weight", "first.bias"],
+        ["second.weight", "second.bias"],
+        ["head.weight", "head.bias"],
+    ]
+
+
+def test_a_parameter_outside_of_all_modules_is_waited_for_in_step(network):
+    class WithLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.temperature = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return self.body(x)
+
+    def loss(model, x):
+        return ((x * model.temperature).sum(0) + model(x)).square().mean()
+
+    training = Training(WithLoss, sgd, batch, loss=loss)
+    expected = training.reference(2)
+    with pytest.warns(
+        UserWarning, match=r"1 of 3 parameters \(temperature\) were used outside of all modules"
+    ):
+        states = training.ranks(network(2, late=0.01))
+    for state in states:
+        assert_same_bits(state, expected)
+
+
+def test_a_use_outside_after_the_module_ran_needs_no_wait(network):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(
+            network, Tied, loss=lambda model, x: model(x).square().mean() + model.encode.weight.square().sum()
+        )
+
+
+def test_a_model_that_is_called_by_its_parts_overlaps_all_the_same(network):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(
+            network, HeadFirst, loss=lambda model, x: model.head(model.second(model.first(x))).square().mean()
+        )
+
+
+def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
+    class Asks(HeadFirst):
+        def forward(self, x):
+            return super().forward(x.to(next(self.parameters()).dtype))
+
+    (exchange,) = Hub(1).exchanges()
+    model = Asks()
+    model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(batch(step, 0)).sum().backward()
+        optimizer.step()
+    waits = [names for kind, names in exchange.log[exchange.log.index(("round_end", 1)) :] if kind == "wait"]
+    assert [len(names) for names in waits] == [2, 2, 2]
+    assert "head.weight" in waits[2]
+
+
+def test_profiling_leaves_torch_as_it_was():
+    before = torch._C._len_torch_function_stack()
+    models = [HeadFirst(), HeadFirst()]
+    pairs = [ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0)) for model in models]
+    with torch.device("cpu"):
+        for model, optimizer in pairs:
+            model(batch(0, 0)).sum().backward()
+            optimizer.step()
+        assert torch._C._len_torch_function_stack() == before + 1
+    assert torch._C._len_torch_function_stack() == before
+    assert not any(model.first._forward_hooks for model in models)

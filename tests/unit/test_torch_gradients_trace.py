@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``ft.trace_model``: seconds per tensor, written where the model of the network reads them, leaving no trace behind."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+
+import pytest
+import torch
+from support.ranks import assert_same_bits, noise
+from torch import nn
+
+import foresee.torch as ft
+from foresee.errors import ConfigError
+
+
+class Slow(torch.autograd.Function):
+    """Takes its time, one way and back."""
+
+    @staticmethod
+    def forward(ctx, x, forward_s, backward_s):
+        ctx.backward_s = backward_s
+        time.sleep(forward_s)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.backward_s)
+        return gradient, None, None
+
+
+class Layer(nn.Module):
+    def __init__(self, forward_s, backward_s):
+        super().__init__()
+        self.seconds = forward_s, backward_s
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return Slow.apply(self.linear(x), *self.seconds)
+
+
+class Net(nn.Module):
+    """Registered against the order of use; one tensor has no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.c = Layer(0.01, 0.03)
+        self.b = Layer(0.03, 0.01)
+        self.a = Layer(0.02, 0.02)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return self.drop(self.norm(self.c(self.b(self.a(x)))))
+
+
+def by_name(trace, key):
+    return {tensor["name"]: tensor[key] for tensor in trace["tensors"]}
+
+
+def test_times_land_on_the_right_tensors():
+    model = Net()
+    trace = ft.trace_model(model, noise(3, 4, seed=0), steps=3, warmup=1)
+    assert trace["version"] == 1
+    assert [tensor["name"] for tensor in trace["tensors"]] == [
+        "a.linear.weight", "a.linear.bias", "b.linear.weight", "b.linear.bias", "c.linear.weight", "c.linear.bias",
+        "norm.weight", "norm.bias",
+    ]  # fmt: skip
+    assert [tensor["first_use"] for tensor in trace["tensors"]] == list(range(8))
+    assert by_name(trace, "bytes")["a.linear.weight"] == 64
+    layers = "abc"
+    forward, backward = by_name(trace, "forward_s"), by_name(trace, "backward_s")
+    measured = [forward[f"{name}.linear.weight"] + forward[f"{name}.linear.bias"] for name in layers]
+    assert measured == pytest.approx([0.02, 0.03, 0.01], abs=0.008)
+    measured = [backward[f"{name}.linear.weight"] + backward[f"{name}.linear.bias"] for name in layers]
+    assert measured == pytest.approx([0.02, 0.01, 0.03], abs=0.008)
+    assert all(tensor["update_s"] == 0 for tensor in trace["tensors"])
+    # What a module takes stands at the last tensor that it needs.
+    assert forward["a.linear.weight"] == 0
+    assert json.loads(json.dumps(trace)) == trace
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_the_model_its_gradients_its_optimizer_and_the_random_numbers_stay_as_they_are(optimizer):
+    model = Net()
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()))
+    trace = ft.trace_model(model, (noise(3, 4, seed=0),), optimizer=optimizer, steps=2, warmup=0)
+    assert sum(by_name(trace, "update_s").values()) > 0
+    assert_same_bits((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+class Output(dict):
+    @property
+    def loss(self):
+        return self["loss"]
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda x: x.sum(),
+        lambda x: Output(loss=x.sum(), logits=x),
+        lambda x: {"a": x, "b": [x, x.long()]},
+    ],
+)
+def test_common_outputs_need_no_loss(output):
+    class Any(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return output(self.linear(x))
+
+    trace = ft.trace_model(Any(), {"x": noise(3, 4, seed=0)}, steps=1)
+    assert len(trace["tensors"]) == 2
+
+
+def test_wrong_arguments_and_models_without_gradients():
+    model = nn.Linear(4, 4)
+    with pytest.raises(ConfigError, match="steps=0"):
+        ft.trace_model(model, noise(3, 4, seed=0), steps=0)
+    with pytest.raises(ConfigError, match="pass loss="):
+        ft.trace_model(nn.Sequential(model, _Text()), noise(3, 4, seed=0))
+    with pytest.raises(ConfigError, match="no parameter got a gradient"):
+        ft.trace_model(
+            model.requires_grad_(False), noise(3, 4, seed=0), loss=lambda out: out.sum().requires_grad_()
+        )  # fmt: skip
+
+
+class _Text(nn.Module):
+    def forward(self, x):
+        return "text"
+
+
+def test_tied_and_recomputed_layers_count_once():
+    from torch.utils.checkpoint import checkpoint
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 4, bias=False)
+            self.head.weight = self.layer.weight
+
+        def forward(self, x):
+            return self.head(checkpoint(self.layer, x, use_reentrant=False))
+
+    trace = ft.trace_model(Tied(), noise(3, 4, seed=0), steps=2)
+    assert [tensor["name"] for tensor in trace["tensors"]] == ["layer.weight", "layer.bias"]

@@ -44,6 +44,9 @@ const COALESCE_PARTS: usize = 256;
 const STORE_IN_FLIGHT_FIRST: u32 = 32;
 /// A directory is asked by at most this many threads at once, a bucket over that many connections.
 const DIRECTORY_IN_FLIGHT: u32 = 64;
+/// So many bytes of a directory are read at once at first, but never fewer than two samples. Reads that share a disk end
+/// together: the first batch waits for all of them, and after the last one all their batches are still to be computed.
+const DIRECTORY_BYTES_FIRST: u64 = 32 << 20;
 
 /// What the driver is given besides the disk tier, and how memory is divided beside the slab.
 struct Tiers {
@@ -217,6 +220,9 @@ impl Loader {
         if uri.is_directory() {
             // A second read of the same file waits behind the first on the same disk.
             config.hedge_share = 0.0;
+            let index = self.data.index();
+            let mean = index.total_bytes().get() / index.len().max(1);
+            config.limit.start = first_in_flight(config.limit.start, mean);
             config.limit.max = self
                 .config
                 .threads
@@ -235,7 +241,25 @@ impl Loader {
     }
 }
 
+/// `usual`, or fewer where samples of `mean` bytes are large.
+fn first_in_flight(usual: u32, mean: u64) -> u32 {
+    let fitting = u32::try_from(DIRECTORY_BYTES_FIRST / mean.max(1)).unwrap_or(u32::MAX);
+    usual.min(fitting.max(2))
+}
+
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(ToString::to_string);
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_in_flight;
+
+    #[test]
+    fn a_directory_of_large_samples_begins_with_few_at_once() {
+        let of = |mean| first_in_flight(16, mean);
+        assert_eq!([0, 1, 110_000, 2 << 20].map(of), [16; 4]);
+        assert_eq!([4 << 20, 12 << 20, 1 << 40].map(of), [8, 2, 2]);
+    }
 }

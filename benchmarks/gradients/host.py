@@ -71,7 +71,7 @@ class Server:
         self.began = 0.0
 
     def serve(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Start ``count`` servers at an address; where they listen."""
+        """Start ``count`` servers at an address; where they listen. ``beside``: it is for the rank of this process."""
         self.began = cpu_s()
         for _ in range(job["count"]):
             server = GradientServer.start(
@@ -81,6 +81,7 @@ class Server:
                 secret=SECRET,
                 policy=job["policy"],
                 timeline=job["timeline"],
+                beside_rank=job["beside"],
             )
             self.running.append(server)
         return {"servers": [server.address for server in self.running]}
@@ -133,7 +134,7 @@ class Layers:
             self.wrong += int(not np.array_equal(expected, means[first : first + count]))
 
 
-def connect(job: dict[str, Any]) -> GradientExchange:
+def connect(job: dict[str, Any], server: Server) -> GradientExchange:
     """This rank's exchange, with its plan."""
     exchange = GradientExchange.open(
         job["servers"],
@@ -144,6 +145,7 @@ def connect(job: dict[str, Any]) -> GradientExchange:
         secret=SECRET,
         policy=job["policy"],
         packet_bytes=job["packet_bytes"],
+        beside=server.running[0] if job["beside"] else None,
     )
     specs = [
         (f"{layer:04}", "float32", [count], [1], class_, "mean")
@@ -157,12 +159,13 @@ def nothing() -> None:
     """Nobody interrupts."""
 
 
-def train(job: dict[str, Any]) -> dict[str, Any]:
+def train(server: Server, job: dict[str, Any]) -> dict[str, Any]:
     """Steps: backward pushes last layer first, forward waits for each layer, first layer first.
 
-    Without servers the same steps, and nothing is sent.
+    Without servers the same steps, and nothing is sent. ``barrier``: forward begins when everything has landed.
     """
-    layers, exchange, began = Layers(job), connect(job) if job["servers"] else None, []
+    layers, exchange, began = Layers(job), connect(job, server) if job["servers"] else None, []
+    every = list(range(len(layers.elements)))
     before = cpu_s()
     for number in range(job["warmup"] + job["rounds"] + 1):
         moment = time.monotonic()
@@ -175,7 +178,10 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
                 exchange.push(layer, gradient.ctypes.data, gradient.nbytes, gradient)
         if exchange:
             exchange.round_end()
-        for layer in range(len(layers.elements)):
+            if job.get("barrier"):
+                exchange.wait(every, nothing)
+                moment = max(moment, time.monotonic() - CALL_S)
+        for layer in every:
             if exchange:
                 exchange.wait([layer], nothing)
             # Without a wait the clock goes on from the layer before: sleeps must not add up their inaccuracy.
@@ -189,12 +195,12 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
     return told(job, began, used, layers.wrong)
 
 
-def bulk(job: dict[str, Any]) -> dict[str, Any]:
+def bulk(server: Server, job: dict[str, Any]) -> dict[str, Any]:
     """Both directions as full as they get: each tensor is pushed again as soon as its average has landed.
 
     With ``urgent`` tensor 0 is pushed at the end of each round, behind what waits then.
     """
-    layers, exchange, began = Layers(job), connect(job), []
+    layers, exchange, began = Layers(job), connect(job, server), []
     pushed: dict[int, float] = {}
     first = 1 if job["urgent"] else 0
     before = cpu_s()
@@ -237,8 +243,8 @@ def main() -> int:
     deeds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "serve": server.serve,
         "stop": server.stop,
-        "train": train,
-        "bulk": bulk,
+        "train": functools.partial(train, server),
+        "bulk": functools.partial(bulk, server),
     }
     for line in sys.stdin:
         job = json.loads(line)

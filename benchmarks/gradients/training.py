@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import foresee.torch as ft
+from foresee.models import trace
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 
@@ -112,7 +113,7 @@ def traced(job: dict[str, Any]) -> dict[str, Any]:
     def loss(scores: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(scores, y)
 
-    return ft.trace_model(model, x, loss=loss, optimizer=adam(model))
+    return {"trace": trace.dumps(ft.trace_model(model, x, loss=loss, optimizer=adam(model)))}
 
 
 def alone(job: dict[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import gradients
+from support import bare_ranks, gradients
 from support.processes import Child
+
+#: How many moments are tried; each is drawn from its number. More of them: FORESEE_KILLS=50.
+KILLS = int(os.environ.get("FORESEE_KILLS", "5"))
 
 
 @pytest.fixture
@@ -105,3 +111,51 @@ def test_a_server_that_ends_is_named(started) -> None:
     assert said["error"] == "ServerLost", said
     assert place in said["text"]
     assert server.end(30)[0] == 0
+
+
+@pytest.mark.parametrize(("ranks", "others"), [(1, 0), (2, 0), (3, 1), (2, 2)])
+def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ranks: int, others: int) -> None:
+    # The group's store carries the secret where nobody has one; servers of their own have it from outside.
+    env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
+    group = started(gradients.torchrun(ranks, ["ranks", *servers(others)], env))
+    expected = started(gradients.reference(ranks)).line()["digest"]
+    for _ in range(ranks):
+        said = group.line()
+        assert said.get("digest") == expected, said
+    status, output, errors = group.end(60)
+    assert status == 0, output + errors
+
+
+def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
+    said = told(started(gradients.rank(0, 2, ["ranks"])))
+    assert said["error"] == "ConfigError"
+    assert "init_process_group() first" in said["text"]
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+@pytest.mark.parametrize("victim", ["rank", "server"])
+def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
+    started, victim: str, number: int
+) -> None:
+    dice = random.Random(number)
+    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(2)]
+    places = [server.line()["address"] for server in serving]
+    ranks = [started(bare_ranks.rank(one, 3, places)) for one in range(3)]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    time.sleep(dice.uniform(0, 0.05))
+    if victim == "server":
+        lost = dice.randrange(2)
+        serving[lost].send(signal.SIGKILL)
+    else:
+        lost = dice.randrange(3)
+        ranks.pop(lost).send(signal.SIGKILL)
+    for child in ranks:
+        said = child.line()
+        if victim == "server":
+            # From the server's own silence, or from a rank that noticed before, through the other server.
+            assert said["error"] == "ServerLost", said
+            assert places[lost] in said["text"]
+        else:
+            assert (said["error"], said["rank"]) == ("RankLost", lost), said
+        assert child.end(30)[0] == 0

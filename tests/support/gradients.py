@@ -77,6 +77,16 @@ def rank(number: int, world: int, servers: list[str], *, token: str = TOKEN, mod
     return Child("from support.gradients import main; main()", mode, ",".join(servers), env=env)
 
 
+def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) -> Child:
+    """Ranks under torchrun, in torch's process group; each says what happens to it."""
+    source = """
+        import sys
+        from torch.distributed.run import main
+        main(["--standalone", f"--nproc-per-node={sys.argv[1]}", "-m", "support.gradients", *sys.argv[2:]])
+    """
+    return Child(source, str(world), "group", ",".join(servers), env=env)
+
+
 def reference(world: int) -> Child:
     """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
     return Child("from support.gradients import say_reference; say_reference()", str(world))
@@ -91,6 +101,8 @@ def main() -> None:
     """Of a rank process."""
     mode, servers = sys.argv[1:]
     own = int(os.environ["RANK"])
+    if mode == "group":
+        torch.distributed.init_process_group("gloo")
     plan = training(servers=servers, timeout=20.0)
     try:
         torch.manual_seed(0)
@@ -107,7 +119,11 @@ def main() -> None:
             optimizer.step()
             if mode == "for ever":
                 say(step=step)
-        if mode == "train":
+        if mode in ("train", "group"):
             say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
     except Exception as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+
+
+if __name__ == "__main__":
+    main()

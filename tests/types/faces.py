@@ -16,6 +16,7 @@ from typing_extensions import assert_type
 
 import foresee
 import foresee.torch as ft
+from foresee.models.trace import ModelTrace
 
 
 def numpy_face(path: Path) -> None:
@@ -66,3 +67,22 @@ def errors(error: foresee.SampleFault) -> None:
     as_builtin: OSError = foresee.OriginMissing("x")
     as_root: foresee.ForeseeError = as_builtin  # type: ignore[assignment]
     del as_root
+
+
+def gradients_face(model: torch.nn.Linear, path: Path) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    same, stepped = ft.synchronize(model, optimizer, servers="ranks,host:1", clip="exact", max_norm=1.0)
+    assert_type(same, torch.nn.Linear)
+    assert_type(stepped, torch.optim.AdamW)
+    ft.synchronize(
+        model, optimizer, servers=["host:1"], overlap="backward", wire="bf16", timeline="step.json"
+    )
+    ft.synchronize(model, optimizer)  # type: ignore[call-arg]
+    ft.synchronize(model, optimizer, servers="host:1", wire="f8")  # type: ignore[arg-type]
+    ft.synchronize(model.parameters(), optimizer, servers="host:1")  # type: ignore[type-var]
+    trace = ft.trace_model(model, torch.ones(4, 8), optimizer=optimizer, path=path)
+    assert_type(trace, ModelTrace)
+    assert_type(trace.batch, int | None)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    ddp.register_comm_hook(ft.DdpState(servers="host:1"), ft.ddp_hook)
+    ft.DdpState("host:1")  # type: ignore[call-arg] # by name

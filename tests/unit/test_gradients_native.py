@@ -256,3 +256,53 @@ def test_a_run_has_a_name_that_all_ranks_know() -> None:
     assert name("x", many, {}) == "job/x"
     assert name("x", one, {}) != "job/x"
     assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128
+
+
+def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> None:
+    alone, apart = _rendezvous.World(0, 2, 0, 2), _rendezvous.World(0, 2)
+    own = _rendezvous.own_address
+    assert own(alone, {"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
+    assert own(alone, {}) == "127.0.0.1"
+    assert own(apart, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
+    ways = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._ELSEWHERE: "10.0.0.1"}
+    monkeypatch.setattr(_rendezvous, "_address_towards", ways.get)
+    assert own(apart, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
+    # A machine that knows itself by a loopback address, as Debian has its own name.
+    assert own(apart, {"MASTER_ADDR": "127.0.1.1"}) == "10.0.0.1"
+    monkeypatch.setattr(_rendezvous, "_address_towards", lambda place: None)
+    with pytest.raises(ConfigError, match="set FORESEE_ADDRESS to its IP"):
+        own(apart, {"MASTER_ADDR": "nobody"})
+
+
+def test_the_way_to_another_machine_starts_at_an_address_of_this_one() -> None:
+    assert _rendezvous._address_towards("127.0.0.1") == "127.0.0.1"
+    assert _rendezvous._address_towards("no such host.invalid") is None
+
+
+def test_addresses_of_servers_beside_ranks_are_by_rank() -> None:
+    store = torch.distributed.HashStore()
+    world = [_rendezvous.World(rank, 3) for rank in range(3)]
+    found = [f"10.0.0.{rank}:7" for rank in range(3)]
+    for rank in (2, 1):
+        store.set(f"foresee/job/server/{rank}", found[rank])
+    assert _rendezvous.share_address("job", world[0], found[0], store) == found
+    assert _rendezvous.share_address("job", _rendezvous.World(0, 1), found[0], None) == found[:1]
+    with pytest.raises(ConfigError, match="init_process_group"):
+        _rendezvous.share_address("job", world[0], found[0], None)
+
+
+def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:
+    own = GradientServer.start(
+        "127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN, beside_rank=True
+    )
+    with pytest.raises(ConfigError, match="1 servers for 2 ranks, one beside each"):
+        opened(own, world=2, beside=own)
+    exchange = opened(own, beside=own)
+    exchange.agree([("w", "float32", [3], [1], 0, "mean")])
+    keeper = np.array([1.0, 2.0, 3.0], np.float32)
+    exchange.push(0, keeper.ctypes.data, keeper.nbytes, keeper)
+    exchange.round_end()
+    exchange.wait([0], nothing)
+    assert exchange.received(0).view(np.float32).tolist() == [1.0, 2.0, 3.0]
+    exchange.close()
+    own.close()

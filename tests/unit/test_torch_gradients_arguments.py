@@ -50,6 +50,8 @@ def faults(model=None, optimizer=None, **arguments):
         ({"servers": ""}, "'' is no address"),
         ({"servers": []}, "servers=[] names none"),
         ({"servers": "host"}, "'host' is no address"),
+        ({"servers": "ranks,host:1,ranks"}, '"ranks" stands there twice'),
+        ({"servers": "ranks,tls://host:1"}, "have no certificate"),
         ({"servers": "host:0,other:70000"}, "'other:70000' is no address"),
         ({"servers": ["host:7000", 3]}, "servers=['host:7000', 3]; servers=\"host:port"),
         ({"servers": None}, "servers=None"),

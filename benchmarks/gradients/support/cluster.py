@@ -25,6 +25,8 @@ ROOT = HERE.parents[1]
 TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
 #: What a link may hold back before it drops: nothing is lost here, as the model has it.
 QUEUE = "1s"
+#: Of all sockets on the hosts.
+CONGESTION = "cubic"
 #: One thread per library: what is compared is the network.
 PINNED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -155,7 +157,8 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
     if shutil.which("ip") is None:
         raise Unavailable("iproute2 is missing")
     logs.mkdir(parents=True, exist_ok=True)
-    command = [str(TESTBED), "hosts", *hosts, "--rate", rate, "--queue", QUEUE]
+    pinned = ["--rate", rate, "--queue", QUEUE, "--congestion", CONGESTION]
+    command = [str(TESTBED), "hosts", *hosts, *pinned]
     testbed = _start("hosts", command, logs / "hosts.log")
     made: Cluster | None = None
     try:

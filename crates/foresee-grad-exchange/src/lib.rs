@@ -11,7 +11,7 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `interface` | one sending thread per network interface |
+//! | `interface` | one sending thread per network interface, shared by a rank and the server beside it |
 //! | `control` | messages and signs of life |
 //! | `rank` | pushing, waiting, landing |
 //! | `server` | jobs, slots, answers |
@@ -27,7 +27,7 @@ mod server;
 mod timeline;
 
 pub use error::ExchangeError;
-pub use interface::{Interface, InterfaceStats};
+pub use interface::{InterfaceStats, Interfaces};
 pub use options::{RankOptions, ServerOptions};
 pub use rank::{Exchange, Gradient, RankStats, Received, Waited};
 pub use server::{Server, ServerStats};

@@ -6,9 +6,11 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use foresee_grad_queue::{Policy, Wire};
-use foresee_units::{Bytes, Rank};
+use foresee_grad_queue::{Policy, Wire, packet_bytes};
+use foresee_units::{Bytes, BytesPerSecond, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
+
+use crate::interface::Interfaces;
 
 /// A rank's part.
 #[derive(Clone, Debug)]
@@ -39,6 +41,18 @@ pub struct RankOptions {
     pub timeline: usize,
     /// The sockets' options.
     pub link: LinkOptions,
+    /// The interfaces to send through, shared with a server of this process; `None`: its own.
+    pub interfaces: Option<Interfaces>,
+}
+
+/// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
+const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
+
+impl RankOptions {
+    /// Bytes of an ordinary packet, where the slowest link was seen to deliver `rate`.
+    pub(crate) fn packet(&self, rate: Option<BytesPerSecond>) -> NonZeroU32 {
+        self.packet_bytes.unwrap_or_else(|| packet_bytes(rate.unwrap_or(USUAL_LINK)))
+    }
 }
 
 /// A server's part.
@@ -62,6 +76,8 @@ pub struct ServerOptions {
     pub timeline: usize,
     /// The sockets' options; `local` is not used.
     pub link: LinkOptions,
+    /// The interfaces to send through, shared with a rank of this process; `None`: its own.
+    pub interfaces: Option<Interfaces>,
 }
 
 impl ServerOptions {
@@ -77,6 +93,7 @@ impl ServerOptions {
             jobs: 64,
             timeline: 0,
             link: LinkOptions::default(),
+            interfaces: None,
         }
     }
 }

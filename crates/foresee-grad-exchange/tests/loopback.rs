@@ -11,9 +11,13 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
-use foresee_grad_queue::{Dtype, Op, Pattern, Plan, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
-use foresee_units::{Bytes, Nanos, Rank};
+use foresee_grad_exchange::{
+    Exchange, ExchangeError, Gradient, Interfaces, RankOptions, Server, ServerOptions, Waited,
+};
+use foresee_grad_queue::{
+    Dtype, Op, Pattern, Plan, PlanConfig, Policy, TensorId, TensorSpec, Wire, packet_bytes, sum,
+};
+use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{
     Connection, DialOptions, Hello, LinkOptions, Message, Purpose, Role, Secret, Timeouts, Wait, dial,
 };
@@ -68,6 +72,7 @@ impl Setup {
             wire: self.wire,
             timeline: 0,
             link: LinkOptions::default(),
+            interfaces: None,
         }
     }
 
@@ -184,41 +189,74 @@ fn pushes(rank: u32, tensor: usize, round: u64) -> bool {
 
 fn train(setup: &Setup, rounds: u64) {
     let inner = setup.clone();
-    setup.run(move |exchange| {
-        let specs = tensors();
-        exchange.agree(inner.config(), specs.clone()).unwrap();
-        let rank = exchange.rank().0;
-        for round in 0..rounds {
-            // Backward: the last tensor first.
-            for (tensor, spec) in specs.iter().enumerate().rev() {
-                if pushes(rank, tensor, round) {
-                    let bytes = gradient(spec, rank, round);
-                    exchange
-                        .push(TensorId(u32::try_from(tensor).unwrap()), Gradient::from_bytes(bytes))
-                        .unwrap();
-                }
-            }
-            end(&exchange);
-            for (tensor, spec) in specs.iter().enumerate() {
-                let id = TensorId(u32::try_from(tensor).unwrap());
-                wait(&exchange, &[id]);
-                let who: Vec<_> = (0..inner.world).filter(|rank| pushes(*rank, tensor, round)).collect();
-                if who.is_empty() {
-                    wait(&exchange, &ids(&specs));
-                    assert_eq!(exchange.used(id).unwrap(), Some(false));
-                } else {
-                    let received = exchange.received(id).unwrap().to_vec();
-                    assert!(
-                        received == reference(spec, inner.wire, &who, inner.world, round),
-                        "{} in round {round}",
-                        spec.name
-                    );
-                }
+    setup.run(move |exchange| train_rank(&inner, &exchange, rounds));
+}
+
+fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
+    let specs = tensors();
+    exchange.agree(specs.clone()).unwrap();
+    let rank = exchange.rank().0;
+    for round in 0..rounds {
+        // Backward: the last tensor first.
+        for (tensor, spec) in specs.iter().enumerate().rev() {
+            if pushes(rank, tensor, round) {
+                let bytes = gradient(spec, rank, round);
+                exchange.push(TensorId(u32::try_from(tensor).unwrap()), Gradient::from_bytes(bytes)).unwrap();
             }
         }
-        assert_eq!(exchange.stats().rounds, rounds);
-        exchange.close();
-    });
+        end(exchange);
+        for (tensor, spec) in specs.iter().enumerate() {
+            let id = TensorId(u32::try_from(tensor).unwrap());
+            wait(exchange, &[id]);
+            let who: Vec<_> = (0..setup.world).filter(|rank| pushes(*rank, tensor, round)).collect();
+            if who.is_empty() {
+                wait(exchange, &ids(&specs));
+                assert_eq!(exchange.used(id).unwrap(), Some(false));
+            } else {
+                let received = exchange.received(id).unwrap().to_vec();
+                let expected = reference(spec, setup.wire, &who, setup.world, round);
+                assert!(received == expected, "{} in round {round}", spec.name);
+            }
+        }
+    }
+    assert_eq!(exchange.stats().rounds, rounds);
+    exchange.close();
+}
+
+#[test]
+fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {
+    for extra in 0..=3 {
+        let (setup, secret) = (Setup::new(3, extra), Secret::draw().unwrap());
+        let others = setup.serve(&secret);
+        let beside: Vec<_> = (0..3)
+            .map(|_| {
+                let interfaces = Interfaces::new(setup.policy.push(), NonZeroU32::new(PACKET).unwrap());
+                let options = ServerOptions {
+                    interfaces: Some(interfaces.clone()),
+                    ..ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
+                };
+                (Server::start(options).unwrap(), interfaces)
+            })
+            .collect();
+        let servers = beside.iter().map(|(server, _)| server).chain(&others);
+        let addresses: Vec<_> = servers.map(Server::address).collect();
+        let ranks: Vec<_> = (0..)
+            .zip(&beside)
+            .map(|(rank, (_, interfaces))| {
+                let options = RankOptions {
+                    servers: addresses.clone(),
+                    shares: Pattern::mixed(3, extra).unwrap().shares().to_vec(),
+                    interfaces: Some(interfaces.clone()),
+                    ..setup.rank(rank, &others, &secret)
+                };
+                let setup = setup.clone();
+                thread::spawn(move || train_rank(&setup, &Exchange::open(options).unwrap(), 5))
+            })
+            .collect();
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+    }
 }
 
 #[test]
@@ -236,10 +274,9 @@ fn averages_have_the_bits_of_the_reference_for_any_number_of_ranks_and_servers()
 fn a_rank_that_runs_ahead_leaves_nothing_behind_that_the_others_need() {
     for servers in 1..=2 {
         let setup = Setup { park: Bytes::ZERO, ..Setup::new(3, servers) };
-        let inner = setup.clone();
         setup.run(move |exchange| {
             let specs = vec![spec("first", Dtype::F32, 20_000, 0), spec("large", Dtype::F32, 2_000_000, 5)];
-            exchange.agree(inner.config(), specs.clone()).unwrap();
+            exchange.agree(specs.clone()).unwrap();
             let rank = exchange.rank().0;
             for round in 0..4 {
                 for (tensor, spec) in ids(&specs).into_iter().zip(&specs) {
@@ -284,13 +321,12 @@ fn fewer_bits_on_the_wire_are_rounded_once_each_way() {
 #[test]
 fn ranks_that_differ_are_told_in_which_tensor() {
     let setup = Setup::new(2, 2);
-    let inner = setup.clone();
     let errors = setup.run(move |exchange| {
         let mut specs = tensors();
         if exchange.rank().0 == 1 {
             specs[5].shape[0] = 7;
         }
-        exchange.agree(inner.config(), specs).unwrap_err().to_string()
+        exchange.agree(specs).unwrap_err().to_string()
     });
     for error in errors {
         assert!(error.contains("'head'") && error.contains("12345") && error.contains("rank 1"), "{error}");
@@ -300,13 +336,12 @@ fn ranks_that_differ_are_told_in_which_tensor() {
 #[test]
 fn order_and_classes_are_those_of_rank_0() {
     let setup = Setup::new(2, 1);
-    let inner = setup.clone();
     setup.run(move |exchange| {
         let mut specs = tensors();
         if exchange.rank().0 == 1 {
             specs.reverse();
         }
-        let plan = exchange.agree(inner.config(), specs.clone()).unwrap();
+        let plan = exchange.agree(specs.clone()).unwrap();
         assert_eq!(plan.name(TensorId(0)), "embedding");
         for (tensor, spec) in specs.iter().enumerate() {
             let bytes = gradient(spec, exchange.rank().0, 0);
@@ -335,12 +370,11 @@ fn dial_by_hand(options: &RankOptions) -> Vec<Connection> {
 #[test]
 fn plans_may_follow_each_other_as_soon_as_their_last_tensor_landed() {
     let setup = Setup::new(3, 2);
-    let inner = setup.clone();
     setup.run(move |exchange| {
         let specs = tensors();
         let bias = TensorId(1);
         for round in 0..50 {
-            exchange.agree(inner.config(), specs.clone()).unwrap();
+            exchange.agree(specs.clone()).unwrap();
             let bytes = gradient(&specs[1], exchange.rank().0, round);
             exchange.push(bias, Gradient::from_bytes(bytes)).unwrap();
             end(&exchange);
@@ -363,11 +397,11 @@ fn a_rank_that_breaks_off_is_named_to_all_others() {
     let others: Vec<_> = [0, 2]
         .into_iter()
         .map(|rank| {
-            let (options, config) = (setup.rank(rank, &servers, &secret), config.clone());
+            let options = setup.rank(rank, &servers, &secret);
             let pushed = pushed.clone();
             thread::spawn(move || {
                 let (exchange, specs) = (Exchange::open(options).unwrap(), tensors());
-                exchange.agree(config, specs.clone()).unwrap();
+                exchange.agree(specs.clone()).unwrap();
                 let bytes = gradient(&specs[0], rank, 0);
                 exchange.push(TensorId(0), Gradient::from_bytes(bytes)).unwrap();
                 end(&exchange);
@@ -401,7 +435,7 @@ fn a_lost_server_is_named_with_what_was_wanted_of_it() {
     let setup = Setup::new(1, 2);
     let mut servers = setup.serve(&secret);
     let exchange = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
-    exchange.agree(setup.config(), tensors()).unwrap();
+    exchange.agree(tensors()).unwrap();
     let lost: SocketAddr = servers[1].address();
     servers.remove(1).close();
     let until = Instant::now() + LONG;
@@ -421,10 +455,12 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
     let setup = Setup::new(1, 1);
     let servers = setup.serve(&secret);
     let exchange = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
-    exchange.agree(setup.config(), tensors()).unwrap();
+    exchange.agree(tensors()).unwrap();
     let error = Exchange::open(setup.rank(0, &servers, &Secret::draw().unwrap())).unwrap_err();
     assert!(error.to_string().contains("secret"), "{error}");
-    let twin = Exchange::open(setup.rank(0, &servers, &secret)).unwrap_err();
+    let impatient = Timeouts::new(Nanos::from_millis(300)).unwrap();
+    let twin = RankOptions { timeouts: impatient, ..setup.rank(0, &servers, &secret) };
+    let twin = Exchange::open(twin).unwrap_err();
     assert!(twin.to_string().contains("is here already"), "{twin}");
     let other = RankOptions { world: 3, rank: Rank(2), ..setup.rank(0, &servers, &secret) };
     let other = Exchange::open(other).unwrap_err();
@@ -436,12 +472,28 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
 }
 
 #[test]
+fn a_process_that_starts_again_waits_for_the_place_of_the_one_before_it() {
+    let (setup, secret) = (Setup::new(1, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let before = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    before.agree(tensors()).unwrap();
+    let options = setup.rank(0, &servers, &secret);
+    let after = thread::spawn(move || {
+        let exchange = Exchange::open(options).unwrap();
+        exchange.agree(tensors()).unwrap();
+    });
+    thread::sleep(Duration::from_millis(250));
+    assert!(!after.is_finished(), "two processes have one place");
+    drop(before);
+    after.join().unwrap();
+}
+
+#[test]
 fn misuse_is_refused_and_costs_nothing() {
     let setup = Setup::new(1, 1);
-    let inner = setup.clone();
     setup.run(move |exchange| {
         assert!(exchange.push(TensorId(0), Gradient::from_bytes(vec![0; 4])).is_err(), "before a plan");
-        exchange.agree(inner.config(), tensors()).unwrap();
+        exchange.agree(tensors()).unwrap();
         let push = |tensor, bytes| exchange.push(TensorId(tensor), Gradient::from_bytes(vec![0; bytes]));
         assert!(push(1, 11).unwrap_err().to_string().contains("11 bytes"));
         assert!(push(99, 4).unwrap_err().to_string().contains("99"));
@@ -452,4 +504,32 @@ fn misuse_is_refused_and_costs_nothing() {
         exchange.close();
         assert!(matches!(push(1, 12), Err(ExchangeError::Closed)));
     });
+}
+
+#[test]
+fn without_a_size_packets_are_cut_for_what_the_link_has_delivered() {
+    let (setup, secret) = (Setup::new(1, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let options = RankOptions { packet_bytes: None, ..setup.rank(0, &servers, &secret) };
+    let exchange = Exchange::open(options).unwrap();
+    let specs = vec![spec("large", Dtype::F32, 16 << 20, 0)];
+    let cut_for = |rate| packet_bytes(BytesPerSecond::new(rate)).get();
+    let plan = exchange.agree(specs.clone()).unwrap();
+    assert_eq!(plan.config().packet_bytes, cut_for(125_000_000), "nobody has measured anything");
+    for _ in 0..3 {
+        exchange.push(TensorId(0), Gradient::from_bytes(gradient(&specs[0], 0, 0))).unwrap();
+        end(&exchange);
+        wait(&exchange, &ids(&specs));
+        // 64 MB take longer than an interval of the measurement; the last acknowledgment may still be on its way.
+        let rate = || exchange.stats().interfaces[0].rate;
+        let (plan, known) = loop {
+            let before = rate();
+            let plan = exchange.agree(specs.clone()).unwrap();
+            if rate() == before {
+                break (plan, before);
+            }
+        };
+        assert!(known > 0);
+        assert_eq!(plan.config().packet_bytes, cut_for(known));
+    }
 }

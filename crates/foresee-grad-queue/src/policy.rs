@@ -50,8 +50,14 @@ const NATIVE: Rules = Rules {
     scope: Scope::Interface,
     window: Window::None,
     window_bytes: None,
+    window_factor: NonZeroU32::MIN,
     credit: None,
 };
+/// The same at a server.
+const NATIVE_PULL: Rules = Rules { window_factor: PULL_WINDOWS, ..NATIVE };
+/// A server's window by that of a rank. What a server sends was pushed to it first, so that its queues are bounded by the
+/// ranks' windows already; but its acknowledgments come back late, behind what the other servers send to the same rank.
+const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(4).expect("not 0");
 
 impl Policy {
     /// Every name that [`Policy::from_str`] knows.
@@ -86,7 +92,7 @@ impl Policy {
         Self {
             name: "foresee",
             push: Rules::new(),
-            pull: Rules::new(),
+            pull: Rules { window_factor: PULL_WINDOWS, ..Rules::new() },
             partition: None,
             answer: Answer::Packet,
         }
@@ -95,7 +101,7 @@ impl Policy {
     /// Tensors in the order in which backward yields them; the server answers when it has summed all of one.
     /// Wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) and a parameter server as it comes.
     pub const fn fifo_tensor() -> Self {
-        Self { name: "fifo_tensor", push: NATIVE, pull: NATIVE, partition: None, answer: Answer::Tensor }
+        Self { name: "fifo_tensor", push: NATIVE, pull: NATIVE_PULL, partition: None, answer: Answer::Tensor }
     }
 
     /// The same order, but a server answers packet by packet: Mercury without preemption.
@@ -108,7 +114,7 @@ impl Policy {
     /// are tuned per model, 4 MB and 16 MB are a fair start. Give its best of a grid.
     pub const fn partition(size: NonZeroU32, credit: NonZeroU64) -> Self {
         let push = Rules { order: Order::Class, credit: Some(credit), ..NATIVE };
-        Self { name: "partition", push, pull: NATIVE, partition: Some(size), answer: Answer::Packet }
+        Self { name: "partition", push, pull: NATIVE_PULL, partition: Some(size), answer: Answer::Packet }
     }
 
     /// `BytePS` as it comes (Jiang et al., OSDI 2020): partitions, without scheduling and without a bound.
@@ -116,14 +122,14 @@ impl Policy {
     /// once it sorts by name, hence they are to be offered in that order. Its size: [`BYTEPS_PARTITION`].
     pub const fn partition_unbounded(size: NonZeroU32) -> Self {
         let answer = Answer::Packet;
-        Self { name: "partition_unbounded", push: NATIVE, pull: NATIVE, partition: Some(size), answer }
+        Self { name: "partition_unbounded", push: NATIVE, pull: NATIVE_PULL, partition: Some(size), answer }
     }
 
     /// The paper's policy (Duan et al., "Mercury", TPDS 2023): packets by class on each connection by itself,
     /// into sockets as the system makes them; answers packet by packet, as they get ready.
     pub const fn mercury() -> Self {
         let push = Rules { order: Order::Class, scope: Scope::Connection, ..NATIVE };
-        Self { name: "mercury", push, pull: NATIVE, partition: None, answer: Answer::Packet }
+        Self { name: "mercury", push, pull: NATIVE_PULL, partition: None, answer: Answer::Packet }
     }
 
     /// Ablation, first step from [`Policy::mercury`] to [`Policy::foresee`]: a window on each connection.

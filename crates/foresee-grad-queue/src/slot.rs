@@ -80,6 +80,8 @@ pub(crate) struct Filling {
     /// By rank, ascending; none of them is counted.
     parked: Vec<Parked>,
     contributors: u32,
+    /// Bytes of the result, once the last contribution was added with it.
+    finished: Option<usize>,
     /// A reader was told to wait since `next` last moved.
     pub(crate) held: bool,
 }
@@ -100,6 +102,7 @@ impl Filling {
             skipped: RankSet::with_room_for(members.world()),
             parked: Vec::new(),
             contributors: 0,
+            finished: None,
             held: false,
         }
     }
@@ -132,6 +135,16 @@ impl Filling {
             second = second.and_then(|rank| members.after(rank));
         }
         second
+    }
+
+    /// Whether nothing comes after the contribution of `rank`, which is `next`.
+    fn ends_with(&self, rank: Rank, members: &Members) -> bool {
+        let said = |rank: &Rank| self.counted.contains(*rank) || self.skipped.contains(*rank);
+        let mut after = members.after(rank);
+        while let Some(other) = after.filter(said) {
+            after = members.after(other);
+        }
+        after.is_none()
     }
 
     pub(crate) fn park(&mut self, rank: Rank, payload: &[u8], room: ParkRoom) {
@@ -176,7 +189,7 @@ impl Slot {
     pub(crate) fn count(&mut self, how: Arithmetic, members: &Members, rank: Rank, payload: &[u8]) -> bool {
         let State::Filling(filling) = &mut self.state else { return false };
         let before = filling.next;
-        accumulate(&mut self.memory, how, filling, rank, payload);
+        accumulate(&mut self.memory, how, members, filling, rank, payload);
         Self::go_on(&mut self.memory, how, members, filling);
         before != filling.next
     }
@@ -194,12 +207,14 @@ impl Slot {
         if filling.next.is_some() {
             return;
         }
-        let contributors = filling.contributors;
+        let (contributors, finished) = (filling.contributors, filling.finished);
         debug_assert!(filling.parked.is_empty(), "every parked contribution had its turn");
         self.state = if contributors > 0 || promised { State::Ready } else { State::Unused };
         if let State::Ready = self.state {
             let memory = own(&mut self.memory, how);
-            if contributors > 0 {
+            if let Some(len) = finished {
+                memory.len = len;
+            } else if contributors > 0 {
                 memory.len = sum::finish(how.dtype, memory.buffer.bytes_mut(), contributors, how.divisor);
             } else {
                 memory.len = how.bytes;
@@ -221,7 +236,7 @@ impl Slot {
                 return;
             };
             let parked = filling.parked.remove(at);
-            accumulate(memory, how, filling, parked.rank, &parked.payload);
+            accumulate(memory, how, members, filling, parked.rank, &parked.payload);
         }
     }
 }
@@ -242,6 +257,7 @@ fn own(memory: &mut Option<Arc<Sum>>, how: Arithmetic) -> &mut Sum {
 fn accumulate(
     memory: &mut Option<Arc<Sum>>,
     how: Arithmetic,
+    members: &Members,
     filling: &mut Filling,
     rank: Rank,
     payload: &[u8],
@@ -250,6 +266,8 @@ fn accumulate(
     let acc = own(memory, how).buffer.bytes_mut();
     if filling.contributors == 0 {
         sum::start(how.dtype, acc, payload);
+    } else if filling.ends_with(rank, members) {
+        filling.finished = Some(sum::add_last(how.dtype, acc, payload, how.divisor));
     } else {
         sum::add(how.dtype, acc, payload);
     }

@@ -107,6 +107,18 @@ pub fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     kernel::add(dtype, acc, payload);
 }
 
+/// [`add`] and [`finish`] in one pass: what the last contribution, the second or a later one, needs. The same bits.
+/// Returns the bytes of the result.
+///
+/// # Panics
+/// As [`add`] and [`finish`].
+pub fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) -> usize {
+    assert!(divisor > 0, "a sum has a divisor");
+    check(dtype, acc, payload);
+    kernel::add_last(dtype, acc, payload, divisor);
+    payload.len()
+}
+
 /// Turns the sum of `contributors` payloads into the result, in place: `acc` then begins with its quotient by
 /// `divisor`, in `dtype`, and what follows has no meaning. Returns the bytes of the result.
 ///

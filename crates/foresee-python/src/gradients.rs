@@ -12,10 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{
-    Event, EventKind, Exchange, Gradient, InterfaceStats, RankOptions, Server, ServerOptions, Waited,
+    Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, RankOptions, Server, ServerOptions,
+    Waited,
 };
 use foresee_grad_queue::{
-    Dtype, Op, Pattern, PlanConfig, Policy, PolicyError, TensorId, TensorSpec, Wire, packet_bytes,
+    Dtype, Op, PACKET_BYTES_MIN, Pattern, Policy, PolicyError, TensorId, TensorSpec, Wire, packet_bytes,
 };
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
@@ -30,8 +31,6 @@ use crate::errors::{self, of_exchange, of_setting, of_wire};
 const TICK: Duration = Duration::from_millis(100);
 /// After each of these the log says what is being waited for.
 const SAY_EVERY: Duration = Duration::from_secs(30);
-/// The link that packets are cut for where nobody has measured it: 1 Gbit/s.
-const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
 
 /// Names of the kinds of events, by their numbers in the column `kind` of a timeline.
 pub(crate) fn timeline_kinds() -> [&'static str; EventKind::ALL.len()] {
@@ -40,13 +39,12 @@ pub(crate) fn timeline_kinds() -> [&'static str; EventKind::ALL.len()] {
 
 #[pyfunction]
 pub(crate) fn gradient_packet_bytes(bytes_per_s: u64) -> u32 {
-    packet_of(BytesPerSecond::new(bytes_per_s)).get()
+    packet_bytes(BytesPerSecond::new(bytes_per_s)).get()
 }
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientExchange {
     exchange: Arc<Exchange>,
-    config: PlanConfig,
 }
 
 /// What an array over landed memory holds on to.
@@ -62,7 +60,7 @@ impl GradientExchange {
     #[staticmethod]
     #[pyo3(signature = (
         servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
-        packet_bytes=None, timeline=0
+        packet_bytes=None, timeline=0, beside=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn open(
@@ -79,29 +77,26 @@ impl GradientExchange {
         tls: bool,
         packet_bytes: Option<NonZeroU32>,
         timeline: usize,
+        beside: Option<&GradientServer>,
     ) -> PyResult<Self> {
-        let policy = policy_of(policy)?;
-        let wire = wire_of(wire)?;
-        let packet = packet_bytes.unwrap_or_else(|| packet_of(USUAL_LINK));
-        let pattern = Pattern::new(&vec![1; servers.len()]).map_err(|why| of_exchange(&why.into()))?;
-        let config = PlanConfig { packet_bytes: policy.packet_bytes(packet).get(), wire, pattern };
         let options = RankOptions {
             job,
             rank: Rank(rank),
             world,
             servers: servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?,
-            shares: Vec::new(),
+            shares: if beside.is_some() { shares_beside(world, servers.len())? } else { Vec::new() },
             secret: secret_of(secret, secret_file)?,
             tls: if tls { Some(TlsClient::by_secret().map_err(|why| of_wire(&why))?) } else { None },
             timeouts: timeouts_of(timeout_s)?,
-            policy,
-            packet_bytes: Some(packet),
-            wire,
+            policy: policy_of(policy)?,
+            packet_bytes,
+            wire: wire_of(wire)?,
             timeline,
             link: LinkOptions::default(),
+            interfaces: beside.map(|server| server.interfaces.clone()),
         };
         let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
-        Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?), config })
+        Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?) })
     }
 
     #[getter]
@@ -116,9 +111,9 @@ impl GradientExchange {
 
     fn agree(&self, py: Python<'_>, tensors: Vec<Spec>) -> PyResult<()> {
         let specs = tensors.into_iter().map(spec_of).collect::<PyResult<Vec<_>>>()?;
-        let (exchange, config) = (Arc::clone(&self.exchange), self.config.clone());
+        let exchange = Arc::clone(&self.exchange);
         let what = || "all ranks to agree on their tensors".into();
-        match patiently(py, what, move || exchange.agree(config, specs)) {
+        match patiently(py, what, move || exchange.agree(specs)) {
             Ok(agreed) => agreed.map(drop).map_err(|why| of_exchange(&why)),
             Err(interrupted) => {
                 // The thread that asks ends with the exchange. Half of an agreement is none.
@@ -220,6 +215,7 @@ impl GradientExchange {
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientServer {
     server: Server,
+    interfaces: Interfaces,
 }
 
 #[pymethods]
@@ -227,7 +223,7 @@ impl GradientServer {
     #[staticmethod]
     #[pyo3(signature = (
         bind, *, timeout_s, park_bytes, secret=None, secret_file=None, policy="foresee", tls_cert=None, tls_key=None,
-        timeline=0
+        timeline=0, beside_rank=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn start(
@@ -241,22 +237,28 @@ impl GradientServer {
         tls_cert: Option<PathBuf>,
         tls_key: Option<PathBuf>,
         timeline: usize,
+        beside_rank: bool,
     ) -> PyResult<Self> {
         let tls = match (tls_cert, tls_key) {
             (None, None) => None,
             (Some(cert), Some(key)) => Some(TlsServer::from_files(&cert, &key).map_err(|why| of_wire(&why))?),
             _ => return Err(of_setting("TLS needs a certificate and its key; give both or neither".into())),
         };
+        let policy = policy_of(policy)?;
+        // Beside a rank both send through one interface, whose schedule is the rank's.
+        let rules = if beside_rank { policy.push() } else { policy.pull() };
+        let interfaces = Interfaces::new(rules, PACKET_BYTES_MIN);
         let options = ServerOptions {
             tls,
             timeouts: timeouts_of(timeout_s)?,
-            policy: policy_of(policy)?,
+            policy,
             park: Bytes::new(park_bytes),
             timeline,
+            interfaces: Some(interfaces.clone()),
             ..ServerOptions::new(address_of(bind)?, secret_of(secret, secret_file)?)
         };
         let server = py.detach(|| Server::start(options)).map_err(|why| of_exchange(&why))?;
-        Ok(Self { server })
+        Ok(Self { server, interfaces })
     }
 
     #[getter]
@@ -353,11 +355,6 @@ fn columns<'py>(py: Python<'py>, events: &[Event]) -> PyResult<Bound<'py, PyDict
     Ok(dict)
 }
 
-fn packet_of(link: BytesPerSecond) -> NonZeroU32 {
-    let bytes = u32::try_from(packet_bytes(link).get()).ok().and_then(NonZeroU32::new);
-    bytes.expect("packets have 32 bits and are not empty")
-}
-
 fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> PyResult<()> {
     let sum = |of: fn(&InterfaceStats) -> u64| interfaces.iter().map(of).sum::<u64>();
     dict.set_item("sent_bytes", sum(|interface| interface.sent.get()))?;
@@ -365,6 +362,19 @@ fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> Py
     dict.set_item("writes", sum(|interface| interface.writes))?;
     dict.set_item("window_bytes", sum(|interface| interface.window.get()))?;
     dict.set_item("rate_bytes_per_s", sum(|interface| interface.rate))
+}
+
+/// Shares of servers of which there is one beside each rank, by rank, and then the others.
+fn shares_beside(world: u32, servers: usize) -> PyResult<Vec<u32>> {
+    let counts = u16::try_from(world).ok().zip(servers.checked_sub(world as usize));
+    let counts = counts.and_then(|(ranks, extra)| Some((ranks, u16::try_from(extra).ok()?)));
+    let Some((ranks, extra)) = counts else {
+        return Err(of_setting(format!(
+            "{servers} servers for {world} ranks, one beside each; 1 to 65535 of either"
+        )));
+    };
+    let pattern = Pattern::mixed(ranks, extra).map_err(|why| of_exchange(&why.into()))?;
+    Ok(pattern.shares().to_vec())
 }
 
 fn spec_of((name, dtype, shape, strides, class, op): Spec) -> PyResult<TensorSpec> {

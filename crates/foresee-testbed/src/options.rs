@@ -13,7 +13,7 @@ use crate::faults::FaultRule;
 pub(crate) const USAGE: &str = "\
 usage: foresee-testbed serve DIR [options]           the folders in DIR as buckets, over HTTP and S3
        foresee-testbed proxy http://HOST:PORT [options]  in front of an HTTP or S3 server, forwarding unchanged
-       foresee-testbed hosts NAME[=RATE]... [--rate RATE] [--burst 64kb] [--queue 20ms]
+       foresee-testbed hosts NAME[=RATE]... [--rate RATE] [--burst 64kb] [--queue 20ms] [--congestion cubic]
                                                      network namespaces behind one switch, links shaped both ways
 
   --listen HOST:PORT    default 127.0.0.1:0 (any free port)

@@ -20,7 +20,10 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Exchange", "ExchangeSettings", "TensorSpec", "Traced", "as_tensor"]
+__all__ = ["RANKS", "Exchange", "ExchangeSettings", "TensorSpec", "Traced", "as_tensor"]
+
+#: In place of an address: a server beside each rank, in its process.
+RANKS = "ranks"
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class ExchangeSettings:
     """What the exchange has to know of the arguments of ``synchronize``."""
 
     servers: tuple[str, ...]
-    """Addresses, ``host:port``."""
+    """Addresses, ``host:port``; ``RANKS`` may be among them."""
     wire: Literal["f32", "f16", "bf16"] | None
     """Dtype of 32-bit floats on the network; None: as they are."""
     on_rank_loss: Literal["raise", "continue"]

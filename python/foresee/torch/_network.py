@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foresee._addresses import resolve
-from foresee._native import GradientExchange
+from foresee._native import GradientExchange, GradientServer
 from foresee.errors import ConfigError, ForeseeError
 from foresee.torch import _rendezvous
-from foresee.torch._exchange import Exchange, ExchangeSettings, TensorSpec
+from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings, TensorSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from foresee._world import World
+
 __all__ = ["NetworkExchange", "open_exchange"]
 
 _TLS = "tls://"
+#: As much as `foresee serve` has for a job.
+_PARK_BYTES = 64 << 20
+#: How often a server that only waits for other ranks looks whether they have left.
+_LOOK_S = 0.02
 # Any dtype travels as integers: the sum of one contribution is that contribution, in every bit.
 _BITS = 4
 
@@ -49,27 +56,43 @@ class NetworkExchange:
                 f"on_rank_loss={settings.on_rank_loss!r} is not possible with these servers, which end a job with its "
                 "first lost rank; pass 'raise' and start the job again"
             )
-        world = _rendezvous.job_world()
-        job = _rendezvous.job_name(settings.job, world)
-        secret = _rendezvous.job_secret(job, world.rank, settings.secret_file, _rendezvous.job_store())
-        encrypted = {server.startswith(_TLS) for server in settings.servers}
+        others = [server for server in settings.servers if server != RANKS]
+        encrypted = {server.startswith(_TLS) for server in others}
         if len(encrypted) > 1:
             raise ConfigError(f"servers: {_TLS} stands before some of them; write it before all or none")
+        if True in encrypted and len(others) < len(settings.servers):
+            raise ConfigError(
+                f'servers: those of "{RANKS}" have no certificate; drop it, or {_TLS} before the others'
+            )
+        addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
+        world, store = _rendezvous.job_world(), _rendezvous.job_store()
+        job = _rendezvous.job_name(settings.job, world)
+        secret = _rendezvous.job_secret(job, world.rank, settings.secret_file, store)
         self._timeout_s = settings.timeout_s
         self._specs: list[TensorSpec] = []
-        self._core = GradientExchange.open(
-            [resolve(server.removeprefix(_TLS), what="servers:") for server in settings.servers],
-            job=job,
-            rank=world.rank,
-            world=world.size,
-            timeout_s=settings.timeout_s,
-            secret=secret,
-            secret_file=settings.secret_file,
-            wire=settings.wire,
-            policy=settings.policy,
-            tls=True in encrypted,
-            timeline=settings.timeline,
-        )
+        self._server: GradientServer | None = None
+        try:
+            if RANKS in settings.servers:
+                self._server = _beside(world, settings, secret)
+                addresses = _rendezvous.share_address(job, world, self._server.address, store) + addresses
+            self._core = GradientExchange.open(
+                addresses,
+                job=job,
+                rank=world.rank,
+                world=world.size,
+                timeout_s=settings.timeout_s,
+                secret=secret,
+                secret_file=settings.secret_file,
+                wire=settings.wire,
+                policy=settings.policy,
+                tls=True in encrypted,
+                timeline=settings.timeline,
+                beside=self._server,
+            )
+        except BaseException:
+            if self._server is not None:
+                self._server.close()
+            raise
         _opened.add(self)
 
     @property
@@ -148,8 +171,21 @@ class NetworkExchange:
         return self._core.tensor_names()
 
     def close(self) -> None:
-        """Leave in peace."""
+        """Leave in peace. The server beside this rank stays until the other ranks have left it, too, or the timeout."""
         self._core.close()
+        self.end_server()
+
+    def end_server(self) -> None:
+        """End the server beside this rank, if there is one: once the other ranks have left it, or after the timeout."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        until = time.monotonic() + self._timeout_s
+        try:
+            while any(server.stats()["jobs"].values()) and time.monotonic() < until:
+                time.sleep(_LOOK_S)
+        finally:
+            server.close()
 
     def leave(self) -> None:
         """At the end of the process: let the other ranks have what this one owes them for rounds that it ended."""
@@ -160,13 +196,31 @@ class NetworkExchange:
             self._core.close()
 
 
+def _beside(world: World, settings: ExchangeSettings, secret: str | None) -> GradientServer:
+    """The server of this rank's process."""
+    host = _rendezvous.own_address(world)
+    return GradientServer.start(
+        resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
+        timeout_s=settings.timeout_s,
+        park_bytes=_PARK_BYTES,
+        secret=secret,
+        secret_file=settings.secret_file,
+        policy=settings.policy,
+        beside_rank=True,
+    )
+
+
 _opened: weakref.WeakSet[NetworkExchange] = weakref.WeakSet()
 
 
 @atexit.register
 def _leave_all() -> None:
-    for exchange in list(_opened):
+    exchanges = list(_opened)
+    for exchange in exchanges:
         exchange.leave()
+    # When all are left: another rank may end its servers in another order.
+    for exchange in exchanges:
+        exchange.end_server()
 
 
 def _told(spec: TensorSpec) -> tuple[str, str, list[int], list[int], int, str]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks and servers of a job meet: which rank this is, what the job is called, and the secret they share.
+"""Where ranks and servers of a job meet: which rank this is, what the job is called, the secret they share, and where
+the ranks' own servers are.
 
 Apart from the exchange, which takes all three as given: here the launcher's variables, torch's process group and files
 are asked. Refuses secrets on the command line, where every user of the machine can read them.
@@ -7,6 +8,7 @@ are asked. Refuses secrets on the command line, where every user of the machine 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -19,10 +21,14 @@ import torch.distributed as dist
 from foresee._world import World, detect
 from foresee.errors import ConfigError
 
-__all__ = ["Store", "job_name", "job_secret", "job_store", "job_world"]
+__all__ = ["Store", "job_name", "job_secret", "job_store", "job_world", "own_address", "share_address"]
 
 #: The environment variable of a job's secret.
 TOKEN = "FORESEE_TOKEN"  # noqa: S105 - a name
+#: The environment variable of the address at which other machines reach this one.
+ADDRESS = "FORESEE_ADDRESS"
+# Of a network for documentation (RFC 5737): nothing is sent there, but the way to it is that to other machines.
+_ELSEWHERE = "192.0.2.1"
 # What rank 0 says where it has a secret that is not the store's to carry.
 _OWN = "rank 0 has its own"
 _NAME_MAX = 128
@@ -115,3 +121,58 @@ def job_secret(
             f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
         )
     return carried
+
+
+def own_address(world: World, environ: Mapping[str, str] | None = None) -> str:
+    """The address of this machine at which the job's other ranks reach it.
+
+    ``FORESEE_ADDRESS``, else the one from which this machine would talk to where the ranks meet (``MASTER_ADDR``), else
+    the one of its route to other networks.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    env = os.environ if environ is None else environ
+    if env.get(ADDRESS):
+        return env[ADDRESS]
+    alone = world.local_size == world.size
+    meeting = env.get("MASTER_ADDR")
+    for place in (meeting, None if alone else _ELSEWHERE):
+        found = _address_towards(place) if place else None
+        # The machine on which the ranks meet may know itself by a name that is a loopback address.
+        if found and (alone or not ipaddress.ip_address(found).is_loopback):
+            return found
+    if alone:
+        return "127.0.0.1"
+    raise ConfigError(
+        f"no address of this machine is known at which other ranks reach it; set {ADDRESS} to its IP on every machine"
+    )
+
+
+def share_address(job: str, world: World, address: str, store: Store | None) -> list[str]:
+    """The addresses of all ranks' own servers, by rank. Collective.
+
+    Raises:
+        ConfigError: there are several ranks and no store.
+    """
+    if world.size == 1:
+        return [address]
+    if store is None:
+        raise ConfigError(
+            "servers beside ranks find each other through torch's process group: call "
+            "torch.distributed.init_process_group() first, or give addresses of servers"
+        )
+    store.set(f"foresee/{job}/server/{world.rank}", address)
+    return [store.get(f"foresee/{job}/server/{rank}").decode() for rank in range(world.size)]
+
+
+def _address_towards(place: str) -> str | None:
+    """The address from which this machine would talk to another, without a packet; None if there is no way."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(place, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            found: str = probe.getsockname()[0]
+    except OSError:
+        return None
+    return found

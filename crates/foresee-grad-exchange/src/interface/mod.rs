@@ -9,7 +9,9 @@
 
 mod rate;
 mod sender;
+mod several;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -20,6 +22,7 @@ use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameSender, Header, Poller, Waker, WireError};
 
 use sender::Sender;
+pub use several::Interfaces;
 
 /// What is offered: asked for a packet when that is written, and again when the rest of it is.
 ///
@@ -57,7 +60,7 @@ pub struct InterfaceStats {
 
 /// A handle of an interface's thread; clones are the same one. The thread ends with the last of them.
 #[derive(Clone, Debug)]
-pub struct Interface(Arc<Handle>);
+pub(crate) struct Interface(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
@@ -86,6 +89,7 @@ enum Command {
     Close { connection: Connection },
     Offer { ticket: Ticket, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>, at: Nanos },
     Fence { flow: Flow },
+    Packet { bytes: NonZeroU32 },
     Acked { connection: Connection, bytes: Bytes },
 }
 
@@ -95,7 +99,7 @@ impl Interface {
     ///
     /// # Errors
     /// The system has no thread or no poller to give.
-    pub fn start(name: &str, rules: Rules, packet: std::num::NonZeroU32) -> Result<Self, WireError> {
+    pub(crate) fn start(name: &str, rules: Rules, packet: NonZeroU32) -> Result<Self, WireError> {
         let poller = Poller::new()?;
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
@@ -118,15 +122,23 @@ impl Interface {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// A number for a job whose offers share interfaces evenly with others'; no other in this process has it.
-    pub(crate) fn new_flow() -> Flow {
-        static FLOWS: AtomicU32 = AtomicU32::new(0);
-        Flow::new(FLOWS.fetch_add(1, Ordering::Relaxed))
+    /// The number under which all that a job sends through an interface goes in one order, be it a rank's or that of a
+    /// server beside it; jobs share interfaces evenly. Two jobs of one number would go in one order too, which does no harm.
+    pub(crate) fn flow_of(job: &str) -> Flow {
+        // FNV-1a: no table has to know which jobs there were.
+        Flow::new(
+            job.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)),
+        )
     }
 
     /// What waits of `flow` goes before whatever it offers from now on. Never waits.
     pub(crate) fn fence(&self, flow: Flow) {
         self.0.shared.tell(Command::Fence { flow });
+    }
+
+    /// An ordinary packet has so many bytes from now on.
+    pub(crate) fn packet(&self, bytes: NonZeroU32) {
+        self.0.shared.tell(Command::Packet { bytes });
     }
 
     /// Hands a connection's sending half over. It is the thread's until the connection closes or breaks.
@@ -154,7 +166,7 @@ impl Interface {
     }
 
     /// What it has done so far.
-    pub fn stats(&self) -> InterfaceStats {
+    pub(crate) fn stats(&self) -> InterfaceStats {
         *self.0.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -112,6 +112,7 @@ impl Sender {
                 }
             }
             Command::Fence { flow } => self.schedule.handle_fence(flow),
+            Command::Packet { bytes } => self.schedule.handle_packet(bytes),
             Command::Acked { connection, bytes } => {
                 // More than is outstanding comes from a peer that is wrong; credit is not money.
                 let _ = self.schedule.handle_acked(connection, bytes);
@@ -173,7 +174,9 @@ impl Sender {
             let rtts = self.sockets.values().filter_map(|socket| socket.link.info().ok()??.min_rtt);
             self.min_rtt = rtts.min().unwrap_or(self.min_rtt);
         }
-        if let Some(rate) = self.meter.handle_progress(now, acked, in_flight > 0, self.min_rtt) {
+        // What waits goes next: that nothing is under way is then the thread's doing and no pause.
+        let busy = in_flight > 0 || !self.schedule.is_idle();
+        if let Some(rate) = self.meter.handle_progress(now, acked, busy, self.min_rtt) {
             self.schedule.handle_link(rate, self.min_rtt);
             self.stats.rate = rate.get();
         }

@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a rank comes to its servers: dial, prove, take the connections apart, start the threads.
 //!
-//! Refuses to give up on a server that is not up yet before the handshake's timeout: jobs start in any order.
+//! Refuses to give up on a server that is not up yet, or still keeps the place of a process that is gone, before the
+//! timeout: jobs start in any order, and start again at once.
 
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId, packet_bytes};
-use foresee_units::BytesPerSecond;
-use foresee_wire::{Connection, DialOptions, Hello, Purpose, Role, Wait, WireError, dial};
+use foresee_grad_queue::ServerId;
+use foresee_wire::{Connection, DialOptions, FaultCode, Hello, Purpose, Role, Wait, WireError, dial};
 
 use super::receive::{Reader, ServerEar};
 use super::state::State;
 use super::{Core, Exchange, ExchangeError, Route};
 use crate::control::Control;
-use crate::interface::Interface;
+use crate::interface::Interfaces;
 use crate::options::RankOptions;
 use crate::timeline::Timeline;
 
-/// Pause between two attempts at a server that is not up yet.
+/// Pause between two attempts at a server.
 const RETRY: Duration = Duration::from_millis(100);
-/// A link whose rate nobody has measured is taken for this.
-const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
 
 /// The two connections to a server.
 struct Pair {
@@ -91,9 +88,19 @@ fn call(
     loop {
         match dial(address, hello.clone(), &options.secret, &how, Wait::Until(until)) {
             Ok(connection) => return Ok(connection),
-            Err(WireError::NobodyThere { .. }) if Instant::now() + RETRY < until => thread::sleep(RETRY),
+            Err(why) if may_pass(&why) && Instant::now() + RETRY < until => thread::sleep(RETRY),
             Err(why) => return Err(ExchangeError::Server { server: server.0, address, why: Arc::new(why) }),
         }
+    }
+}
+
+/// Whether another attempt may end better: a server that is not up yet, or that has not noticed the end of the process
+/// whose place this one takes.
+fn may_pass(why: &WireError) -> bool {
+    match why {
+        WireError::NobodyThere { .. } => true,
+        WireError::Denied { fault, .. } => fault.code == FaultCode::Busy,
+        _ => false,
     }
 }
 
@@ -102,7 +109,9 @@ fn start(core: &Arc<Core>, pairs: Vec<Pair>) -> Result<Exchange, ExchangeError> 
     let later: Arc<OnceLock<Arc<[Control]>>> = Arc::default();
     let ways: Arc<OnceLock<Vec<_>>> = Arc::default();
     let mut controls = Vec::with_capacity(pairs.len());
-    let mut routes: Vec<(IpAddr, Route, Vec<_>)> = Vec::new();
+    let own = || Interfaces::new(core.options.policy.push(), core.options.packet(None));
+    let interfaces = core.options.interfaces.clone().unwrap_or_else(own);
+    let mut routes: Vec<(Route, Vec<_>)> = Vec::new();
     let mut readers = Vec::with_capacity(pairs.len());
     for Pair { server, address, control, data } in pairs {
         let ear = ServerEar {
@@ -114,15 +123,14 @@ fn start(core: &Arc<Core>, pairs: Vec<Pair>) -> Result<Exchange, ExchangeError> 
         };
         let name = format!("{}-{server}", core.options.rank.0);
         controls.push(Control::start(&name, control, core.options.timeouts, ear).map_err(system)?);
-        let (link, local) = (data.link(), data.link().local().ip());
-        if routes.iter().all(|(ip, ..)| *ip != local) {
-            let packet = core.options.packet_bytes.unwrap_or_else(usual_packet);
-            let rules = core.options.policy.push();
-            let interface = Interface::start(&local.to_string(), rules, packet).map_err(system)?;
-            routes.push((local, Route { interface, servers: [].into(), links: Vec::new() }, Vec::new()));
-        }
-        let route = routes.iter_mut().find(|(ip, ..)| *ip == local);
-        let (_, route, servers) = route.expect("it was made where there was none");
+        let link = data.link();
+        let interface = interfaces.of(&link).map_err(system)?;
+        let known = routes.iter().position(|(route, _)| route.interface.is(&interface));
+        let at = known.unwrap_or_else(|| {
+            routes.push((Route { interface, servers: [].into(), links: Vec::new() }, Vec::new()));
+            routes.len() - 1
+        });
+        let (route, servers) = &mut routes[at];
         let lost = Arc::clone(core);
         let broken = Box::new(move |why: WireError| {
             let missing = "its control connection says nothing of it".into();
@@ -138,7 +146,7 @@ fn start(core: &Arc<Core>, pairs: Vec<Pair>) -> Result<Exchange, ExchangeError> 
         readers.push((server, address, data.receiver));
     }
     let mut known = Vec::new();
-    for (_, route, servers) in &routes {
+    for (route, servers) in &routes {
         known.extend(
             servers.iter().map(|(connection, server)| (*server, route.interface.clone(), *connection)),
         );
@@ -154,12 +162,6 @@ fn start(core: &Arc<Core>, pairs: Vec<Pair>) -> Result<Exchange, ExchangeError> 
         spawned.map_err(|why| system(WireError::System { doing: "starting a thread", why }))?;
     }
     let routes =
-        routes.into_iter().map(|(_, route, servers)| Route { servers: servers.into(), ..route }).collect();
+        routes.into_iter().map(|(route, servers)| Route { servers: servers.into(), ..route }).collect();
     Ok(Exchange { core: Arc::clone(core), routes, controls })
-}
-
-fn usual_packet() -> NonZeroU32 {
-    let bytes =
-        u32::try_from(packet_bytes(USUAL_LINK).max(PACKET_BYTES_MIN).get()).expect("packets have 32 bits");
-    NonZeroU32::new(bytes).expect("the least is above 0")
 }

@@ -13,12 +13,15 @@ mod receive;
 mod state;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{Collect, Connection, Plan, PlanConfig, QueueError, Round, ServerId, TensorId};
-use foresee_units::Rank;
-use foresee_wire::{Link, Message};
+use foresee_grad_queue::{
+    Collect, Connection, Pattern, Plan, PlanConfig, QueueError, Round, ServerId, TensorId, TensorSpec,
+};
+use foresee_units::{BytesPerSecond, Rank};
+use foresee_wire::{Fault, FaultCode, Link, Message};
 
 use crate::control::Control;
 use crate::error::ExchangeError;
@@ -131,14 +134,14 @@ impl Exchange {
     /// nothing under way; where order, classes or packet sizes differ, rank 0's count. Returns what was agreed. Tensors
     /// keep their numbers in this rank's own list: calls name a tensor by its place in `tensors`.
     ///
+    /// Unless the options say otherwise, packets have the size that suits what the slowest interface has delivered so
+    /// far: what is agreed on before anything was sent may be cut too coarsely or too finely.
+    ///
     /// # Errors
     /// [`ExchangeError::Disagree`] names the first tensor that differs, and both ranks.
-    pub fn agree(
-        &self,
-        config: PlanConfig,
-        tensors: Vec<foresee_grad_queue::TensorSpec>,
-    ) -> Result<Arc<Plan>, ExchangeError> {
-        let proposal = Plan::new(config, tensors)?;
+    pub fn agree(&self, tensors: Vec<TensorSpec>) -> Result<Arc<Plan>, ExchangeError> {
+        let packet = self.core.options.packet(self.slowest());
+        let proposal = Plan::new(self.config(packet)?, tensors)?;
         let servers = self.controls.len();
         {
             let mut state = self.core.lock();
@@ -169,8 +172,25 @@ impl Exchange {
         }
         let plan = Arc::new(Plan::decode(&agreed)?);
         let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
+        for route in &self.routes {
+            route.interface.packet(packet);
+        }
         self.install(&plan, ids, generation);
         Ok(plan)
+    }
+
+    /// What this rank proposes besides its tensors.
+    fn config(&self, packet: NonZeroU32) -> Result<PlanConfig, ExchangeError> {
+        let RankOptions { servers, shares, policy, wire, .. } = &self.core.options;
+        let pattern =
+            if shares.is_empty() { Pattern::new(&vec![1; servers.len()]) } else { Pattern::new(shares) };
+        Ok(PlanConfig { packet_bytes: policy.packet_bytes(packet).get(), wire: *wire, pattern: pattern? })
+    }
+
+    /// What the slowest interface was seen to deliver.
+    fn slowest(&self) -> Option<BytesPerSecond> {
+        let rates = self.routes.iter().map(|route| route.interface.stats().rate);
+        rates.filter(|rate| *rate > 0).min().map(BytesPerSecond::new)
     }
 
     /// Hands a tensor of the present round over. Never waits.
@@ -263,10 +283,7 @@ impl Exchange {
         let waited = loop {
             match self.core.wait_until(state, until) {
                 Ok(again) => state = again,
-                Err(again) => {
-                    state = again;
-                    break Waited::Tick;
-                }
+                Err(_) => break Waited::Tick,
             }
             if self.unsettled(&mut state, tensors)?.is_none() {
                 break Waited::Landed;
@@ -353,17 +370,26 @@ impl Exchange {
 
     /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
     pub fn close(&self) {
-        {
+        let lost = {
             let mut state = self.core.lock();
             if std::mem::replace(&mut state.closed, true) {
                 return;
             }
+            let lost = state.failed.clone().filter(|why| matches!(why, ExchangeError::ServerLost { .. }));
             state.fail(ExchangeError::Closed);
-        }
+            lost
+        };
         self.core.changed.notify_all();
         let until = Instant::now() + FAREWELL;
         for control in &*self.controls {
-            control.bye("the rank is done");
+            match &lost {
+                // Where this rank was the first to notice, the others are to hear of the server, not of this rank's end.
+                Some(why) => {
+                    let text = format!("rank {} has {why}", self.rank());
+                    control.close(Message::Error(Fault::new(FaultCode::Lost, text)));
+                }
+                None => control.bye("the rank is done"),
+            }
         }
         for control in &*self.controls {
             control.drain(until.saturating_duration_since(Instant::now()));
@@ -411,7 +437,7 @@ impl Exchange {
             ids,
             collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
             landings: landings.collect(),
-            flow: Interface::new_flow(),
+            flow: Interface::flow_of(&self.core.options.job),
             used: VecDeque::new(),
         };
         self.core.lock().session = Some(session);

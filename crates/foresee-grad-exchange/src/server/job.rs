@@ -8,11 +8,12 @@
 //! Refuses to guess: a job whose ranks do not agree ends with the difference.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use foresee_grad_queue::{Field, Members, Plan, QueueError, Round, RoundAction, ServerId};
+use foresee_grad_queue::{Field, Members, PACKET_BYTES_MAX, Plan, QueueError, Round, RoundAction, ServerId};
 use foresee_units::{Bytes, Rank};
 use foresee_wire::{
     Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Role, RoundDone,
@@ -22,6 +23,7 @@ use foresee_wire::{
 use super::Hall;
 use super::session::{Judged, Session, Way, lock};
 use crate::control::{Control, Ear, End};
+use crate::interface::Interface;
 
 /// A job.
 #[derive(Debug)]
@@ -139,9 +141,9 @@ impl Job {
     pub(super) fn data(self: &Arc<Self>, connection: Connection) {
         let rank = Rank(connection.hello.rank);
         let link = connection.link();
-        let result = self.hall.interface(link.local().ip()).and_then(|interface| {
+        let result = self.hall.interfaces.of(&link).and_then(|interface| {
             let job = Arc::clone(self);
-            let broken = Box::new(move |why: WireError| job.lose(rank, &why.to_string()));
+            let broken = Box::new(move |why: WireError| job.suspect(rank, &why.to_string()));
             let way = Way { rank, connection: interface.open(connection.sender, broken), interface };
             if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
                 seat.way = Some(way);
@@ -186,6 +188,20 @@ impl Job {
         }
         if let Some(session) = session {
             session.wake();
+        }
+    }
+
+    /// A data connection broke. The control connection of the same rank mostly knows better why, a moment later: it is
+    /// heard first.
+    fn suspect(self: &Arc<Self>, rank: Rank, why: &str) {
+        let (job, pause) = (Arc::clone(self), self.hall.options.timeouts.heartbeat);
+        let told = why.to_owned();
+        let later = move || {
+            thread::sleep(pause.into());
+            job.lose(rank, &told);
+        };
+        if thread::Builder::new().name("foresee-suspect".into()).spawn(later).is_err() {
+            self.lose(rank, why);
         }
     }
 
@@ -333,7 +349,13 @@ impl Job {
         let generation = inner.generation;
         let members = Members::all(generation, self.world).map_err(|why| refused(&why))?;
         let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
-        let session = Session::new(Arc::new(first.clone()), self.server, members, ways, &self.hall);
+        let flow = Interface::flow_of(&self.name);
+        let packet = NonZeroU32::new(first.config().packet_bytes)
+            .map_or(PACKET_BYTES_MAX, |packet| packet.min(PACKET_BYTES_MAX));
+        for way in &ways {
+            way.interface.packet(packet);
+        }
+        let session = Session::new(Arc::new(first.clone()), self.server, members, ways, flow, &self.hall);
         inner.session = Some(Arc::new(session));
         inner.front = Round(0);
         inner.ranks.values_mut().for_each(|seat| seat.next = Round(0));
@@ -398,6 +420,8 @@ impl Ear for RankEar {
     fn ended(&mut self, end: End) {
         match end {
             End::Bye(reason) => self.job.leave(self.rank, reason),
+            // It goes because a server is lost: that is what the others are told.
+            End::Fault(fault) if fault.code == FaultCode::Lost => self.job.end(&fault),
             End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
             End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
             End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),

@@ -10,12 +10,11 @@ mod job;
 mod session;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-use foresee_grad_queue::{PACKET_BYTES_MAX, ServerId};
+use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
 use foresee_units::Bytes;
 use foresee_wire::{
     Arrival, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait, Welcome,
@@ -23,7 +22,7 @@ use foresee_wire::{
 };
 
 use crate::error::ExchangeError;
-use crate::interface::{Interface, InterfaceStats};
+use crate::interface::{InterfaceStats, Interfaces};
 use crate::options::ServerOptions;
 use crate::timeline::{Event, Timeline};
 use job::Job;
@@ -43,7 +42,7 @@ pub struct Server {
 pub(super) struct Hall {
     pub(super) options: ServerOptions,
     jobs: Mutex<BTreeMap<(String, u32), Arc<Job>>>,
-    interfaces: Mutex<BTreeMap<IpAddr, Interface>>,
+    pub(super) interfaces: Interfaces,
     visits: Mutex<Visits>,
     pub(super) timeline: Timeline,
 }
@@ -86,13 +85,11 @@ impl Server {
         let listener = Listener::bind(options.bind, keys, listen).map_err(system)?;
         let (address, closer) = (listener.address(), listener.closer());
         let timeline = Timeline::new(options.timeline);
-        let hall = Arc::new(Hall {
-            options,
-            timeline,
-            jobs: Mutex::default(),
-            interfaces: Mutex::default(),
-            visits: Mutex::default(),
-        });
+        // What packets are ordinary is known with the first plan.
+        let own = || Interfaces::new(options.policy.pull(), PACKET_BYTES_MIN);
+        let interfaces = options.interfaces.clone().unwrap_or_else(own);
+        let (jobs, visits) = (Mutex::default(), Mutex::default());
+        let hall = Arc::new(Hall { options, jobs, interfaces, visits, timeline });
         let inside = Arc::clone(&hall);
         let thread = thread::Builder::new()
             .name(format!("foresee-serve-{}", address.port()))
@@ -115,7 +112,7 @@ impl Server {
             stats.parked_peak = stats.parked_peak.max(job.parked_peak());
         }
         drop(jobs);
-        stats.interfaces = lock(&self.hall.interfaces).values().map(Interface::stats).collect();
+        stats.interfaces = self.hall.interfaces.stats();
         stats
     }
 
@@ -200,19 +197,5 @@ impl Hall {
             Ok(connection) => job.data(connection),
             Err(_) => job.forget(&hello),
         }
-    }
-
-    /// The interface of a local address; all jobs share it.
-    pub(super) fn interface(&self, local: IpAddr) -> Result<Interface, WireError> {
-        let mut interfaces = lock(&self.interfaces);
-        if let Some(interface) = interfaces.get(&local) {
-            return Ok(interface.clone());
-        }
-        // The packets' size is the ranks' choice: a batch of small ones is no larger than the largest.
-        let packet =
-            u32::try_from(PACKET_BYTES_MAX.get() / 8).ok().and_then(NonZeroU32::new).expect("it is 32 KiB");
-        let interface = Interface::start(&local.to_string(), self.options.policy.pull(), packet)?;
-        interfaces.insert(local, interface.clone());
-        Ok(interface)
     }
 }

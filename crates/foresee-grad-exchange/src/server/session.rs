@@ -61,6 +61,7 @@ impl Session {
         server: ServerId,
         members: Members,
         ways: Vec<Way>,
+        flow: Flow,
         hall: &Hall,
     ) -> Self {
         let shard = Shard::new(&plan, server);
@@ -77,7 +78,7 @@ impl Session {
             answer: hall.options.policy.answer(),
             ready: Mutex::new(vec![[0; 2]; tensors as usize]),
             ways,
-            flow: Interface::new_flow(),
+            flow,
             timeline: hall.timeline.clone(),
             plan,
         }

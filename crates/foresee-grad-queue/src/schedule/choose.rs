@@ -69,10 +69,14 @@ impl Schedule {
         let line = self.flows[flow].line(place);
         let (rank, lane) = line.head()?;
         let turn = line.turn;
-        Some(match self.rules.scope {
-            Scope::Connection => Key { rank: Rank::ONLY, arrival: 0, turn },
-            Scope::Interface => Key { rank, arrival: self.offers[self.lanes[lane].offer].arrival, turn },
-        })
+        if self.rules.scope == Scope::Connection {
+            return Some(Key { rank: Rank::ONLY, arrival: 0, ahead: 0, turn });
+        }
+        let arrival = self.offers[self.lanes[lane].offer].arrival;
+        // All connections live off one window: one whose far end is slow would take it up, and the link run dry.
+        let shares = self.rules.window == Window::Interface;
+        let ahead = if shares { self.sockets[place].in_flight } else { 0 };
+        Some(Key { rank, arrival, ahead, turn })
     }
 
     fn has_credit(&self, bytes: u32) -> bool {

@@ -202,9 +202,9 @@ impl Schedule {
         }
     }
 
-    /// The same, where what is in flight on a connection decides whether it may send.
+    /// The same, where what is in flight on a connection decides whether, or before which others, it may send.
     pub(super) fn refresh_windowed(&mut self, place: u32) {
-        if self.rules.window == Window::Connection {
+        if self.rules.window != Window::None {
             self.refresh_socket(place);
         }
     }

@@ -53,8 +53,8 @@ use crate::sizing::window_bytes;
 /// The scheduler of one interface.
 ///
 /// **Order.** [`Schedule::poll_send`] grants a packet of the first offer, in the order of [`Rules`], that
-/// has one for a connection which may send. Lanes of one offer take turns, the one used longest ago first.
-/// Flows take turns by bytes, and an order holds inside each. Nothing is held back for a connection that
+/// has one for a connection which may send. Lanes of one offer take turns: the one with the least in flight
+/// first where connections share a window, else, and among equals, the one used longest ago. Flows take turns by bytes, and an order holds inside each. Nothing is held back for a connection that
 /// may not send: while any may, has something, and window and credit allow, something is granted.
 ///
 /// **In flight** is what was granted on a connection and is not yet acknowledged by the other end's kernel:
@@ -75,8 +75,8 @@ use crate::sizing::window_bytes;
 ///
 /// **Cost.** The choice looks at `log2(connections)` places and two flows, whatever waits. An offer costs
 /// this for each of its lanes; its number is looked up when it comes, when it ends, and when it is
-/// withdrawn. A connection that blocks, opens or closes costs this for each flow that uses it; one that
-/// closes also for each lane it gives back. An offer takes some 100 bytes for itself and 50 for each lane,
+/// withdrawn. A connection that blocks, opens or closes, or whose bytes in flight change under a window, costs this
+/// for each flow that uses it; one that closes also for each lane it gives back. An offer takes some 100 bytes for itself and 50 for each lane,
 /// used again by later ones; packets take nothing. A flow takes 6 KB for each connection it has used, until
 /// that closes.
 ///
@@ -87,7 +87,8 @@ use crate::sizing::window_bytes;
 /// # use foresee_units::{Bytes, Nanos};
 /// # fn main() -> Result<(), foresee_grad_queue::ScheduleError> {
 /// let (now, link) = (Nanos::ZERO, Connection::new(0));
-/// let mut schedule = Schedule::new(Rules::new(), NonZeroU32::new(30_000).unwrap());
+/// let rules = Rules { window_bytes: Some(Bytes::new(30_000)), ..Rules::new() };
+/// let mut schedule = Schedule::new(rules, NonZeroU32::new(30_000).unwrap());
 /// schedule.handle_open(link)?;
 /// let lanes = [Lane::new(link, 1_000, 30_000, 30_000)];
 /// let bulk = Offer { ticket: Ticket::new(1), flow: Flow::new(0), class: Class::new(9), lanes: &lanes };
@@ -109,8 +110,8 @@ pub struct Schedule {
     rules: Rules,
     packet: NonZeroU32,
     window: Bytes,
-    /// Of the link; `None` before anybody said.
-    rate: Option<BytesPerSecond>,
+    /// The link's rate, 0 before anybody said, and its shortest round trip.
+    link: (BytesPerSecond, Nanos),
 
     sockets: Slab<Socket>,
     places: BTreeMap<Connection, u32>,
@@ -139,16 +140,15 @@ pub struct Schedule {
 
 impl Schedule {
     /// A scheduler without connections. `packet`: the bytes of an ordinary packet
-    /// ([`packet_bytes`](crate::packet_bytes)); the window before the link is known, and the most that is
-    /// batched into one write.
+    /// ([`packet_bytes`](crate::packet_bytes)): windows have room for some of them, and a batch is no larger.
     pub fn new(rules: Rules, packet: NonZeroU32) -> Self {
         let mut rotation = Rotation::default();
         rotation.admit(packet.get());
-        Self {
+        let mut schedule = Self {
             rules,
             packet,
-            window: rules.window_bytes.unwrap_or(Bytes::new(u64::from(packet.get()))),
-            rate: None,
+            window: Bytes::ZERO,
+            link: (BytesPerSecond::new(0), Nanos::ZERO),
             sockets: Slab::new(),
             places: BTreeMap::new(),
             flows: Slab::new(),
@@ -166,7 +166,9 @@ impl Schedule {
             unacked: 0,
             backlog: 0,
             class_backlog: Box::new([0; 256]),
-        }
+        };
+        schedule.follow();
+        schedule
     }
 
     /// There is something to send. All of it is taken, or nothing.
@@ -304,9 +306,24 @@ impl Schedule {
     /// window anew ([`window_bytes`](crate::window_bytes)) unless the rules fix it. To be called about once
     /// per round trip.
     pub fn handle_link(&mut self, rate: BytesPerSecond, min_rtt: Nanos) {
-        self.rate = Some(rate);
-        let packet = Bytes::new(u64::from(self.packet.get()));
-        let window = self.rules.window_bytes.unwrap_or_else(|| window_bytes(packet, rate, min_rtt));
+        self.link = (rate, min_rtt);
+        self.follow();
+    }
+
+    /// An ordinary packet has so many bytes from now on; the window follows unless the rules fix it.
+    pub fn handle_packet(&mut self, packet: NonZeroU32) {
+        self.packet = packet;
+        self.rotation.admit(packet.get());
+        self.batch = None;
+        self.follow();
+    }
+
+    fn follow(&mut self) {
+        let (packet, (rate, min_rtt)) = (Bytes::new(u64::from(self.packet.get())), self.link);
+        let window = self.rules.window_bytes.unwrap_or_else(|| {
+            let factor = u64::from(self.rules.window_factor.get());
+            Bytes::new(window_bytes(packet, rate, min_rtt).get().saturating_mul(factor))
+        });
         if window != self.window {
             self.window = window;
             self.refresh_all_windowed();
@@ -401,7 +418,7 @@ impl Schedule {
                 excesses.min().flatten()
             }
         };
-        self.rate?.time_for(Bytes::new(excess?))
+        self.link.0.time_for(Bytes::new(excess?))
     }
 
     fn place(&self, connection: Connection) -> Result<u32, ScheduleError> {

@@ -4,7 +4,7 @@
 //! Apart from the policies that papers name, which also say what is sent and when it is answered: a
 //! scheduler has no use for that.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use foresee_units::Bytes;
 
@@ -50,6 +50,8 @@ pub struct Rules {
     /// The window's size; `None`: it follows the link ([`window_bytes`](crate::window_bytes)). A window of
     /// 0 lets a packet start when nothing else is in flight.
     pub window_bytes: Option<Bytes>,
+    /// By how much a window that follows the link is larger than [`window_bytes`](crate::window_bytes).
+    pub window_factor: NonZeroU32,
     /// The most bytes that are granted and not acknowledged by the other end's application, over all
     /// connections; one packet always may be, however large. `None`: no bound. The first in order waits for
     /// its credit, and nothing overtakes it.
@@ -65,6 +67,7 @@ impl Rules {
             scope: Scope::Interface,
             window: Window::Interface,
             window_bytes: None,
+            window_factor: NonZeroU32::MIN,
             credit: None,
         }
     }

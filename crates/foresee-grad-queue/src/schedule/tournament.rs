@@ -14,7 +14,9 @@ pub(super) struct Key {
     pub rank: Rank,
     /// When the offer came.
     pub arrival: u64,
-    /// When the connection was used last: lanes of one offer take turns.
+    /// What the connection has in flight, where that takes room from the others.
+    pub ahead: u64,
+    /// When the connection was used last.
     pub turn: u64,
 }
 
@@ -79,12 +81,12 @@ mod tests {
     proptest! {
         #[test]
         fn the_root_is_the_smallest_key_after_any_changes(
-            changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4))), 0..120),
+            changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4, 0_u64..3))), 0..120),
         ) {
             let mut tree = Tournament::default();
             let mut naive = vec![None; 37];
             for (turn, (leaf, key)) in (0_u64..).zip(changes) {
-                let key = key.map(|(class, arrival)| Key { rank: Rank::fresh(class), arrival, turn });
+                let key = key.map(|(class, arrival, ahead)| Key { rank: Rank::fresh(class), arrival, ahead, turn });
                 tree.set(leaf, key);
                 naive[leaf as usize] = key;
                 let least = naive.iter().flatten().min().copied();

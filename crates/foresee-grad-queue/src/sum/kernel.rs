@@ -21,6 +21,11 @@ pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
 }
 
 #[multiversion(targets("x86_64+avx2+f16c+bmi1+bmi2"))]
+pub(super) fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) {
+    plain::add_last(dtype, acc, payload, divisor);
+}
+
+#[multiversion(targets("x86_64+avx2+f16c+bmi1+bmi2"))]
 pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u32) {
     plain::finish(dtype, acc, contributors, divisor);
 }

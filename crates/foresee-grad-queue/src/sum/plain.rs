@@ -43,6 +43,37 @@ pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     }
 }
 
+/// Adds the last of several contributions and divides, in one pass where the result is as wide as the sum.
+#[inline(always)]
+#[expect(clippy::cast_precision_loss, reason = "a world has at most 65535 ranks")]
+pub(super) fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) {
+    let (by, by_wide) = (divisor as f32, f64::from(divisor));
+    match dtype {
+        Dtype::F32 => to_each(acc, payload, |a, p| {
+            quotient_f32(f32::from_le_bytes(a) + f32::from_le_bytes(p), by).to_le_bytes()
+        }),
+        Dtype::F64 => to_each(acc, payload, |a, p| {
+            quotient_f64(f64::from_le_bytes(a) + f64::from_le_bytes(p), by_wide).to_le_bytes()
+        }),
+        _ => {
+            add(dtype, acc, payload);
+            finish(dtype, acc, 2, divisor);
+        }
+    }
+}
+
+#[inline(always)]
+fn quotient_f32(sum: f32, by: f32) -> u32 {
+    let value = sum / by;
+    if value.is_nan() { NAN_F32 } else { value.to_bits() }
+}
+
+#[inline(always)]
+fn quotient_f64(sum: f64, by: f64) -> u64 {
+    let value = sum / by;
+    if value.is_nan() { NAN_F64 } else { value.to_bits() }
+}
+
 /// Divides, rounds once to `dtype`, and leaves the result at the front of `acc`.
 #[inline(always)]
 #[expect(
@@ -58,14 +89,12 @@ pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u
         Dtype::F32 | Dtype::F64 if exact => {}
         Dtype::F32 => {
             for element in acc.as_chunks_mut::<4>().0 {
-                let value = f32::from_le_bytes(*element) / by;
-                *element = (if value.is_nan() { NAN_F32 } else { value.to_bits() }).to_le_bytes();
+                *element = quotient_f32(f32::from_le_bytes(*element), by).to_le_bytes();
             }
         }
         Dtype::F64 => {
             for element in acc.as_chunks_mut::<8>().0 {
-                let value = f64::from_le_bytes(*element) / by_wide;
-                *element = (if value.is_nan() { NAN_F64 } else { value.to_bits() }).to_le_bytes();
+                *element = quotient_f64(f64::from_le_bytes(*element), by_wide).to_le_bytes();
             }
         }
         Dtype::Bf16 if exact => halve_floats(acc, |value| f32_to_bf16(value, Rounding::Exact)),

@@ -7,24 +7,33 @@ use proptest::prelude::*;
 use super::{accumulator_len, float, kernel, plain};
 use crate::Dtype;
 
-/// One way through the code: which `start`, `add` and `finish`.
+/// One way through the code: which `start`, `add`, `finish` and `add_last`.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     name: &'static str,
     start: fn(Dtype, &mut [u8], &[u8]),
     add: fn(Dtype, &mut [u8], &[u8]),
     finish: fn(Dtype, &mut [u8], u32, u32),
+    add_last: fn(Dtype, &mut [u8], &[u8], u32),
 }
 
 /// The baseline, what dispatch chose on this machine, and that one named outright where it can run.
 fn paths() -> Vec<Path> {
-    let mut paths = vec![
-        Path { name: "baseline", start: plain::start, add: plain::add, finish: plain::finish },
-        Path { name: "dispatched", start: kernel::start, add: kernel::add, finish: kernel::finish },
-    ];
+    macro_rules! path {
+        ($name:literal, $version:ident) => {
+            Path {
+                name: $name,
+                start: $version::start,
+                add: $version::add,
+                finish: $version::finish,
+                add_last: $version::add_last,
+            }
+        };
+    }
+    let mut paths = vec![path!("baseline", plain), path!("dispatched", kernel)];
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        paths.push(Path { name: "avx2", start: avx2::start, add: avx2::add, finish: avx2::finish });
+        paths.push(path!("avx2", avx2));
     }
     paths
 }
@@ -50,9 +59,12 @@ mod avx2 {
     under_avx2!(start(dtype: Dtype, acc: &mut [u8], payload: &[u8]));
     under_avx2!(add(dtype: Dtype, acc: &mut [u8], payload: &[u8]));
     under_avx2!(finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u32));
+    under_avx2!(add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32));
 }
 
-fn run(path: Path, dtype: Dtype, divisor: usize, payloads: &[Vec<u8>], shift: usize) -> Vec<u8> {
+/// `fused`: the last contribution and the division in one pass, where there are several.
+fn run(path: Path, dtype: Dtype, divisor: usize, payloads: &[Vec<u8>], shift: usize, fused: bool) -> Vec<u8> {
+    let count = |count: usize| u32::try_from(count).unwrap();
     let bytes = payloads[0].len();
     // `shift` puts both sides on odd addresses.
     let mut memory = vec![0xa5; shift + accumulator_len(dtype, bytes)];
@@ -62,11 +74,13 @@ fn run(path: Path, dtype: Dtype, divisor: usize, payloads: &[Vec<u8>], shift: us
         moved.extend_from_slice(payload);
         if nth == 0 {
             (path.start)(dtype, acc, &moved[shift..]);
+        } else if fused && nth + 1 == payloads.len() {
+            (path.add_last)(dtype, acc, &moved[shift..], count(divisor));
+            return acc[..bytes].to_vec();
         } else {
             (path.add)(dtype, acc, &moved[shift..]);
         }
     }
-    let count = |count: usize| u32::try_from(count).unwrap();
     (path.finish)(dtype, acc, count(payloads.len()), count(divisor));
     acc[..bytes].to_vec()
 }
@@ -172,8 +186,9 @@ proptest! {
             })
             .collect();
         let expected = reference(dtype, divisor, &payloads);
-        for path in paths() {
-            prop_assert_eq!(&run(path, dtype, divisor, &payloads, shift), &expected, "{} {}", path.name, dtype);
+        for (path, fused) in paths().into_iter().flat_map(|path| [(path, false), (path, true)]) {
+            let result = run(path, dtype, divisor, &payloads, shift, fused);
+            prop_assert_eq!(&result, &expected, "{} {}", path.name, dtype);
         }
     }
 }
@@ -194,7 +209,7 @@ fn an_accumulator_is_at_most_twice_as_wide() {
 fn rank_order_decides_the_bits() {
     let mean = |order: [f32; 3]| {
         let payloads = order.map(|value| f32s(&[value])).to_vec();
-        f32::from_le_bytes(run(paths()[1], Dtype::F32, 3, &payloads, 0).try_into().unwrap())
+        f32::from_le_bytes(run(paths()[1], Dtype::F32, 3, &payloads, 0, true).try_into().unwrap())
     };
     assert_eq!(mean([1e8, -1e8, 1.0]).to_bits(), (1.0_f32 / 3.0).to_bits());
     assert_eq!(mean([1.0, 1e8, -1e8]).to_bits(), 0.0_f32.to_bits());
@@ -203,16 +218,16 @@ fn rank_order_decides_the_bits() {
 #[test]
 fn a_mean_of_half_floats_neither_overflows_nor_rounds_twice() {
     let largest = f16::MAX.to_le_bytes().to_vec();
-    let mean = run(paths()[1], Dtype::F16, 3, &[largest.clone(), largest.clone(), largest.clone()], 0);
+    let mean = run(paths()[1], Dtype::F16, 3, &[largest.clone(), largest.clone(), largest.clone()], 0, true);
     assert_eq!(mean, largest);
-    let sum = run(paths()[1], Dtype::F16, 1, &[largest.clone(), largest], 0);
+    let sum = run(paths()[1], Dtype::F16, 1, &[largest.clone(), largest], 0, true);
     assert_eq!(sum, f16::INFINITY.to_le_bytes());
 }
 
 #[test]
 fn minus_zero_of_all_stays_and_meets_plus_zero_as_ieee_says() {
     let minus = f32s(&[-0.0]);
-    let mean = |payloads: &[Vec<u8>]| run(paths()[1], Dtype::F32, payloads.len(), payloads, 0);
+    let mean = |payloads: &[Vec<u8>]| run(paths()[1], Dtype::F32, payloads.len(), payloads, 0, true);
     assert_eq!(mean(&[minus.clone(), minus.clone()]), minus);
     assert_eq!(mean(&[minus.clone(), f32s(&[0.0])]), f32s(&[0.0]));
     assert_eq!(mean(std::slice::from_ref(&minus)), minus);
@@ -221,9 +236,9 @@ fn minus_zero_of_all_stays_and_meets_plus_zero_as_ieee_says() {
 #[test]
 fn integers_never_wrap_in_a_mean() {
     let i64s = |value: i64| value.to_le_bytes().to_vec();
-    let mean = run(paths()[1], Dtype::I64, 3, &[i64s(i64::MAX), i64s(i64::MAX), i64s(i64::MAX - 3)], 0);
+    let mean = run(paths()[1], Dtype::I64, 3, &[i64s(i64::MAX), i64s(i64::MAX), i64s(i64::MAX - 3)], 0, true);
     assert_eq!(mean, i64s(i64::MAX - 1));
-    let sum = run(paths()[1], Dtype::I64, 1, &[i64s(i64::MAX), i64s(1)], 0);
+    let sum = run(paths()[1], Dtype::I64, 1, &[i64s(i64::MAX), i64s(1)], 0, true);
     assert_eq!(sum, i64s(i64::MIN));
 }
 

@@ -20,6 +20,7 @@ pub struct Network {
     hosts: Vec<Host>,
     burst: String,
     queue: String,
+    congestion: String,
 }
 
 #[derive(Debug)]
@@ -89,6 +90,7 @@ impl Network {
                 .collect(),
             burst: options.burst.clone(),
             queue: options.queue.clone(),
+            congestion: options.congestion.clone(),
         };
         let switch = network.namespace("switch");
         ip(&["netns", "add", &switch])?;
@@ -138,6 +140,8 @@ impl Network {
         ip(&["-n", &own, "link", "set", "lo", "up"])?;
         ip(&["-n", &own, "addr", "add", &address, "dev", "eth0"])?;
         ip(&["-n", &own, "link", "set", "eth0", "up"])?;
+        let pin = format!("echo {} > /proc/sys/net/ipv4/tcp_congestion_control", self.congestion);
+        ip(&["netns", "exec", &own, "sh", "-c", &pin])?;
         self.shape(host)
     }
 

@@ -17,6 +17,8 @@ pub struct HostsOptions {
     pub burst: String,
     /// How long a packet may wait in a link's queue before it is dropped, as `tc` spells times.
     pub queue: String,
+    /// The congestion control of the hosts' sockets: what a machine has otherwise differs.
+    pub congestion: String,
 }
 
 /// One host.
@@ -34,6 +36,7 @@ impl HostsOptions {
         let mut arguments = arguments.into_iter();
         let (mut names, mut all) = (Vec::new(), None);
         let (mut burst, mut queue) = ("64kb".to_owned(), "20ms".to_owned());
+        let mut congestion = "cubic".to_owned();
         while let Some(argument) = arguments.next() {
             let mut value =
                 || arguments.next().ok_or_else(|| UsageError::NoValue { option: argument.clone() });
@@ -42,6 +45,7 @@ impl HostsOptions {
                 "--rate" => all = Some(value()?),
                 "--burst" => burst = value()?,
                 "--queue" => queue = value()?,
+                "--congestion" => congestion = value()?,
                 other if other.starts_with('-') => {
                     return Err(UsageError::Unknown { argument: other.to_owned() });
                 }
@@ -56,7 +60,7 @@ impl HostsOptions {
                 HostOptions { name: name.to_owned(), rate }
             })
             .collect();
-        let options = Self { hosts, burst, queue };
+        let options = Self { hosts, burst, queue, congestion };
         options.check()?;
         Ok(options)
     }
@@ -67,6 +71,15 @@ impl HostsOptions {
         };
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return fault(&self.hosts.len().to_string(), "1 to 250 hosts are wanted");
+        }
+        let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if self.congestion.is_empty() || !self.congestion.chars().all(name) {
+            let reason = "a name out of tcp_available_congestion_control".into();
+            return Err(UsageError::Value {
+                option: "--congestion".into(),
+                value: self.congestion.clone(),
+                reason,
+            });
         }
         for (i, host) in self.hosts.iter().enumerate() {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -95,11 +108,22 @@ mod tests {
         let rates: Vec<_> = options.hosts.iter().map(|host| host.rate.as_deref()).collect();
         assert_eq!(rates, [Some("200mbit"), Some("1gbit"), None]);
         assert_eq!((options.burst.as_str(), options.queue.as_str()), ("32kb", "20ms"));
+        assert_eq!(options.congestion, "cubic");
     }
 
     #[test]
     fn names_that_cannot_be_interfaces_are_refused() {
-        for line in ["", "W0", "a_b", "switch", "w0 w0", "averyverylongname", "--rate", "--speed 3 w0"] {
+        for line in [
+            "",
+            "W0",
+            "a_b",
+            "switch",
+            "w0 w0",
+            "averyverylongname",
+            "--rate",
+            "--speed 3 w0",
+            "w0 --congestion a;b",
+        ] {
             assert!(parsed(line).is_err(), "{line:?}");
         }
     }

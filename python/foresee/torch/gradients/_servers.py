@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from foresee.torch._exchange import Exchange, ExchangeSettings
+from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings
 from foresee.torch._network import open_exchange
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
 #: Seconds without a sign of life before ranks give up.
 TIMEOUT_S = 30.0
 
-_REMEDY = 'servers="host:port,host:port", a list of such, or an Exchange'
+_REMEDY = 'servers="host:port,host:port", a list of such, "ranks" alone or among them, or an Exchange'
 _opened = 0
 
 
@@ -88,13 +88,20 @@ def _addresses(servers: object) -> list[str]:
     addresses = _split(servers)
     if not addresses:
         return [f"servers={servers!r} names none; {_REMEDY}"]
-    return [f"servers: {one!r} is no address; {_REMEDY}" for one in addresses if not _is_address(one)]
+    faults = [f"servers: {one!r} is no address; {_REMEDY}" for one in addresses if not _is_server(one)]
+    if addresses.count(RANKS) > 1:
+        faults.append(
+            f'servers: "{RANKS}" stands there twice; one server beside each rank is all there can be'
+        )
+    return faults
 
 
 def _split(servers: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(one.strip() for one in (servers.split(",") if isinstance(servers, str) else servers))
 
 
-def _is_address(text: str) -> bool:
+def _is_server(text: str) -> bool:
+    if text == RANKS:
+        return True
     host, _, port = text.rpartition(":")
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """``ft.trace_model``: how long a model's tensors take in backward, forward and update, without any network.
 
-Apart from the model of the network, which reads what is measured here; only the layout of the returned dict joins
-them. Refuses to touch what it measures: it runs a copy, and puts torch's random numbers back.
+Apart from the model of the network, which is asked about what is measured here: a ``ModelTrace`` joins them. Refuses to
+touch what it measures: it runs a copy, and puts torch's random numbers back.
 """
 
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +19,14 @@ from typing import Any
 import torch
 
 from foresee.errors import ConfigError
+from foresee.models import trace
+from foresee.models.trace import ModelTrace
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._plan import Entry, Plan
 from foresee.torch.gradients._separable import separable
 from foresee.torch.gradients._steps import original_step, snapshot, step_some
 
 __all__ = ["trace_model"]
-
-#: Of the dict's layout.
-VERSION = 1
 
 _Seconds = dict[int, list[float]]
 
@@ -38,7 +39,8 @@ def trace_model(
     optimizer: torch.optim.Optimizer | None = None,
     steps: int = 10,
     warmup: int = 2,
-) -> dict[str, Any]:
+    path: str | os.PathLike[str] | None = None,
+) -> ModelTrace:
     """Measure one training step, tensor by tensor.
 
     Forward and update times belong to wait points: what a module takes is written at the last of the tensors that it
@@ -53,33 +55,53 @@ def trace_model(
         optimizer: over the model's parameters; None leaves update times at 0.
         steps: measured steps, 1 or more.
         warmup: steps before them, 0 or more.
+        path: where to write the trace, for ``foresee network``; None: nowhere.
 
     Returns:
-        ``{"version": 1, "tensors": [...]}``: tensors with a gradient, in order of first use, each with ``name``,
-        ``bytes``, ``backward_s``, ``forward_s``, ``update_s`` (seconds) and ``first_use`` (0, 1, ...).
+        The tensors with a gradient, in order of first use, and how they were measured. ``foresee.models.trace.write``
+        writes it, its ``step()`` is what ``foresee.models.network`` is asked about.
 
     Raises:
         ConfigError: arguments out of range, or no gradient at all.
+        OSError: the file cannot be written.
+
+    >>> import torch, foresee.torch as ft
+    >>> trace = ft.trace_model(torch.nn.Linear(8, 2), torch.ones(4, 8), steps=1)
+    >>> [(tensor.name, tensor.bytes) for tensor in trace.tensors], trace.batch
+    ([('weight', 64), ('bias', 8)], 4)
     """
     if steps < 1 or warmup < 0:
         raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
     before = torch.get_rng_state()
     try:
         # Together, so that the copy of the optimizer is over the copied parameters.
-        model, optimizer = copy.deepcopy((model, optimizer))
-        return _trace(model, optimizer, batch, loss or _plain_loss, steps, warmup)
+        copied, its_optimizer = copy.deepcopy((model, optimizer))
+        tensors = _tensors(copied, its_optimizer, batch, loss or _plain_loss, steps, warmup)
     finally:
         torch.set_rng_state(before)
+    facts: dict[str, trace.Fact] = {
+        "device": str(next(model.parameters()).device),
+        "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
+        "torch": torch.__version__,
+        "steps": steps,
+    }
+    samples = next((tensor.shape[0] for tensor in _all_tensors(batch) if tensor.dim() > 0), None)
+    if samples is not None:
+        facts = {"batch": samples, **facts}
+    made = ModelTrace(type(model).__name__, tuple(tensors), facts)
+    if path is not None:
+        trace.write(made, path)
+    return made
 
 
-def _trace(
+def _tensors(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     batch: Any,
     loss: Callable[[Any], torch.Tensor],
     steps: int,
     warmup: int,
-) -> dict[str, Any]:
+) -> list[trace.Tensor]:
     holder = optimizer or torch.optim.SGD(model.parameters())
     plan, faults = Plan.of(model, holder, buffers=False)
     if faults:
@@ -103,21 +125,17 @@ def _trace(
     finally:
         for handle in handles:
             handle.remove()
-    entries = [entry for _, group in points for entry in group]
-    return {
-        "version": VERSION,
-        "tensors": [
-            {
-                "name": entry.name,
-                "bytes": entry.spec.nbytes,
-                "backward_s": _median(clock.backward, entry),
-                "forward_s": _median(clock.forward, entry),
-                "update_s": _median(clock.updates, entry),
-                "first_use": place,
-            }
-            for place, entry in enumerate(entries)
-        ],
-    }
+    return [
+        trace.Tensor(
+            entry.name,
+            entry.spec.nbytes,
+            backward=_median(clock.backward, entry),
+            forward=_median(clock.forward, entry),
+            update=_median(clock.updates, entry),
+        )
+        for _, group in points
+        for entry in group
+    ]
 
 
 #: Modules in order of their first use of a tensor, each with the tensors first used there; None: not seen in a module.
@@ -235,19 +253,18 @@ def _plain_loss(output: Any) -> torch.Tensor:
         return found
     if isinstance(output, torch.Tensor) and output.dim() == 0:
         return output
-    tensors = list(_floats(output))
+    tensors = [tensor for tensor in _all_tensors(output) if tensor.is_floating_point()]
     if not tensors:
         raise ConfigError(f"the model's output, a {type(output).__name__}, has no float tensor; pass loss=")
     return torch.stack([tensor.float().square().mean() for tensor in tensors]).sum()
 
 
-def _floats(value: Any) -> Iterator[torch.Tensor]:
+def _all_tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        if value.is_floating_point():
-            yield value
+        yield value
     elif isinstance(value, Mapping):
         for one in value.values():
-            yield from _floats(one)
+            yield from _all_tensors(one)
     elif isinstance(value, (tuple, list)):
         for one in value:
-            yield from _floats(one)
+            yield from _all_tensors(one)

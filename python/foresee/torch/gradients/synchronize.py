@@ -72,7 +72,9 @@ def synchronize(
         model: parameters and buffers in CPU memory.
         optimizer: over parameters of the model; others are averaged too, but ``step()`` waits for them. LBFGS, SAM
             and others that need a closure are refused.
-        servers: addresses ``host:port``, in one string with commas or in a list; or an ``Exchange``.
+        servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is
+            a server beside each rank, in its process, which needs torch's process group to be found; or an
+            ``Exchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry twice that.
         overlap: see above.
         clip: ``exact``: torch's ``clip_grad_norm_`` over all averages, bit for bit; the next forward pass then waits
             for the last tensor. ``per_param``: each tensor's own norm. ``previous_norm``: scales by the total norm of

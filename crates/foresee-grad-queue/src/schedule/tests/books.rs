@@ -146,6 +146,11 @@ impl Books {
             Scope::Connection => rivals.filter(|rival| rival.2 == connection).map(|rival| rival.1).min(),
         };
         assert_eq!(self.place_of(grant), first, "overtaken, or over a connection that may not send");
+        if (self.rules.scope, self.rules.window) == (Scope::Interface, Window::Interface) {
+            let in_flight = |connection| self.sockets[&connection].in_flight;
+            let lanes = candidates.iter().filter(|rival| rival.0 == flow && Some(rival.1) == first);
+            assert_eq!(lanes.map(|lane| in_flight(lane.2)).min(), Some(in_flight(connection)));
+        }
         self.granted(grant);
     }
 
@@ -208,7 +213,8 @@ impl Books {
 /// Plays the deeds to a scheduler and to the books.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
-    let window = rules.window_bytes.map_or(u64::from(PACKET), Bytes::get);
+    let followed = 3 * u64::from(PACKET) * u64::from(rules.window_factor.get());
+    let window = rules.window_bytes.map_or(followed, Bytes::get);
     let mut books = Books { rules, window, sockets: BTreeMap::new(), offers: Vec::new() };
     let now = Nanos::ZERO;
     for connection in 0..3 {
@@ -267,7 +273,8 @@ fn play(rules: Rules, deeds: &[Deed]) {
                 let (rate, rtt) = (BytesPerSecond::new(*rate), Nanos::from_millis(1));
                 schedule.handle_link(rate, rtt);
                 let packet = Bytes::new(u64::from(PACKET));
-                books.window = rules.window_bytes.unwrap_or(window_bytes(packet, rate, rtt)).get();
+                let followed = window_bytes(packet, rate, rtt).get() * u64::from(rules.window_factor.get());
+                books.window = rules.window_bytes.map_or(followed, Bytes::get);
             }
         }
         books.compare(&schedule);
@@ -340,12 +347,14 @@ fn rules() -> impl Strategy<Value = Rules> {
     let order = prop_oneof![1 => Just(Order::Readiness), 3 => Just(Order::Class)];
     let scope = prop_oneof![1 => Just(Scope::Connection), 3 => Just(Scope::Interface)];
     let credit = prop_oneof![3 => Just(None), 1 => (1_u64..400).prop_map(NonZeroU64::new)];
-    (order, scope, window, prop::option::of(0_u64..400), credit).prop_map(
-        |(order, scope, window, bytes, credit)| Rules {
+    let factor = (1_u32..5).prop_map(|factor| NonZeroU32::new(factor).expect("not 0"));
+    (order, scope, window, prop::option::of(0_u64..400), factor, credit).prop_map(
+        |(order, scope, window, bytes, window_factor, credit)| Rules {
             order,
             scope,
             window,
             window_bytes: bytes.map(Bytes::new),
+            window_factor,
             credit,
         },
     )

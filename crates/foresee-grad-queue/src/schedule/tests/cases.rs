@@ -2,7 +2,7 @@
 //! One behaviour, one case.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use proptest::prelude::*;
@@ -103,22 +103,53 @@ fn a_blocked_connection_holds_only_what_is_its_own() {
 fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
     let mut schedule = schedule(Rules::new(), 100, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 9, 100), lane(1, 9, 100)]), START).unwrap();
-    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(100), Bytes::ZERO));
-    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0)]); // 0 and 100 are within the window, 200 is not
+    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(300), Bytes::ZERO));
+    // 0 to 300 are within the window of three packets, 400 is not.
+    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)]);
     assert_eq!(schedule.drain_time(), None); // the rate is unknown
-    schedule.handle_link(BytesPerSecond::new(1_000_000), Nanos::ZERO); // 200 bytes in 0.2 ms
-    assert_eq!(schedule.window(), Bytes::new(200));
-    assert_eq!(rows(&mut schedule), [(1, 0, 1)]);
-    assert_eq!(schedule.drain_time(), Some(Nanos::new(100_000)));
+    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO); // 400 bytes in 0.2 ms
+    assert_eq!(schedule.window(), Bytes::new(400));
+    assert_eq!(rows(&mut schedule), [(1, 0, 2)]);
+    assert_eq!(schedule.drain_time(), Some(Nanos::new(50_000)));
     schedule.handle_in_flight(Connection::new(1), Bytes::ZERO).unwrap();
-    assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(200));
+    assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(300));
     assert_eq!(schedule.drain_time(), None);
-    assert_eq!(rows(&mut schedule), [(1, 1, 1)]);
+    assert_eq!(rows(&mut schedule), [(1, 1, 2), (1, 1, 3)]);
     // What was in flight on a connection that is gone keeps nobody waiting.
     let unsent = schedule.handle_closed(Connection::new(0)).unwrap();
-    assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 2, 7));
-    assert_eq!(schedule.in_flight(), Bytes::new(100));
-    assert_eq!(rows(&mut schedule), [(1, 1, 2), (1, 1, 3)]);
+    assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 3, 6));
+    assert_eq!(schedule.in_flight(), Bytes::new(200));
+    assert_eq!(rows(&mut schedule), [(1, 1, 4), (1, 1, 5), (1, 1, 6)]);
+}
+
+#[test]
+fn a_connection_whose_far_end_is_slow_does_not_take_up_the_window() {
+    let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(400)), ..Rules::new() }, 100, 2);
+    schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 99, 100), lane(1, 99, 100)]), START).unwrap();
+    assert_eq!(rows(&mut schedule).len(), 5);
+    for _ in 0..20 {
+        // Connection 0 moves nothing: after its share of the window everything goes over connection 1.
+        schedule.handle_in_flight(Connection::new(1), Bytes::ZERO).unwrap();
+        assert!(rows(&mut schedule).iter().all(|(_, connection, _)| *connection == 1));
+    }
+    assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(300));
+    // Where each connection has a window of its own, or none, they take turns as before.
+    let mut open = super::schedule(OPEN, 100, 2);
+    open.handle_offer(&offer(1, 0, 0, &[lane(0, 2, 100), lane(1, 2, 100)]), START).unwrap();
+    open.handle_in_flight(Connection::new(0), Bytes::new(5_000)).unwrap();
+    assert_eq!(rows(&mut open), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)]);
+}
+
+#[test]
+fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
+    let rules = Rules { window_factor: NonZeroU32::new(4).unwrap(), ..Rules::new() };
+    let mut schedule = schedule(rules, 100, 1);
+    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO);
+    assert_eq!(schedule.window(), Bytes::new(1_600));
+    schedule.handle_packet(NonZeroU32::new(200).unwrap());
+    assert_eq!(schedule.window(), Bytes::new(2_400)); // four times three packets
+    schedule.handle_link(BytesPerSecond::new(u64::MAX), Nanos::MAX);
+    assert_eq!(schedule.window(), Bytes::MAX);
 }
 
 #[test]
@@ -127,12 +158,12 @@ fn a_window_on_each_connection_lets_every_one_of_them_fill_its_own() {
     let mut schedule = schedule(rules, 100, 3);
     let lanes = [lane(0, 9, 100), lane(1, 9, 100), lane(2, 9, 100)];
     schedule.handle_offer(&offer(1, 0, 0, &lanes), START).unwrap();
-    assert_eq!(rows(&mut schedule).len(), 6);
-    schedule.handle_link(BytesPerSecond::new(1_000_000), Nanos::ZERO); // a window of 200 bytes
+    assert_eq!(rows(&mut schedule).len(), 12);
+    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO); // a window of 400 bytes
     assert_eq!(rows(&mut schedule).len(), 3);
-    assert_eq!(schedule.drain_time(), Some(Nanos::new(100_000)));
-    schedule.handle_in_flight(Connection::new(1), Bytes::new(200)).unwrap();
-    assert_eq!(rows(&mut schedule), [(1, 1, 3)]);
+    assert_eq!(schedule.drain_time(), Some(Nanos::new(50_000)));
+    schedule.handle_in_flight(Connection::new(1), Bytes::new(400)).unwrap();
+    assert_eq!(rows(&mut schedule), [(1, 1, 5)]);
 }
 
 #[test]
@@ -140,6 +171,7 @@ fn a_fixed_window_stays_as_it_is() {
     let rules = Rules { window_bytes: Some(Bytes::ZERO), ..Rules::new() };
     let mut schedule = schedule(rules, 100, 1);
     schedule.handle_link(BytesPerSecond::new(u64::MAX), Nanos::from_secs(1));
+    schedule.handle_packet(NonZeroU32::new(200).unwrap());
     assert_eq!(schedule.window(), Bytes::ZERO);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 3, 100)]), START).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 0)]); // one at a time
@@ -234,7 +266,8 @@ proptest! {
 
 #[test]
 fn small_packets_of_a_class_and_connection_join_one_write_up_to_a_packet() {
-    let mut schedule = schedule(Rules::new(), 100, 2);
+    let rules = Rules { window_bytes: Some(Bytes::new(100)), ..Rules::new() };
+    let mut schedule = schedule(rules, 100, 2);
     for (ticket, class, connection, bytes) in
         [(1, 0, 0, 40), (2, 0, 1, 40), (3, 0, 0, 50), (4, 0, 0, 20), (5, 0, 0, 5), (6, 1, 0, 1)]
     {

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the quick and the full run consist of: arms, workloads and clusters, interleaved as PROTOCOL.md says."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from foresee.models import network, trace
+
+from .lines import limit
+from .runs import Run
+from .session import STRETCH_S, USUAL, Hosts, How, Plan, Session, hosts_of, measure
+from .workloads import TRAINED, Sleeps, bulk, bytes_per_s, sleeps
+
+#: Settings of `partition`: size, credit in partitions, with and without our window.
+GRID = [
+    f"partition,size={size},credit={size * credit}{window}"
+    for size in (64 << 10, 256 << 10, 1 << 20, 4 << 20)
+    for credit in (1, 2, 4)
+    for window in ("", ",window=interface")
+]
+#: Names of arms and what ranks and servers are told; `partition` has its grid.
+POLICIES = {
+    "foresee": "foresee",
+    "mercury": "mercury",
+    "mercury_windowed": "mercury_windowed",
+    "mercury_interface": "mercury_interface",
+    "fifo_packet": "fifo_packet,window=interface",
+    "fifo_tensor": "fifo_tensor,window=interface",
+    "fifo_packet_socket": "fifo_packet",
+    "fifo_tensor_socket": "fifo_tensor",
+    "partition_4096000": "partition_unbounded",
+}
+#: In the quick run: one setting of `partition` that is good there.
+QUICK_PARTITION = "partition,size=65536,credit=262144,window=interface"
+QUICK_ARMS = ("oracle", "foresee", "mercury", "fifo_packet", "fifo_tensor", "partition")
+#: The parts of the full run.
+PARTS = ("two", "sleeps", "training", "changing", "sizes", "beside", "uneven", "clip")
+RATES = ("200mbit", "100mbit", "50mbit")
+#: Shares of the full rate, one after the other; a seed draws the rest of a run's.
+SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
+#: Packets and windows that are swept, in bytes.
+PACKET_SIZES = (1_408, 2_816, 5_696, 16 << 10, 64 << 10, 256 << 10)
+WINDOW_SIZES = (0, 4_096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
+#: Ranks, each with a server beside it; as many dedicated ones are added, up to one for each.
+BESIDE = (2, 4, 8)
+FULL = Plan(repeats=5, warmup=5, rounds=30, compute_s=0.2, wire_over_compute=1.0)
+QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.0)
+#: To choose a setting of `partition`.
+TRIAL = {"repeats": 1, "warmup": 2, "rounds": 6}
+
+
+def told_of(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
+    """What a rank is told of a workload."""
+    return {
+        "do": do,
+        "elements": work.elements,
+        "classes": work.classes,
+        "backward": work.backward,
+        "forward": work.forward,
+        "update": work.update,
+        "warmup": plan.warmup,
+        "rounds": plan.rounds,
+        **more,
+    }
+
+
+def run_bulk(
+    session: Session,
+    hosts: Hosts,
+    *,
+    rounds: int,
+    seconds_per_round: float,
+    of_link: float = 1.0,
+    how: How = USUAL,
+) -> None:
+    """Both directions full: what the link gives to our transport. ``of_link``: what of it a rank can have."""
+    work = bulk(int(bytes_per_s(hosts.rate) * of_link * seconds_per_round))
+    plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
+    run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
+    run.model_s = {"foresee": work.bytes / (limit(hosts.rate) * of_link)}
+    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False), how)
+
+
+def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, rounds: int) -> None:
+    """A small urgent tensor in each round behind bulk over so many connections."""
+    work = bulk(int(bytes_per_s(hosts.rate) * 0.1))
+    # One packet of 30 KB before all others.
+    work.names.insert(0, "urgent")
+    work.elements.insert(0, 7_500)
+    plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
+    given = told_of(work, plan, "bulk", urgent=True)
+    given["classes"] = [0] + [255] * (len(work.elements) - 1)
+    run = Run("urgent", hosts.name, hosts.rate, arm, POLICIES[arm], [], work.bytes, connections=connections)
+    measure(session, hosts, run, given, How(servers_per_host=connections))
+
+
+def run_sleeps(
+    session: Session,
+    hosts: Hosts,
+    model: str,
+    arm: str,
+    policy: str,
+    *,
+    workload: str = "",
+    how: How = USUAL,
+    **more: Any,
+) -> Run:
+    """A model whose layers sleep; without a policy nothing is sent.
+
+    ``workload``: its name where something is unusual; the model of the network then says nothing, but of a barrier.
+    """
+    plan = session.plan
+    wire_s = plan.compute_s * plan.wire_over_compute
+    work = sleeps(model, compute_s=plan.compute_s, wire_s=wire_s, bytes_per_s=bytes_per_s(hosts.rate))
+    run = Run(workload or model, hosts.name, hosts.rate, arm, policy, [], work.bytes)
+    if not workload or more.get("barrier"):
+        run.model_s = session.predicted(hosts, work.step())
+    return measure(session, hosts, run, told_of(work, plan, "train", **more), how)
+
+
+def best_partition(session: Session, hosts: Hosts, model: str) -> str:
+    """The quickest setting of `partition` there, each tried once; what it took is not kept."""
+    plan = dataclasses.replace(session.plan, **TRIAL)
+    trial = dataclasses.replace(session, plan=plan, seed=session.seed + 1, save=None, runs=list(session.runs))
+    tried = [run_sleeps(trial, hosts, model, "partition", policy) for policy in GRID]
+    session.count = trial.count
+    return min((run for run in tried if not run.void), key=lambda run: run.t_iter_s).policy
+
+
+def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> None:
+    """VGG-16 while the links change."""
+    dice = random.Random(session.seed)
+    shares = [*SHARES, *dice.sample(SHARES, len(SHARES))]
+    work = sleeps("vgg16", compute_s=0.2, wire_s=0.2, bytes_per_s=bytes_per_s(hosts.rate))
+    # At the mean rate the steps outlast the stretches by a little.
+    rounds = int(1.2 * STRETCH_S * len(shares) / 0.4)
+    plan = dataclasses.replace(session.plan, warmup=0, rounds=rounds)
+    run = Run("changing", hosts.name, hosts.rate, arm, policy, [], work.bytes)
+    measure(session, hosts, run, told_of(work, plan, "train"), How(meanwhile=shares))
+
+
+TRAINING = How(program="training.py")
+
+
+def run_training(session: Session, hosts: Hosts, model: str) -> None:
+    """Real training: alone, over servers, with DDP at three sizes of its buckets."""
+    given = {"model": model, "warmup": session.plan.warmup, "rounds": session.plan.rounds}
+    tracing = hosts.cluster.process(hosts.ranks[0], "training.py")
+    tracing.ask({**given, "do": "trace", "seed": session.seed, "rank": 0})
+    step = trace.loads(tracing.answer(time.monotonic() + session.timeout_s)["trace"]).step()
+    for number in range(session.plan.repeats):
+        oracle = Run(model, hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
+        measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
+        if oracle.void:
+            return
+        # The shares of a rank that has the machine to itself, the length of one among its neighbours.
+        share = oracle.t_iter_s / step.oracle
+        stretched = network.Step(
+            step.bytes,
+            backward=step.backward * share,
+            forward=step.forward * share,
+            update=step.update * share,
+        )
+        ours = Run(model, hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+        ours.model_s = session.predicted(hosts, stretched)
+        measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
+        for at, bucket_mb in enumerate((1, 25, 100)):
+            ddp = Run(model, hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
+            meeting = f"{hosts.cluster.addresses[hosts.ranks[0]]}:{29_000 + 3 * number + at}"
+            told = {**given, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting}
+            measure(session, hosts, ddp, told, TRAINING)
+
+
+def quick(session: Session) -> None:
+    """Two hosts at 1 Gbit/s, then four ranks and four servers on one model."""
+    with hosts_of(session, "two", "1gbit", 1, 1) as hosts:
+        run_bulk(session, hosts, rounds=12, seconds_per_round=0.2)
+        run_urgent(session, hosts, "foresee", 8, rounds=20)
+    with hosts_of(session, "four", "100mbit", 4, 4) as hosts:
+        run_bulk(session, hosts, rounds=6, seconds_per_round=0.25)
+        settings = {"oracle": "", "partition": QUICK_PARTITION, **POLICIES}
+        for _ in range(session.plan.repeats):
+            for arm in QUICK_ARMS:
+                run_sleeps(session, hosts, "vgg16", arm, settings[arm])
+
+
+def run_sizes(session: Session, hosts: Hosts) -> None:
+    """Packets and windows of all sizes."""
+    for size in PACKET_SIZES:
+        arm = f"foresee, packets of {size}"
+        run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="sizes", packet_bytes=size)
+    for size in WINDOW_SIZES:
+        arm = f"foresee, windows of {size}"
+        run_sleeps(session, hosts, "vgg16", arm, f"foresee,window={size}", workload="sizes")
+    run_sleeps(session, hosts, "vgg16", "foresee", "foresee", workload="sizes")
+
+
+def run_beside(session: Session, ranks: int) -> None:
+    """What a link gives where servers stand beside ranks, with any number of dedicated ones."""
+    for servers in range(ranks + 1):
+        with hosts_of(session, f"{ranks}+{servers}", "100mbit", ranks, servers) as hosts:
+            of_link = network.shares(ranks, servers).of_link
+            for _ in range(session.plan.repeats):
+                run_bulk(
+                    session, hosts, rounds=8, seconds_per_round=0.5, of_link=of_link, how=How(beside=True)
+                )
+
+
+def run_uneven(session: Session, hosts: Hosts) -> None:
+    """One rank slower than the others, one link narrower, two jobs at once."""
+    arms = {name: POLICIES[name] for name in ("foresee", "mercury_interface", "mercury", "fifo_packet")}
+    skew = How(skew=[1.3, *([1.0] * (len(hosts.ranks) - 1))])
+    for arm, policy in arms.items():
+        run_sleeps(session, hosts, "vgg16", arm, policy, workload="skewed", how=skew)
+        run_sleeps(session, hosts, "vgg16", arm, policy, workload="two jobs", how=How(jobs=2))
+    narrow = hosts.ranks[0]
+    hosts.cluster.shape({narrow: f"{8 * bytes_per_s(hosts.rate) / 2000:.0f}kbit"})
+    for arm, policy in arms.items():
+        run_sleeps(session, hosts, "vgg16", arm, policy, workload="narrow")
+    hosts.cluster.shape({narrow: hosts.rate})
+
+
+def run_clip(session: Session, hosts: Hosts, model: str) -> None:
+    """What it costs that the forward pass waits for the last average, as exact clipping has to."""
+    for arm, barrier in (("foresee", False), ("barrier", True)):
+        run_sleeps(session, hosts, model, arm, "foresee", workload=f"{model}, clipped", barrier=barrier)
+
+
+def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str]) -> None:
+    """The parts, rates and models of choice."""
+    if "two" in parts:
+        session.begin("two")
+        with hosts_of(session, "two", "1gbit", 1, 1) as hosts:
+            for _ in range(session.plan.repeats):
+                run_bulk(session, hosts, rounds=20, seconds_per_round=0.5)
+                for connections in (1, 4, 8):
+                    for arm in ("foresee", "mercury"):
+                        run_urgent(session, hosts, arm, connections, rounds=50)
+    for rate in rates if "sleeps" in parts else ():
+        session.begin(f"sleeps, {rate}")
+        with hosts_of(session, "four", rate, 4, 4) as hosts:
+            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            for model in models:
+                settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
+                for _ in range(session.plan.repeats):
+                    for arm, policy in settings.items():
+                        run_sleeps(session, hosts, model, arm, policy)
+    if "training" in parts:
+        session.begin("training")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            for model in TRAINED:
+                run_training(session, hosts, model)
+    if "changing" in parts:
+        session.begin("changing")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            for _ in range(session.plan.repeats):
+                run_changing(session, hosts, "foresee", "foresee")
+                # Each setting is an arm of its own: which one is best depends on the stretch.
+                for policy in GRID:
+                    run_changing(session, hosts, policy, policy)
+    if "sizes" in parts:
+        session.begin("sizes")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            for _ in range(session.plan.repeats):
+                run_sizes(session, hosts)
+    if "beside" in parts:
+        session.begin("beside")
+        for ranks in BESIDE:
+            run_beside(session, ranks)
+    if "uneven" in parts:
+        session.begin("uneven")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            for _ in range(session.plan.repeats):
+                run_uneven(session, hosts)
+    if "clip" in parts:
+        session.begin("clip")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            for _ in range(session.plan.repeats):
+                for model in models:
+                    run_clip(session, hosts, model)

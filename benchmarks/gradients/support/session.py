@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: servers and ranks on their hosts are told what to do, and what they say becomes a line.
+
+Knows every workload and no plan of a benchmark: which arms run where, and how often, is `parts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common.report import show
+
+from foresee.models import network
+
+from .cluster import Cluster, Process, Silent, cluster
+from .runs import Run, Runs, forget, write
+from .workloads import bytes_per_s, packet_bytes
+
+#: What the model calls the schedule of an arm.
+IN_MODEL: dict[str, network.Policy] = {
+    "foresee": "mercury",
+    "fifo_packet": "fifo_packet",
+    "fifo_tensor": "fifo_tensor",
+    "barrier": "barrier",
+}
+#: How long a link has each of its rates, where they change.
+STRETCH_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much of everything."""
+
+    repeats: int
+    warmup: int
+    rounds: int
+    compute_s: float
+    #: Wire time of a step over its compute.
+    wire_over_compute: float
+
+
+@dataclasses.dataclass
+class Session:
+    """What one call of this program keeps."""
+
+    seed: int
+    timeout_s: float
+    plan: Plan
+    about: dict[str, Any]
+    save: Path | None
+    logs: Path
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    count: int = 0
+    part: str = ""
+
+    def begin(self, part: str) -> None:
+        """What follows is of this part; what was written of it before is dropped."""
+        self.part = part
+        if self.save:
+            forget(self.save, part)
+
+    def keep(self, run: Run) -> Run:
+        """Count a run, write it down, and say how it went."""
+        run.part = self.part
+        run.machine = {**self.about, "load": os.getloadavg(), "time": time.time()}
+        self.runs.append(run)
+        if self.save:
+            write(self.save, run)
+        said = f"void: {run.void}" if run.void else f"{1e3 * run.t_iter_s:.1f} ms"
+        show(f"{run.workload:<11} {run.cluster:<5} {run.rate:<8} {run.arm:<34} {said}")
+        return run
+
+    def predicted(self, hosts: Hosts, step: network.Step) -> dict[str, float]:
+        """What the model says of each schedule it knows: its bandwidth is the goodput of `bulk` in this run, nothing else is
+        fitted. Nothing where that is not known.
+        """
+        bulks = Runs(self.runs).of("bulk", "foresee", hosts.name, hosts.rate)
+        if not bulks:
+            return {}
+        bandwidth = max(run.goodput for run in bulks)
+        return {arm: network.t_iter(step, policy, bandwidth) for arm, policy in IN_MODEL.items()}
+
+
+@dataclasses.dataclass
+class Hosts:
+    """A cluster, with who does what on it."""
+
+    name: str
+    rate: str
+    cluster: Cluster
+    ranks: list[str]
+    servers: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """What is unusual about a run."""
+
+    program: str = "host.py"
+    #: Servers on each host of servers: so many connections has each rank.
+    servers_per_host: int = 1
+    #: A server beside each rank as well, in its process.
+    beside: bool = False
+    #: Shares of the rate, each for a stretch, while it runs.
+    meanwhile: Sequence[float] = ()
+    #: By what the compute of each rank is longer; empty: all alike.
+    skew: Sequence[float] = ()
+    #: Ranks train so many models of their own, over the same servers.
+    jobs: int = 1
+
+
+USUAL = How()
+
+
+def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how: How = USUAL) -> Run:
+    """One run of one arm; whatever goes wrong makes it void, with the reason."""
+    deadline = time.monotonic() + session.timeout_s
+    serving = ([*(hosts.ranks if how.beside else ()), *hosts.servers]) if run.policy else []
+    servers = [hosts.cluster.process(host, "host.py") for host in serving]
+    try:
+        addresses: list[str] = []
+        for host, server in zip(serving, servers, strict=True):
+            beside = host in hosts.ranks
+            told = {
+                "do": "serve",
+                "address": hosts.cluster.addresses[host],
+                "count": 1 if beside else how.servers_per_host,
+                "beside": beside,
+                "policy": run.policy,
+                "timeline": 200_000 if given.get("urgent") else 0,
+                "timeout_s": 30.0,
+            }
+            server.ask(told)
+            addresses += server.answer(deadline)["servers"]
+        ranks = _jobs(session, hosts, {**given, "policy": run.policy, "servers": addresses}, how)
+        for process, job in ranks:
+            process.ask(job)
+        run.stretches = change_links(hosts, how.meanwhile)
+        answers = [process.answer(deadline) for process, _ in ranks]
+        for server in servers:
+            server.ask({"do": "stop"})
+        stopped = [server.answer(deadline) for server in servers]
+    except Silent as why:
+        hosts.cluster.drop()
+        run.void = str(why)
+        return session.keep(run)
+    run.steps_s = [answer["steps_s"] for answer in answers]
+    run.began_s = answers[0]["began_s"] if how.meanwhile else []
+    run.rank_cpu_s = sum(answer["cpu_s"] for answer in answers)
+    # Beside a rank a server's seconds are among the rank's.
+    apart = (one for host, one in zip(serving, stopped, strict=True) if host not in hosts.ranks)
+    run.server_cpu_s = sum(one["cpu_s"] for one in apart)
+    run.pushed_bytes = run.step_bytes * sum(answer["rounds"] for answer in answers) if run.policy else 0
+    wrong = sum(answer["wrong"] for answer in answers)
+    if wrong:
+        run.void = f"{wrong} packets had other bits than the sum in rank order"
+    pushed = answers[0].get("pushed_ns", {})
+    arrived = {number: at for one in stopped for number, at in one["arrived_ns"].items()}
+    run.urgent_ms = [(arrived[number] - at) / 1e6 for number, at in pushed.items() if number in arrived]
+    return session.keep(run)
+
+
+def _jobs(
+    session: Session, hosts: Hosts, given: dict[str, Any], how: How
+) -> list[tuple[Process, dict[str, Any]]]:
+    """What each rank is told."""
+    session.count += 1
+    common = {"packet_bytes": packet_bytes(hosts.rate), **given, "beside": how.beside, "timeout_s": 30.0}
+    world, told = len(hosts.ranks) // how.jobs, []
+    for place, host in enumerate(hosts.ranks):
+        number, rank = divmod(place, world)
+        job = {
+            **common,
+            "job": f"bench-{session.count}-{number}",
+            "rank": rank,
+            "world": world,
+            "seed": session.seed,
+        }
+        if how.skew:
+            job |= {
+                name: [how.skew[place] * one for one in job[name]]
+                for name in ("backward", "forward", "update")
+            }
+        told.append((hosts.cluster.process(host, how.program), job))
+    return told
+
+
+def change_links(hosts: Hosts, shares: Sequence[float]) -> list[tuple[float, float]]:
+    """Give all links these shares of their rate, one after the other; when each stretch began."""
+    stretches = []
+    full = 8 * bytes_per_s(hosts.rate)
+    for share in shares:
+        hosts.cluster.shape(dict.fromkeys((*hosts.ranks, *hosts.servers), f"{full * share / 1000.0:.0f}kbit"))
+        stretches.append((time.monotonic(), share))
+        time.sleep(STRETCH_S)
+    if shares:
+        hosts.cluster.shape(dict.fromkeys((*hosts.ranks, *hosts.servers), hosts.rate))
+    return stretches
+
+
+@contextlib.contextmanager
+def hosts_of(session: Session, name: str, rate: str, ranks: int, servers: int) -> Iterator[Hosts]:
+    """Hosts for so many ranks and dedicated servers."""
+    rank_names = [f"r{at}" for at in range(ranks)]
+    server_names = [f"s{at}" for at in range(servers)]
+    with cluster([*rank_names, *server_names], rate, session.logs) as made:
+        yield Hosts(name, rate, made, rank_names, server_names)

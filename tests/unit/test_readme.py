@@ -19,28 +19,32 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import readme
 from steps import Failed
 
+THEME = readme.Theme("loading")
+BEGIN, END = THEME.begin, THEME.end
 
-def test_the_table_is_made_from_the_newest_results() -> None:
+
+@pytest.mark.parametrize("theme", readme.THEMES, ids=lambda theme: theme.name)
+def test_a_table_is_made_from_the_newest_results(theme: readme.Theme) -> None:
     text = readme.README.read_text()
-    lines = readme.newest()
-    inner = text.partition(readme.BEGIN)[2].partition(readme.END)[0]
+    lines = theme.newest()
+    inner = text.partition(theme.begin)[2].partition(theme.end)[0]
     if lines is None:
-        assert "|" not in inner, "a table without raw lines: run `make bench`"
+        assert "|" not in inner, "a table without raw lines: run the benchmark"
     else:
-        assert inner == readme.block(lines), "the table is not that of the results: run scripts/readme.py"
+        assert inner == theme.block(lines), "the table is not that of the results: run scripts/readme.py"
 
 
 def test_putting_a_table_in_twice_changes_nothing() -> None:
-    text = f"before\n{readme.BEGIN}old\n{readme.END}after\n"
-    once = readme.replaced(text, "new\n")
-    assert once == f"before\n{readme.BEGIN}new\n{readme.END}after\n"
-    assert readme.replaced(once, "new\n") == once
+    text = f"before\n{BEGIN}old\n{END}after\n"
+    once = THEME.replaced(text, "new\n")
+    assert once == f"before\n{BEGIN}new\n{END}after\n"
+    assert THEME.replaced(once, "new\n") == once
 
 
-@pytest.mark.parametrize("text", ["", readme.BEGIN, readme.END + readme.BEGIN, readme.BEGIN * 2 + readme.END])
+@pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN, BEGIN * 2 + END])
 def test_lost_markers_are_named(text: str) -> None:
-    with pytest.raises(Failed, match="results:begin"):
-        readme.replaced(text, "new\n")
+    with pytest.raises(Failed, match="loading:begin"):
+        THEME.replaced(text, "new\n")
 
 
 def test_the_examples_name_arguments_that_exist() -> None:

@@ -13,10 +13,17 @@ HEAD = (
 )
 
 
+URGENT_HEAD = (
+    "\n| 30 KB first of all, behind bulk | connections | links | wait, ms: median | 95 % | longest |\n"
+    "|---|---|---|---|---|---|\n"
+)
+
+
 def markdown(runs: Runs) -> str:
-    """One row per workload, cluster, rate and arm; void runs below, with the reason."""
-    seen = dict.fromkeys((run.workload, run.cluster, run.rate, run.arm) for run in runs.valid)
-    rows = "".join(_row(runs, *key) for key in seen)
+    """One row per workload, cluster, rate and arm; then the waits of urgent tensors; void runs below, with the reason."""
+    timed = [run for run in runs.valid if run.workload != "urgent"]
+    seen = dict.fromkeys((run.workload, run.cluster, run.rate, run.arm) for run in timed)
+    rows = "".join(_row(runs, *key) for key in seen) + _urgent(runs)
     void = sorted({f"- {run.arm} on {run.workload}, {run.rate}: {run.void}" for run in runs.all if run.void})
     return HEAD + rows + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
 
@@ -30,7 +37,7 @@ def _row(runs: Runs, workload: str, cluster: str, rate: str, arm: str) -> str:
         workload,
         cluster,
         rate,
-        arm + (f", {found[0].connections} connections" if found[0].connections else ""),
+        arm,
         f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f})",
         f"{statistics.median(times) / 1e3 / oracle:.3f}" if oracle else "",
         f"{statistics.median(times) / 1e3 / model:.3f}" if model else "",
@@ -38,6 +45,18 @@ def _row(runs: Runs, workload: str, cluster: str, rate: str, arm: str) -> str:
         _per_gb(found, [run.server_cpu_s for run in found]),
     ]
     return "| " + " | ".join(cells) + " |\n"
+
+
+def _urgent(runs: Runs) -> str:
+    urgent = runs.of_all("urgent")
+    rows = ""
+    for arm, connections, rate in dict.fromkeys((run.arm, run.connections, run.rate) for run in urgent):
+        same = [run for run in urgent if (run.arm, run.connections, run.rate) == (arm, connections, rate)]
+        waits = sorted(wait for run in same for wait in run.urgent_ms)
+        if waits:
+            late = waits[int(0.95 * (len(waits) - 1))]
+            rows += f"| {arm} | {connections} | {rate} | {statistics.median(waits):.2f} | {late:.2f} | {waits[-1]:.2f} |\n"
+    return URGENT_HEAD + rows if rows else ""
 
 
 def _per_gb(found: list[Run], seconds: list[float]) -> str:

@@ -12,6 +12,7 @@
 //!
 //! Refuses to own memory: accumulators and payloads are the caller's, of any alignment (64 is fastest).
 
+mod fetch;
 mod float;
 mod kernel;
 mod plain;

@@ -375,7 +375,7 @@ impl Exchange {
             if std::mem::replace(&mut state.closed, true) {
                 return;
             }
-            let lost = state.failed.clone().filter(|why| matches!(why, ExchangeError::ServerLost { .. }));
+            let lost = state.failed.as_ref().and_then(|why| self.farewell(why));
             state.fail(ExchangeError::Closed);
             lost
         };
@@ -383,11 +383,7 @@ impl Exchange {
         let until = Instant::now() + FAREWELL;
         for control in &*self.controls {
             match &lost {
-                // Where this rank was the first to notice, the others are to hear of the server, not of this rank's end.
-                Some(why) => {
-                    let text = format!("rank {} has {why}", self.rank());
-                    control.close(Message::Error(Fault::new(FaultCode::Lost, text)));
-                }
+                Some(fault) => control.close(Message::Error(fault.clone())),
                 None => control.bye("the rank is done"),
             }
         }
@@ -395,6 +391,18 @@ impl Exchange {
             control.drain(until.saturating_duration_since(Instant::now()));
         }
         self.shut();
+    }
+
+    /// What servers are told where this rank goes because somebody else is lost: should it be the first to know, the others
+    /// are to hear who that is, and not that this rank has left.
+    fn farewell(&self, why: &ExchangeError) -> Option<Fault> {
+        let whom = match why {
+            ExchangeError::RankLost { rank, .. } => Some(rank.0),
+            ExchangeError::ServerLost { .. } => None,
+            _ => return None,
+        };
+        let text = format!("rank {} has {why}", self.rank());
+        Some(Fault { rank: whom, ..Fault::new(FaultCode::Lost, text) })
     }
 
     fn shut(&self) {

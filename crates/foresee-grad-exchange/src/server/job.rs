@@ -420,7 +420,7 @@ impl Ear for RankEar {
     fn ended(&mut self, end: End) {
         match end {
             End::Bye(reason) => self.job.leave(self.rank, reason),
-            // It goes because a server is lost: that is what the others are told.
+            // It goes because another rank or server is lost: that is what the others are told.
             End::Fault(fault) if fault.code == FaultCode::Lost => self.job.end(&fault),
             End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
             End::Broken(why) => self.job.lose(self.rank, &why.to_string()),

@@ -9,6 +9,7 @@
 
 #![expect(clippy::inline_always, reason = "each caller is compiled for another processor, and this with it")]
 
+use super::fetch;
 use super::float::{NAN_F32, NAN_F64, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::Dtype;
 
@@ -16,10 +17,20 @@ use crate::Dtype;
 #[inline(always)]
 pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     match dtype {
-        Dtype::F32 | Dtype::F64 => acc.copy_from_slice(payload),
+        Dtype::F32 | Dtype::F64 => copy(acc, payload),
         Dtype::Bf16 | Dtype::F16 => widen(dtype, acc, payload),
         Dtype::I32 => from_each(acc, payload, |p| i64::from(i32::from_le_bytes(p)).to_le_bytes()),
         Dtype::I64 => from_each(acc, payload, |p| i128::from(i64::from_le_bytes(p)).to_le_bytes()),
+    }
+}
+
+#[inline(always)]
+fn copy(target: &mut [u8], source: &[u8]) {
+    for (target, source) in target.chunks_mut(fetch::BLOCK).zip(source.chunks(fetch::BLOCK)) {
+        // Nobody has the memory of a sum in a cache either: the round before last was its last use.
+        fetch::ahead_of(source);
+        fetch::ahead_of(target);
+        target.copy_from_slice(source);
     }
 }
 
@@ -151,6 +162,21 @@ fn to_each<const T: usize, const S: usize>(
     target: &mut [u8],
     source: &[u8],
     each: impl Fn([u8; T], [u8; S]) -> [u8; T],
+) {
+    let mut targets = target.chunks_exact_mut(fetch::BLOCK / S * T);
+    let mut sources = source.chunks_exact(fetch::BLOCK);
+    for (target, source) in targets.by_ref().zip(sources.by_ref()) {
+        fetch::ahead_of(source);
+        each_of(target, source, &each);
+    }
+    each_of(targets.into_remainder(), sources.remainder(), &each);
+}
+
+#[inline(always)]
+fn each_of<const T: usize, const S: usize>(
+    target: &mut [u8],
+    source: &[u8],
+    each: &impl Fn([u8; T], [u8; S]) -> [u8; T],
 ) {
     for (target, source) in target.as_chunks_mut::<T>().0.iter_mut().zip(source.as_chunks::<S>().0) {
         *target = each(*target, *source);

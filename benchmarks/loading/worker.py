@@ -41,7 +41,9 @@ def main() -> None:
         except Exception as error:
             traceback.print_exc()
             result = Result(job.arm, job.workload, job.settings, "", 0.0, 0.0, [])
-            result.error = f"{type(error).__name__}: {error}"
+            # A worker's error may bring its whole traceback, with places on this machine: those are for the log.
+            said = f"{type(error).__name__}: {error}".strip().splitlines()
+            result.error = "\n".join(dict.fromkeys((said[0], said[-1])))
         answers.write(result.to_line() + "\n")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foresee.models import network, trace
@@ -144,6 +144,13 @@ def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> None:
     measure(session, hosts, run, told_of(work, plan, "train"), How(meanwhile=shares))
 
 
+def run_all_changing(session: Session, hosts: Hosts) -> None:
+    """Ours, and each setting of `partition` as an arm of its own: which one is best depends on the stretch."""
+    run_changing(session, hosts, "foresee", "foresee")
+    for policy in GRID:
+        run_changing(session, hosts, policy, policy)
+
+
 TRAINING = How(program="training.py")
 
 
@@ -225,10 +232,11 @@ def run_uneven(session: Session, hosts: Hosts) -> None:
     hosts.cluster.shape({narrow: hosts.rate})
 
 
-def run_clip(session: Session, hosts: Hosts, model: str) -> None:
+def run_clip(session: Session, hosts: Hosts, models: Sequence[str]) -> None:
     """What it costs that the forward pass waits for the last average, as exact clipping has to."""
-    for arm, barrier in (("foresee", False), ("barrier", True)):
-        run_sleeps(session, hosts, model, arm, "foresee", workload=f"{model}, clipped", barrier=barrier)
+    for model in models:
+        for arm, barrier in (("foresee", False), ("barrier", True)):
+            run_sleeps(session, hosts, model, arm, "foresee", workload=f"{model}, clipped", barrier=barrier)
 
 
 def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str]) -> None:
@@ -256,32 +264,19 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             for model in TRAINED:
                 run_training(session, hosts, model)
-    if "changing" in parts:
-        session.begin("changing")
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
-            for _ in range(session.plan.repeats):
-                run_changing(session, hosts, "foresee", "foresee")
-                # Each setting is an arm of its own: which one is best depends on the stretch.
-                for policy in GRID:
-                    run_changing(session, hosts, policy, policy)
-    if "sizes" in parts:
-        session.begin("sizes")
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
-            for _ in range(session.plan.repeats):
-                run_sizes(session, hosts)
     if "beside" in parts:
         session.begin("beside")
         for ranks in BESIDE:
             run_beside(session, ranks)
-    if "uneven" in parts:
-        session.begin("uneven")
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
-            for _ in range(session.plan.repeats):
-                run_uneven(session, hosts)
-    if "clip" in parts:
-        session.begin("clip")
+    repeated: dict[str, Callable[[Hosts], None]] = {
+        "changing": lambda hosts: run_all_changing(session, hosts),
+        "sizes": lambda hosts: run_sizes(session, hosts),
+        "uneven": lambda hosts: run_uneven(session, hosts),
+        "clip": lambda hosts: run_clip(session, hosts, models),
+    }
+    for part in (name for name in repeated if name in parts):
+        session.begin(part)
         with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             for _ in range(session.plan.repeats):
-                for model in models:
-                    run_clip(session, hosts, model)
+                repeated[part](hosts)

@@ -6,21 +6,18 @@
 //!
 //! Refuses to know modules and optimizers: a tensor is a number of the plan.
 
+mod agree;
 mod connect;
 mod landing;
 mod push;
 mod receive;
 mod state;
 
-use std::collections::VecDeque;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{
-    Collect, Connection, Pattern, Plan, PlanConfig, QueueError, Round, ServerId, TensorId, TensorSpec,
-};
-use foresee_units::{BytesPerSecond, Rank};
+use foresee_grad_queue::{Connection, Round, ServerId, TensorId};
+use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Link, Message};
 
 use crate::control::Control;
@@ -130,73 +127,10 @@ impl Exchange {
         self.core.options.world
     }
 
-    /// Makes these tensors the plan of all coming rounds, which are counted from 0 again. Every rank calls it, with
-    /// nothing under way; where order, classes or packet sizes differ, rank 0's count. Returns what was agreed. Tensors
-    /// keep their numbers in this rank's own list: calls name a tensor by its place in `tensors`.
-    ///
-    /// Unless the options say otherwise, packets have the size that suits what the slowest interface has delivered so
-    /// far: what is agreed on before anything was sent may be cut too coarsely or too finely.
-    ///
-    /// # Errors
-    /// [`ExchangeError::Disagree`] names the first tensor that differs, and both ranks.
-    pub fn agree(&self, tensors: Vec<TensorSpec>) -> Result<Arc<Plan>, ExchangeError> {
-        let packet = self.core.options.packet(self.slowest());
-        let proposal = Plan::new(self.config(packet)?, tensors)?;
-        let servers = self.controls.len();
-        {
-            let mut state = self.core.lock();
-            loop {
-                state.check()?;
-                if state.session.as_ref().is_none_or(Session::is_quiet) {
-                    break;
-                }
-                // What was waited for has landed; that servers know so may take a moment longer.
-                state = self.core.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            state.answers = vec![None; servers];
-        }
-        // The first server compares what ranks propose; the others hear what came of it.
-        self.propose(0, &proposal.encode());
-        let (generation, agreed) = self.answer(0)?;
-        for server in 1..servers {
-            self.propose(server, &agreed);
-        }
-        for server in 1..servers {
-            let (other, body) = self.answer(server)?;
-            if other != generation || body != agreed {
-                let text = format!(
-                    "server {server} agrees on another plan than server 0; start all servers of a job anew"
-                );
-                return Err(ExchangeError::Disagree(text));
-            }
-        }
-        let plan = Arc::new(Plan::decode(&agreed)?);
-        let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
-        for route in &self.routes {
-            route.interface.packet(packet);
-        }
-        self.install(&plan, ids, generation);
-        Ok(plan)
-    }
-
-    /// What this rank proposes besides its tensors.
-    fn config(&self, packet: NonZeroU32) -> Result<PlanConfig, ExchangeError> {
-        let RankOptions { servers, shares, policy, wire, .. } = &self.core.options;
-        let pattern =
-            if shares.is_empty() { Pattern::new(&vec![1; servers.len()]) } else { Pattern::new(shares) };
-        Ok(PlanConfig { packet_bytes: policy.packet_bytes(packet).get(), wire: *wire, pattern: pattern? })
-    }
-
-    /// What the slowest interface was seen to deliver.
-    fn slowest(&self) -> Option<BytesPerSecond> {
-        let rates = self.routes.iter().map(|route| route.interface.stats().rate);
-        rates.filter(|rate| *rate > 0).min().map(BytesPerSecond::new)
-    }
-
     /// Hands a tensor of the present round over. Never waits.
     ///
     /// # Errors
-    /// What failed before; [`QueueError`] if the plan has no such tensor or another size. A tensor that was pushed in this
+    /// What failed before; [`ExchangeError::Queue`] if the plan has no such tensor or another size. A tensor that was pushed in this
     /// round, or whose last average has not landed, is a [`ExchangeError::Setting`].
     pub fn push(&self, tensor: TensorId, gradient: Gradient) -> Result<(), ExchangeError> {
         let mut state = self.core.lock();
@@ -332,7 +266,7 @@ impl Exchange {
     /// The average that landed last.
     ///
     /// # Errors
-    /// Before a plan was agreed on; [`QueueError::NoSuchTensor`].
+    /// Before a plan was agreed on; [`ExchangeError::Queue`] if the plan has no such tensor.
     pub fn received(&self, tensor: TensorId) -> Result<Received, ExchangeError> {
         let mut state = self.core.lock();
         let session = state.session()?;
@@ -412,43 +346,6 @@ impl Exchange {
             }
             route.links.iter().for_each(Link::shutdown);
         }
-    }
-
-    fn propose(&self, server: usize, body: &[u8]) {
-        self.controls[server].tell(Message::Plan(foresee_wire::Plan { generation: 0, body: body.to_vec() }));
-    }
-
-    /// Waits for a server's answer: as long as ranks take to come.
-    fn answer(&self, server: usize) -> Result<(u32, Arc<[u8]>), ExchangeError> {
-        let mut state = self.core.lock();
-        loop {
-            state.check()?;
-            if let Some(answer) = state.answers[server].take() {
-                return Ok(answer);
-            }
-            let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
-            state = again;
-        }
-    }
-
-    fn install(&self, plan: &Arc<Plan>, ids: Vec<TensorId>, generation: u32) {
-        let landings = (0..plan.tensors()).map(|tensor| {
-            let tensor = TensorId(tensor);
-            let spec = plan.tensor(tensor).expect("it is below the plan's tensors");
-            let bytes = plan.elements(tensor).unwrap_or(0) * spec.dtype.bytes() as u64;
-            Landing::new(
-                usize::try_from(bytes).expect("the plan was proposed by somebody who has it in memory"),
-            )
-        });
-        let session = Session {
-            plan: Arc::clone(plan),
-            ids,
-            collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
-            landings: landings.collect(),
-            flow: Interface::flow_of(&self.core.options.job),
-            used: VecDeque::new(),
-        };
-        self.core.lock().session = Some(session);
     }
 }
 

@@ -2,8 +2,8 @@
 //! Asks for memory before it is needed.
 //!
 //! A processor's own look-ahead stops at the end of each page, and a packet is a few pages: every one of them would begin
-//! with a wait for memory. Measured with four ranks in memory that no cache holds: a tenth more is added up per second,
-//! which is what one core can read at all.
+//! with a wait for memory. A tenth more is added up per second with hints (`examples/sum_rate.rs`: four ranks, in memory
+//! that no cache holds).
 //!
 //! Refuses to touch what it asks for: a hint beyond the end of a payload costs nothing and faults nowhere.
 

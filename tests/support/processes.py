@@ -115,8 +115,13 @@ def run(source: str, *arguments: str, env: Mapping[str, str] | None = None, time
 
 
 def say(**facts: Any) -> None:
-    """Print one line for the test that started this process."""
-    print(json.dumps(facts), flush=True)
+    """Write one line for the test that started this process, whole in one call.
+
+    The ranks that `torchrun` starts share one pipe and are unbuffered: `print` would write the text and the end of the
+    line apart, and two ranks' lines could run into one.
+    """
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
 
 
 def wait_until(condition: Callable[[], object], *, timeout: float, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foresee import _native
-from foresee._orders import RunOrder, positions
+from foresee._orders import RunOrder
 from foresee._world import World
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class Audit:
 
     def record(self, epoch: int, first: int, planned: Ints) -> None:
         """Samples ``planned`` were handed out, this rank's ``first`` and following of the epoch."""
-        where = positions(self._start, first, len(planned), self._world)
-        self._sum = (self._sum + self._hash(epoch, where, planned)) % _MODULUS
+        self._sum = (self._sum + self._hash(epoch, first, planned)) % _MODULUS
         if self._spans and self._spans[-1][1] == first:
             self._spans[-1] = (self._spans[-1][0], first + len(planned))
         else:
@@ -60,14 +59,15 @@ class Audit:
         planned = ids() if self._spans else np.zeros(0, np.int64)
         expected, samples = 0, 0
         for first, end in self._spans:
-            where = positions(self._start, first, end - first, self._world)
-            expected += self._hash(self._epoch, where, planned[first:end])
+            expected += self._hash(self._epoch, first, planned[first:end])
             samples += end - first
         total = None
         if order is not None:
             start = min(self._start, stop)
             whole = order.ids(self._epoch, start, World(0, 1, 0, 1))[: stop - start]
-            total = self._hash(self._epoch, np.arange(start, start + len(whole)), whole)
+            total = _native.order_audit_sum(
+                self._seed, self._epoch, whole, first=start, stride=1, limit=self._limit
+            )
         return {
             "epoch": self._epoch,
             "start": self._start,
@@ -81,8 +81,9 @@ class Audit:
             and (total is None or self._world.size > 1 or len(self._spans) > 1 or self._sum == total),
         }
 
-    def _hash(self, epoch: int, where: Ints, ids: Ints) -> int:
-        if self._limit is not None:
-            inside = where < self._limit
-            where, ids = where[inside], ids[inside]
-        return _native.order_audit_sum(self._seed, epoch, where.astype(np.uint64), ids.astype(np.uint64))
+    def _hash(self, epoch: int, first: int, ids: Ints) -> int:
+        """Of this rank's ``first`` and following samples of the epoch."""
+        position = self._start + first * self._world.size + self._world.rank
+        return _native.order_audit_sum(
+            self._seed, epoch, ids, first=position, stride=self._world.size, limit=self._limit
+        )

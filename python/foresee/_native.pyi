@@ -593,8 +593,12 @@ def order_keyed(n: int, seed: int, epoch: int, positions: NDArray[np.uint64]) ->
 def order_keyed_inverse(n: int, seed: int, epoch: int, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The positions of ``ids`` in the ``keyed-1`` order."""
 
-def order_audit_sum(seed: int, epoch: int, positions: NDArray[np.uint64], ids: NDArray[np.uint64]) -> int:
-    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids`` handed out at global ``positions`` of ``epoch``."""
+def order_audit_sum(
+    seed: int, epoch: int, ids: NDArray[np.int64], *, first: int, stride: int, limit: int | None = None
+) -> int:
+    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids`` handed out at global positions ``first``, ``first + stride``
+    and so on of ``epoch``, as far as they lie below ``limit``.
+    """
 
 def order_audit_expected(
     n: int,

@@ -186,25 +186,28 @@ fn order_keyed_inverse<'py>(
     keyed_array(py, n, seed, epoch, &ids, |keyed, id| keyed.position(SampleId(id)))
 }
 
-/// The `audit-1` sum of samples handed out at global positions of one epoch, modulo 2^128.
+/// The `audit-1` sum of samples handed out at every `stride`-th global position of one epoch from `first` on, as far as
+/// they lie below `limit`, modulo 2^128.
 #[pyfunction]
+#[pyo3(signature = (seed, epoch, ids, *, first, stride, limit=None))]
 #[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
 fn order_audit_sum<'py>(
     py: Python<'py>,
     seed: Seed,
     epoch: u64,
-    positions: PyReadonlyArray1<'py, u64>,
-    ids: PyReadonlyArray1<'py, u64>,
+    ids: PyReadonlyArray1<'py, i64>,
+    first: u64,
+    stride: u64,
+    limit: Option<u64>,
 ) -> PyResult<u128> {
-    let (positions, ids) = (positions.as_slice()?, ids.as_slice()?);
-    if positions.len() != ids.len() {
-        let message = format!("{} positions for {} ids; pass one for each", positions.len(), ids.len());
-        return Err(PyValueError::new_err(message));
-    }
+    let ids = ids.as_slice()?;
     Ok(py.detach(|| {
         let mut sum = AuditSum::default();
-        for (&position, &id) in positions.iter().zip(ids) {
-            sum.add(seed.get(), Epoch(epoch), position, SampleId(id));
+        for (at, &id) in (0_u64..).zip(ids) {
+            let position = first.wrapping_add(at.wrapping_mul(stride));
+            if limit.is_none_or(|limit| position < limit) {
+                sum.add(seed.get(), Epoch(epoch), position, SampleId(id.cast_unsigned()));
+            }
         }
         sum.sum
     }))

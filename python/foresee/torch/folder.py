@@ -9,7 +9,6 @@ import io
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 
 from foresee import _native, _source
@@ -124,7 +123,7 @@ class FolderDataset(OriginDataset):
         """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of
         tensors.
         """
-        sizes = np.diff(offsets)
+        sizes = offsets[1:] - offsets[:-1]
         whole = torch.from_numpy(data)
         tensors: torch.Tensor | list[torch.Tensor]
         if (sizes == sizes[0]).all():

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from support.data import key
 from support.job import Job, Place
 
-#: The samples of one step: one buffer each, or the rows of one array where all have one size.
-Batch = list[Any] | NDArray[np.uint8]
+#: The samples of one step: one buffer or tensor each, or the rows of one array or tensor where all have one size.
+Batch = list[Any] | NDArray[np.uint8] | torch.Tensor
 
 
 class Loader(Protocol):

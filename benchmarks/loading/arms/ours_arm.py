@@ -54,8 +54,8 @@ class _Loader:
         """One pass."""
         self._loader.set_epoch(number)
         if self._equal:
-            return (samples.numpy() for samples, _ in self._loader)
-        return ([sample.numpy() for sample, _ in batch] for batch in self._loader)
+            return (samples for samples, _ in self._loader)
+        return ([sample for sample, _ in batch] for batch in self._loader)
 
     def close(self) -> None:
         """End the engine."""

@@ -17,8 +17,10 @@ __all__ = [
     "Batch",
     "Cache",
     "GradientExchange",
+    "GradientHub",
     "GradientServer",
     "Index",
+    "LedgerFile",
     "Loader",
     "NetworkStep",
     "__version__",
@@ -182,6 +184,37 @@ def gradient_packet_bytes(bytes_per_s: int) -> int:
     """Into packets of how many bytes gradients are cut for a link: what passes in 0.15 ms, 2816 bytes to 256 KiB."""
 
 @final
+class LedgerFile:
+    """A file ``rank-K.arrow`` of a run folder, for what a rank's gradients took; see ``docs/formats/ledger.md``."""
+
+    @staticmethod
+    def create(folder: str, rank: int) -> LedgerFile:
+        """A new file; none is overwritten.
+
+        Raises:
+            ConfigError: the folder cannot be written to.
+        """
+
+    def add(self, op: str, start_ns: int, duration_ns: int, step: int, tensor: int, nbytes: int) -> None:
+        """Add an entry. It waits for the disk only while that is thousands of entries behind.
+
+        Args:
+            op: ``push``, ``pull`` or ``wait``.
+            start_ns: on the file's clock.
+            duration_ns: how long it took.
+            step: round, from 0.
+            tensor: its number in the plan.
+            nbytes: that travelled; 0 for a wait.
+        """
+
+    @property
+    def lost(self) -> str | None:
+        """Why the file was given up, if it was."""
+
+    def close(self) -> None:
+        """Write the end."""
+
+@final
 class GradientExchange:
     """One rank's end of the exchange of gradients; see ``foresee.torch._exchange.Exchange`` for the order of calls.
 
@@ -228,6 +261,45 @@ class GradientExchange:
         Raises:
             ConfigError: an argument is wrong, or the secret is not the server's.
             ServerLost: nothing listens there, or it refuses this rank.
+        """
+
+    @staticmethod
+    def join(
+        address: str,
+        *,
+        job: str,
+        rank: int,
+        first: int,
+        local: int,
+        world: int,
+        timeout_s: float,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        wire: str | None = None,
+        timeline: int = 0,
+        hub: GradientHub | None = None,
+    ) -> GradientExchange:
+        """Connect to the hub of this machine, which exchanges for all its ranks. Linux only.
+
+        Blocks up to ``timeout_s``.
+
+        Args:
+            address: as the hub says.
+            job: as for ``open``, and so are the others that are not named here.
+            rank: ``first`` to ``first + local - 1``.
+            first: the machine's first rank.
+            local: ranks of the machine.
+            world: ranks of the job.
+            timeout_s: silence after which another rank of the machine is lost.
+            secret: the hub's.
+            secret_file: which only its owner can read.
+            wire: the same on every rank.
+            timeline: events to keep.
+            hub: where it is in this process. It ends with this exchange, once the other ranks have left.
+
+        Raises:
+            ConfigError: an argument is wrong, or the secret is not the hub's.
+            RankLost: nobody is there.
         """
 
     @property
@@ -293,11 +365,60 @@ class GradientExchange:
         (the server; -1: none).
         """
 
-    def tensor_names(self) -> list[str]:
-        """Names of the tensors in the plan that was agreed on, by their numbers. Does not block."""
+    def tensors(self) -> list[tuple[str, int]]:
+        """Name and travelling bytes of the tensors in the plan that was agreed on, by their numbers. Does not block."""
 
     def close(self) -> None:
         """Leave: a ``wait`` of another thread raises. Blocks up to 2 s; a second call does nothing."""
+
+@final
+class GradientHub:
+    """The exchange of a machine whose ranks exchange as one, in the process of the first. Linux only.
+
+    Its memory is shared, and has no name: it goes with the last process that has it. Two of each rank's gradients and
+    one mean.
+    """
+
+    @staticmethod
+    def listen(
+        *,
+        job: str,
+        first: int,
+        local: int,
+        world: int,
+        timeout_s: float,
+        secret: str | None = None,
+        secret_file: str | None = None,
+        wire: str | None = None,
+        timeline: int = 0,
+    ) -> GradientHub:
+        """Listen for the ranks of this machine, on the loopback interface; arguments as ``GradientExchange.join``.
+
+        Raises:
+            ConfigError: an argument is wrong.
+            ForeseeError: there is no port.
+        """
+
+    @property
+    def address(self) -> str:
+        """``ip:port``."""
+
+    def connect(
+        self,
+        servers: Sequence[str],
+        *,
+        policy: str = "foresee",
+        tls: bool = False,
+        packet_bytes: int | None = None,
+        beside: GradientServer | None = None,
+    ) -> None:
+        """Connect to the servers, for all ranks of the machine; once. Arguments as ``GradientExchange.open``.
+
+        Servers beside ranks are one for each machine, in its first rank's process.
+        """
+
+    def close(self) -> None:
+        """End it at once."""
 
 @final
 class GradientServer:
@@ -596,8 +717,8 @@ def order_keyed_inverse(n: int, seed: int, epoch: int, ids: NDArray[np.uint64]) 
 def order_audit_sum(
     seed: int, epoch: int, ids: NDArray[np.int64], *, first: int, stride: int, limit: int | None = None
 ) -> int:
-    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids`` handed out at global positions ``first``, ``first + stride``
-    and so on of ``epoch``, as far as they lie below ``limit``.
+    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids``, handed out at every ``stride``-th global position of
+    ``epoch`` from ``first`` on; of those below ``limit``.
     """
 
 def order_audit_expected(

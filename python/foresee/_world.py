@@ -51,6 +51,8 @@ class World:
     size: int
     local_rank: int = 0
     local_size: int = 1
+    local_size_known: bool = False
+    """Whether the launcher says so; else ``local_size`` is the least that ``local_rank`` allows."""
 
 
 def detect(
@@ -101,12 +103,13 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     )
 
 
-def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int]:
-    """Rank and size within this machine; where only the rank is known, the size is the least that it
+def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int, bool]:
+    """Rank and size within this machine, and whether the size is known; else it is the least that the rank
     allows.
     """
     rank = _number(env, launcher.local_rank) if launcher.local_rank in env else 0
-    return rank, _number(env, launcher.local_size) if launcher.local_size in env else rank + 1
+    known = launcher.local_rank in env and launcher.local_size in env
+    return rank, _number(env, launcher.local_size) if launcher.local_size in env else rank + 1, known
 
 
 def _number(env: Mapping[str, str], variable: str) -> int:
@@ -116,11 +119,11 @@ def _number(env: Mapping[str, str], variable: str) -> int:
         raise ConfigError(f"{variable}={env[variable]!r}; a whole number expected") from None
 
 
-def _checked(source: str, rank: int, size: int, local_rank: int, local_size: int) -> World:
+def _checked(source: str, rank: int, size: int, local_rank: int, local_size: int, known: bool) -> World:
     if size < 1 or not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size} ({source}): a rank is 0 or more and below the world size")
     if not 0 <= local_rank < local_size:
         raise ConfigError(
             f"local rank {local_rank} of {local_size}: 0 or more and below the local world size"
         )
-    return World(rank, size, local_rank, local_size)
+    return World(rank, size, local_rank, local_size, known)

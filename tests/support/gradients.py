@@ -65,15 +65,30 @@ def serve(*arguments: str, token: str | None = TOKEN) -> Child:
     return Child(source, "serve", "--json", *arguments, env=env)
 
 
-def rank(number: int, world: int, servers: list[str], *, token: str = TOKEN, mode: str = "train") -> Child:
-    """A rank in a process of its own; it says what happens to it."""
+def rank(
+    number: int,
+    world: int,
+    servers: list[str],
+    *,
+    token: str = TOKEN,
+    mode: str = "train",
+    local: int = 0,
+    patience: float = 20.0,
+) -> Child:
+    """A rank in a process of its own; it says what happens to it.
+
+    ``local``: ranks of its machine, if it is told; ``patience``: its timeout.
+    """
     env = {
         "RANK": str(number),
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "1",
         "FORESEE_TOKEN": token,
+        "TEST_PATIENCE": str(patience),
     }
+    if local:
+        env |= {"LOCAL_RANK": str(number % local), "LOCAL_WORLD_SIZE": str(local)}
     return Child("from support.gradients import main; main()", mode, ",".join(servers), env=env)
 
 
@@ -87,14 +102,14 @@ def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) 
     return Child(source, str(world), "group", ",".join(servers), env=env)
 
 
-def reference(world: int) -> Child:
+def reference(world: int, local: int = 1) -> Child:
     """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
-    return Child("from support.gradients import say_reference; say_reference()", str(world))
+    return Child("from support.gradients import say_reference; say_reference()", str(world), str(local))
 
 
 def say_reference() -> None:
     """Of the reference process."""
-    say(digest=digest(training().reference(int(sys.argv[1]))))
+    say(digest=digest(training().reference(int(sys.argv[1]), int(sys.argv[2]))))
 
 
 def main() -> None:
@@ -103,7 +118,7 @@ def main() -> None:
     own = int(os.environ["RANK"])
     if mode == "group":
         torch.distributed.init_process_group("gloo")
-    plan = training(servers=servers, timeout=20.0)
+    plan = training(servers=servers, timeout=float(os.environ.get("TEST_PATIENCE", "20")))
     try:
         torch.manual_seed(0)
         model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()

@@ -73,8 +73,11 @@ class Training:
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of ``synchronize``."""
 
-    def reference(self, world: int) -> dict[str, Any]:
-        """One process: every rank's gradient in turn, averaged in rank order, one whole stock step."""
+    def reference(self, world: int, local: int = 1) -> dict[str, Any]:
+        """One process: every rank's gradient in turn, averaged in rank order, one whole stock step.
+
+        ``local``: ranks of each machine, which are averaged first.
+        """
         model, optimizer = self.fresh()
         schedule = self.schedule(optimizer) if self.schedule else None
         for step in range(self.steps):
@@ -92,8 +95,14 @@ class Training:
             for name, value in model.named_buffers():
                 value.copy_(kept[name])
             for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-                present = [one for one in given if one is not None]
-                parameter.grad = mean_in_rank_order(present, world)
+                machines = [
+                    mean_in_rank_order(
+                        [one for one in given[first : first + local] if one is not None], local
+                    )
+                    for first in range(0, world, local)
+                ]
+                present = [one for one in machines if one is not None]
+                parameter.grad = mean_in_rank_order(present, world // local)
             if self.clip:
                 self.clip(model)
             optimizer.step()

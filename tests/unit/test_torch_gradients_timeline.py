@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
+import pyarrow.ipc
 import pytest
 from support.exchanges import in_process, over_servers
 from support.ranks import run
@@ -112,3 +113,47 @@ def test_a_full_disk_ends_the_timeline_and_not_the_training(tmp_path, caplog):
         optimizer.close()
     said = [entry.message for entry in caplog.records if "timeline" in entry.message]
     assert said == [f"the timeline {tmp_path / 'step.rank0.json'} ends here: No space left on device"]
+
+
+def test_pushes_pulls_and_waits_are_entries_of_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path))
+    parameters = {name: tensor.nbytes for name, tensor in HeadFirst().named_parameters()}
+
+    def train(exchange):
+        model = HeadFirst()
+        model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            model(batch(step, exchange.rank)).square().mean().backward()
+            optimizer.step()
+        optimizer.close()
+
+    with over_servers(2) as connect:
+        run(connect(2, timeline=1 << 16), train)
+    for rank in range(2):
+        rows = []
+        with pyarrow.ipc.open_stream((tmp_path / "ledger" / f"rank-{rank}.arrow").read_bytes()) as stream:
+            rows = stream.read_all().to_pylist()
+        assert {(row["rank"], row["epoch"], row["subject"], row["outcome"]) for row in rows} == {
+            (rank, 0, "tensor", "ok")
+        }
+        for op in ("push", "pull"):
+            moved = [row for row in rows if row["op"] == op]
+            assert {row["source"] for row in moved} == {"server"}
+            # Each tensor once a step, on its own clock in order.
+            assert len({(row["step"], row["subject_id"]) for row in moved}) == len(moved)
+            assert len(moved) == STEPS * len(parameters)
+            assert sum(row["bytes"] for row in moved) == STEPS * sum(parameters.values())
+        waits = [row for row in rows if row["op"] == "wait"]
+        assert {(row["cause"], row["bytes"]) for row in waits} <= {("gradient", 0)}
+        assert {row["op"] for row in rows} <= {"push", "pull", "wait"}
+
+
+def test_a_run_folder_that_cannot_be_written_is_an_error_before_training(tmp_path, monkeypatch):
+    (tmp_path / "run").write_text("")
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    with over_servers() as connect:
+        (exchange,) = connect(1, timeline=8)
+        model = HeadFirst()
+        with pytest.raises(ConfigError, match=r"FORESEE_TRACE: .*run/ledger"):
+            ft.synchronize(model, sgd(model), servers=exchange)

@@ -76,7 +76,26 @@ pub enum ExchangeError {
     /// The system refused something.
     #[error("{0}")]
     System(Arc<WireError>),
+    /// What ended the exchange of this rank's machine, in the words of the rank that exchanges for it.
+    #[error("{text}")]
+    OfMachine {
+        /// Who was lost.
+        lost: Lost,
+        /// What happened, and what is missing.
+        text: String,
+    },
     /// It was closed here.
     #[error("the exchange was closed")]
     Closed,
+}
+
+/// Who was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// A rank.
+    Rank(Rank),
+    /// A server.
+    Server(SocketAddr),
+    /// Nobody, or nobody in particular.
+    Nobody,
 }

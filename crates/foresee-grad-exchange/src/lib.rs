@@ -15,19 +15,31 @@
 //! | `control` | messages and signs of life |
 //! | `rank` | pushing, waiting, landing |
 //! | `server` | jobs, slots, answers |
+//! | `machine` | ranks of one machine that exchange as one (Linux) |
+//! | `carrier` | what a rank asks of either way |
+//! | `proposals` | whether ranks propose one plan |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |
 
+mod carrier;
 mod control;
 mod error;
 mod interface;
+#[cfg(target_os = "linux")]
+mod machine;
 mod options;
+mod proposals;
 mod rank;
 mod server;
 mod timeline;
 
-pub use error::ExchangeError;
+pub use carrier::Carrier;
+pub use error::{ExchangeError, Lost};
 pub use interface::{InterfaceStats, Interfaces};
+#[cfg(target_os = "linux")]
+pub use machine::{Hub, LocalRank};
+#[cfg(target_os = "linux")]
+pub use options::MachineOptions;
 pub use options::{RankOptions, ServerOptions};
 pub use rank::{Exchange, Gradient, RankStats, Received, Waited};
 pub use server::{Server, ServerStats};

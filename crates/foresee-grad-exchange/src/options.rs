@@ -21,6 +21,8 @@ pub struct RankOptions {
     pub rank: Rank,
     /// Ranks of the job, 1 to 65535.
     pub world: u32,
+    /// Ranks for which this one exchanges, itself the first: 1, or all of its machine. The same on every machine.
+    pub local: u32,
     /// Servers, in the same order on every rank; at least one.
     pub servers: Vec<SocketAddr>,
     /// How many packets each server takes in turn, in their order; empty: equally many.
@@ -53,6 +55,28 @@ impl RankOptions {
     pub(crate) fn packet(&self, rate: Option<BytesPerSecond>) -> NonZeroU32 {
         self.packet_bytes.unwrap_or_else(|| packet_bytes(rate.unwrap_or(USUAL_LINK)))
     }
+}
+
+/// What the ranks of one machine that exchange as one are told, each of them and their [`Hub`](crate::Hub).
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug)]
+pub struct MachineOptions {
+    /// The job's name, the same on every rank.
+    pub job: String,
+    /// Ranks of the job, 1 to 65535.
+    pub world: u32,
+    /// The machine's first rank, in whose process the hub is.
+    pub first: Rank,
+    /// Ranks of the machine: `first` and those that follow it.
+    pub local: u32,
+    /// What they prove to each other.
+    pub secret: Secret,
+    /// When a silent process counts as lost.
+    pub timeouts: Timeouts,
+    /// The dtype on the wire.
+    pub wire: Wire,
+    /// As in [`RankOptions`].
+    pub timeline: usize,
 }
 
 /// A server's part.

@@ -62,6 +62,7 @@ impl Setup {
             job: "job".into(),
             rank: Rank(rank),
             world: self.world,
+            local: 1,
             servers: servers.iter().map(Server::address).collect(),
             shares: Vec::new(),
             secret: secret.clone(),

@@ -71,11 +71,13 @@ words! {
         Origin => "origin",
         /// Bytes already on their way for an earlier sample of the staging buffer.
         Staging => "staging",
+        /// The servers of gradients.
+        Server => "server",
     }
 }
 
 words! {
-    /// Why the consumer waited: the state of the first missing sample of its batch when the wait began.
+    /// Why the consumer waited: the state of the first missing sample of its batch when the wait began, or a gradient.
     Cause {
         /// The batch was not planned yet: start-up, a seek, or an order that was not announced.
         Plan => "plan",
@@ -91,6 +93,8 @@ words! {
         Copy => "copy",
         /// Handed to a transform that has not returned.
         Transform => "transform",
+        /// A tensor's average has not landed.
+        Gradient => "gradient",
     }
 }
 
@@ -127,7 +131,7 @@ pub enum Subject {
     Batch,
     /// One sample.
     Sample(SampleId),
-    /// One tensor, by its place in the model trace.
+    /// One tensor, by its place in the plan of gradients, or in the model trace.
     Tensor(u64),
     /// One job.
     Job(u64),

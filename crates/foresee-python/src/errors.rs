@@ -6,7 +6,7 @@ use std::path::Path;
 use foresee_data_index::IndexError;
 use foresee_data_loader::{IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
-use foresee_grad_exchange::ExchangeError;
+use foresee_grad_exchange::{ExchangeError, Lost};
 use foresee_grad_queue::QueueError;
 use foresee_wire::{FaultCode, WireError};
 use pyo3::prelude::*;
@@ -91,7 +91,12 @@ pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
         | ExchangeError::Refused { address, .. } => {
             classes::ServerLost::new_err((message, address.to_string()))
         }
-        ExchangeError::RankLost { rank, .. } => classes::RankLost::new_err((message, rank.0)),
+        ExchangeError::OfMachine { lost: Lost::Server(address), .. } => {
+            classes::ServerLost::new_err((message, address.to_string()))
+        }
+        ExchangeError::RankLost { rank, .. } | ExchangeError::OfMachine { lost: Lost::Rank(rank), .. } => {
+            classes::RankLost::new_err((message, rank.0))
+        }
         ExchangeError::System(why) => of_wire(why),
         ExchangeError::Closed => classes::Closed::new_err(message),
         _ => classes::ForeseeError::new_err(message),

@@ -12,9 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{
-    Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, RankOptions, Server, ServerOptions,
-    Waited,
+    Carrier, Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, RankOptions, Server,
+    ServerOptions, Waited,
 };
+#[cfg(target_os = "linux")]
+use foresee_grad_exchange::{Hub, LocalRank, MachineOptions};
 use foresee_grad_queue::{
     Dtype, Op, PACKET_BYTES_MIN, Pattern, Policy, PolicyError, TensorId, TensorSpec, Wire, packet_bytes,
 };
@@ -44,7 +46,7 @@ pub(crate) fn gradient_packet_bytes(bytes_per_s: u64) -> u32 {
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientExchange {
-    exchange: Arc<Exchange>,
+    exchange: Arc<dyn Carrier>,
 }
 
 /// What an array over landed memory holds on to.
@@ -79,24 +81,57 @@ impl GradientExchange {
         timeline: usize,
         beside: Option<&GradientServer>,
     ) -> PyResult<Self> {
-        let options = RankOptions {
+        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline };
+        let rank = (Rank(rank), world, 1);
+        let options = rank_options(
+            servers,
             job,
-            rank: Rank(rank),
-            world,
-            servers: servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?,
-            shares: if beside.is_some() { shares_beside(world, servers.len())? } else { Vec::new() },
-            secret: secret_of(secret, secret_file)?,
-            tls: if tls { Some(TlsClient::by_secret().map_err(|why| of_wire(&why))?) } else { None },
-            timeouts: timeouts_of(timeout_s)?,
-            policy: policy_of(policy)?,
-            packet_bytes,
-            wire: wire_of(wire)?,
-            timeline,
-            link: LinkOptions::default(),
-            interfaces: beside.map(|server| server.interfaces.clone()),
-        };
+            rank,
+            timeouts_of(timeout_s)?,
+            secret_of(secret, secret_file)?,
+            &link,
+            beside,
+        )?;
         let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
         Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?) })
+    }
+
+    /// Joins the hub of this machine; `hub`: where it is in this process.
+    #[cfg(target_os = "linux")]
+    #[staticmethod]
+    #[pyo3(signature = (
+        address, *, job, rank, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0, hub=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn join(
+        py: Python<'_>,
+        address: &str,
+        job: String,
+        rank: u32,
+        first: u32,
+        local: u32,
+        world: u32,
+        timeout_s: f64,
+        secret: Option<&str>,
+        secret_file: Option<PathBuf>,
+        wire: Option<&str>,
+        timeline: usize,
+        hub: Option<&GradientHub>,
+    ) -> PyResult<Self> {
+        let options = MachineOptions {
+            job,
+            world,
+            first: Rank(first),
+            local,
+            secret: secret_of(secret, secret_file)?,
+            timeouts: timeouts_of(timeout_s)?,
+            wire: wire_of(wire)?,
+            timeline,
+        };
+        let (address, hub) = (address_of(address)?, hub.map(|hub| Arc::clone(&hub.hub)));
+        let what = || "the first rank of this machine".into();
+        let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
+        Ok(Self { exchange: Arc::new(joined.map_err(|why| of_exchange(&why))?) })
     }
 
     #[getter]
@@ -114,7 +149,7 @@ impl GradientExchange {
         let exchange = Arc::clone(&self.exchange);
         let what = || "all ranks to agree on their tensors".into();
         match patiently(py, what, move || exchange.agree(specs)) {
-            Ok(agreed) => agreed.map(drop).map_err(|why| of_exchange(&why)),
+            Ok(agreed) => agreed.map_err(|why| of_exchange(&why)),
             Err(interrupted) => {
                 // The thread that asks ends with the exchange. Half of an agreement is none.
                 py.detach(|| self.exchange.close());
@@ -203,12 +238,84 @@ impl GradientExchange {
         Ok((columns(py, &events)?, left_out))
     }
 
-    fn tensor_names(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.exchange.tensor_names())
+    fn tensors(&self, py: Python<'_>) -> Vec<(String, u64)> {
+        let tensors = py.detach(|| self.exchange.tensors());
+        tensors.into_iter().map(|(name, bytes)| (name, bytes.get())).collect()
     }
 
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.exchange.close());
+    }
+}
+
+/// The exchange of a machine whose ranks exchange as one.
+#[cfg(target_os = "linux")]
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct GradientHub {
+    hub: Arc<Hub>,
+    options: MachineOptions,
+}
+
+#[cfg(target_os = "linux")]
+#[pymethods]
+impl GradientHub {
+    #[staticmethod]
+    #[pyo3(signature = (
+        *, job, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn listen(
+        job: String,
+        first: u32,
+        local: u32,
+        world: u32,
+        timeout_s: f64,
+        secret: Option<&str>,
+        secret_file: Option<PathBuf>,
+        wire: Option<&str>,
+        timeline: usize,
+    ) -> PyResult<Self> {
+        let options = MachineOptions {
+            job,
+            world,
+            first: Rank(first),
+            local,
+            secret: secret_of(secret, secret_file)?,
+            timeouts: timeouts_of(timeout_s)?,
+            wire: wire_of(wire)?,
+            timeline,
+        };
+        let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
+        Ok(Self { hub: Arc::new(hub), options })
+    }
+
+    #[getter]
+    fn address(&self) -> String {
+        self.hub.address().to_string()
+    }
+
+    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None))]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        servers: Vec<String>,
+        policy: &str,
+        tls: bool,
+        packet_bytes: Option<NonZeroU32>,
+        beside: Option<&GradientServer>,
+    ) -> PyResult<()> {
+        let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
+            self.options.clone();
+        let link = Link { wire, policy, tls, packet_bytes, timeline };
+        let rank = (first, world, local);
+        let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
+        let hub = Arc::clone(&self.hub);
+        let connected = patiently(py, || "the servers".into(), move || hub.connect(options))?;
+        connected.map_err(|why| of_exchange(&why))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.hub.close(Duration::ZERO));
     }
 }
 
@@ -362,6 +469,49 @@ fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> Py
     dict.set_item("writes", sum(|interface| interface.writes))?;
     dict.set_item("window_bytes", sum(|interface| interface.window.get()))?;
     dict.set_item("rate_bytes_per_s", sum(|interface| interface.rate))
+}
+
+/// What is said of the way to servers.
+struct Link<'a> {
+    wire: Wire,
+    policy: &'a str,
+    tls: bool,
+    packet_bytes: Option<NonZeroU32>,
+    timeline: usize,
+}
+
+/// Of a rank, which exchanges for as many of its machine as the last of `rank` says.
+fn rank_options(
+    servers: Vec<String>,
+    job: String,
+    (rank, world, local): (Rank, u32, u32),
+    timeouts: Timeouts,
+    secret: Secret,
+    link: &Link<'_>,
+    beside: Option<&GradientServer>,
+) -> PyResult<RankOptions> {
+    let servers: Vec<_> = servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?;
+    let shares = match beside {
+        Some(_) => shares_beside(world / local.max(1), servers.len())?,
+        None => Vec::new(),
+    };
+    Ok(RankOptions {
+        job,
+        rank,
+        world,
+        local,
+        servers,
+        shares,
+        secret,
+        tls: if link.tls { Some(TlsClient::by_secret().map_err(|why| of_wire(&why))?) } else { None },
+        timeouts,
+        policy: policy_of(link.policy)?,
+        packet_bytes: link.packet_bytes,
+        wire: link.wire,
+        timeline: link.timeline,
+        link: LinkOptions::default(),
+        interfaces: beside.map(|server| server.interfaces.clone()),
+    })
 }
 
 /// Shares of servers of which there is one beside each rank, by rank, and then the others.

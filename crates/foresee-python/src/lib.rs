@@ -11,6 +11,7 @@ mod cache;
 mod errors;
 mod gradients;
 mod index;
+mod ledger;
 mod loader;
 mod network;
 mod order;
@@ -25,7 +26,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cache::Cache>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<loader::Loader>()?;
+    module.add_class::<ledger::LedgerFile>()?;
     module.add_class::<gradients::GradientExchange>()?;
+    #[cfg(target_os = "linux")]
+    module.add_class::<gradients::GradientHub>()?;
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
     module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;

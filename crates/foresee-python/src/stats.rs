@@ -31,7 +31,8 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
 
 fn waits<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
-    for &cause in Cause::ALL {
+    // Gradients have ledgers of their own.
+    for &cause in Cause::ALL.iter().filter(|cause| **cause != Cause::Gradient) {
         out.set_item(cause.word(), tally(py, stats.totals.wait(cause))?)?;
     }
     Ok(out)

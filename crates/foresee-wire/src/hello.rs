@@ -30,6 +30,8 @@ pub struct Hello {
     pub rank: u32,
     /// Ranks of the job, at least 1.
     pub world: u32,
+    /// Ranks for which the dialler speaks, itself the first: 1, or all of its machine. At least 1.
+    pub local: u32,
     /// Membership that the dialler is part of.
     pub generation: u32,
     /// What travels on the connection.
@@ -92,7 +94,7 @@ pub(crate) struct Greeting {
 }
 
 impl Hello {
-    /// Of a rank of a job of `world` ranks, with 0 for everything else.
+    /// Of a rank of a job of `world` ranks, speaking for itself, with 0 for everything else.
     pub fn new(purpose: Purpose, role: Role, job: impl Into<String>, rank: u32, world: u32) -> Self {
         let job = job.into();
         Self {
@@ -100,6 +102,7 @@ impl Hello {
             job,
             rank,
             world,
+            local: 1,
             generation: 0,
             role,
             lane: 0,
@@ -113,7 +116,7 @@ impl Hello {
     pub(crate) fn check(&self) -> Result<(), FrameFault> {
         let kind = Kind::Hello;
         let wrong = |why| Err(FrameFault::Body { kind, why });
-        let Self { job, rank, world, .. } = self;
+        let Self { job, rank, world, local, .. } = self;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
         if job.is_empty() || job.len() > JOB_BYTES_MAX || !job.bytes().all(plain) {
             return wrong(format!(
@@ -122,6 +125,11 @@ impl Hello {
         }
         if rank >= world {
             return wrong(format!("rank {rank} of {world}; ranks go from 0 to world size - 1"));
+        }
+        if *local == 0 || *local > world - rank {
+            return wrong(format!(
+                "{local} ranks from rank {rank} of {world} on; 1 or more, within the world"
+            ));
         }
         Ok(())
     }
@@ -141,6 +149,7 @@ pub(crate) mod tests {
             job: "resnet/7".into(),
             rank: 3,
             world: 4,
+            local: 1,
             generation: 1,
             role: Role::Data,
             lane: 0,
@@ -155,8 +164,9 @@ pub(crate) mod tests {
         let job = "j".repeat(JOB_BYTES_MAX);
         let numbers = Hello {
             job,
-            rank: u32::MAX - 1,
+            rank: 1 << 31,
             world: u32::MAX,
+            local: (1 << 31) - 1,
             generation: u32::MAX,
             lane: u16::MAX,
             target: u32::MAX,
@@ -200,6 +210,8 @@ pub(crate) mod tests {
         let told = |hello: Hello| hello.check().unwrap_err().to_string();
         assert!(told(Hello { rank: 4, ..hello() }).contains("rank 4 of 4"));
         assert!(told(Hello { rank: 0, world: 0, ..hello() }).contains("rank 0 of 0"));
+        assert!(told(Hello { local: 2, ..hello() }).contains("2 ranks from rank 3 of 4 on"));
+        assert!(told(Hello { local: 0, ..hello() }).contains("0 ranks from rank 3"));
         assert!(told(Hello { job: "a\nb".into(), ..hello() }).contains(r#"job "a\nb""#));
         assert!(told(Hello { job: String::new(), ..hello() }).contains("1 to 128"));
     }

@@ -35,6 +35,15 @@ impl Wait {
         Instant::now().checked_add(time.into()).map_or(Self::Forever, Self::Until)
     }
 
+    /// Whether it ends before `other` does.
+    pub fn is_before(self, other: Self) -> bool {
+        match (self.left(), other.left()) {
+            (Some(left), Some(limit)) => left < limit,
+            (left, None) => left.is_some(),
+            (None, Some(_)) => false,
+        }
+    }
+
     /// Time left: `None` without limit, zero when it is over.
     pub(crate) fn left(self) -> Option<Duration> {
         match self {

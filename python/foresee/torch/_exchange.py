@@ -136,8 +136,8 @@ class Traced(Protocol):
     def timeline(self) -> tuple[Mapping[str, NDArray[Any]], int]:
         """What happened since the last call, in the columns of ``GradientExchange``; how much more had no room."""
 
-    def tensor_names(self) -> list[str]:
-        """Names of the plan's tensors, by the numbers that the timeline uses."""
+    def tensors(self) -> list[tuple[str, int]]:
+        """Name of the plan's tensors and the bytes that travel of them, by the numbers that the timeline uses."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,8 @@ class ExchangeSettings:
     """File with the job's secret; None: ``FORESEE_TOKEN``, or what the job's store carries."""
     policy: str = "foresee"
     """Which packet goes first; as on the servers. The others are for comparison."""
+    local_average: bool = True
+    """Whether ranks of one machine exchange as one."""
     timeline: int = 0
     """Events of a timeline to keep between two looks at it; 0: none."""
 

@@ -10,23 +10,30 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from foresee._addresses import resolve
 from foresee._native import GradientExchange, GradientServer
+from foresee._world import World
 from foresee.errors import ConfigError, ForeseeError
 from foresee.torch import _rendezvous
 from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings, TensorSpec
+from foresee.torch._machine import Meeting, first_rank, meet
+
+if sys.platform == "linux":
+    from foresee._native import GradientHub
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foresee._world import World
+    from foresee.torch._rendezvous import Store
 
 __all__ = ["NetworkExchange", "open_exchange"]
 
@@ -37,6 +44,19 @@ _PARK_BYTES = 64 << 20
 _LOOK_S = 0.02
 # Any dtype travels as integers: the sum of one contribution is that contribution, in every bit.
 _BITS = 4
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a rank comes to the servers."""
+
+    job: str
+    world: World
+    secret: str | None
+    settings: ExchangeSettings
+    others: list[str]
+    """Servers that are not beside ranks."""
+    tls: bool
 
 
 class NetworkExchange:
@@ -71,29 +91,87 @@ class NetworkExchange:
         self._timeout_s = settings.timeout_s
         self._specs: list[TensorSpec] = []
         self._server: GradientServer | None = None
-        try:
-            if RANKS in settings.servers:
-                self._server = _beside(world, settings, secret)
-                addresses = _rendezvous.share_address(job, world, self._server.address, store) + addresses
-            self._core = GradientExchange.open(
-                addresses,
-                job=job,
-                rank=world.rank,
+        self._meeting: Meeting | None = None
+        way = _Way(job, world, secret, settings, addresses, True in encrypted)
+        first = first_rank(world) if settings.local_average else None
+        with contextlib.ExitStack() as undo:
+            if first is None:
+                self._core = self._alone(way, store, undo)
+            else:
+                self._core = self._with_machine(way, first, store, undo)
+            undo.pop_all()
+        _opened.add(self)
+
+    def _alone(self, way: _Way, store: Store | None, undo: contextlib.ExitStack) -> GradientExchange:
+        """The exchange of a rank with the servers; ``undo``: what ends what was begun, should it fail."""
+        settings, world = way.settings, way.world
+        addresses = self._addresses(way, store, undo, every=1)
+        return GradientExchange.open(
+            addresses,
+            job=way.job,
+            rank=world.rank,
+            world=world.size,
+            timeout_s=settings.timeout_s,
+            secret=way.secret,
+            secret_file=settings.secret_file,
+            wire=settings.wire,
+            policy=settings.policy,
+            tls=way.tls,
+            timeline=settings.timeline,
+            beside=self._server,
+        )
+
+    def _with_machine(
+        self, way: _Way, first: int, store: Store | None, undo: contextlib.ExitStack
+    ) -> GradientExchange:
+        """The exchange of a rank with the hub of its machine, which is in the process of rank ``first``."""
+        settings, world = way.settings, way.world
+        hub: GradientHub | None = None
+        if world.rank == first:
+            hub = GradientHub.listen(
+                job=way.job,
+                first=first,
+                local=world.local_size,
                 world=world.size,
                 timeout_s=settings.timeout_s,
-                secret=secret,
+                secret=way.secret,
                 secret_file=settings.secret_file,
                 wire=settings.wire,
-                policy=settings.policy,
-                tls=True in encrypted,
                 timeline=settings.timeline,
-                beside=self._server,
             )
-        except BaseException:
-            if self._server is not None:
-                self._server.close()
-            raise
-        _opened.add(self)
+            undo.callback(hub.close)
+            address = hub.address
+            self._meeting = Meeting(way.job, first, address, settings.timeout_s)
+            undo.callback(self._meeting.close)
+            servers = self._addresses(way, store, undo, every=world.local_size)
+            hub.connect(servers, policy=settings.policy, tls=way.tls, beside=self._server)
+        else:
+            address = meet(way.job, first, settings.timeout_s)
+        return GradientExchange.join(
+            address,
+            job=way.job,
+            rank=world.rank,
+            first=first,
+            local=world.local_size,
+            world=world.size,
+            timeout_s=settings.timeout_s,
+            secret=way.secret,
+            secret_file=settings.secret_file,
+            wire=settings.wire,
+            timeline=settings.timeline,
+            hub=hub,
+        )
+
+    def _addresses(
+        self, way: _Way, store: Store | None, undo: contextlib.ExitStack, *, every: int
+    ) -> list[str]:
+        """The addresses of all servers: of those beside ranks, one of which starts here, and of the others."""
+        if RANKS not in way.settings.servers:
+            return way.others
+        self._server = _beside(way.world, way.settings, way.secret)
+        undo.callback(self._server.close)
+        own = _rendezvous.share_address(way.job, way.world, self._server.address, store, every=every)
+        return own + way.others
 
     @property
     def rank(self) -> int:
@@ -166,17 +244,21 @@ class NetworkExchange:
         """What happened since the last call, and how much more there was no room for."""
         return self._core.timeline()
 
-    def tensor_names(self) -> list[str]:
-        """Names of the plan's tensors, by the numbers that the timeline uses."""
-        return self._core.tensor_names()
+    def tensors(self) -> list[tuple[str, int]]:
+        """Name and bytes of the plan's tensors, by the numbers that the timeline uses."""
+        return self._core.tensors()
 
     def close(self) -> None:
-        """Leave in peace. The server beside this rank stays until the other ranks have left it, too, or the timeout."""
+        """Leave in peace. What other ranks need of this process stays until they have left it, too, or the timeout: the
+        server beside this rank, the hub of its machine.
+        """
         self._core.close()
         self.end_server()
 
     def end_server(self) -> None:
         """End the server beside this rank, if there is one: once the other ranks have left it, or after the timeout."""
+        if self._meeting is not None:
+            self._meeting.close()
         server, self._server = self._server, None
         if server is None:
             return

@@ -149,13 +149,13 @@ def own_address(world: World, environ: Mapping[str, str] | None = None) -> str:
     )
 
 
-def share_address(job: str, world: World, address: str, store: Store | None) -> list[str]:
-    """The addresses of all ranks' own servers, by rank. Collective.
+def share_address(job: str, world: World, address: str, store: Store | None, *, every: int = 1) -> list[str]:
+    """The addresses of all ranks' own servers, by rank; of every second, third... rank's. Collective among those.
 
     Raises:
         ConfigError: there are several ranks and no store.
     """
-    if world.size == 1:
+    if world.size == every:
         return [address]
     if store is None:
         raise ConfigError(
@@ -163,7 +163,7 @@ def share_address(job: str, world: World, address: str, store: Store | None) -> 
             "torch.distributed.init_process_group() first, or give addresses of servers"
         )
     store.set(f"foresee/{job}/server/{world.rank}", address)
-    return [store.get(f"foresee/{job}/server/{rank}").decode() for rank in range(world.size)]
+    return [store.get(f"foresee/{job}/server/{rank}").decode() for rank in range(0, world.size, every)]
 
 
 def _address_towards(place: str) -> str | None:

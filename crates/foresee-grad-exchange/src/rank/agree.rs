@@ -29,6 +29,18 @@ impl Exchange {
     /// # Errors
     /// [`ExchangeError::Disagree`] names the first tensor that differs, and both ranks.
     pub fn agree(&self, tensors: Vec<TensorSpec>) -> Result<Arc<Plan>, ExchangeError> {
+        self.agree_over(tensors, |plan| {
+            let own = |tensor| Landing::new(landing_bytes(plan, TensorId(tensor)));
+            Ok((0..plan.tensors()).map(own).collect())
+        })
+    }
+
+    /// [`agree`](Self::agree), and averages land in this memory.
+    pub(crate) fn agree_over(
+        &self,
+        tensors: Vec<TensorSpec>,
+        memory: impl FnOnce(&Plan) -> Result<Vec<Arc<Landing>>, ExchangeError>,
+    ) -> Result<Arc<Plan>, ExchangeError> {
         let packet = self.core.options.packet(self.slowest());
         let proposal = Plan::new(self.config(packet)?, tensors)?;
         let servers = self.controls.len();
@@ -64,7 +76,7 @@ impl Exchange {
         for route in &self.routes {
             route.interface.packet(packet);
         }
-        self.install(&plan, ids, generation);
+        self.install(&plan, ids, generation, memory(&plan)?);
         Ok(plan)
     }
 
@@ -99,23 +111,22 @@ impl Exchange {
         }
     }
 
-    fn install(&self, plan: &Arc<Plan>, ids: Vec<TensorId>, generation: u32) {
-        let landings = (0..plan.tensors()).map(|tensor| {
-            let tensor = TensorId(tensor);
-            let spec = plan.tensor(tensor).expect("it is below the plan's tensors");
-            let bytes = plan.elements(tensor).unwrap_or(0) * spec.dtype.bytes() as u64;
-            Landing::new(
-                usize::try_from(bytes).expect("the plan was proposed by somebody who has it in memory"),
-            )
-        });
+    fn install(&self, plan: &Arc<Plan>, ids: Vec<TensorId>, generation: u32, landings: Vec<Arc<Landing>>) {
         let session = Session {
             plan: Arc::clone(plan),
             ids,
             collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
-            landings: landings.collect(),
+            landings,
             flow: Interface::flow_of(&self.core.options.job),
             used: VecDeque::new(),
         };
         self.core.lock().session = Some(session);
     }
+}
+
+/// Bytes of a tensor, as wide as the model has it.
+pub(crate) fn landing_bytes(plan: &Plan, tensor: TensorId) -> usize {
+    let spec = plan.tensor(tensor).expect("it is below the plan's tensors");
+    let bytes = plan.elements(tensor).unwrap_or(0) * spec.dtype.bytes() as u64;
+    usize::try_from(bytes).expect("the plan was proposed by somebody who has it in memory")
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::ServerId;
-use foresee_wire::{Connection, DialOptions, FaultCode, Hello, Purpose, Role, Wait, WireError, dial};
+use foresee_wire::{Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial};
 
 use super::receive::{Reader, ServerEar};
 use super::state::State;
@@ -54,12 +54,16 @@ pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
 
 fn check(options: &RankOptions) -> Result<(), ExchangeError> {
     let wrong = |name, found: String, rule| Err(ExchangeError::Setting { name, found, rule });
-    let RankOptions { rank, world, servers, shares, .. } = options;
+    let RankOptions { rank, world, local, servers, shares, .. } = options;
     if *world == 0 || *world > 65_535 {
         return wrong("the world", world.to_string(), "it has 1 to 65535 ranks");
     }
     if rank.0 >= *world {
         return wrong("the rank", rank.to_string(), "it is below the world");
+    }
+    if *local == 0 || world % local != 0 || rank.0 % local != 0 {
+        let found = format!("{local} of {world}, with rank {rank} the first");
+        return wrong("the ranks of a machine", found, "every machine has equally many, in rank order");
     }
     if servers.is_empty() || servers.len() > 4096 {
         return wrong("the number of servers", servers.len().to_string(), "there are 1 to 4096");
@@ -81,15 +85,30 @@ fn call(
     let hello = Hello {
         target: server.0.into(),
         session,
+        local: options.local,
         ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
     };
     let how =
         DialOptions { link: options.link.clone(), tls: options.tls.clone(), timeouts: options.timeouts };
+    reach(address, &hello, &options.secret, &how, Wait::Until(until)).map_err(|why| ExchangeError::Server {
+        server: server.0,
+        address,
+        why: Arc::new(why),
+    })
+}
+
+/// Dials until somebody answers for good, or the time is over.
+pub(crate) fn reach(
+    address: SocketAddr,
+    hello: &Hello,
+    secret: &Secret,
+    how: &DialOptions,
+    wait: Wait,
+) -> Result<Connection, WireError> {
     loop {
-        match dial(address, hello.clone(), &options.secret, &how, Wait::Until(until)) {
-            Ok(connection) => return Ok(connection),
-            Err(why) if may_pass(&why) && Instant::now() + RETRY < until => thread::sleep(RETRY),
-            Err(why) => return Err(ExchangeError::Server { server: server.0, address, why: Arc::new(why) }),
+        match dial(address, hello.clone(), secret, how, wait) {
+            Err(why) if may_pass(&why) && Wait::within(RETRY).is_before(wait) => thread::sleep(RETRY),
+            answer => return answer,
         }
     }
 }

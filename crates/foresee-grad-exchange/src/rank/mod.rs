@@ -9,6 +9,8 @@
 mod agree;
 mod connect;
 mod landing;
+#[cfg(target_os = "linux")]
+mod news;
 mod push;
 mod receive;
 mod state;
@@ -16,8 +18,8 @@ mod state;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{Connection, Round, ServerId, TensorId};
-use foresee_units::Rank;
+use foresee_grad_queue::{Connection, Plan, Round, ServerId, TensorId};
+use foresee_units::{Bytes, Rank};
 use foresee_wire::{Fault, FaultCode, Link, Message};
 
 use crate::control::Control;
@@ -25,7 +27,11 @@ use crate::error::ExchangeError;
 use crate::interface::{Interface, InterfaceStats};
 use crate::options::RankOptions;
 use crate::timeline::{Event, EventKind, Timeline};
-use landing::Landing;
+#[cfg(target_os = "linux")]
+pub(crate) use connect::reach;
+pub(crate) use landing::Landing;
+#[cfg(target_os = "linux")]
+pub(crate) use news::Told;
 pub use push::Gradient;
 use push::{Part, Push};
 use state::{Session, State};
@@ -77,6 +83,10 @@ pub struct Received {
 }
 
 impl Received {
+    pub(crate) fn new(landing: Arc<Landing>) -> Self {
+        Self { landing }
+    }
+
     /// The first byte, on a cache line; valid for as long as `self` lives.
     pub fn pointer(&self) -> *mut u8 {
         self.landing.pointer()
@@ -139,8 +149,8 @@ impl Exchange {
         let tensor = session.id(tensor, self.rank())?;
         let plan = Arc::clone(&session.plan);
         let bytes = session.landings[tensor.0 as usize].len();
-        if gradient.bytes().len() != bytes {
-            let found = format!("{} bytes", gradient.bytes().len());
+        if gradient.len() != bytes {
+            let found = format!("{} bytes", gradient.len());
             return Err(ExchangeError::Setting {
                 name: "a gradient",
                 found,
@@ -271,7 +281,7 @@ impl Exchange {
         let mut state = self.core.lock();
         let session = state.session()?;
         let tensor = session.id(tensor, self.rank())?;
-        Ok(Received { landing: Arc::clone(&session.landings[tensor.0 as usize]) })
+        Ok(Received::new(Arc::clone(&session.landings[tensor.0 as usize])))
     }
 
     /// What is still wanted, in words; for the line that says who waits for whom.
@@ -295,11 +305,10 @@ impl Exchange {
         self.core.timeline.take()
     }
 
-    /// The names of the plan's tensors, by their numbers; none before a plan was agreed on.
-    pub fn tensor_names(&self) -> Vec<String> {
+    /// The plan's tensors by their numbers, each with its name and what travels of it; none before a plan was agreed on.
+    pub fn tensors(&self) -> Vec<(String, Bytes)> {
         let state = self.core.lock();
-        let plan = state.session.as_ref().map(|session| &session.plan);
-        plan.map_or_else(Vec::new, |plan| (0..plan.tensors()).map(|id| plan.name(TensorId(id))).collect())
+        state.session.as_ref().map_or_else(Vec::new, |session| named(&session.plan))
     }
 
     /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
@@ -333,6 +342,8 @@ impl Exchange {
         let whom = match why {
             ExchangeError::RankLost { rank, .. } => Some(rank.0),
             ExchangeError::ServerLost { .. } => None,
+            // Ranks of one machine differ: only their hub knows.
+            ExchangeError::Disagree(why) => return Some(Fault::new(FaultCode::Plan, why.as_str())),
             _ => return None,
         };
         let text = format!("rank {} has {why}", self.rank());
@@ -347,6 +358,12 @@ impl Exchange {
             route.links.iter().for_each(Link::shutdown);
         }
     }
+}
+
+/// The tensors of a plan, each with its name and what travels of it.
+pub(crate) fn named(plan: &Plan) -> Vec<(String, Bytes)> {
+    let tensors = (0..plan.tensors()).map(TensorId);
+    tensors.map(|tensor| (plan.name(tensor), plan.bytes(tensor).unwrap_or_default())).collect()
 }
 
 impl Drop for Exchange {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A gradient on its way: whose memory it is, and which bytes of it a packet has.
 //!
-//! Refuses to copy, but for gradients that travel in fewer bits than they have: those are rounded packet by packet,
-//! when each is about to be written.
+//! Refuses to copy, but for gradients that travel in fewer bits than they have, and for those of several ranks of one
+//! machine: they are rounded, and averaged, packet by packet, when each is about to be written.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Class, Connection, Lane, PacketId, Plan, Round, ServerId, TensorId, sum};
+use foresee_grad_queue::{Class, Connection, Dtype, Lane, PacketId, Plan, Round, ServerId, TensorId, sum};
 use foresee_wire::{Header, Kind};
 
 use crate::interface::Parcel;
@@ -17,8 +18,11 @@ use crate::timeline::{EventKind, Timeline};
 ///
 /// `owner` keeps the memory alive and unchanged; it is dropped by any thread.
 pub struct Gradient {
-    pointer: *const u8,
+    /// One, or one of each rank whose gradients are summed on the way, in that order.
+    parts: Box<[*const u8]>,
     len: usize,
+    /// By what their sum is divided.
+    divisor: u32,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -33,7 +37,25 @@ impl Gradient {
     /// # Safety
     /// They are initialized, and neither freed nor written to while `owner` lives.
     pub unsafe fn new(pointer: *const u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self { pointer, len, _owner: owner }
+        Self { parts: [pointer].into(), len, divisor: 1, _owner: owner }
+    }
+
+    /// The sum of several, in their order, divided by `divisor`; each has `len` bytes.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), of each.
+    ///
+    /// # Panics
+    /// If there are none, or the divisor is 0.
+    #[cfg(target_os = "linux")]
+    pub(crate) unsafe fn of_several(
+        parts: Box<[*const u8]>,
+        len: usize,
+        divisor: u32,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(!parts.is_empty() && divisor > 0, "a mean is of something");
+        Self { parts, len, divisor, _owner: owner }
     }
 
     /// Of bytes that it owns.
@@ -43,18 +65,85 @@ impl Gradient {
         unsafe { Self::new(bytes.as_ptr(), bytes.len(), Box::new(bytes)) }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Bytes of the gradient.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies it.
+    ///
+    /// # Safety
+    /// Its bytes fit behind `target`, where nobody else reads or writes meanwhile.
+    ///
+    /// # Panics
+    /// If it is of several.
+    #[cfg(target_os = "linux")]
+    pub(crate) unsafe fn copy_to(&self, target: *mut u8) {
+        assert!(self.parts.len() == 1 && self.divisor == 1, "a rank pushes what it has");
+        let bytes = self.part(0, 0..self.len);
+        // SAFETY: the caller's promise, and that of `new`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+    }
+
+    /// The bytes of one of them.
+    fn part(&self, part: usize, range: Range<usize>) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
         // SAFETY: the promise of `new`.
-        unsafe { std::slice::from_raw_parts(self.pointer, self.len) }
+        let whole = unsafe { std::slice::from_raw_parts(self.parts[part], self.len) };
+        &whole[range]
+    }
+
+    /// What travels of it: the bytes of `range`, counted in those of `wire`.
+    fn payload<'a>(
+        &'a self,
+        dtype: Dtype,
+        wire: Dtype,
+        range: &Range<usize>,
+        room: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        let wide = dtype.bytes() / wire.bytes();
+        let range = range.start * wide..range.end * wide;
+        if self.parts.len() > 1 || self.divisor > 1 {
+            return self.mean(dtype, wire, &range, room);
+        }
+        if dtype == wire {
+            return self.part(0, range);
+        }
+        room.resize(range.len() / wide, 0);
+        sum::narrow(wire, room, self.part(0, range));
+        room
+    }
+
+    /// As a server sums, and divides, and rounds.
+    fn mean<'a>(&self, dtype: Dtype, wire: Dtype, range: &Range<usize>, room: &'a mut Vec<u8>) -> &'a [u8] {
+        let wide = sum::accumulator_len(dtype, range.len());
+        room.resize(wide + range.len(), 0);
+        let (acc, narrow) = room.split_at_mut(wide);
+        sum::start(dtype, acc, self.part(0, range.clone()));
+        let last = self.parts.len() - 1;
+        (1..last).for_each(|part| sum::add(dtype, acc, self.part(part, range.clone())));
+        let len = if last == 0 {
+            sum::finish(dtype, acc, 1, self.divisor)
+        } else {
+            sum::add_last(dtype, acc, self.part(last, range.clone()), self.divisor)
+        };
+        if dtype == wire {
+            return &acc[..len];
+        }
+        let narrow = &mut narrow[..len / (dtype.bytes() / wire.bytes())];
+        sum::narrow(wire, narrow, &acc[..len]);
+        narrow
     }
 }
 
 impl std::fmt::Debug for Gradient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gradient").field("bytes", &self.len).finish_non_exhaustive()
+        f.debug_struct("Gradient")
+            .field("bytes", &self.len)
+            .field("parts", &self.parts.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,13 +216,7 @@ impl Parcel for Part {
             checksum: None,
         };
         let (offset, length) = (usize::try_from(offset).expect("it lies in memory"), length as usize);
-        if dtype == spec.dtype {
-            return (header, &gradient.bytes()[offset..offset + length]);
-        }
-        let wide = spec.dtype.bytes() / dtype.bytes();
-        room.resize(length, 0);
-        sum::narrow(dtype, room, &gradient.bytes()[offset * wide..(offset + length) * wide]);
-        (header, room)
+        (header, gradient.payload(spec.dtype, dtype, &(offset..offset + length), room))
     }
 
     fn leaves(&self, connection: Connection, packet: u32) {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use foresee_grad_queue::{Field, Members, PACKET_BYTES_MAX, Plan, QueueError, Round, RoundAction, ServerId};
+use foresee_grad_queue::{Members, PACKET_BYTES_MAX, QueueError, Round, RoundAction, ServerId};
 use foresee_units::{Bytes, Rank};
 use foresee_wire::{
     Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Role, RoundDone,
@@ -24,6 +24,7 @@ use super::Hall;
 use super::session::{Judged, Session, Way, lock};
 use crate::control::{Control, Ear, End};
 use crate::interface::Interface;
+use crate::proposals;
 
 /// A job.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(super) struct Job {
     name: String,
     server: ServerId,
     world: u32,
+    /// Ranks of each machine that exchange as one.
+    local: u32,
     inner: Mutex<Inner>,
     over: AtomicBool,
 }
@@ -64,8 +67,11 @@ struct Seat {
 }
 
 impl Job {
-    pub(super) fn new(hall: Arc<Hall>, name: String, server: ServerId, world: u32) -> Self {
-        Self { hall, name, server, world, inner: Mutex::default(), over: AtomicBool::new(false) }
+    /// The job that its first rank speaks of.
+    pub(super) fn new(hall: Arc<Hall>, server: ServerId, hello: &Hello) -> Self {
+        let Hello { job, world, local, .. } = hello;
+        let (inner, over) = (Mutex::default(), AtomicBool::new(false));
+        Self { hall, name: job.clone(), server, world: *world, local: *local, inner, over }
     }
 
     /// Whether it has ended, or all its ranks have gone.
@@ -90,6 +96,14 @@ impl Job {
             let text = format!(
                 "rank {rank} of job '{name}' says that the job has {} ranks, and others say {}; start all ranks with one world size",
                 hello.world, self.world
+            );
+            return Err(Fault::new(FaultCode::Plan, text));
+        }
+        if hello.local != self.local {
+            let text = format!(
+                "rank {rank} of job '{name}' exchanges for {} ranks of its machine, and others for {}; start equally many ranks \
+                 on every machine, in the order of the machines, or pass local_average=False on all",
+                hello.local, self.local
             );
             return Err(Fault::new(FaultCode::Plan, text));
         }
@@ -324,30 +338,17 @@ impl Job {
     fn agree(&self) -> Result<(), Fault> {
         let mut inner = lock(&self.inner);
         let here = |seat: &&Seat| seat.control.is_some() && seat.way.is_some();
-        let world = self.world as usize;
-        if inner.proposals.len() < world || inner.ranks.values().filter(here).count() < world {
+        let expected = (self.world / self.local) as usize;
+        if inner.proposals.len() < expected || inner.ranks.values().filter(here).count() < expected {
             return Ok(());
         }
         let proposals = std::mem::take(&mut inner.proposals);
-        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
-        let mut plans = Vec::with_capacity(proposals.len());
-        for (rank, body) in &proposals {
-            plans.push((*rank, Plan::decode(body).map_err(|why| refused(&why))?));
-        }
-        let ((_, first), others) = plans.split_first().expect("a world has ranks");
-        for (other, plan) in others {
-            // Rank 0's packet size, order and classes hold for all; everything else has to be equal.
-            let setting = first
-                .differs(plan)
-                .filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
-            if let Some(difference) = setting.or_else(|| first.align(plan).err()) {
-                let why = QueueError::PlansDiffer(difference);
-                return Err(refused(&format_args!("rank 0 (first) and rank {other} (other) differ: {why}")));
-            }
-        }
+        let first = proposals::common(&proposals)?;
         inner.generation += 1;
         let generation = inner.generation;
-        let members = Members::all(generation, self.world).map_err(|why| refused(&why))?;
+        let every = (0..self.world).step_by(self.local as usize).map(Rank);
+        let members = Members::of(generation, self.world, every)
+            .map_err(|why| Fault::new(FaultCode::Plan, why.to_string()))?;
         let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
         let flow = Interface::flow_of(&self.name);
         let packet = NonZeroU32::new(first.config().packet_bytes)
@@ -355,7 +356,7 @@ impl Job {
         for way in &ways {
             way.interface.packet(packet);
         }
-        let session = Session::new(Arc::new(first.clone()), self.server, members, ways, flow, &self.hall);
+        let session = Session::new(Arc::new(first), self.server, members, ways, flow, &self.hall);
         inner.session = Some(Arc::new(session));
         inner.front = Round(0);
         inner.ranks.values_mut().for_each(|seat| seat.next = Round(0));

@@ -182,7 +182,7 @@ impl Hall {
                     return refuse(arrival, FaultCode::Busy, text);
                 }
                 None => {
-                    let job = Arc::new(Job::new(Arc::clone(self), hello.job.clone(), server, hello.world));
+                    let job = Arc::new(Job::new(Arc::clone(self), server, &hello));
                     jobs.insert(key, Arc::clone(&job));
                     job
                 }

@@ -38,7 +38,7 @@ from foresee.torch.gradients._hooks import GradientHook
 from foresee.torch.gradients._plan import Entry, Plan, plain, same_memory
 from foresee.torch.gradients._steps import Hyper, snapshot, step_some
 from foresee.torch.gradients._taken import is_taken
-from foresee.torch.gradients._timeline import TimelineFile
+from foresee.torch.gradients._timeline import Timeline
 from foresee.torch.gradients._wait_points import WaitPoints
 
 __all__ = ["Options", "Rounds"]
@@ -64,7 +64,7 @@ class Rounds:
         plan: Plan,
         clip: Clip,
         options: Options,
-        timeline: TimelineFile | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer

@@ -27,7 +27,13 @@ _opened = 0
 
 
 def wrong(
-    servers: object, *, wire: object, on_rank_loss: object, timeout: object, secret_file: object
+    servers: object,
+    *,
+    wire: object,
+    on_rank_loss: object,
+    timeout: object,
+    secret_file: object,
+    local_average: object,
 ) -> list[str]:
     """Everything that is wrong with them, each with its remedy."""
     faults = []
@@ -39,6 +45,8 @@ def wrong(
         faults.append(f"timeout={timeout!r}; seconds, above 0 and finite")
     if secret_file is not None and not isinstance(secret_file, str):
         faults.append(f"secret_file={secret_file!r}; the path of a file, or None")
+    if not isinstance(local_average, bool):
+        faults.append(f"local_average={local_average!r}; True or False")
     if not isinstance(servers, Exchange):
         return faults + _addresses(servers)
     stock: dict[str, tuple[object, object]] = {
@@ -46,6 +54,7 @@ def wrong(
         "on_rank_loss": (on_rank_loss, "raise"),
         "timeout": (timeout, TIMEOUT_S),
         "secret_file": (secret_file, None),
+        "local_average": (local_average, True),
     }
     return faults + [
         f"{name}={value!r} is a matter of the Exchange that was passed as servers=; set it there"
@@ -61,6 +70,7 @@ def opened(
     on_rank_loss: Literal["raise", "continue"],
     timeout: float,
     secret_file: str | None,
+    local_average: bool,
     timeline: int = 0,
 ) -> Exchange:
     """The exchange: as it was passed, or connected to. Arguments were found right."""
@@ -70,7 +80,14 @@ def opened(
     job = f"exchange-{_opened}"
     _opened += 1
     settings = ExchangeSettings(
-        _split(servers), wire, on_rank_loss, timeout, job, secret_file=secret_file, timeline=timeline
+        _split(servers),
+        wire,
+        on_rank_loss,
+        timeout,
+        job,
+        secret_file=secret_file,
+        local_average=local_average,
+        timeline=timeline,
     )
     return open_exchange(settings)
 

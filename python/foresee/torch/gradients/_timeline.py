@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's timeline as a Chrome trace, for Perfetto and its like: where the time of a step goes, tensor by tensor.
+"""Where the time of a step goes on one rank, tensor by tensor: what the exchange and the rounds noted, as spans.
 
-Apart from the rounds, which only say what they did and when: here it becomes spans of a file. What the exchange
-noted is taken over once a round and written, so that memory does not grow with the run. Refuses to interpret: a span is
-from one thing that happened to another. Refuses to stop a training run: a file that can be written no longer ends with
-a warning.
+Apart from the rounds, which only say what they did and when, and from the files that spans end up in. What the exchange
+noted is taken over once a round and handed on, so that memory does not grow with the run. Refuses to interpret: a span
+is from one thing that happened to another.
 
 ========== ==================================================================================
 track      spans
 ========== ==================================================================================
 backward   from the gradient before to this one's
-push       from a gradient's hand-over to its last packet's leaving; one line per tensor in flight
+push       from a gradient's hand-over to its last packet's leaving
 sum        from there to the first packet of the average: network, servers, slower ranks
 pull       from the first packet of the average to the last
 wait       communication that nothing hid: the forward pass stands still for a tensor
@@ -20,35 +19,54 @@ step       updates of parameters
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Literal, Protocol
 
 from foresee._native import TIMELINE_KINDS
 from foresee.torch._exchange import Traced
 
-__all__ = ["EVENTS_PER_ROUND", "TimelineFile", "file_of"]
+__all__ = ["EVENTS_PER_ROUND", "Sink", "Span", "Timeline"]
 
 #: What the exchange keeps between two looks; a step of VGG-16 in packets of 37 KB has 30 000 events.
 EVENTS_PER_ROUND = 1 << 18
 
+Track = Literal["backward", "push", "sum", "pull", "wait", "step"]
+
 _PUSHED, _SENT, _LANDED, _WAITING, _RESUMED = (
     TIMELINE_KINDS.index(kind) for kind in ("pushed", "sent", "landed", "waiting", "resumed")
 )
-_log = logging.getLogger("foresee")
-_BACKWARD, _WAIT, _STEP = 1, 2, 3
-_TRACKS = {_BACKWARD: "backward", _WAIT: "wait", _STEP: "step"}
 _NAMES_SHOWN = 3
 
 
-def file_of(path: str, rank: int) -> Path:
-    """The file of a rank: ``step.json`` is ``step.rank3.json`` for rank 3."""
-    whole = Path(path)
-    return whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix or '.json'}")
+@dataclass(frozen=True)
+class Span:
+    """Times are of the system's monotonic clock."""
+
+    track: Track
+    name: str
+    """Of the tensor, or of several that were stepped together."""
+    tensor: int
+    """Its number in the plan; of a step 0."""
+    round: int
+    """Since the rank began, from 0; of a step 0."""
+    nbytes: int
+    """What travels of the tensor, one way; of a step 0."""
+    began_ns: int
+    ended_ns: int
+
+
+class Sink(Protocol):
+    """Where spans go."""
+
+    def put(self, span: Span) -> None:
+        """Take one."""
+
+    def flush(self) -> None:
+        """Nothing may follow for a while."""
+
+    def close(self, left_out: int) -> None:
+        """Nothing follows; for so many events there was no room. A second call does nothing."""
 
 
 @dataclass
@@ -61,70 +79,53 @@ class _Trip:
     last: int = 0
 
 
-class TimelineFile:
-    """The file, open until it is closed.
+class Timeline:
+    """Spans of one rank, from what an exchange notes.
 
     Args:
-        path: of the file; overwritten.
-        rank: whose events these are.
         exchange: notes what packets do.
-
-    Raises:
-        OSError: the file cannot be made.
+        sinks: where they go.
     """
 
-    def __init__(self, path: Path, rank: int, exchange: Traced) -> None:
-        self._rank = rank
+    def __init__(self, exchange: Traced, sinks: Sequence[Sink]) -> None:
         self._exchange = exchange
-        #: None: it was closed, or could be written no longer.
-        self._file: IO[str] | None = path.open("w", encoding="utf-8")
-        # An array that is not closed is allowed: what a run that died has written can be looked at.
-        self._put("[\n")
-        self._names: list[str] = []
+        self._sinks = sinks
+        self._tensors: list[tuple[str, int]] = []
         self._first_round = 0
         self._trips: dict[tuple[int, int], _Trip] = {}
         self._before = 0
         self._waiting = 0
         self._left_out = 0
-        self._write([{"ph": "M", "name": "process_name", "args": {"name": f"rank {rank}"}}])
-        self._write(
-            {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}}
-            for tid, name in _TRACKS.items()
-        )
 
     def planned(self, first_round: int) -> None:
         """A plan was agreed on, whose first round is the rank's ``first_round``; what came before it is forgotten."""
         self._exchange.timeline()
-        self._names = self._exchange.tensor_names()
+        self._tensors = self._exchange.tensors()
         self._first_round = first_round
         self._trips.clear()
 
     def stepped(self, names: Sequence[str], began_ns: int, ended_ns: int) -> None:
         """These parameters were updated."""
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-        self._span(_STEP, shown, began_ns, ended_ns)
+        self._put(Span("step", shown, 0, 0, 0, began_ns, ended_ns))
 
     def round_ended(self) -> None:
-        """This rank ended a round, so everything of the one before has landed: it is written."""
+        """This rank ended a round, so everything of the one before has landed: it is handed on."""
         latest = self._take()
-        self._write_trips(before=latest)
+        self._end_trips(before=latest)
 
     def finish(self) -> None:
-        """Write what is left of the present plan."""
+        """Hand on what is left of the present plan."""
         self._take()
-        self._write_trips(before=None)
-        self._put("", flush=True)
+        self._end_trips(before=None)
+        for sink in self._sinks:
+            sink.flush()
 
     def close(self) -> None:
-        """Write what is left, and that nothing follows. A second call does nothing."""
-        if self._file is None:
-            return
+        """Hand on what is left, and that nothing follows. A second call does nothing."""
         self.finish()
-        left_out = self._event({"ph": "M", "name": "left_out", "args": {"events": self._left_out}})
-        self._put(json.dumps(left_out) + "\n]\n", flush=True)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        for sink in self._sinks:
+            sink.close(self._left_out)
 
     def _take(self) -> int:
         """Take over what the exchange noted; the latest round of it."""
@@ -137,17 +138,17 @@ class TimelineFile:
             if kind == _WAITING:
                 self._waiting = at
             elif kind == _RESUMED:
-                self._span(_WAIT, self._name(tensor), self._waiting, at)
+                self._span("wait", number, tensor, self._waiting, at)
             else:
-                self._note(self._trips.setdefault((number, tensor), _Trip()), kind, at, tensor)
+                self._note(self._trips.setdefault((number, tensor), _Trip()), kind, at, (number, tensor))
         return latest
 
-    def _note(self, trip: _Trip, kind: int, at: int, tensor: int) -> None:
+    def _note(self, trip: _Trip, kind: int, at: int, key: tuple[int, int]) -> None:
         if kind == _PUSHED:
             trip.pushed = at
             # The first gradient of a pass has nothing before it to measure from.
             if self._before:
-                self._span(_BACKWARD, self._name(tensor), self._before, at)
+                self._span("backward", *key, self._before, at)
             self._before = at
         elif kind == _SENT:
             trip.sent = at
@@ -155,47 +156,23 @@ class TimelineFile:
             trip.first = trip.first or at
             trip.last = at
 
-    def _write_trips(self, *, before: int | None) -> None:
+    def _end_trips(self, *, before: int | None) -> None:
         done = [key for key in self._trips if before is None or key[0] < before]
         for number, tensor in done:
             trip = self._trips.pop((number, tensor))
-            name = f"{self._name(tensor)}, round {self._first_round + number}"
-            for track, began, ended in (
-                ("push", trip.pushed, trip.sent),
-                ("sum", trip.sent, trip.first),
-                ("pull", trip.first, trip.last),
-            ):
-                if began and ended:
-                    common = {"cat": track, "name": name, "id": f"{track}-{number}-{tensor}"}
-                    self._write(
-                        [{**common, "ph": "b", "ts": began / 1e3}, {**common, "ph": "e", "ts": ended / 1e3}]
-                    )
+            self._trip("push", number, tensor, trip.pushed, trip.sent)
+            self._trip("sum", number, tensor, trip.sent, trip.first)
+            self._trip("pull", number, tensor, trip.first, trip.last)
         self._before = 0
 
-    def _name(self, tensor: int) -> str:
-        return self._names[tensor] if tensor < len(self._names) else f"#{tensor}"
+    def _trip(self, track: Track, number: int, tensor: int, began: int, ended: int) -> None:
+        if began and ended:
+            self._span(track, number, tensor, began, ended)
 
-    def _span(self, track: int, name: str, began_ns: int, ended_ns: int) -> None:
-        took = (ended_ns - began_ns) / 1e3
-        self._write([{"ph": "X", "tid": track, "name": name, "ts": began_ns / 1e3, "dur": took}])
+    def _span(self, track: Track, number: int, tensor: int, began: int, ended: int) -> None:
+        name, nbytes = self._tensors[tensor] if tensor < len(self._tensors) else (f"#{tensor}", 0)
+        self._put(Span(track, name, tensor, self._first_round + number, nbytes, began, ended))
 
-    def _event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        return {"pid": self._rank, "tid": 0, **event}
-
-    def _write(self, events: Iterable[Mapping[str, Any]]) -> None:
-        for event in events:
-            self._put(json.dumps(self._event(event)) + ",\n")
-
-    def _put(self, text: str, *, flush: bool = False) -> None:
-        if self._file is None:
-            return
-        try:
-            self._file.write(text)
-            if flush:
-                self._file.flush()
-        except OSError as why:
-            _log.warning("the timeline %s ends here: %s", self._file.name, why.strerror)
-            # Closing tries once more to write what is left.
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+    def _put(self, span: Span) -> None:
+        for sink in self._sinks:
+            sink.put(span)

@@ -61,8 +61,8 @@ class DdpState:
     """What ``ddp_hook`` keeps between buckets: one per DistributedDataParallel.
 
     Args:
-        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``timeout`` and
-            ``secret_file``.
+        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``timeout``,
+            ``secret_file`` and ``local_average``.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -76,9 +76,15 @@ class DdpState:
         on_rank_loss: Literal["raise", "continue"] = "raise",
         timeout: float = TIMEOUT_S,
         secret_file: str | None = None,
+        local_average: bool = True,
     ) -> None:
         faults = wrong(
-            servers, wire=wire, on_rank_loss=on_rank_loss, timeout=timeout, secret_file=secret_file
+            servers,
+            wire=wire,
+            on_rank_loss=on_rank_loss,
+            timeout=timeout,
+            secret_file=secret_file,
+            local_average=local_average,
         )
         if faults:
             raise ConfigError(faults)
@@ -88,6 +94,7 @@ class DdpState:
             on_rank_loss=on_rank_loss,
             timeout=timeout,
             secret_file=secret_file,
+            local_average=local_average,
         )
         self._specs: list[TensorSpec] = []
         self._ids: dict[_Key, int] = {}

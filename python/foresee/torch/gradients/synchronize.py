@@ -14,15 +14,18 @@ from typing import Literal, TypeVar
 
 import torch
 
+from foresee.config import Settings
 from foresee.errors import ConfigError
 from foresee.torch._exchange import Exchange, Traced
 from foresee.torch.gradients import _separable
+from foresee.torch.gradients._chrome import ChromeFile, file_of
 from foresee.torch.gradients._clip import Clip, ClipMode
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
+from foresee.torch.gradients._ledger import LedgerSink
 from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._rounds import Options, Rounds
 from foresee.torch.gradients._servers import TIMEOUT_S, is_number, opened, wrong
-from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, TimelineFile, file_of
+from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, Sink, Timeline
 
 __all__ = ["synchronize"]
 
@@ -45,6 +48,7 @@ def synchronize(
     on_rank_loss: Literal["raise", "continue"] = "raise",
     timeout: float = TIMEOUT_S,
     secret_file: str | None = None,
+    local_average: bool = True,
     timeline: str | None = None,
     debug: bool = False,
 ) -> tuple[Model, Optimizer]:
@@ -87,8 +91,14 @@ def synchronize(
         timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.
+        local_average: average the ranks of one machine first, in shared memory, and exchange the machine's mean: what
+            travels does not grow with the ranks of a machine. The reference is then the mean over machines of the mean
+            over each machine's ranks. On Linux, where the launcher says how many ranks a machine has, equally many on
+            each and in the order of the machines; elsewhere, or with False, every rank exchanges by itself. The same on
+            every rank.
         timeline: write a Chrome trace of every tensor's way, for Perfetto: ``step.json`` becomes ``step.rank0.json``
-            and so on. Written round by round; ``optimizer.close()`` ends it.
+            and so on. Written round by round; ``optimizer.close()`` ends it. Where ``FORESEE_TRACE`` names a run
+            folder, pushes, pulls and waits are also entries of its ledger.
         debug: check every use of every tensor, and say where it was if an update had not landed. Slow, and without
             compiled code.
 
@@ -98,7 +108,14 @@ def synchronize(
     Raises:
         ConfigError: every wrong argument at once; or ranks that disagree on a tensor.
     """
-    faults = wrong(servers, wire=wire, on_rank_loss=on_rank_loss, timeout=timeout, secret_file=secret_file)
+    faults = wrong(
+        servers,
+        wire=wire,
+        on_rank_loss=on_rank_loss,
+        timeout=timeout,
+        secret_file=secret_file,
+        local_average=local_average,
+    )
     faults += _own(overlap=overlap, clip=clip, max_norm=max_norm)
     faults += _timeline(timeline, servers)
     faults += _pair(model, optimizer)
@@ -117,13 +134,15 @@ def synchronize(
                 f"{type(optimizer).__name__} cannot; drop clip= and call clip_grad_norm_ after backward()"
             )
         overlap = "backward"
+    run_dir = Settings.read().run_dir
     exchange = opened(
         servers,
         wire=wire,
         on_rank_loss=on_rank_loss,
         timeout=timeout,
         secret_file=secret_file,
-        timeline=0 if timeline is None else EVENTS_PER_ROUND,
+        local_average=local_average,
+        timeline=0 if timeline is None and run_dir is None else EVENTS_PER_ROUND,
     )
     rounds = Rounds(
         model,
@@ -132,7 +151,7 @@ def synchronize(
         plan,
         Clip(clip, max_norm or 0.0),
         Options(overlap=overlap, buffers=buffers, debug=debug),
-        _opened_timeline(timeline, exchange),
+        _opened_timeline(timeline, run_dir, exchange),
     )
     try:
         rounds.start()
@@ -174,15 +193,25 @@ def _timeline(timeline: object, servers: object) -> list[str]:
     return []
 
 
-def _opened_timeline(timeline: str | None, exchange: Exchange) -> TimelineFile | None:
-    if timeline is None or not isinstance(exchange, Traced):
+def _opened_timeline(timeline: str | None, run_dir: str | None, exchange: Exchange) -> Timeline | None:
+    if not isinstance(exchange, Traced):
         return None
-    path = file_of(timeline, exchange.rank)
+    sinks: list[Sink] = []
     try:
-        return TimelineFile(path, exchange.rank, exchange)
-    except OSError as error:
+        if timeline is not None:
+            path = file_of(timeline, exchange.rank)
+            try:
+                sinks.append(ChromeFile(path, exchange.rank))
+            except OSError as error:
+                raise ConfigError(
+                    f"timeline={timeline!r}: {path} cannot be written: {error.strerror}"
+                ) from error
+        if run_dir is not None:
+            sinks.append(LedgerSink(run_dir, exchange.rank))
+    except BaseException:
         exchange.close()
-        raise ConfigError(f"timeline={timeline!r}: {path} cannot be written: {error.strerror}") from error
+        raise
+    return Timeline(exchange, sinks) if sinks else None
 
 
 def _pair(model: object, optimizer: object) -> list[str]:

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank asks of whoever carries its gradients: an exchange of its own, or that of its machine.
+//!
+//! Refuses to say which it is.
+
+use std::time::Duration;
+
+use foresee_grad_queue::{Round, TensorId, TensorSpec};
+use foresee_units::{Bytes, Rank};
+
+use crate::ExchangeError;
+use crate::rank::{Exchange, Gradient, RankStats, Received, Waited};
+use crate::timeline::Event;
+
+/// Carries gradients; each method is described at [`Exchange`].
+pub trait Carrier: Send + Sync + std::fmt::Debug {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Ranks of the job.
+    fn world(&self) -> u32;
+
+    /// Makes these tensors the plan of all coming rounds.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Disagree`] names the first tensor that differs, and both ranks.
+    fn agree(&self, tensors: Vec<TensorSpec>) -> Result<(), ExchangeError>;
+
+    /// Hands a tensor of the present round over. Never waits for another process.
+    ///
+    /// # Errors
+    /// What failed before, and a push that the plan or the round does not allow.
+    fn push(&self, tensor: TensorId, gradient: Gradient) -> Result<(), ExchangeError>;
+
+    /// This rank pushes nothing more in the present round; `None` if `tick` passed before it may say so.
+    ///
+    /// # Errors
+    /// What was lost; before a plan was agreed on.
+    fn end_round(&self, tick: Duration) -> Result<Option<Round>, ExchangeError>;
+
+    /// Waits until each of these tensors has landed, or is known to have been pushed by nobody; or for `tick`.
+    ///
+    /// # Errors
+    /// What was lost.
+    fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError>;
+
+    /// [`wait`](Self::wait) for every tensor.
+    ///
+    /// # Errors
+    /// What was lost.
+    fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError>;
+
+    /// Whether anybody pushed the tensor in the round that ended last; `None` while that is not known.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on.
+    fn used(&self, tensor: TensorId) -> Result<Option<bool>, ExchangeError>;
+
+    /// The average that landed last.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on; [`ExchangeError::Queue`] if the plan has no such tensor.
+    fn received(&self, tensor: TensorId) -> Result<Received, ExchangeError>;
+
+    /// What is still wanted, in words.
+    fn missing(&self) -> String;
+
+    /// Counts since the start.
+    fn stats(&self) -> RankStats;
+
+    /// What happened since the last call, and for how much more there was no room.
+    fn take_timeline(&self) -> (Vec<Event>, u64);
+
+    /// The plan's tensors by their numbers, each with its name and what travels of it.
+    fn tensors(&self) -> Vec<(String, Bytes)>;
+
+    /// Leaves in peace.
+    fn close(&self);
+}
+
+impl Carrier for Exchange {
+    fn rank(&self) -> Rank {
+        self.rank()
+    }
+
+    fn world(&self) -> u32 {
+        self.world()
+    }
+
+    fn agree(&self, tensors: Vec<TensorSpec>) -> Result<(), ExchangeError> {
+        self.agree(tensors).map(drop)
+    }
+
+    fn push(&self, tensor: TensorId, gradient: Gradient) -> Result<(), ExchangeError> {
+        self.push(tensor, gradient)
+    }
+
+    fn end_round(&self, tick: Duration) -> Result<Option<Round>, ExchangeError> {
+        self.end_round(tick)
+    }
+
+    fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
+        self.wait(tensors, tick)
+    }
+
+    fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError> {
+        self.wait_all(tick)
+    }
+
+    fn used(&self, tensor: TensorId) -> Result<Option<bool>, ExchangeError> {
+        self.used(tensor)
+    }
+
+    fn received(&self, tensor: TensorId) -> Result<Received, ExchangeError> {
+        self.received(tensor)
+    }
+
+    fn missing(&self) -> String {
+        self.missing()
+    }
+
+    fn stats(&self) -> RankStats {
+        self.stats()
+    }
+
+    fn take_timeline(&self) -> (Vec<Event>, u64) {
+        self.take_timeline()
+    }
+
+    fn tensors(&self) -> Vec<(String, Bytes)> {
+        self.tensors()
+    }
+
+    fn close(&self) {
+        self.close();
+    }
+}

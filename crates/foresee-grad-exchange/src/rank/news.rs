@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What has become known of a round, tensor by tensor: for the hub of a machine, which passes it on.
+//!
+//! Apart from waiting, which asks after tensors that somebody needs. Refuses to tell anything twice.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use foresee_grad_queue::{Round, TensorId, TensorSet};
+
+use super::state::Session;
+use super::{Exchange, ExchangeError};
+
+/// What was told of the round that ended last.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    of: Option<(Round, TensorSet, bool)>,
+}
+
+/// Something new.
+#[derive(Debug)]
+pub(crate) struct News {
+    /// Of this round.
+    pub(crate) round: Round,
+    /// These have landed. They have their numbers in the plan.
+    pub(crate) landed: Vec<TensorId>,
+    /// This is what it used.
+    pub(crate) used: Option<TensorSet>,
+}
+
+impl Exchange {
+    /// Waits for something that was not told yet; `None` once `tick` has passed, or `stop` is set and the exchange
+    /// [nudged](Self::nudge).
+    ///
+    /// # Errors
+    /// What was lost; before a plan was agreed on.
+    pub(crate) fn news(
+        &self,
+        told: &mut Told,
+        stop: &AtomicBool,
+        tick: Duration,
+    ) -> Result<Option<News>, ExchangeError> {
+        let until = Instant::now() + tick;
+        let mut state = self.core.lock();
+        loop {
+            state.check()?;
+            if let Some(news) = told.next(state.session()?) {
+                return Ok(Some(news));
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            match self.core.wait_until(state, until) {
+                Ok(again) => state = again,
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    /// Has whoever waits look again.
+    pub(crate) fn nudge(&self) {
+        drop(self.core.lock());
+        self.core.changed.notify_all();
+    }
+
+    /// Nothing goes on, for this reason unless there was one before; servers hear of it with [`close`](Self::close).
+    pub(crate) fn fail(&self, why: ExchangeError) {
+        self.core.fail(why);
+    }
+}
+
+impl Told {
+    fn next(&mut self, session: &Session) -> Option<News> {
+        let (last, current) = (session.last_round()?, session.collect.current());
+        if self.of.as_ref().is_none_or(|(round, ..)| *round != last) {
+            self.of = Some((last, TensorSet::none(session.plan.tensors()), false));
+        }
+        let (round, landed, used) = self.of.as_mut()?;
+        let is_new = |tensor: &TensorId| {
+            !landed.contains(*tensor)
+                && session.collect.is_settled(*tensor, current)
+                && session.was_used(*tensor) == Some(true)
+        };
+        let new: Vec<_> = (0..session.plan.tensors()).map(TensorId).filter(is_new).collect();
+        for tensor in &new {
+            landed.insert(*tensor);
+        }
+        let set = session.used.iter().find(|(of, _)| of == round).filter(|_| !*used);
+        let set = set.map(|(_, set)| set.clone());
+        *used |= set.is_some();
+        (!new.is_empty() || set.is_some()).then_some(News { round: *round, landed: new, used: set })
+    }
+}

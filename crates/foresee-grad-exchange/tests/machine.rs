@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ranks that exchange as one with the others of their machine: every average has the bits of the nested reference, and
+//! whoever is lost is named on every machine. Machines are hubs of one process, which share nothing but servers.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Barrier};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use foresee_grad_exchange::{
+    Carrier, ExchangeError, Gradient, Hub, LocalRank, Lost, MachineOptions, RankOptions, Server,
+    ServerOptions, Waited,
+};
+use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_units::{Nanos, Rank};
+use foresee_wire::{LinkOptions, Secret, Timeouts};
+
+/// Nothing here takes a tenth of it.
+const LONG: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+struct Setup {
+    machines: u32,
+    local: u32,
+    servers: u16,
+    wire: Wire,
+    timeout: Nanos,
+}
+
+impl Setup {
+    fn new(machines: u32, local: u32, servers: u16) -> Self {
+        Self { machines, local, servers, wire: Wire::Own, timeout: Nanos::from_secs(30) }
+    }
+
+    fn world(&self) -> u32 {
+        self.machines * self.local
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        Timeouts::new(self.timeout).unwrap()
+    }
+
+    fn machine(&self, machine: u32, secret: &Secret) -> MachineOptions {
+        MachineOptions {
+            job: "job".into(),
+            world: self.world(),
+            first: Rank(machine * self.local),
+            local: self.local,
+            secret: secret.clone(),
+            timeouts: self.timeouts(),
+            wire: self.wire,
+            timeline: 0,
+        }
+    }
+
+    fn rank(&self, machine: u32, servers: &[Server], secret: &Secret) -> RankOptions {
+        RankOptions {
+            job: "job".into(),
+            rank: Rank(machine * self.local),
+            world: self.world(),
+            local: self.local,
+            servers: servers.iter().map(Server::address).collect(),
+            shares: Vec::new(),
+            secret: secret.clone(),
+            tls: None,
+            timeouts: self.timeouts(),
+            policy: Policy::foresee(),
+            packet_bytes: NonZeroU32::new(4096),
+            wire: self.wire,
+            timeline: 0,
+            link: LinkOptions::default(),
+            interfaces: None,
+        }
+    }
+
+    fn serve(&self, secret: &Secret) -> Vec<Server> {
+        let one = |_| {
+            let options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone());
+            Server::start(ServerOptions { timeouts: self.timeouts(), ..options }).unwrap()
+        };
+        (0..self.servers).map(one).collect()
+    }
+
+    /// Starts `body` on every rank, each in a thread of its own.
+    fn start<T: Send + 'static>(
+        &self,
+        body: impl Fn(LocalRank) -> T + Send + Sync + 'static,
+    ) -> (Vec<Server>, Vec<JoinHandle<T>>) {
+        let secret = Secret::draw().unwrap();
+        let servers = self.serve(&secret);
+        let body = Arc::new(body);
+        let mut ranks = Vec::new();
+        for machine in 0..self.machines {
+            let options = self.machine(machine, &secret);
+            let hub = Arc::new(Hub::listen(options.clone()).unwrap());
+            let address = hub.address();
+            let (outer, inside) = (self.rank(machine, &servers, &secret), Arc::clone(&hub));
+            thread::spawn(move || inside.connect(outer).unwrap());
+            let mut hub = Some(hub);
+            for place in 0..self.local {
+                let (options, body, hub) = (options.clone(), Arc::clone(&body), hub.take());
+                ranks.push(thread::spawn(move || {
+                    let rank = Rank(options.first.0 + place);
+                    body(LocalRank::join(options, rank, address, hub).unwrap())
+                }));
+            }
+        }
+        (servers, ranks)
+    }
+
+    fn run<T: Send + 'static>(&self, body: impl Fn(LocalRank) -> T + Send + Sync + 'static) -> Vec<T> {
+        let (_servers, ranks) = self.start(body);
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+}
+
+fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
+}
+
+fn tensors() -> Vec<TensorSpec> {
+    vec![
+        spec("embedding", Dtype::F32, 30_000, 0),
+        spec("bias", Dtype::F32, 3, 1),
+        spec("empty", Dtype::F32, 0, 2),
+        spec("half", Dtype::Bf16, 5_000, 3),
+        spec("double", Dtype::F64, 1_000, 4),
+        TensorSpec { op: Op::Sum, ..spec("buffer", Dtype::F32, 500, 5) },
+        spec("head", Dtype::F32, 12_345, 6),
+    ]
+}
+
+/// Finite numbers of all sizes, so that the order of a sum shows in its bits.
+fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
+    let mut state =
+        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let scale = [1e-3, 1.0, 1e4, 1e8][(state >> 60) as usize % 4];
+        ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * scale
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..spec.shape[0] {
+        let value = next();
+        match spec.dtype {
+            Dtype::F64 => bytes.extend(value.to_le_bytes()),
+            Dtype::Bf16 => bytes.extend(&(value as f32).to_le_bytes()[2..]),
+            _ => bytes.extend((value as f32).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+/// The sum of these over `of`, with one rounding.
+fn mean(dtype: Dtype, parts: &[Vec<u8>], of: u32) -> Vec<u8> {
+    let mut acc = vec![0; sum::accumulator_len(dtype, parts[0].len())];
+    sum::start(dtype, &mut acc, &parts[0]);
+    parts[1..].iter().for_each(|part| sum::add(dtype, &mut acc, part));
+    let len = sum::finish(dtype, &mut acc, parts.len() as u32, of);
+    acc.truncate(len);
+    acc
+}
+
+/// The mean over machines of the mean over each one's ranks, of those that pushed.
+fn reference(setup: &Setup, spec: &TensorSpec, pushes: impl Fn(u32) -> bool, round: u64) -> Option<Vec<u8>> {
+    let travels = match (setup.wire, spec.dtype) {
+        (Wire::Bf16, Dtype::F32) if spec.op == Op::Mean => Dtype::Bf16,
+        (_, dtype) => dtype,
+    };
+    let of_machine = |machine: u32| {
+        let ranks = machine * setup.local..(machine + 1) * setup.local;
+        let parts: Vec<_> =
+            ranks.filter(|rank| pushes(*rank)).map(|rank| gradient(spec, rank, round)).collect();
+        (!parts.is_empty()).then(|| {
+            let wide = mean(spec.dtype, &parts, spec.op.divisor(setup.local));
+            if travels == spec.dtype {
+                return wide;
+            }
+            let mut narrow = vec![0; wide.len() / (spec.dtype.bytes() / travels.bytes())];
+            sum::narrow(travels, &mut narrow, &wide);
+            narrow
+        })
+    };
+    let parts: Vec<_> = (0..setup.machines).filter_map(of_machine).collect();
+    (!parts.is_empty()).then(|| {
+        let narrow = mean(travels, &parts, spec.op.divisor(setup.machines));
+        if travels == spec.dtype {
+            return narrow;
+        }
+        let mut wide = vec![0; narrow.len() * (spec.dtype.bytes() / travels.bytes())];
+        sum::widen(travels, &mut wide, &narrow);
+        wide
+    })
+}
+
+/// Who pushes what: each tensor is left out by some rank in some round, the buffer is rank 0's alone.
+fn pushes(spec: &TensorSpec, tensor: u32, rank: u32, round: u64) -> bool {
+    if spec.op == Op::Sum {
+        return rank == 0 && round.is_multiple_of(2);
+    }
+    !(u64::from(tensor) + u64::from(rank) * 3 + round).is_multiple_of(5)
+}
+
+fn rounds(core: &LocalRank, setup: &Setup, count: u64) {
+    let specs = tensors();
+    core.agree(specs.clone()).unwrap();
+    let all: Vec<_> = (0..specs.len() as u32).map(TensorId).collect();
+    let own = core.rank().0;
+    for round in 0..count {
+        for id in all.iter().rev() {
+            let spec = &specs[id.0 as usize];
+            if pushes(spec, id.0, own, round) {
+                core.push(*id, Gradient::from_bytes(gradient(spec, own, round))).unwrap();
+            }
+        }
+        assert_eq!(core.end_round(LONG).unwrap().unwrap().0, round);
+        for id in &all {
+            assert_eq!(core.wait(&[*id], LONG).unwrap(), Waited::Landed, "{}", core.missing());
+            let spec = &specs[id.0 as usize];
+            let expected = reference(setup, spec, |rank| pushes(spec, id.0, rank, round), round);
+            assert_eq!(core.used(*id).unwrap(), Some(expected.is_some()), "'{}' in round {round}", spec.name);
+            if let Some(expected) = expected {
+                let found = core.received(*id).unwrap().to_vec();
+                assert!(found == expected, "'{}' of round {round} on rank {own}", spec.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rank_gets_the_bits_of_the_nested_reference() {
+    for (machines, local, servers) in [(1, 2, 1), (2, 2, 2), (3, 1, 1), (2, 3, 1)] {
+        let setup = Setup::new(machines, local, servers);
+        let inside = setup.clone();
+        setup.run(move |core| {
+            rounds(&core, &inside, 7);
+            assert_eq!(core.stats().rounds, 7);
+            core.close();
+        });
+    }
+}
+
+#[test]
+fn fewer_bits_travel_between_machines_only() {
+    let setup = Setup { wire: Wire::Bf16, ..Setup::new(2, 2, 1) };
+    let inside = setup.clone();
+    setup.run(move |core| rounds(&core, &inside, 4));
+}
+
+#[test]
+fn a_second_plan_takes_the_place_of_the_first() {
+    let setup = Setup::new(2, 2, 1);
+    let inside = setup.clone();
+    setup.run(move |core| {
+        rounds(&core, &inside, 3);
+        rounds(&core, &inside, 2);
+    });
+}
+
+#[test]
+fn what_crosses_the_network_does_not_grow_with_the_ranks_of_a_machine() {
+    let sent = |local| {
+        let setup = Setup::new(2, local, 1);
+        let inside = setup.clone();
+        let bytes = setup.run(move |core| {
+            let specs = vec![spec("weight", Dtype::F32, 50_000, 0)];
+            core.agree(specs.clone()).unwrap();
+            for round in 0..3 {
+                let bytes = gradient(&specs[0], core.rank().0, round);
+                core.push(TensorId(0), Gradient::from_bytes(bytes)).unwrap();
+                core.end_round(LONG).unwrap().unwrap();
+                assert_eq!(core.wait_all(LONG).unwrap(), Waited::Landed);
+            }
+            // Of the hub's process alone. What has left is counted a moment later.
+            let sent = || core.stats().interfaces.iter().map(|interface| interface.sent.get()).sum::<u64>();
+            if core.rank().0.is_multiple_of(inside.local) {
+                let until = Instant::now() + LONG;
+                while sent() < 3 * 200_000 && Instant::now() < until {
+                    thread::yield_now();
+                }
+            }
+            sent()
+        });
+        bytes.into_iter().sum::<u64>()
+    };
+    assert_eq!((sent(1), sent(4)), (2 * 3 * 200_000, 2 * 3 * 200_000));
+}
+
+#[test]
+fn what_is_pushed_twice_or_has_other_bytes_is_refused_by_name() {
+    let setup = Setup::new(1, 2, 1);
+    let barrier = Arc::new(Barrier::new(2));
+    setup.run(move |core| {
+        core.agree(vec![spec("weight", Dtype::F32, 10, 0)]).unwrap();
+        let short = core.push(TensorId(0), Gradient::from_bytes(vec![0; 39])).unwrap_err();
+        assert!(short.to_string().contains("39 bytes"), "{short}");
+        let nobody = core.push(TensorId(1), Gradient::from_bytes(vec![0; 40])).unwrap_err();
+        assert!(matches!(nobody, ExchangeError::Queue(_)), "{nobody}");
+        core.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap();
+        let twice = core.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap_err();
+        assert!(twice.to_string().contains("'weight' in round 0"), "{twice}");
+        core.end_round(LONG).unwrap().unwrap();
+        assert_eq!(core.wait_all(LONG).unwrap(), Waited::Landed);
+        barrier.wait();
+    });
+}
+
+#[test]
+fn ranks_of_one_machine_that_disagree_are_told_where_on_every_machine() {
+    let setup = Setup::new(2, 2, 1);
+    let found = setup.run(|core| {
+        let elements = if core.rank().0 == 3 { 11 } else { 10 };
+        core.agree(vec![spec("weight", Dtype::F32, elements, 0)]).unwrap_err().to_string()
+    });
+    for (rank, text) in found.into_iter().enumerate() {
+        for part in ["'weight'", "rank 2 (first) and rank 3 (other)", "10", "11"] {
+            assert!(text.contains(part), "rank {rank}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_goes_early_is_named_on_every_machine() {
+    let setup = Setup { timeout: Nanos::from_secs(5), ..Setup::new(2, 2, 2) };
+    let found = setup.run(|core| {
+        core.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
+        for round in 0.. {
+            if (core.rank().0, round) == (3, 2) {
+                return None;
+            }
+            let done = core
+                .push(TensorId(0), Gradient::from_bytes(vec![0; 4000]))
+                .and_then(|()| core.end_round(LONG))
+                .and_then(|ended| ended.map_or(Ok(Waited::Tick), |_| core.wait_all(LONG)));
+            match done {
+                Ok(waited) => assert_eq!(waited, Waited::Landed, "{}", core.missing()),
+                Err(why) => return Some(why),
+            }
+        }
+        None
+    });
+    for (rank, why) in found.into_iter().enumerate().filter(|(rank, _)| *rank != 3) {
+        let why = why.unwrap();
+        let is_three = match &why {
+            ExchangeError::RankLost { rank, .. } => rank.0 == 3,
+            ExchangeError::OfMachine { lost, .. } => *lost == Lost::Rank(Rank(3)),
+            _ => false,
+        };
+        assert!(is_three && why.to_string().contains("the same number of steps"), "rank {rank}: {why}");
+    }
+}
+
+#[test]
+fn a_server_that_ends_is_named_by_every_rank_of_a_machine() {
+    let setup = Setup { timeout: Nanos::from_secs(2), ..Setup::new(1, 3, 1) };
+    let barrier = Arc::new(Barrier::new(4));
+    let inside = Arc::clone(&barrier);
+    let (servers, ranks) = setup.start(move |core| {
+        core.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
+        inside.wait();
+        loop {
+            let done = core
+                .push(TensorId(0), Gradient::from_bytes(vec![0; 4000]))
+                .and_then(|()| core.end_round(LONG))
+                .and_then(|_| core.wait_all(LONG));
+            if let Err(why) = done {
+                return why;
+            }
+        }
+    });
+    barrier.wait();
+    let address = servers[0].address();
+    drop(servers);
+    for rank in ranks {
+        let why = rank.join().unwrap();
+        assert!(
+            matches!(&why, ExchangeError::OfMachine { lost: Lost::Server(at), .. } if *at == address),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn a_machine_with_other_numbers_is_refused_with_the_remedy() {
+    let setup = Setup::new(2, 2, 1);
+    let secret = Secret::draw().unwrap();
+    let servers = setup.serve(&secret);
+    let hub = Hub::listen(setup.machine(0, &secret)).unwrap();
+    let stranger = LocalRank::join(setup.machine(0, &secret), Rank(2), hub.address(), None).unwrap_err();
+    assert!(stranger.to_string().contains("local_average=False"), "{stranger}");
+    hub.connect(setup.rank(0, &servers, &secret)).unwrap();
+    let alone = RankOptions { rank: Rank(2), local: 1, ..setup.rank(0, &servers, &secret) };
+    let refused = foresee_grad_exchange::Exchange::open(alone).unwrap_err();
+    assert!(refused.to_string().contains("rank 2 of job 'job' exchanges for 1 ranks"), "{refused}");
+    let uneven = RankOptions { local: 3, ..setup.rank(0, &servers, &secret) };
+    let refused = foresee_grad_exchange::Exchange::open(uneven).unwrap_err();
+    assert!(matches!(refused, ExchangeError::Setting { .. }), "{refused}");
+    hub.close(Duration::ZERO);
+}
+
+#[test]
+fn nobody_at_the_hub_is_an_error_that_names_the_rank() {
+    let setup = Setup { timeout: Nanos::from_millis(300), ..Setup::new(1, 2, 1) };
+    let secret = Secret::draw().unwrap();
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let why = LocalRank::join(setup.machine(0, &secret), Rank(1), place, None).unwrap_err();
+    assert!(matches!(why, ExchangeError::RankLost { rank: Rank(0), .. }), "{why}");
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Class `LedgerFile`: what a rank's gradients took, as entries of a ledger. The loader writes its own.
+
+use std::path::PathBuf;
+
+use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject};
+use foresee_ledger_file::LedgerFileError;
+use foresee_units::{Bytes, Epoch, Nanos, Rank, Step};
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+use crate::errors::{defect, of_setting};
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct LedgerFile {
+    file: foresee_ledger_file::LedgerFile,
+    rank: Rank,
+}
+
+#[pymethods]
+impl LedgerFile {
+    #[staticmethod]
+    fn create(folder: PathBuf, rank: u32) -> PyResult<Self> {
+        let file = foresee_ledger_file::LedgerFile::create(&folder, Rank(rank)).map_err(|why| match why {
+            LedgerFileError::RunFolder { .. } => of_setting(format!("FORESEE_TRACE: {why}")),
+            other => PyOSError::new_err(other.to_string()),
+        })?;
+        Ok(Self { file, rank: Rank(rank) })
+    }
+
+    fn add(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        start_ns: u64,
+        duration_ns: u64,
+        step: u64,
+        tensor: u64,
+        nbytes: u64,
+    ) -> PyResult<()> {
+        let known = [Op::Push, Op::Pull, Op::Wait].into_iter().find(|known| known.word() == op);
+        let op = known.ok_or_else(|| defect("an entry of the ledger"))?;
+        let waits = op == Op::Wait;
+        let entry = Entry {
+            start: Nanos::new(start_ns),
+            duration: Nanos::new(duration_ns),
+            rank: self.rank,
+            epoch: Epoch(0),
+            step: Step(step),
+            subject: Subject::Tensor(tensor),
+            op,
+            source: if waits { Source::None } else { Source::Server },
+            cause: waits.then_some(Cause::Gradient),
+            bytes: Bytes::new(nbytes),
+            samples: 0,
+            attempt: 1,
+            outcome: Outcome::Ok,
+        };
+        py.detach(|| self.file.add(entry));
+        Ok(())
+    }
+
+    #[getter]
+    fn lost(&self) -> Option<String> {
+        self.file.lost()
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.file.close());
+    }
+}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranks share a machine and may exchange as one, and how they find each other there.
+
+The first of them writes where it listens to a file of this user, and holds a lock on it for as long as that is true:
+whatever ends it, the system drops the lock, so that what another run left behind is known for what it is.
+
+Apart from ``_rendezvous``, where a job's machines meet. Refuses to guess: where the launcher does not say how many
+ranks a machine has, or they are not in the order of the machines, every rank exchanges by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from foresee.errors import ConfigError, RankLost
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from foresee._world import World
+
+__all__ = ["Meeting", "first_rank", "meet"]
+
+_AGAIN_S = 0.02
+
+
+def first_rank(world: World) -> int | None:
+    """The first of the ranks that share this machine with others and may exchange as one; None if they may not."""
+    ranks = world.local_size
+    in_order = world.size % ranks == 0 and world.rank % ranks == world.local_rank
+    if sys.platform != "linux" or ranks == 1 or not world.local_size_known or not in_order:
+        return None
+    return world.rank - world.local_rank
+
+
+class Meeting:
+    """Where the first rank of a machine is found, until it is closed.
+
+    Raises:
+        ConfigError: the file cannot be written, or another process of this user holds it beyond ``timeout_s``.
+    """
+
+    def __init__(self, job: str, first: int, address: str, timeout_s: float) -> None:
+        self._path = _path(job, first)
+        self._file = _locked(self._path, timeout_s)
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{address}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Nobody finds it any more; a second call does nothing."""
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def meet(job: str, first: int, timeout_s: float) -> str:
+    """The address at which the first rank of this machine listens, once it does.
+
+    Raises:
+        RankLost: it did not come within ``timeout_s``.
+    """
+    path, until = _path(job, first), time.monotonic() + timeout_s
+    while True:
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            text = file.read().decode()
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                # Somebody holds it: what stands there is true.
+                if text.endswith("\n"):
+                    return text.strip()
+        if time.monotonic() > until:
+            message = (
+                f"lost rank {first}, which exchanges for this machine: it did not come within {timeout_s:g} s; look at "
+                "its output, or pass local_average=False on every rank"
+            )
+            raise RankLost(message, first)
+        time.sleep(_AGAIN_S)
+
+
+def _path(job: str, first: int) -> str:
+    """Of a folder that is this user's alone.
+
+    Raises:
+        ConfigError: it is somebody else's.
+    """
+    folder = os.path.join(tempfile.gettempdir(), f"foresee-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} is not this user's alone; remove it, or pass local_average=False on every rank"
+        )
+    return os.path.join(folder, f"{hashlib.sha256(job.encode()).hexdigest()[:24]}-{first}")
+
+
+def _locked(path: str, timeout_s: float) -> int:
+    """The file, made if need be, once nobody else has its lock."""
+    until = time.monotonic() + timeout_s
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it before has removed it by now, perhaps.
+            if os.fstat(file).st_ino == os.stat(path).st_ino:
+                return file
+        os.close(file)
+        if time.monotonic() > until:
+            raise ConfigError(
+                f"{path} is held by another process of this user; give each job a name of its own with FORESEE_JOB"
+            )
+        time.sleep(_AGAIN_S)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of one machine that exchange as one, each a process of its own, over real servers.
+
+A machine is what the launcher's variables say: here two of them share this one, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support import gradients
+from support.processes import Child
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Child], Child]]:
+    """Keeps children until the test is over, and kills them then."""
+    with contextlib.ExitStack() as stack:
+
+        def keep(child: Child) -> Child:
+            stack.callback(child.close)
+            return child
+
+        yield keep
+
+
+@pytest.fixture
+def server(started: Callable[[Child], Child]) -> str:
+    """A server; where it listens."""
+    address: str = started(gradients.serve("--bind", "127.0.0.1:0")).line()["address"]
+    return address
+
+
+def left_behind() -> list[str]:
+    """Files of meetings that are over."""
+    folder = Path(tempfile.gettempdir()) / f"foresee-{os.getuid()}"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize(("machines", "local"), [(1, 2), (2, 2), (1, 3)])
+def test_the_bits_are_those_of_the_nested_reference(started, server: str, machines: int, local: int) -> None:
+    world, before = machines * local, left_behind()
+    children = [started(gradients.rank(one, world, [server], local=local)) for one in range(world)]
+    expected = started(gradients.reference(world, local)).line()["digest"]
+    for number, child in enumerate(children):
+        said = child.line()
+        assert said.get("digest") == expected, said
+        # The first of each machine exchanges for the others.
+        assert (said["stats"]["sent_bytes"] > 0) == (number % local == 0)
+        assert said["stats"]["rounds"] == 5
+    for child in children:
+        status, _, errors = child.end(60)
+        assert status == 0, errors
+    assert left_behind() == before
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_under_torchrun_a_machine_needs_no_other(started, ranks: int) -> None:
+    group = started(gradients.torchrun(ranks, ["ranks"]))
+    expected = started(gradients.reference(ranks)).line()["digest"]
+    for _ in range(ranks):
+        said = group.line()
+        assert said.get("digest") == expected, said
+    status, output, errors = group.end(60)
+    assert status == 0, output + errors
+
+
+@pytest.mark.parametrize("victim", [1, 2, 3])
+def test_whoever_is_killed_is_named_on_both_machines(started, server: str, victim: int) -> None:
+    children = [started(gradients.rank(one, 4, [server], mode="for ever", local=2)) for one in range(4)]
+    while children[victim].line().get("step", 0) < 3:
+        pass
+    children[victim].send(signal.SIGKILL)
+    for number, child in enumerate(children):
+        if number == victim:
+            continue
+        while "step" in (said := child.line()):
+            pass
+        assert (said["error"], said["rank"]) == ("RankLost", victim), (number, said)
+        assert f"lost rank {victim}" in said["text"]
+
+
+def test_a_rank_whose_first_does_not_come_names_it(started, server: str) -> None:
+    said = started(gradients.rank(1, 2, [server], local=2, patience=1.0)).line()
+    assert (said["error"], said["rank"]) == ("RankLost", 0), said
+    assert "local_average=False" in said["text"]

@@ -106,7 +106,8 @@ def _take(batch: Batch, epoch: Epoch, *, verify: bool) -> None:
         epoch.bytes += batch.nbytes
         return
     for sample in batch:
-        view = memoryview(sample.numpy() if isinstance(sample, torch.Tensor) else sample).cast("B")
+        held: Any = sample.numpy() if isinstance(sample, torch.Tensor) else sample
+        view = memoryview(held).cast("B")
         epoch.samples += 1
         epoch.bytes += view.nbytes
         if verify:

@@ -65,7 +65,15 @@ def serve(*arguments: str, token: str | None = TOKEN) -> Child:
     return Child(source, "serve", "--json", *arguments, env=env)
 
 
-def rank(number: int, world: int, servers: list[str], *, token: str = TOKEN, mode: str = "train") -> Child:
+def rank(
+    number: int,
+    world: int,
+    servers: list[str],
+    *,
+    token: str = TOKEN,
+    mode: str = "train",
+    recover: bool = True,
+) -> Child:
     """A rank in a process of its own; it says what happens to it."""
     env = {
         "RANK": str(number),
@@ -74,7 +82,8 @@ def rank(number: int, world: int, servers: list[str], *, token: str = TOKEN, mod
         "MASTER_PORT": "1",
         "FORESEE_TOKEN": token,
     }
-    return Child("from support.gradients import main; main()", mode, ",".join(servers), env=env)
+    source = "from support.gradients import main; main()"
+    return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env)
 
 
 def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) -> Child:
@@ -84,7 +93,7 @@ def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) 
         from torch.distributed.run import main
         main(["--standalone", f"--nproc-per-node={sys.argv[1]}", "-m", "support.gradients", *sys.argv[2:]])
     """
-    return Child(source, str(world), "group", ",".join(servers), env=env)
+    return Child(source, str(world), "group", ",".join(servers), "recover", env=env)
 
 
 def reference(world: int) -> Child:
@@ -99,11 +108,11 @@ def say_reference() -> None:
 
 def main() -> None:
     """Of a rank process."""
-    mode, servers = sys.argv[1:]
+    mode, servers, *recover = sys.argv[1:]
     own = int(os.environ["RANK"])
     if mode == "group":
         torch.distributed.init_process_group("gloo")
-    plan = training(servers=servers, timeout=20.0)
+    plan = training(servers=servers, timeout=20.0, recover=bool(recover))
     try:
         torch.manual_seed(0)
         model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()
@@ -117,9 +126,9 @@ def main() -> None:
             optimizer.zero_grad()
             plan.loss(model, plan.batch(step, own)).backward()
             optimizer.step()
-            if mode == "for ever":
+            if mode in ("for ever", "telling"):
                 say(step=step)
-        if mode in ("train", "group"):
+        if mode in ("train", "telling", "group"):
             say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
     except Exception as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

@@ -13,8 +13,8 @@
 //! |---|---|
 //! | `interface` | one sending thread per network interface, shared by a rank and the server beside it |
 //! | `control` | messages and signs of life |
-//! | `rank` | pushing, waiting, landing |
-//! | `server` | jobs, slots, answers |
+//! | `rank` | pushing, waiting, landing; going on with another server |
+//! | `server` | jobs, slots, answers; going on with another server's job |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |
 

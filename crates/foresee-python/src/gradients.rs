@@ -60,7 +60,7 @@ impl GradientExchange {
     #[staticmethod]
     #[pyo3(signature = (
         servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
-        packet_bytes=None, timeline=0, beside=None
+        packet_bytes=None, timeline=0, beside=None, recover=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn open(
@@ -78,6 +78,7 @@ impl GradientExchange {
         packet_bytes: Option<NonZeroU32>,
         timeline: usize,
         beside: Option<&GradientServer>,
+        recover: bool,
     ) -> PyResult<Self> {
         let options = RankOptions {
             job,
@@ -94,6 +95,9 @@ impl GradientExchange {
             timeline,
             link: LinkOptions::default(),
             interfaces: beside.map(|server| server.interfaces.clone()),
+            // More ranks than that have no shares.
+            beside: beside.map_or(0, |_| u16::try_from(world).unwrap_or(u16::MAX)),
+            recover,
         };
         let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
         Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?) })
@@ -141,6 +145,7 @@ impl GradientExchange {
     fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
         loop {
             let ended = py.detach(|| self.exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
+            say_notices(py, &self.exchange)?;
             if let Some(round) = ended {
                 return Ok(round.0);
             }
@@ -158,6 +163,7 @@ impl GradientExchange {
             }
             py.check_signals()?;
             on_interrupt.call0()?;
+            say_notices(py, &self.exchange)?;
             clock.say(py, || self.exchange.missing())?;
         }
     }
@@ -194,6 +200,7 @@ impl GradientExchange {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.exchange.stats());
         let dict = PyDict::new(py);
+        dict.set_item("servers_back", stats.servers_back)?;
         set_interfaces(&dict, &stats.interfaces)?;
         Ok(dict)
     }
@@ -207,8 +214,9 @@ impl GradientExchange {
         py.detach(|| self.exchange.tensor_names())
     }
 
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.exchange.close());
+        say_notices(py, &self.exchange)
     }
 }
 
@@ -303,11 +311,20 @@ impl Clock {
         }
         self.said = Instant::now();
         let what = py.detach(what);
-        let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
-        let text = format!("{} s without gradients: waiting for {what}", self.began.elapsed().as_secs());
-        log.call_method1("warning", (text,))?;
-        Ok(())
+        warn(py, format!("{} s without gradients: waiting for {what}", self.began.elapsed().as_secs()))
     }
+}
+
+/// Says in the log what was lost and is back.
+fn say_notices(py: Python<'_>, exchange: &Exchange) -> PyResult<()> {
+    py.detach(|| exchange.take_notices()).into_iter().try_for_each(|notice| warn(py, notice))
+}
+
+fn warn(py: Python<'_>, text: String) -> PyResult<()> {
+    let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
+    // The text is no format: it may have a percent sign.
+    log.call_method1("warning", ("%s", text))?;
+    Ok(())
 }
 
 /// Does `work` in a thread, so that Python's signals are looked at meanwhile.

@@ -88,6 +88,7 @@ class NetworkExchange:
                 tls=True in encrypted,
                 timeline=settings.timeline,
                 beside=self._server,
+                recover=settings.recover,
             )
         except BaseException:
             if self._server is not None:

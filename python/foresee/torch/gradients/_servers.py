@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
 
-#: Seconds without a sign of life before ranks give up.
+#: Seconds without a sign of life before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
 
 _REMEDY = 'servers="host:port,host:port", a list of such, "ranks" alone or among them, or an Exchange'
@@ -27,7 +27,13 @@ _opened = 0
 
 
 def wrong(
-    servers: object, *, wire: object, on_rank_loss: object, timeout: object, secret_file: object
+    servers: object,
+    *,
+    wire: object,
+    on_rank_loss: object,
+    recover: object,
+    timeout: object,
+    secret_file: object,
 ) -> list[str]:
     """Everything that is wrong with them, each with its remedy."""
     faults = []
@@ -35,6 +41,8 @@ def wrong(
         faults.append(f"wire={wire!r}; one of None, 'f32', 'f16', 'bf16'")
     if on_rank_loss not in ("raise", "continue"):
         faults.append(f"on_rank_loss={on_rank_loss!r}; one of 'raise', 'continue'")
+    if not isinstance(recover, bool):
+        faults.append(f"recover={recover!r}; True or False")
     if not is_number(timeout) or not 0 < timeout < math.inf:
         faults.append(f"timeout={timeout!r}; seconds, above 0 and finite")
     if secret_file is not None and not isinstance(secret_file, str):
@@ -44,6 +52,7 @@ def wrong(
     stock: dict[str, tuple[object, object]] = {
         "wire": (wire, None),
         "on_rank_loss": (on_rank_loss, "raise"),
+        "recover": (recover, True),
         "timeout": (timeout, TIMEOUT_S),
         "secret_file": (secret_file, None),
     }
@@ -59,6 +68,7 @@ def opened(
     *,
     wire: Literal["f32", "f16", "bf16"] | None,
     on_rank_loss: Literal["raise", "continue"],
+    recover: bool,
     timeout: float,
     secret_file: str | None,
     timeline: int = 0,
@@ -70,7 +80,14 @@ def opened(
     job = f"exchange-{_opened}"
     _opened += 1
     settings = ExchangeSettings(
-        _split(servers), wire, on_rank_loss, timeout, job, secret_file=secret_file, timeline=timeline
+        _split(servers),
+        wire,
+        on_rank_loss,
+        timeout,
+        job,
+        secret_file=secret_file,
+        timeline=timeline,
+        recover=recover,
     )
     return open_exchange(settings)
 

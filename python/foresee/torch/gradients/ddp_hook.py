@@ -61,8 +61,8 @@ class DdpState:
     """What ``ddp_hook`` keeps between buckets: one per DistributedDataParallel.
 
     Args:
-        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``timeout`` and
-            ``secret_file``.
+        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``recover``, ``timeout`` and
+            ``secret_file``. What is kept to recover are copies: DDP uses a bucket's memory again.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -74,11 +74,17 @@ class DdpState:
         servers: str | Sequence[str] | Exchange,
         wire: Literal["f32", "f16", "bf16"] | None = None,
         on_rank_loss: Literal["raise", "continue"] = "raise",
+        recover: bool = True,
         timeout: float = TIMEOUT_S,
         secret_file: str | None = None,
     ) -> None:
         faults = wrong(
-            servers, wire=wire, on_rank_loss=on_rank_loss, timeout=timeout, secret_file=secret_file
+            servers,
+            wire=wire,
+            on_rank_loss=on_rank_loss,
+            recover=recover,
+            timeout=timeout,
+            secret_file=secret_file,
         )
         if faults:
             raise ConfigError(faults)
@@ -86,6 +92,7 @@ class DdpState:
             servers,
             wire=wire,
             on_rank_loss=on_rank_loss,
+            recover=recover,
             timeout=timeout,
             secret_file=secret_file,
         )

@@ -37,7 +37,9 @@ def rank(
 def drawn(number: int, round_: int) -> list[np.ndarray]:
     """What a rank pushes in a round: of all sizes, so that the order of a sum shows in its bits."""
     draw = np.random.default_rng((number, round_))
-    return [(draw.standard_normal(count) * 10.0 ** draw.integers(-3, 4)).astype(np.float32) for count in ELEMENTS]
+    return [
+        (draw.standard_normal(count) * 10.0 ** draw.integers(-3, 4)).astype(np.float32) for count in ELEMENTS
+    ]
 
 
 def expected(world: int, rounds: int) -> str:

@@ -7,7 +7,8 @@
 //!
 //! All ranks do this on their own, and meet at the new server. From a rank's RESUME until it acts on the answer, no round
 //! becomes done for it: the server counts on it for every round that was open then, and what others tell of their rounds
-//! waits. Answers of several servers are acted on in the order in which RESUME was told, for the same reason.
+//! waits. For the same reason answers of several servers are acted on together, oldest rounds first: one may say that a
+//! round is done which another one still sums.
 //!
 //! Refuses where nothing can be mended: a server beside a rank dies with it, and one that takes leave or names a fault
 //! has a reason that stays.
@@ -158,7 +159,7 @@ impl Core {
         }
         if state.session.is_some() {
             state.ways.stand(server, Standing::Resuming(None));
-            state.resuming.push_back(server);
+            state.resuming.push(server);
         } else {
             // Whatever plan comes is answered to the proposal that was just told again.
             state.reopen(server);
@@ -253,11 +254,17 @@ impl State {
         self.act_on_answers()
     }
 
+    /// Goes on once every server has answered that was told what this rank knows.
     fn act_on_answers(&mut self) -> Result<(), ExchangeError> {
-        while let Some(&server) = self.resuming.front() {
-            let standing = self.ways.get(server).map(|way| way.standing);
-            let Some(Standing::Resuming(Some(oldest))) = standing else { return Ok(()) };
-            self.resuming.pop_front();
+        let answer = |server: &ServerId| match self.ways.get(*server)?.standing {
+            Standing::Resuming(oldest) => Some((oldest?, *server)),
+            Standing::Open | Standing::Lost => None,
+        };
+        let answers = self.resuming.iter().map(answer).collect::<Option<Vec<_>>>();
+        let Some(mut answers) = answers else { return Ok(()) };
+        self.resuming.clear();
+        answers.sort_unstable();
+        for (oldest, server) in answers {
             if let Some(session) = &mut self.session {
                 session.collect.handle_replaced(server, oldest)?;
             }

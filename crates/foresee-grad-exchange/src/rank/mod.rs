@@ -211,7 +211,7 @@ impl Exchange {
     /// ended; or for `tick`.
     ///
     /// # Errors
-    /// What was lost; the exchange stays lost.
+    /// What was lost, if they have not landed; the exchange stays lost.
     pub fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
         let until = Instant::now() + tick;
         let mut state = self.core.lock();
@@ -231,15 +231,19 @@ impl Exchange {
         Ok(waited)
     }
 
-    /// The first of these tensors that is still on its way, by its number in the plan.
+    /// The first of these tensors that is still on its way, by its number in the plan. What has landed is there whoever
+    /// was lost since: ranks that are through need not wait for those that still look at their last averages.
     fn unsettled(&self, state: &mut State, tensors: &[TensorId]) -> Result<Option<TensorId>, ExchangeError> {
-        state.check()?;
+        let failed = state.check();
+        if state.session.is_none() {
+            failed.clone()?;
+        }
         let session = state.session()?;
         let current = session.collect.current();
         for tensor in tensors {
             let id = session.id(*tensor, self.rank())?;
             if !session.collect.is_settled(id, current) {
-                return Ok(Some(id));
+                return failed.map(|()| Some(id));
             }
         }
         Ok(None)
@@ -357,7 +361,7 @@ impl Exchange {
                 state.session.as_ref().filter(|session| session.has_landed() && !session.is_quiet());
             let last = session.and_then(Session::last_round);
             let done = state.done_later.iter().any(|(_, round)| Some(*round) >= last);
-            self.core.options.keeps() && !state.is_over() && session.is_some() && !done
+            self.core.options.keeps() && self.world() > 1 && !state.is_over() && session.is_some() && !done
         };
         while needed(&state) {
             let open = state.ways.are_open();

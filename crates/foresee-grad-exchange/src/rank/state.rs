@@ -27,8 +27,8 @@ pub(super) struct State {
     pub(super) asked: Vec<Option<Arc<[u8]>>>,
     /// What each server, over the connections that are there now, answered to the present proposal.
     pub(super) answers: Vec<Option<(u32, Arc<[u8]>)>>,
-    /// Servers in the place of lost ones that were told what this rank knows, in that order, until they go on.
-    pub(super) resuming: VecDeque<ServerId>,
+    /// Servers in the place of lost ones that were told what this rank knows, until all of them have answered.
+    pub(super) resuming: Vec<ServerId>,
     /// Rounds that other servers say are done; counted once no server is resuming.
     pub(super) done_later: Vec<(ServerId, Round)>,
     /// Servers that took the place of lost ones.

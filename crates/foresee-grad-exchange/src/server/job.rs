@@ -32,6 +32,9 @@ use super::session::{Judged, Session, Way, lock};
 use crate::control::Control;
 use crate::interface::Interface;
 
+/// What a rank hears that comes while its job ends for another reason.
+const ENDING: &str = "the job is just ending here; come again";
+
 /// A job.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -104,8 +107,7 @@ impl Job {
         }
         let mut inner = lock(&self.inner);
         if self.over.load(Ordering::Relaxed) {
-            let text = format!("job '{name}' is just ending here; come again");
-            return Err(Fault::new(FaultCode::Busy, text));
+            return Err(Fault::new(FaultCode::Busy, ENDING));
         }
         let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat {
             process: hello.session,
@@ -141,8 +143,10 @@ impl Job {
         let name = format!("{}-{}", self.name, rank.0);
         match Control::start(&name, connection, self.hall.options.timeouts, ear) {
             Ok(control) => {
-                if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
-                    seat.control = Some(control);
+                match lock(&self.inner).ranks.get_mut(&rank) {
+                    Some(seat) => seat.control = Some(control),
+                    // The job has ended since the rank was let in.
+                    None => control.close(Message::Error(Fault::new(FaultCode::Closing, ENDING))),
                 }
                 self.settle();
             }
@@ -161,6 +165,9 @@ impl Job {
             if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
                 seat.way = Some(way);
                 seat.data = Some(link);
+            } else {
+                way.interface.close(way.connection);
+                link.shutdown();
             }
             self.settle();
             let (job, receiver) = (Arc::clone(self), connection.receiver);

@@ -6,7 +6,7 @@ mod faults;
 mod replace;
 mod results;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foresee_grad_queue::{
@@ -105,7 +105,7 @@ impl Cluster {
             compared: Round(0),
             news: None,
             lost: BTreeSet::new(),
-            resuming: VecDeque::new(),
+            resuming: Vec::new(),
             done_later: Vec::new(),
         });
         let ranks: Vec<RankNode> = ranks.collect();
@@ -150,8 +150,14 @@ impl Cluster {
             }
             if replacements > 0 && self.dice.one_in(60) {
                 replacements -= 1;
-                let server = self.dice.below(self.servers.len());
-                self.lose_server(server);
+                // One, or several at once.
+                let all: Vec<usize> = (0..self.servers.len()).collect();
+                let one = self.dice.pick(&all);
+                let others = if self.dice.one_in(2) { self.dice.some_of(&all) } else { Vec::new() };
+                let lost: BTreeSet<usize> = others.into_iter().chain([one]).collect();
+                for server in lost {
+                    self.lose_server(server);
+                }
             }
             if losses > 0 && self.members.count() > 1 && self.dice.one_in(80) {
                 losses -= 1;

@@ -86,8 +86,8 @@ pub(crate) struct RankNode {
     pub(crate) news: Option<u32>,
     /// Servers that it lost, and in whose place it has found nobody yet.
     pub(crate) lost: BTreeSet<usize>,
-    /// Servers in the place of lost ones, in the order in which it came to them, with their answers.
-    pub(crate) resuming: VecDeque<(usize, Option<Round>)>,
+    /// Servers in the place of lost ones to which it has come, with their answers.
+    pub(crate) resuming: Vec<(usize, Option<Round>)>,
     /// Rounds that are done, of which it must not know while a server is resuming.
     pub(crate) done_later: Vec<(ServerId, Round)>,
 }

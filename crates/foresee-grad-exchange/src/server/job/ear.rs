@@ -4,6 +4,7 @@
 //! Refuses messages that are not for servers, and rounds before a plan.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use foresee_grad_queue::{QueueError, Round};
 use foresee_units::Rank;
@@ -21,11 +22,15 @@ pub(super) struct RankEar {
 
 impl Ear for RankEar {
     fn hear(&mut self, message: Message) -> Result<(), Fault> {
-        let heard = self.take(message);
-        if let Err(fault) = &heard {
-            self.job.end(fault);
+        match self.take(message) {
+            // Whoever has not heard yet that the job ends is about to, and has done nothing wrong.
+            Err(_) if self.job.over.load(Ordering::Relaxed) => Ok(()),
+            Err(fault) => {
+                self.job.end(&fault);
+                Err(fault)
+            }
+            Ok(()) => Ok(()),
         }
-        heard
     }
 
     fn ended(&mut self, end: End) {

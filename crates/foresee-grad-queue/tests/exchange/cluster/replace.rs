@@ -2,8 +2,8 @@
 //! A lost server and the one in its place, of which every rank hears in its own time.
 //!
 //! What the drivers of both ends do: a rank says which rounds are done for it, the server begins when all ranks have said
-//! so, and each rank pushes again once it has heard that. In between no round becomes done for that rank, and answers of
-//! several servers count in the order in which the rank came to them. More servers may be lost meanwhile, or again.
+//! so, and each rank pushes again once it has heard that. In between no round becomes done for that rank, and where it has
+//! come to several servers their answers count together, oldest rounds first. More may be lost meanwhile, or again.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ impl Cluster {
     pub(super) fn come(&mut self, rank: usize, server: usize) {
         let node = &mut self.ranks[rank];
         node.lost.remove(&server);
-        node.resuming.push_back((server, None));
+        node.resuming.push((server, None));
         let Some(came) = &mut self.came[server] else { return };
         came.insert(rank, node.collect.oldest_kept());
         if came.len() < self.ranks.len() {
@@ -55,17 +55,18 @@ impl Cluster {
 
     fn act_on_answers(&mut self, rank: usize) {
         let node = &mut self.ranks[rank];
-        while let Some((server, Some(oldest))) = node.resuming.front().copied() {
-            node.resuming.pop_front();
+        let answers = node.resuming.iter().map(|(server, told)| Some(((*told)?, *server)));
+        let Some(mut answers) = answers.collect::<Option<Vec<_>>>() else { return };
+        node.resuming.clear();
+        answers.sort_unstable();
+        for (oldest, server) in answers {
             let id = ServerId(u16::try_from(server).unwrap());
             node.collect.handle_replaced(id, oldest).expect("what is done has landed");
             node.queue_again(&self.plan, id);
         }
-        if node.resuming.is_empty() {
-            let done: Vec<(ServerId, Round)> = std::mem::take(&mut node.done_later);
-            for (server, round) in done {
-                node.collect.handle_done(server, round).expect("servers agree");
-            }
+        let done: Vec<(ServerId, Round)> = std::mem::take(&mut node.done_later);
+        for (server, round) in done {
+            node.collect.handle_done(server, round).expect("servers agree");
         }
         self.speak(rank);
     }

@@ -237,6 +237,7 @@ class GradientExchange:
         packet_bytes: int | None = None,
         timeline: int = 0,
         beside: GradientServer | None = None,
+        recover: bool = True,
     ) -> GradientExchange:
         """Connect to every server. Blocks up to ``timeout_s``; Ctrl-C ends it.
 
@@ -257,6 +258,8 @@ class GradientExchange:
             beside: the server of this process that is among ``servers``. Then the first ``world`` of them are one
                 beside each rank, by rank; the shares of these and of the others are such that links carry most, and
                 what both send from here goes in one order.
+            recover: keep gradients until every rank has everything of their round. Then another server may take the
+                place of a lost one at its address within ``timeout_s``, with the same bits; not of one beside a rank.
 
         Raises:
             ConfigError: an argument is wrong, or the secret is not the server's.
@@ -323,7 +326,7 @@ class GradientExchange:
         """Hand a tensor of the present round over. Never blocks.
 
         ``keepalive`` owns the ``nbytes`` bytes at ``data_ptr``, and nobody writes to them before the exchange has let
-        go of it: after the round has landed everywhere, at a later call.
+        go of it: after they have left, or, with ``recover``, after the round has landed everywhere; at a later call.
         """
 
     def round_end(self) -> int:
@@ -338,7 +341,7 @@ class GradientExchange:
 
         Raises:
             RankLost: a rank is gone; the exchange ends.
-            ServerLost: a server is gone; the exchange ends.
+            ServerLost: a server is gone, and nobody has come in its place; the exchange ends.
             Closed: ``close`` was called.
         """
 
@@ -355,7 +358,10 @@ class GradientExchange:
         """
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start; units are in the names. Does not block."""
+        """Counters since the start; units are in the names. Does not block.
+
+        ``servers_back``: how often another server has taken the place of a lost one; the log has a line for each.
+        """
 
     def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:
         """What happened since the last call, and how many events more, for which there was no room. Does not block.
@@ -369,7 +375,11 @@ class GradientExchange:
         """Name and travelling bytes of the tensors in the plan that was agreed on, by their numbers. Does not block."""
 
     def close(self) -> None:
-        """Leave: a ``wait`` of another thread raises. Blocks up to 2 s; a second call does nothing."""
+        """Leave: a ``wait`` of another thread raises. A second call does nothing.
+
+        Blocks up to 2 s, longer only where everything has landed here while a server is being replaced, which may want
+        it again.
+        """
 
 @final
 class GradientHub:
@@ -411,6 +421,7 @@ class GradientHub:
         tls: bool = False,
         packet_bytes: int | None = None,
         beside: GradientServer | None = None,
+        recover: bool = True,
     ) -> None:
         """Connect to the servers, for all ranks of the machine; once. Arguments as ``GradientExchange.open``.
 

@@ -103,7 +103,7 @@ def test_a_killed_rank_is_named_by_all_others(started, servers) -> None:
 def test_a_server_that_ends_is_named(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = server.line()["address"]
-    child = started(gradients.rank(0, 1, [place], mode="for ever"))
+    child = started(gradients.rank(0, 1, [place], mode="for ever", recover=False))
     while child.line().get("step", 0) < 2:
         pass
     server.send(signal.SIGTERM)
@@ -159,3 +159,79 @@ def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
         else:
             assert (said["error"], said["rank"]) == ("RankLost", lost), said
         assert child.end(30)[0] == 0
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (3, 2)])
+def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process(
+    started, ranks: int, count: int
+) -> None:
+    dice = random.Random(ranks)
+    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
+    places = [server.line()["address"] for server in serving]
+    children = [started(gradients.rank(one, ranks, places, mode="telling")) for one in range(ranks)]
+    expected = started(gradients.reference(ranks)).line()["digest"]
+    assert children[0].line() == {"step": 0}
+    for lost in range(count):
+        time.sleep(dice.uniform(0, 0.01))
+        serving[lost].send(signal.SIGKILL)
+        started(gradients.serve("--bind", places[lost]))
+    for child in children:
+        said = told(child)
+        assert said.get("digest") == expected, said
+        assert child.end(30)[0] == 0
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_servers_killed_at_whatever_moment_are_replaced_without_a_bit_lost(started, number: int) -> None:
+    dice = random.Random(number)
+    world, count, rounds = 1 + number % 3, 1 + number // 3 % 2, 100
+    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
+    places = [server.line()["address"] for server in serving]
+    ranks = [started(bare_ranks.rank(one, world, places, rounds=rounds)) for one in range(world)]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    for _ in range(3):
+        time.sleep(dice.uniform(0, 0.2))
+        lost = dice.sample(range(count), dice.randint(1, count))
+        for one in lost:
+            serving[one].send(signal.SIGKILL)
+        for one in lost:
+            serving[one] = started(gradients.serve("--bind", places[one]))
+        for one in lost:
+            # Sometimes it is killed again before anybody has come to it.
+            if dice.random() < 0.7:
+                assert serving[one].line()["address"] == places[one]
+    for child in ranks:
+        said = child.line()
+        assert said.get("digest") == bare_ranks.expected(world, rounds), said
+        assert child.end(30)[0] == 0
+
+
+def test_a_killed_server_that_nobody_replaces_is_named_within_the_timeout(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0"))
+    place = server.line()["address"]
+    ranks = [started(bare_ranks.rank(one, 2, [place], rounds=10**6, timeout_s=2.0)) for one in range(2)]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    server.send(signal.SIGKILL)
+    for child in ranks:
+        said = child.line()
+        assert said["error"] == "ServerLost", said
+        for part in (place, "nobody came in its place within 2", "missing"):
+            assert part in said["text"]
+
+
+def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0"))
+    place = server.line()["address"]
+    ranks = [started(bare_ranks.rank(one, 3, [place], rounds=10**6, timeout_s=3.0)) for one in range(3)]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    server.send(signal.SIGKILL)
+    ranks.pop(1).send(signal.SIGKILL)
+    started(gradients.serve("--bind", place))
+    for child in ranks:
+        said = child.line()
+        # Whichever of them the first to give up has seen.
+        assert said["error"] in ("ServerLost", "RankLost"), said
+        assert place in said["text"]

@@ -72,6 +72,7 @@ def rank(
     *,
     token: str = TOKEN,
     mode: str = "train",
+    recover: bool = True,
     local: int = 0,
     patience: float = 20.0,
 ) -> Child:
@@ -89,7 +90,8 @@ def rank(
     }
     if local:
         env |= {"LOCAL_RANK": str(number % local), "LOCAL_WORLD_SIZE": str(local)}
-    return Child("from support.gradients import main; main()", mode, ",".join(servers), env=env)
+    source = "from support.gradients import main; main()"
+    return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env)
 
 
 def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) -> Child:
@@ -99,7 +101,7 @@ def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) 
         from torch.distributed.run import main
         main(["--standalone", f"--nproc-per-node={sys.argv[1]}", "-m", "support.gradients", *sys.argv[2:]])
     """
-    return Child(source, str(world), "group", ",".join(servers), env=env)
+    return Child(source, str(world), "group", ",".join(servers), "recover", env=env)
 
 
 def reference(world: int, local: int = 1) -> Child:
@@ -114,11 +116,12 @@ def say_reference() -> None:
 
 def main() -> None:
     """Of a rank process."""
-    mode, servers = sys.argv[1:]
+    mode, servers, *recover = sys.argv[1:]
     own = int(os.environ["RANK"])
     if mode == "group":
         torch.distributed.init_process_group("gloo")
-    plan = training(servers=servers, timeout=float(os.environ.get("TEST_PATIENCE", "20")))
+    patience = float(os.environ.get("TEST_PATIENCE", "20"))
+    plan = training(servers=servers, timeout=patience, recover=bool(recover))
     try:
         torch.manual_seed(0)
         model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()
@@ -132,9 +135,9 @@ def main() -> None:
             optimizer.zero_grad()
             plan.loss(model, plan.batch(step, own)).backward()
             optimizer.step()
-            if mode == "for ever":
+            if mode in ("for ever", "telling"):
                 say(step=step)
-        if mode in ("train", "group"):
+        if mode in ("train", "telling", "group"):
             say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
     except Exception as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

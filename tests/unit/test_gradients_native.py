@@ -228,6 +228,40 @@ def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(exchang
         assert weight.tolist() == [3.0] * 4
 
 
+def test_a_server_in_the_place_of_a_lost_one_goes_on_and_the_log_says_so(server, caplog) -> None:
+    exchange = opened(server)
+    exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
+    for round_ in range(3):
+        address = server.address
+        server.close()
+        give(exchange, Keeper(round_))
+        server = GradientServer.start(address, timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+        assert exchange.round_end() == round_
+        exchange.wait([0], nothing)
+        assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
+        assert exchange.stats()["servers_back"] == round_ + 1
+    exchange.close()
+    server.close()
+    assert len(caplog.messages) == 3
+    assert f"server 0 at {address} was lost" in caplog.messages[0]
+    assert "one is back in its place after" in caplog.messages[0]
+
+
+def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
+    exchange = opened(server, recover=False)
+    exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
+
+    def go_on() -> None:
+        while True:
+            exchange.round_end()
+
+    server.close()
+    with pytest.raises(ServerLost, match="server is stopped") as lost:
+        go_on()
+    assert lost.value.address == server.address
+    exchange.close()
+
+
 def test_what_this_exchange_cannot_do_is_refused(exchanges) -> None:
     with pytest.raises(ConfigError, match="on_rank_loss='continue'"):
         exchanges(1, on_rank_loss="continue")

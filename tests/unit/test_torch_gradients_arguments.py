@@ -41,6 +41,7 @@ def faults(model=None, optimizer=None, **arguments):
         ({"clip": "exact", "max_norm": 1.0, "overlap": "backward"}, "call clip_grad_norm_ after backward()"),
         ({"wire": "f8", "servers": "a:1"}, "wire='f8'; one of"),
         ({"on_rank_loss": "wait", "servers": "a:1"}, "on_rank_loss='wait'; one of"),
+        ({"recover": 1, "servers": "a:1"}, "recover=1; True or False"),
         ({"timeout": 0, "servers": "a:1"}, "timeout=0; seconds"),
         ({"timeout": math.nan, "servers": "a:1"}, "timeout=nan; seconds"),
         ({"timeout": True, "servers": "a:1"}, "timeout=True; seconds"),
@@ -180,12 +181,13 @@ def test_addresses_and_settings_reach_the_network(monkeypatch):
             wire="bf16",
             timeout=3,
             on_rank_loss="continue",
+            recover=False,
             secret_file="/run/secret",
         )
     first, second = asked
     assert first.servers == second.servers == ("a:7000", "[::1]:7001")
     assert (first.wire, first.on_rank_loss, first.timeout_s) == ("bf16", "continue", 3)
-    assert first.secret_file == "/run/secret"
+    assert (first.secret_file, first.recover) == ("/run/secret", False)
     assert first.job != second.job
 
 

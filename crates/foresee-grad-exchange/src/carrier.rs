@@ -65,6 +65,9 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
     /// What is still wanted, in words.
     fn missing(&self) -> String;
 
+    /// What was lost and is back since the last call, in words.
+    fn take_notices(&self) -> Vec<String>;
+
     /// Counts since the start.
     fn stats(&self) -> RankStats;
 
@@ -117,6 +120,10 @@ impl Carrier for Exchange {
 
     fn missing(&self) -> String {
         self.missing()
+    }
+
+    fn take_notices(&self) -> Vec<String> {
+        self.take_notices()
     }
 
     fn stats(&self) -> RankStats {

@@ -13,8 +13,8 @@
 //! |---|---|
 //! | `interface` | one sending thread per network interface, shared by a rank and the server beside it |
 //! | `control` | messages and signs of life |
-//! | `rank` | pushing, waiting, landing |
-//! | `server` | jobs, slots, answers |
+//! | `rank` | pushing, waiting, landing; going on with another server |
+//! | `server` | jobs, slots, answers; going on with another server's job |
 //! | `machine` | ranks of one machine that exchange as one (Linux) |
 //! | `carrier` | what a rank asks of either way |
 //! | `proposals` | whether ranks propose one plan |

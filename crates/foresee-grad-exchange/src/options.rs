@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use foresee_grad_queue::{Policy, Wire, packet_bytes};
+use foresee_grad_queue::{Policy, ServerId, Wire, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
 
@@ -45,6 +45,11 @@ pub struct RankOptions {
     pub link: LinkOptions,
     /// The interfaces to send through, shared with a server of this process; `None`: its own.
     pub interfaces: Option<Interfaces>,
+    /// So many servers, the first ones, are beside ranks and are lost with them.
+    pub beside: u16,
+    /// Keep gradients until every rank has everything of their round, so that another server can take the place of a
+    /// lost one: as much memory as the gradients of a round or two. Otherwise a lost server ends the exchange.
+    pub recover: bool,
 }
 
 /// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
@@ -54,6 +59,16 @@ impl RankOptions {
     /// Bytes of an ordinary packet, where the slowest link was seen to deliver `rate`.
     pub(crate) fn packet(&self, rate: Option<BytesPerSecond>) -> NonZeroU32 {
         self.packet_bytes.unwrap_or_else(|| packet_bytes(rate.unwrap_or(USUAL_LINK)))
+    }
+
+    /// Whether another server may take the place of this one.
+    pub(crate) fn mends(&self, server: ServerId) -> bool {
+        self.recover && server.0 >= self.beside
+    }
+
+    /// Whether gradients are kept: whether another may take the place of any server.
+    pub(crate) fn keeps(&self) -> bool {
+        self.recover && usize::from(self.beside) < self.servers.len()
     }
 }
 

@@ -74,6 +74,8 @@ impl Setup {
             timeline: 0,
             link: LinkOptions::default(),
             interfaces: None,
+            beside: 0,
+            recover: true,
         }
     }
 

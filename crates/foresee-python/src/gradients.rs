@@ -62,7 +62,7 @@ impl GradientExchange {
     #[staticmethod]
     #[pyo3(signature = (
         servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
-        packet_bytes=None, timeline=0, beside=None
+        packet_bytes=None, timeline=0, beside=None, recover=true
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn open(
@@ -80,8 +80,9 @@ impl GradientExchange {
         packet_bytes: Option<NonZeroU32>,
         timeline: usize,
         beside: Option<&GradientServer>,
+        recover: bool,
     ) -> PyResult<Self> {
-        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline };
+        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline, recover };
         let rank = (Rank(rank), world, 1);
         let options = rank_options(
             servers,
@@ -176,6 +177,7 @@ impl GradientExchange {
     fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
         loop {
             let ended = py.detach(|| self.exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
+            say_notices(py, &self.exchange)?;
             if let Some(round) = ended {
                 return Ok(round.0);
             }
@@ -193,6 +195,7 @@ impl GradientExchange {
             }
             py.check_signals()?;
             on_interrupt.call0()?;
+            say_notices(py, &self.exchange)?;
             clock.say(py, || self.exchange.missing())?;
         }
     }
@@ -229,6 +232,7 @@ impl GradientExchange {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.exchange.stats());
         let dict = PyDict::new(py);
+        dict.set_item("servers_back", stats.servers_back)?;
         set_interfaces(&dict, &stats.interfaces)?;
         Ok(dict)
     }
@@ -243,8 +247,9 @@ impl GradientExchange {
         tensors.into_iter().map(|(name, bytes)| (name, bytes.get())).collect()
     }
 
-    fn close(&self, py: Python<'_>) {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.exchange.close());
+        say_notices(py, &self.exchange)
     }
 }
 
@@ -294,7 +299,7 @@ impl GradientHub {
         self.hub.address().to_string()
     }
 
-    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None))]
+    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
     fn connect(
         &self,
         py: Python<'_>,
@@ -303,10 +308,11 @@ impl GradientHub {
         tls: bool,
         packet_bytes: Option<NonZeroU32>,
         beside: Option<&GradientServer>,
+        recover: bool,
     ) -> PyResult<()> {
         let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
             self.options.clone();
-        let link = Link { wire, policy, tls, packet_bytes, timeline };
+        let link = Link { wire, policy, tls, packet_bytes, timeline, recover };
         let rank = (first, world, local);
         let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
         let hub = Arc::clone(&self.hub);
@@ -410,11 +416,20 @@ impl Clock {
         }
         self.said = Instant::now();
         let what = py.detach(what);
-        let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
-        let text = format!("{} s without gradients: waiting for {what}", self.began.elapsed().as_secs());
-        log.call_method1("warning", (text,))?;
-        Ok(())
+        warn(py, format!("{} s without gradients: waiting for {what}", self.began.elapsed().as_secs()))
     }
+}
+
+/// Says in the log what was lost and is back.
+fn say_notices(py: Python<'_>, exchange: &Arc<dyn Carrier>) -> PyResult<()> {
+    py.detach(|| exchange.take_notices()).into_iter().try_for_each(|notice| warn(py, notice))
+}
+
+fn warn(py: Python<'_>, text: String) -> PyResult<()> {
+    let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
+    // The text is no format: it may have a percent sign.
+    log.call_method1("warning", ("%s", text))?;
+    Ok(())
 }
 
 /// Does `work` in a thread, so that Python's signals are looked at meanwhile.
@@ -478,6 +493,7 @@ struct Link<'a> {
     tls: bool,
     packet_bytes: Option<NonZeroU32>,
     timeline: usize,
+    recover: bool,
 }
 
 /// Of a rank, which exchanges for as many of its machine as the last of `rank` says.
@@ -491,8 +507,9 @@ fn rank_options(
     beside: Option<&GradientServer>,
 ) -> PyResult<RankOptions> {
     let servers: Vec<_> = servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?;
+    let machines = world / local.max(1);
     let shares = match beside {
-        Some(_) => shares_beside(world / local.max(1), servers.len())?,
+        Some(_) => shares_beside(machines, servers.len())?,
         None => Vec::new(),
     };
     Ok(RankOptions {
@@ -511,6 +528,9 @@ fn rank_options(
         timeline: link.timeline,
         link: LinkOptions::default(),
         interfaces: beside.map(|server| server.interfaces.clone()),
+        // More ranks than that have no shares.
+        beside: beside.map_or(0, |_| u16::try_from(machines).unwrap_or(u16::MAX)),
+        recover: link.recover,
     })
 }
 

@@ -47,6 +47,10 @@ pub enum Message {
     Error(Fault),
     /// A partition arrived.
     Ack(Ack),
+    /// A rank comes to a server that took the place of a lost one.
+    Resume(Resume),
+    /// Such a server goes on.
+    Resumed(Resumed),
 }
 
 /// What will be exchanged, and how: a proposal of a rank, or a server's answer once all ranks agree.
@@ -132,6 +136,30 @@ pub struct Ack {
     pub partition: u32,
 }
 
+/// What a server that took the place of a lost one has to know to go on: a rank's first word to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// Membership of the plan at work; 0: the rank has heard of none.
+    pub generation: u32,
+    /// The oldest round that the rank keeps gradients of.
+    pub oldest: u64,
+    /// The plan at work, as [`Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_list::<_, _, PLAN_BODY_MAX>",
+        deserialize_with = "take_list::<_, _, PLAN_BODY_MAX>"
+    )]
+    pub body: Vec<u8>,
+}
+
+/// Every rank has said [`Resume`]: what they keep is to be pushed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// Membership of the plan that goes on.
+    pub generation: u32,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+}
+
 /// What went wrong, and with whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
@@ -207,6 +235,8 @@ impl Message {
             Self::Bye(_) => Kind::Bye,
             Self::Error(_) => Kind::Error,
             Self::Ack(_) => Kind::Ack,
+            Self::Resume(_) => Kind::Resume,
+            Self::Resumed(_) => Kind::Resumed,
         }
     }
 
@@ -226,6 +256,8 @@ impl Message {
             Self::Bye(body) => to_bytes(kind, body),
             Self::Error(body) => to_bytes(kind, body),
             Self::Ack(body) => to_bytes(kind, body),
+            Self::Resume(body) => to_bytes(kind, body),
+            Self::Resumed(body) => to_bytes(kind, body),
         }?;
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         Ok((Header::control(kind, generation, length).sealed(&body), body))
@@ -248,6 +280,8 @@ impl Message {
             Kind::Bye => Self::Bye(from_bytes(kind, payload)?),
             Kind::Error => Self::Error(from_bytes(kind, payload)?),
             Kind::Ack => Self::Ack(from_bytes(kind, payload)?),
+            Kind::Resume => Self::Resume(from_bytes(kind, payload)?),
+            Kind::Resumed => Self::Resumed(from_bytes(kind, payload)?),
             Kind::Push | Kind::Sum | Kind::Hello | Kind::Challenge | Kind::Proof | Kind::Welcome => {
                 return Err(FrameFault::Unexpected { kind, expected: "a control message" });
             }
@@ -314,6 +348,8 @@ mod tests {
             Message::Bye(Bye { reason: "done".into() }),
             Message::Error(fault),
             Message::Ack(Ack { round: 5, tensor: 6, partition: 7 }),
+            Message::Resume(Resume { generation: 2, oldest: 1 << 40, body: vec![7; 300] }),
+            Message::Resumed(Resumed { generation: 2, oldest: u64::MAX }),
         ]
     }
 
@@ -346,11 +382,14 @@ mod tests {
     fn the_longest_plan_and_the_longest_set_fit_and_a_byte_more_is_refused() {
         let plan = |bytes| Message::Plan(Plan { generation: u32::MAX, body: vec![0xFF; bytes] });
         let end = |bytes| Message::RoundEnd(RoundEnd { round: u64::MAX, absent: vec![0xFF; bytes] });
-        for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX)] {
+        let resume = |bytes| {
+            Message::Resume(Resume { generation: u32::MAX, oldest: u64::MAX, body: vec![0xFF; bytes] })
+        };
+        for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX), resume(PLAN_BODY_MAX)] {
             let (header, body) = message.encode(0).unwrap();
             assert_eq!(Message::decode(&header, &body).unwrap(), message);
         }
-        for message in [plan(PLAN_BODY_MAX + 1), end(SET_BYTES_MAX + 1)] {
+        for message in [plan(PLAN_BODY_MAX + 1), end(SET_BYTES_MAX + 1), resume(PLAN_BODY_MAX + 1)] {
             assert!(message.encode(0).is_err());
         }
     }
@@ -392,7 +431,7 @@ mod tests {
 
         #[test]
         fn a_damaged_message_never_panics(
-            which in 0_usize..9, at in any::<proptest::sample::Index>(), byte in any::<u8>(),
+            which in 0_usize..11, at in any::<proptest::sample::Index>(), byte in any::<u8>(),
         ) {
             let (header, mut body) = examples()[which].encode(0).unwrap();
             let at = at.index(body.len());

@@ -101,6 +101,10 @@ kinds! {
     Error = 27, "ERROR", CONTROL_BYTES_MAX;
     /// A partition arrived whole: frees credit of the baseline that has one.
     Ack = 28, "ACK", CONTROL_BYTES_MAX;
+    /// What a rank knows, to a server that took the place of a lost one.
+    Resume = 29, "RESUME", PLAN_BYTES_MAX;
+    /// Such a server knows enough to go on.
+    Resumed = 30, "RESUMED", CONTROL_BYTES_MAX;
 }
 
 impl Kind {

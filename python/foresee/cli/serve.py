@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 _HELP = "serve gradients: add up what ranks push, and send the averages back"
 _EPILOG = (
     "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. It ends with "
-    "exit code 0 on SIGINT or SIGTERM; ranks that are connected are told."
+    "exit code 0 on SIGINT or SIGTERM; ranks that are connected are told. Started anew at the same address within the "
+    "timeout of its ranks, it goes on with their jobs."
 )
 _MIB = 1 << 20
 _ENDS = frozenset({signal.SIGINT, signal.SIGTERM})

@@ -50,8 +50,8 @@ class TensorSpec:
 class Exchange(Protocol):
     """Carries tensors to the servers and their means back.
 
-    Memory is handed over as an address and a keeper. It stays as it is until the exchange lets go of the
-    keeper, which is after the last byte of it has left, and before its average has landed.
+    Memory is handed over as an address and a keeper. It stays as it is until the exchange lets go of the keeper: after
+    the last byte of it has left, or, where a lost server may be replaced, after every rank has everything of the round.
 
     Every method may raise what the exchange has lost: a rank, a server, its own ``close()``. A failed exchange
     stays failed. Calls come from one thread at a time, except ``push``, which comes from autograd's threads.
@@ -161,6 +161,8 @@ class ExchangeSettings:
     """Whether ranks of one machine exchange as one."""
     timeline: int = 0
     """Events of a timeline to keep between two looks at it; 0: none."""
+    recover: bool = True
+    """Keep gradients until every rank has all of their round, so that a lost server can be replaced."""
 
 
 def as_tensor(memory: object, spec: TensorSpec) -> torch.Tensor:

@@ -119,6 +119,7 @@ class NetworkExchange:
             tls=way.tls,
             timeline=settings.timeline,
             beside=self._server,
+            recover=settings.recover,
         )
 
     def _with_machine(
@@ -144,7 +145,13 @@ class NetworkExchange:
             self._meeting = Meeting(way.job, first, address, settings.timeout_s)
             undo.callback(self._meeting.close)
             servers = self._addresses(way, store, undo, every=world.local_size)
-            hub.connect(servers, policy=settings.policy, tls=way.tls, beside=self._server)
+            hub.connect(
+                servers,
+                policy=settings.policy,
+                tls=way.tls,
+                beside=self._server,
+                recover=settings.recover,
+            )
         else:
             address = meet(way.job, first, settings.timeout_s)
         return GradientExchange.join(

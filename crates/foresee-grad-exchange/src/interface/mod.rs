@@ -37,8 +37,7 @@ pub(crate) trait Parcel: Send + Sync {
     fn leaves(&self, _connection: Connection, _packet: u32) {}
 }
 
-/// Hears that a connection is of no more use. Called once, by the interface's thread: quick, and without locks
-/// that are held while something is offered.
+/// Hears that a connection is of no more use. Called once, by the interface's thread, which holds no lock then: quick.
 pub(crate) type Broken = Box<dyn FnOnce(WireError) + Send>;
 
 /// What an interface has done so far.

@@ -145,6 +145,11 @@ impl Hub {
         self.shared.exchange.get().map(Exchange::stats)
     }
 
+    /// What was lost and is back since the last call.
+    pub(super) fn take_notices(&self) -> Vec<String> {
+        self.shared.exchange.get().map(Exchange::take_notices).unwrap_or_default()
+    }
+
     /// What packets did since the last call. That a tensor was pushed is what its ranks tell.
     pub(super) fn take_timeline(&self) -> (Vec<Event>, u64) {
         let (mut events, left_out) =

@@ -270,6 +270,10 @@ impl Carrier for LocalRank {
         )
     }
 
+    fn take_notices(&self) -> Vec<String> {
+        self.hub.as_ref().map_or_else(Vec::new, |hub| hub.take_notices())
+    }
+
     fn stats(&self) -> RankStats {
         let rounds = self.core.lock().session.as_ref().map_or(0, |session| session.current.0);
         let stats = self.hub.as_ref().and_then(|hub| hub.stats()).unwrap_or_default();

@@ -5,13 +5,14 @@
 //! change a plan while anything of the last one is on its way.
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use foresee_grad_queue::{Collect, Pattern, Plan, PlanConfig, QueueError, Round, TensorId, TensorSpec};
 use foresee_units::BytesPerSecond;
 use foresee_wire::Message;
 
+use super::keep::Kept;
 use super::landing::Landing;
 use super::state::Session;
 use super::{Exchange, ExchangeError, FAREWELL};
@@ -43,8 +44,7 @@ impl Exchange {
     ) -> Result<Arc<Plan>, ExchangeError> {
         let packet = self.core.options.packet(self.slowest());
         let proposal = Plan::new(self.config(packet)?, tensors)?;
-        let servers = self.controls.len();
-        {
+        let servers = {
             let mut state = self.core.lock();
             loop {
                 state.check()?;
@@ -52,31 +52,42 @@ impl Exchange {
                     break;
                 }
                 // What was waited for has landed; that servers know so may take a moment longer.
-                state = self.core.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
+                state = again;
             }
-            state.answers = vec![None; servers];
-        }
+            let servers = state.ways.len();
+            (state.answers, state.asked) = (vec![None; servers], vec![None; servers]);
+            servers
+        };
         // The first server compares what ranks propose; the others hear what came of it.
         self.propose(0, &proposal.encode());
         let (generation, agreed) = self.answer(0)?;
         for server in 1..servers {
             self.propose(server, &agreed);
         }
-        for server in 1..servers {
-            let (other, body) = self.answer(server)?;
-            if other != generation || body != agreed {
-                let text = format!(
-                    "server {server} agrees on another plan than server 0; start all servers of a job anew"
-                );
-                return Err(ExchangeError::Disagree(text));
-            }
-        }
         let plan = Arc::new(Plan::decode(&agreed)?);
         let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
-        for route in &self.routes {
-            route.interface.packet(packet);
+        let session = self.session(&plan, ids, generation, memory(&plan)?);
+        let mut state = self.core.lock();
+        // All at one moment: what a server has answered that is lost meanwhile, the next one answers again.
+        while state.answers.iter().any(Option::is_none) {
+            state.check()?;
+            let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
+            state = again;
         }
-        self.install(&plan, ids, generation, memory(&plan)?);
+        let known = Some((generation, agreed));
+        if let Some(server) = state.answers.iter().position(|answer| *answer != known) {
+            let text = format!(
+                "server {server} agrees on another plan than server 0; start all servers of a job anew"
+            );
+            return Err(ExchangeError::Disagree(text));
+        }
+        for interface in state.ways.interfaces() {
+            interface.packet(packet);
+        }
+        (state.answers, state.asked) = (vec![None; servers], vec![None; servers]);
+        state.done_later.clear();
+        state.session = Some(session);
         Ok(plan)
     }
 
@@ -90,12 +101,19 @@ impl Exchange {
 
     /// What the slowest interface was seen to deliver.
     fn slowest(&self) -> Option<BytesPerSecond> {
-        let rates = self.routes.iter().map(|route| route.interface.stats().rate);
+        let interfaces = self.core.lock().ways.interfaces();
+        let rates = interfaces.iter().map(|interface| interface.stats().rate);
         rates.filter(|rate| *rate > 0).min().map(BytesPerSecond::new)
     }
 
+    /// To a server that is lost it is proposed when somebody is back.
     fn propose(&self, server: usize, body: &[u8]) {
-        self.controls[server].tell(Message::Plan(foresee_wire::Plan { generation: 0, body: body.to_vec() }));
+        let mut state = self.core.lock();
+        state.asked[server] = Some(body.into());
+        if let Some(way) = state.ways.iter().nth(server) {
+            let body = body.to_vec();
+            way.link.control.tell(Message::Plan(foresee_wire::Plan { generation: 0, body }));
+        }
     }
 
     /// Waits for a server's answer: as long as ranks take to come.
@@ -103,29 +121,35 @@ impl Exchange {
         let mut state = self.core.lock();
         loop {
             state.check()?;
-            if let Some(answer) = state.answers[server].take() {
-                return Ok(answer);
+            if let Some(answer) = &state.answers[server] {
+                return Ok(answer.clone());
             }
             let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
             state = again;
         }
     }
 
-    fn install(&self, plan: &Arc<Plan>, ids: Vec<TensorId>, generation: u32, landings: Vec<Arc<Landing>>) {
-        let session = Session {
+    fn session(
+        &self,
+        plan: &Arc<Plan>,
+        ids: Vec<TensorId>,
+        generation: u32,
+        landings: Vec<Arc<Landing>>,
+    ) -> Session {
+        Session {
             plan: Arc::clone(plan),
             ids,
             collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
             landings,
             flow: Interface::flow_of(&self.core.options.job),
             used: VecDeque::new(),
-        };
-        self.core.lock().session = Some(session);
+            kept: Kept::default(),
+        }
     }
 }
 
 /// Bytes of a tensor, as wide as the model has it.
-pub(crate) fn landing_bytes(plan: &Plan, tensor: TensorId) -> usize {
+fn landing_bytes(plan: &Plan, tensor: TensorId) -> usize {
     let spec = plan.tensor(tensor).expect("it is below the plan's tensors");
     let bytes = plan.elements(tensor).unwrap_or(0) * spec.dtype.bytes() as u64;
     usize::try_from(bytes).expect("the plan was proposed by somebody who has it in memory")

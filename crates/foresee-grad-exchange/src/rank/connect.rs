@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,19 @@ use foresee_wire::{Connection, DialOptions, FaultCode, Hello, Purpose, Role, Sec
 
 use super::receive::{Reader, ServerEar};
 use super::state::State;
-use super::{Core, Exchange, ExchangeError, Route};
+use super::ways::{Connected, Way};
+use super::{Core, Exchange, ExchangeError};
 use crate::control::Control;
 use crate::interface::Interfaces;
 use crate::options::RankOptions;
 use crate::timeline::Timeline;
 
 /// Pause between two attempts at a server.
-const RETRY: Duration = Duration::from_millis(100);
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// The two connections to a server.
-struct Pair {
-    server: ServerId,
+pub(super) struct Pair {
+    pub(super) server: ServerId,
     address: SocketAddr,
     control: Connection,
     data: Connection,
@@ -35,26 +36,30 @@ struct Pair {
 /// Connects to every server and starts the threads.
 pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
     check(&options)?;
-    let session = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let process = std::collections::hash_map::RandomState::new().build_hasher().finish();
     let until = Instant::now() + Duration::from(options.timeouts.timeout);
-    let addresses = options.servers.clone();
     let pairs: Vec<_> = (0..)
         .map(ServerId)
-        .zip(addresses)
+        .zip(&options.servers)
         .map(|(server, address)| {
-            let call = |role| call(&options, session, server, address, role, until);
-            Ok(Pair { server, address, control: call(Role::Control)?, data: call(Role::Data)? })
+            let call = |role| call(&options, process, server, *address, role, until);
+            Ok(Pair { server, address: *address, control: call(Role::Control)?, data: call(Role::Data)? })
         })
         .collect::<Result<_, ExchangeError>>()?;
+    let own = || Interfaces::new(options.policy.push(), options.packet(None));
+    let interfaces = options.interfaces.clone().unwrap_or_else(own);
     let timeline = Timeline::new(options.timeline);
-    let state = Mutex::new(State::default());
-    let core = Arc::new(Core { options, state, changed: Condvar::new(), timeline });
-    start(&core, pairs)
+    let (state, changed) = (Mutex::new(State::default()), Condvar::new());
+    let core = Arc::new(Core { options, process, interfaces, state, changed, timeline });
+    // Whatever fails from here on, dropping it ends the threads that run.
+    let exchange = Exchange { core };
+    exchange.core.start(pairs)?;
+    Ok(exchange)
 }
 
 fn check(options: &RankOptions) -> Result<(), ExchangeError> {
     let wrong = |name, found: String, rule| Err(ExchangeError::Setting { name, found, rule });
-    let RankOptions { rank, world, local, servers, shares, .. } = options;
+    let RankOptions { rank, world, local, servers, shares, beside, .. } = options;
     if *world == 0 || *world > 65_535 {
         return wrong("the world", world.to_string(), "it has 1 to 65535 ranks");
     }
@@ -71,29 +76,37 @@ fn check(options: &RankOptions) -> Result<(), ExchangeError> {
     if !shares.is_empty() && shares.len() != servers.len() {
         return wrong("the number of shares", shares.len().to_string(), "each server has one");
     }
+    if usize::from(*beside) > servers.len() {
+        return wrong("the number of servers beside ranks", beside.to_string(), "they are among the servers");
+    }
     Ok(())
+}
+
+/// Both connections to a server, at one attempt.
+pub(super) fn pair(
+    options: &RankOptions,
+    process: u64,
+    server: ServerId,
+    address: SocketAddr,
+    until: Instant,
+) -> Result<Pair, ExchangeError> {
+    let call = |role| attempt(options, process, server, address, role, until);
+    let refused = |why| ExchangeError::Server { server: server.0, address, why: Arc::new(why) };
+    let control = call(Role::Control).map_err(refused)?;
+    Ok(Pair { server, address, control, data: call(Role::Data).map_err(refused)? })
 }
 
 fn call(
     options: &RankOptions,
-    session: u64,
+    process: u64,
     server: ServerId,
     address: SocketAddr,
     role: Role,
     until: Instant,
 ) -> Result<Connection, ExchangeError> {
-    let hello = Hello {
-        target: server.0.into(),
-        session,
-        local: options.local,
-        ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
-    };
-    let how =
-        DialOptions { link: options.link.clone(), tls: options.tls.clone(), timeouts: options.timeouts };
-    reach(address, &hello, &options.secret, &how, Wait::Until(until)).map_err(|why| ExchangeError::Server {
-        server: server.0,
-        address,
-        why: Arc::new(why),
+    let hello = hello(options, process, server, role);
+    reach(address, &hello, &options.secret, &how(options), Wait::Until(until)).map_err(|why| {
+        ExchangeError::Server { server: server.0, address, why: Arc::new(why) }
     })
 }
 
@@ -113,6 +126,31 @@ pub(crate) fn reach(
     }
 }
 
+fn attempt(
+    options: &RankOptions,
+    process: u64,
+    server: ServerId,
+    address: SocketAddr,
+    role: Role,
+    until: Instant,
+) -> Result<Connection, WireError> {
+    let hello = hello(options, process, server, role);
+    dial(address, hello, &options.secret, &how(options), Wait::Until(until))
+}
+
+fn hello(options: &RankOptions, process: u64, server: ServerId, role: Role) -> Hello {
+    Hello {
+        target: server.0.into(),
+        session: process,
+        local: options.local,
+        ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
+    }
+}
+
+fn how(options: &RankOptions) -> DialOptions {
+    DialOptions { link: options.link.clone(), tls: options.tls.clone(), timeouts: options.timeouts }
+}
+
 /// Whether another attempt may end better: a server that is not up yet, or that has not noticed the end of the process
 /// whose place this one takes.
 fn may_pass(why: &WireError) -> bool {
@@ -123,64 +161,40 @@ fn may_pass(why: &WireError) -> bool {
     }
 }
 
-fn start(core: &Arc<Core>, pairs: Vec<Pair>) -> Result<Exchange, ExchangeError> {
-    let system = |why| ExchangeError::System(Arc::new(why));
-    let later: Arc<OnceLock<Arc<[Control]>>> = Arc::default();
-    let ways: Arc<OnceLock<Vec<_>>> = Arc::default();
-    let mut controls = Vec::with_capacity(pairs.len());
-    let own = || Interfaces::new(core.options.policy.push(), core.options.packet(None));
-    let interfaces = core.options.interfaces.clone().unwrap_or_else(own);
-    let mut routes: Vec<(Route, Vec<_>)> = Vec::new();
-    let mut readers = Vec::with_capacity(pairs.len());
-    for Pair { server, address, control, data } in pairs {
-        let ear = ServerEar {
-            core: Arc::clone(core),
-            server,
-            address,
-            controls: Arc::clone(&later),
-            ways: Arc::clone(&ways),
-        };
-        let name = format!("{}-{server}", core.options.rank.0);
-        controls.push(Control::start(&name, control, core.options.timeouts, ear).map_err(system)?);
+pub(super) fn system(why: WireError) -> ExchangeError {
+    ExchangeError::System(Arc::new(why))
+}
+
+impl Core {
+    /// Starts the threads of all connections. None of them acts before all are known.
+    fn start(self: &Arc<Self>, pairs: Vec<Pair>) -> Result<(), ExchangeError> {
+        let mut state = self.lock();
+        for pair in pairs {
+            let (server, address) = (pair.server, pair.address);
+            let connected = self.attach(pair, 0)?;
+            state.ways.push(Way::new(server, address, connected));
+        }
+        Ok(())
+    }
+
+    /// Takes the connections to a server apart and starts their threads. `epoch`: whose they are.
+    pub(super) fn attach(self: &Arc<Self>, pair: Pair, epoch: u32) -> Result<Connected, ExchangeError> {
+        let Pair { server, address, control, data } = pair;
         let link = data.link();
-        let interface = interfaces.of(&link).map_err(system)?;
-        let known = routes.iter().position(|(route, _)| route.interface.is(&interface));
-        let at = known.unwrap_or_else(|| {
-            routes.push((Route { interface, servers: [].into(), links: Vec::new() }, Vec::new()));
-            routes.len() - 1
-        });
-        let (route, servers) = &mut routes[at];
-        let lost = Arc::clone(core);
-        let broken = Box::new(move |why: WireError| {
-            let missing = "its control connection says nothing of it".into();
-            lost.suspect(ExchangeError::ServerLost {
-                server: server.0,
-                address,
-                why: why.to_string(),
-                missing,
-            });
-        });
-        servers.push((route.interface.open(data.sender, broken), server));
-        route.links.push(link);
-        readers.push((server, address, data.receiver));
+        let interface = self.interfaces.of(&link).map_err(system)?;
+        let name = format!("{}-{server}", self.options.rank.0);
+        let ear = ServerEar { core: Arc::clone(self), server, address, epoch };
+        let control = Control::start(&name, control, self.options.timeouts, ear).map_err(system)?;
+        let core = Arc::clone(self);
+        let reader = Reader { core, server, address, epoch, receiver: data.receiver, room: Vec::new() };
+        let reader = thread::Builder::new().name(format!("foresee-land-{name}")).spawn(move || reader.run());
+        let reader = reader.map_err(|why| {
+            control.link().shutdown();
+            system(WireError::System { doing: "starting a thread", why })
+        })?;
+        let core = Arc::clone(self);
+        let broken = Box::new(move |why: WireError| core.suspect(server, epoch, &why));
+        let connection = interface.open(data.sender, broken);
+        Ok(Connected { control, interface, connection, data: link, reader: Some(reader) })
     }
-    let mut known = Vec::new();
-    for (route, servers) in &routes {
-        known.extend(
-            servers.iter().map(|(connection, server)| (*server, route.interface.clone(), *connection)),
-        );
-    }
-    ways.set(known).expect("it is set once");
-    let controls: Arc<[Control]> = controls.into();
-    later.set(Arc::clone(&controls)).expect("it is set once");
-    for (server, address, receiver) in readers {
-        let (core, controls) = (Arc::clone(core), Arc::clone(&controls));
-        let name = format!("foresee-land-{}-{server}", core.options.rank.0);
-        let reader = Reader { core, server, address, receiver, controls, room: Vec::new() };
-        let spawned = thread::Builder::new().name(name).spawn(move || reader.run());
-        spawned.map_err(|why| system(WireError::System { doing: "starting a thread", why }))?;
-    }
-    let routes =
-        routes.into_iter().map(|(route, servers)| Route { servers: servers.into(), ..route }).collect();
-    Ok(Exchange { core: Arc::clone(core), routes, controls })
 }

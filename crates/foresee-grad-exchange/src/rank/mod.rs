@@ -8,33 +8,37 @@
 
 mod agree;
 mod connect;
+mod keep;
 mod landing;
+mod mend;
 #[cfg(target_os = "linux")]
 mod news;
 mod push;
 mod receive;
 mod state;
+mod ways;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{Connection, Plan, Round, ServerId, TensorId};
+use foresee_grad_queue::{Plan, Round, ServerId, TensorId};
 use foresee_units::{Bytes, Rank};
-use foresee_wire::{Fault, FaultCode, Link, Message};
+use foresee_wire::{Fault, FaultCode, Message, WireError};
 
-use crate::control::Control;
 use crate::error::ExchangeError;
-use crate::interface::{Interface, InterfaceStats};
+use crate::interface::{Interface, InterfaceStats, Interfaces};
 use crate::options::RankOptions;
 use crate::timeline::{Event, EventKind, Timeline};
 #[cfg(target_os = "linux")]
 pub(crate) use connect::reach;
+use keep::Kept;
 pub(crate) use landing::Landing;
 #[cfg(target_os = "linux")]
 pub(crate) use news::Told;
 pub use push::Gradient;
-use push::{Part, Push};
+use push::Push;
 use state::{Session, State};
+use ways::{Standing, Suspicion};
 
 /// How long an orderly end may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -43,26 +47,19 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Exchange {
     core: Arc<Core>,
-    routes: Vec<Route>,
-    controls: Arc<[Control]>,
 }
 
 /// What all threads of a rank share.
 #[derive(Debug)]
 pub(crate) struct Core {
     options: RankOptions,
+    /// Tells this process from one that takes its place.
+    process: u64,
+    interfaces: Interfaces,
     state: Mutex<State>,
     /// Something landed, was answered, or failed.
     changed: Condvar,
     timeline: Timeline,
-}
-
-/// The way through one interface.
-#[derive(Debug)]
-struct Route {
-    interface: Interface,
-    servers: Arc<[(Connection, ServerId)]>,
-    links: Vec<Link>,
 }
 
 /// How a wait ended.
@@ -114,6 +111,8 @@ impl Received {
 pub struct RankStats {
     /// Rounds that ended here.
     pub rounds: u64,
+    /// Servers that took the place of lost ones.
+    pub servers_back: u64,
     /// Of each interface.
     pub interfaces: Vec<InterfaceStats>,
 }
@@ -137,13 +136,15 @@ impl Exchange {
         self.core.options.world
     }
 
-    /// Hands a tensor of the present round over. Never waits.
+    /// Hands a tensor of the present round over. Never waits. Where a lost server may be replaced, the gradient is kept
+    /// until every rank has everything of the round.
     ///
     /// # Errors
     /// What failed before; [`ExchangeError::Queue`] if the plan has no such tensor or another size. A tensor that was pushed in this
     /// round, or whose last average has not landed, is a [`ExchangeError::Setting`].
     pub fn push(&self, tensor: TensorId, gradient: Gradient) -> Result<(), ExchangeError> {
-        let mut state = self.core.lock();
+        let mut guard = self.core.lock();
+        let state = &mut *guard;
         state.check()?;
         let session = state.session()?;
         let tensor = session.id(tensor, self.rank())?;
@@ -171,13 +172,15 @@ impl Exchange {
         timeline.tensor(EventKind::Pushed, round, tensor);
         let push = Arc::new(Push { plan, tensor, round, generation, gradient, timeline });
         let flow = session.flow;
-        drop(state);
-        for route in &self.routes {
-            let part = Arc::new(Part { push: Arc::clone(&push), servers: Arc::clone(&route.servers) });
-            let lanes = part.lanes();
-            if !lanes.is_empty() {
-                route.interface.offer(flow, push.class(), lanes, part);
-            }
+        if self.core.options.keeps() {
+            session.kept.keep(Arc::clone(&push));
+        }
+        let Some(session) = &state.session else { return Ok(()) };
+        let routes = state.ways.routes_of(&push, &session.collect);
+        drop(guard);
+        // A server that is lost from here on is offered it again by whoever connects to the next one.
+        for route in &*routes {
+            ways::offer(&push, flow, route);
         }
         Ok(())
     }
@@ -197,11 +200,12 @@ impl Exchange {
                 let round = session.collect.current();
                 let flow = session.flow;
                 session.collect.handle_end();
-                session.tell(&self.controls);
+                state.go_on();
+                let routes = state.ways.routes();
                 drop(state);
                 // Urgent packets of the next round must not overtake what is left of this one: a server may leave them
                 // unread until another rank has pushed the same, which may want what is left before it does.
-                self.routes.iter().for_each(|route| route.interface.fence(flow));
+                routes.iter().for_each(|route| route.interface.fence(flow));
                 // A round without elements is over at once.
                 self.core.changed.notify_all();
                 return Ok(Some(round));
@@ -217,7 +221,7 @@ impl Exchange {
     /// ended; or for `tick`.
     ///
     /// # Errors
-    /// What was lost; the exchange stays lost.
+    /// What was lost, if they have not landed; the exchange stays lost.
     pub fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
         let until = Instant::now() + tick;
         let mut state = self.core.lock();
@@ -237,15 +241,19 @@ impl Exchange {
         Ok(waited)
     }
 
-    /// The first of these tensors that is still on its way, by its number in the plan.
+    /// The first of these tensors that is still on its way, by its number in the plan. What has landed is there whoever
+    /// was lost since: ranks that are through need not wait for those that still look at their last averages.
     fn unsettled(&self, state: &mut State, tensors: &[TensorId]) -> Result<Option<TensorId>, ExchangeError> {
-        state.check()?;
+        let failed = state.check();
+        if state.session.is_none() {
+            failed.clone()?;
+        }
         let session = state.session()?;
         let current = session.collect.current();
         for tensor in tensors {
             let id = session.id(*tensor, self.rank())?;
             if !session.collect.is_settled(id, current) {
-                return Ok(Some(id));
+                return failed.map(|()| Some(id));
             }
         }
         Ok(None)
@@ -286,7 +294,12 @@ impl Exchange {
 
     /// What is still wanted, in words; for the line that says who waits for whom.
     pub fn missing(&self) -> String {
-        self.core.lock().session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing)
+        self.core.lock().missing()
+    }
+
+    /// What is worth a line of a log and was not taken before: servers that were lost and are back.
+    pub fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut self.core.lock().notices)
     }
 
     /// Counts since the start.
@@ -295,7 +308,8 @@ impl Exchange {
         let session = state.session.as_ref();
         RankStats {
             rounds: session.map_or(0, |session| session.collect.current().0),
-            interfaces: self.routes.iter().map(|route| route.interface.stats()).collect(),
+            servers_back: state.servers_back,
+            interfaces: state.ways.interfaces().iter().map(Interface::stats).collect(),
         }
     }
 
@@ -312,28 +326,60 @@ impl Exchange {
     }
 
     /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
+    ///
+    /// Where everything has landed here, it stays for a moment until it has everywhere, and for as long as a server is
+    /// being replaced: what this rank keeps may be wanted again.
     pub fn close(&self) {
-        let lost = {
-            let mut state = self.core.lock();
+        let (lost, controls) = {
+            let mut state = self.stay();
             if std::mem::replace(&mut state.closed, true) {
                 return;
             }
             let lost = state.failed.as_ref().and_then(|why| self.farewell(why));
             state.fail(ExchangeError::Closed);
-            lost
+            let controls: Vec<_> = state.ways.iter().map(|way| way.link.control.clone()).collect();
+            (lost, controls)
         };
         self.core.changed.notify_all();
         let until = Instant::now() + FAREWELL;
-        for control in &*self.controls {
+        for control in &controls {
             match &lost {
                 Some(fault) => control.close(Message::Error(fault.clone())),
                 None => control.bye("the rank is done"),
             }
         }
-        for control in &*self.controls {
+        for control in &controls {
             control.drain(until.saturating_duration_since(Instant::now()));
         }
-        self.shut();
+        let mut state = self.core.lock();
+        for way in state.ways.iter() {
+            way.link.interface.close(way.link.connection);
+            way.link.data.shutdown();
+        }
+        if let Some(session) = &mut state.session {
+            session.kept = Kept::default();
+        }
+    }
+
+    /// Waits while another rank may lack something of the last round that this one would have to push again.
+    fn stay(&self) -> MutexGuard<'_, State> {
+        let mut state = self.core.lock();
+        let until = Instant::now() + FAREWELL;
+        let needed = |state: &State| {
+            let session =
+                state.session.as_ref().filter(|session| session.has_landed() && !session.is_quiet());
+            let last = session.and_then(Session::last_round);
+            let done = state.done_later.iter().any(|(_, round)| Some(*round) >= last);
+            self.core.options.keeps() && self.world() > 1 && !state.is_over() && session.is_some() && !done
+        };
+        while needed(&state) {
+            let open = state.ways.are_open();
+            match self.core.wait_until(state, if open { until } else { Instant::now() + FAREWELL }) {
+                Err(again) if open => return again,
+                Ok(again) | Err(again) => state = again,
+            }
+        }
+        state
     }
 
     /// What servers are told where this rank goes because somebody else is lost: should it be the first to know, the others
@@ -348,15 +394,6 @@ impl Exchange {
         };
         let text = format!("rank {} has {why}", self.rank());
         Some(Fault { rank: whom, ..Fault::new(FaultCode::Lost, text) })
-    }
-
-    fn shut(&self) {
-        for route in &self.routes {
-            for &(connection, _) in &*route.servers {
-                route.interface.close(connection);
-            }
-            route.links.iter().for_each(Link::shutdown);
-        }
     }
 }
 
@@ -380,23 +417,30 @@ impl Core {
     /// Waits for a change; the lock comes back as an error once the time is over.
     fn wait_until<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         until: Instant,
     ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
         let now = Instant::now();
+        state.act_on_suspicions(now);
         if until <= now {
             return Err(state);
         }
-        let look = state.suspicion.as_ref().map_or(until, |(at, _)| until.min(*at));
+        let suspicions = state.ways.iter().filter_map(|way| Some(way.suspicion.as_ref()?.at));
+        let look = suspicions.min().map_or(until, |at| until.min(at));
         let left = look.saturating_duration_since(now);
         Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// A data connection broke. The control connection of the same server mostly knows better why, a moment later: it is
     /// heard first.
-    fn suspect(&self, why: ExchangeError) {
+    fn suspect(&self, server: ServerId, epoch: u32, why: &WireError) {
         let at = Instant::now() + Duration::from(self.options.timeouts.heartbeat);
-        self.lock().suspicion.get_or_insert((at, why));
+        let mut state = self.lock();
+        let way = state.ways.get_mut(server).filter(|way| way.epoch == epoch);
+        if let Some(way) = way.filter(|way| way.standing != Standing::Lost) {
+            way.suspicion.get_or_insert(Suspicion { at, why: why.to_string() });
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -409,18 +453,18 @@ impl Core {
 
 impl State {
     fn check(&mut self) -> Result<(), ExchangeError> {
-        if let Some((_, why)) = self.suspicion.take_if(|(at, _)| *at <= Instant::now()) {
-            self.fail(why);
-        }
+        self.act_on_suspicions(Instant::now());
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    fn session(&mut self) -> Result<&mut Session, ExchangeError> {
-        let rule = "ranks agree on a plan first";
-        self.session.as_mut().ok_or(ExchangeError::Setting { name: "a round", found: "begun".into(), rule })
-    }
-
-    fn fail(&mut self, why: ExchangeError) {
-        self.failed.get_or_insert(why);
+    /// Ends control connections that had time to say why the data connection beside them broke.
+    fn act_on_suspicions(&mut self, now: Instant) {
+        for way in self.ways.iter_mut() {
+            if let Some(suspicion) = way.suspicion.as_mut().filter(|suspicion| suspicion.at <= now) {
+                // Its thread hears the end, and acts on it as on any other; that takes less than this.
+                suspicion.at = now + FAREWELL;
+                way.link.control.link().shutdown();
+            }
+        }
     }
 }

@@ -4,18 +4,16 @@
 //! Refuses to copy: a payload is read to where it belongs, unless it has to be widened on the way.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use foresee_grad_queue::{
-    Arrival, Claim, Connection, Dtype, PacketId, Round, ServerId, SumHeader, TensorId, sum,
-};
-use foresee_units::{Bytes, Rank};
+use foresee_grad_queue::{Arrival, Claim, Dtype, PacketId, Round, ServerId, SumHeader, TensorId, sum};
+use foresee_units::Bytes;
 use foresee_wire::{Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
 
 use super::landing::Landing;
+use super::ways::Standing;
 use super::{Core, ExchangeError};
-use crate::control::{Control, Ear, End};
-use crate::interface::Interface;
+use crate::control::{Ear, End};
 use crate::timeline::EventKind;
 
 /// Reads the sums of one server.
@@ -23,8 +21,9 @@ pub(super) struct Reader {
     pub(super) core: Arc<Core>,
     pub(super) server: ServerId,
     pub(super) address: SocketAddr,
+    /// Of the connections that it belongs to.
+    pub(super) epoch: u32,
     pub(super) receiver: FrameReceiver,
-    pub(super) controls: Arc<[Control]>,
     pub(super) room: Vec<u8>,
 }
 
@@ -43,7 +42,13 @@ struct Target {
 impl Reader {
     pub(super) fn run(mut self) {
         if let Err(why) = self.read() {
-            self.core.fail(why);
+            let mut state = self.core.lock();
+            let way = state.ways.get(self.server).filter(|way| way.epoch == self.epoch);
+            if way.is_some_and(|way| way.standing != Standing::Lost) {
+                state.fail(why);
+                drop(state);
+                self.core.changed.notify_all();
+            }
         }
     }
 
@@ -68,8 +73,14 @@ impl Reader {
     }
 
     fn admit(&self, header: &Header) -> Result<Option<Target>, ExchangeError> {
-        let mut state = self.core.lock();
-        let Some(session) = &mut state.session else { return Err(self.strange("sends sums before a plan")) };
+        let mut guard = self.core.lock();
+        let state = &mut *guard;
+        let standing = state.ways.get(self.server).map(|way| way.standing);
+        if standing == Some(Standing::Lost) {
+            return Ok(None);
+        }
+        let session = state.session.as_mut().filter(|_| standing == Some(Standing::Open));
+        let Some(session) = session else { return Err(self.strange("sends sums before a plan")) };
         let tensor = TensorId(header.tensor);
         let packet = PacketId { tensor, packet: header.packet };
         let round = Round::near(header.round, session.collect.current());
@@ -83,6 +94,9 @@ impl Reader {
         };
         let Some(offset) = claim.offset() else {
             session.collect.land(claim);
+            state.go_on();
+            drop(guard);
+            self.core.changed.notify_all();
             return Ok(None);
         };
         let spec = session.plan.tensor(tensor).expect("the claim was checked against the plan");
@@ -111,19 +125,20 @@ impl Reader {
         if read.is_ok() {
             self.core.timeline.packet(EventKind::Landed, round, packet, Some(self.server.0.into()));
         }
-        let mut state = self.core.lock();
+        let mut guard = self.core.lock();
+        let state = &mut *guard;
         let Some(session) = &mut state.session else { return Ok(()) };
         if let Err(why) = read {
             session.collect.abandon(claim);
-            drop(state);
+            drop(guard);
             return match why {
                 WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. } => Ok(()),
                 why => Err(self.broken(why)),
             };
         }
         let landed = session.collect.land(claim);
-        session.tell(&self.controls);
-        drop(state);
+        state.go_on();
+        drop(guard);
         if landed.tensor || landed.round {
             self.core.changed.notify_all();
         }
@@ -146,9 +161,8 @@ pub(super) struct ServerEar {
     pub(super) core: Arc<Core>,
     pub(super) server: ServerId,
     pub(super) address: SocketAddr,
-    pub(super) controls: Arc<OnceLock<Arc<[Control]>>>,
-    /// The data connection to each server.
-    pub(super) ways: Arc<OnceLock<Vec<(ServerId, Interface, Connection)>>>,
+    /// Of the connections that it belongs to.
+    pub(super) epoch: u32,
 }
 
 impl Ear for ServerEar {
@@ -164,56 +178,36 @@ impl Ear for ServerEar {
     }
 
     fn ended(&mut self, end: End) {
-        let (server, address) = (self.server.0, self.address);
-        let mut state = self.core.lock();
-        let missing =
-            state.session.as_ref().map_or_else(|| "no plan was agreed on".into(), super::Session::missing);
-        let lost = |why| ExchangeError::ServerLost { server, address, why, missing: missing.clone() };
-        let why = match end {
-            End::Bye(reason) => lost(format!("it left: {reason}")),
-            End::Broken(why) => lost(why.to_string()),
-            End::Silent(time) => lost(format!("it was silent for {time}")),
-            End::Fault(fault) => match (fault.code, fault.rank) {
-                (FaultCode::Lost, Some(rank)) => {
-                    ExchangeError::RankLost { rank: Rank(rank), why: fault.to_string(), missing }
-                }
-                (FaultCode::Plan, _) => ExchangeError::Disagree(fault.to_string()),
-                _ => ExchangeError::Refused { server, address, why: fault.to_string() },
-            },
-        };
-        state.fail(why);
-        drop(state);
-        self.core.changed.notify_all();
+        self.core.ended(self.server, self.epoch, end);
     }
 }
 
 impl ServerEar {
     fn take(&self, message: Message) -> Result<(), ExchangeError> {
-        let mut state = self.core.lock();
+        let mut guard = self.core.lock();
+        let state = &mut *guard;
         match message {
             Message::Plan(plan) => {
-                if let Some(answer) = state.answers.get_mut(usize::from(self.server.0)) {
+                let news =
+                    state.session.as_ref().is_none_or(|now| now.collect.generation() < plan.generation);
+                let answer = state.answers.get_mut(usize::from(self.server.0));
+                // A server in the place of a lost one may say once more what holds already.
+                if let Some(answer) = answer.filter(|_| news) {
                     *answer = Some((plan.generation, plan.body.into()));
+                    state.hear_anew(self.server)?;
                 }
             }
             Message::Used(used) => {
-                let session = state.session()?;
-                session.hear_used(self.server, Round(used.round), &used.used)?;
-                session.tell(self.controls.get().map_or(&[], |controls| controls));
+                state.session()?.hear_used(self.server, Round(used.round), &used.used)?;
+                state.go_on();
             }
-            Message::RoundDone(done) => {
-                let session = state.session()?;
-                session.collect.handle_done(self.server, Round(done.round))?;
-                session.tell(self.controls.get().map_or(&[], |controls| controls));
-            }
+            Message::RoundDone(done) => state.hear_done(self.server, Round(done.round))?,
+            Message::Resumed(resumed) => state.hear_resumed(self.server, resumed)?,
             Message::Ack(ack) => {
                 let packet = PacketId { tensor: TensorId(ack.tensor), packet: ack.partition };
                 let bytes = state.session()?.plan.range(packet).map(|(_, bytes)| Bytes::new(bytes.into()));
-                drop(state);
-                let way =
-                    self.ways.get().and_then(|ways| ways.iter().find(|(server, ..)| *server == self.server));
-                if let (Some((_, interface, connection)), Some(bytes)) = (way, bytes) {
-                    interface.acked(*connection, bytes);
+                if let (Some(way), Some(bytes)) = (state.ways.get(self.server), bytes) {
+                    way.link.interface.acked(way.link.connection, bytes);
                 }
             }
             other => {

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use foresee_grad_queue::{
     Collect, CollectAction, Flow, Plan, QueueError, Round, ServerId, TensorId, TensorSet,
@@ -13,21 +12,69 @@ use foresee_grad_queue::{
 use foresee_units::Rank;
 use foresee_wire::{Got, Message, RoundEnd};
 
+use super::keep::Kept;
 use super::landing::Landing;
-use crate::control::Control;
+use super::ways::Ways;
 use crate::error::ExchangeError;
 
 /// Behind the lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) session: Option<Session>,
-    /// What each server answered to the present proposal.
+    /// The connections to each server.
+    pub(super) ways: Ways,
+    /// What was proposed to each server, until the plan is at work.
+    pub(super) asked: Vec<Option<Arc<[u8]>>>,
+    /// What each server, over the connections that are there now, answered to the present proposal.
     pub(super) answers: Vec<Option<(u32, Arc<[u8]>)>>,
+    /// Servers in the place of lost ones that were told what this rank knows, until all of them have answered.
+    pub(super) resuming: Vec<ServerId>,
+    /// Rounds that other servers say are done; counted once no server is resuming.
+    pub(super) done_later: Vec<(ServerId, Round)>,
+    /// Servers that took the place of lost ones.
+    pub(super) servers_back: u64,
+    /// What is worth a line of the log, until somebody takes it.
+    pub(super) notices: Vec<String>,
     /// Why nothing goes on; the first reason stays.
     pub(super) failed: Option<ExchangeError>,
-    /// A reason that counts from this moment on, unless a better one comes before.
-    pub(super) suspicion: Option<(Instant, ExchangeError)>,
     pub(super) closed: bool,
+}
+
+impl State {
+    pub(super) fn session(&mut self) -> Result<&mut Session, ExchangeError> {
+        let rule = "ranks agree on a plan first";
+        self.session.as_mut().ok_or(ExchangeError::Setting { name: "a round", found: "begun".into(), rule })
+    }
+
+    /// Nothing goes on, for this reason unless there was one before.
+    pub(super) fn fail(&mut self, why: ExchangeError) {
+        self.failed.get_or_insert(why);
+    }
+
+    /// A server says that a round is done.
+    pub(super) fn hear_done(&mut self, server: ServerId, round: Round) -> Result<(), ExchangeError> {
+        if self.resuming.is_empty() {
+            self.session()?.collect.handle_done(server, round)?;
+            self.go_on();
+        } else {
+            self.session()?;
+            self.done_later.push((server, round));
+        }
+        Ok(())
+    }
+
+    /// Does what has become possible: tells servers, offers what was held, lets go of what need not be kept.
+    pub(super) fn go_on(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        session.tell(&self.ways);
+        self.ways.release(&session.collect, session.flow);
+        session.kept.forget_before(session.collect.oldest_kept());
+    }
+
+    /// What is still wanted, in words.
+    pub(super) fn missing(&self) -> String {
+        self.session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing)
+    }
 }
 
 /// What belongs to a plan.
@@ -41,6 +88,8 @@ pub(super) struct Session {
     pub(super) flow: Flow,
     /// What the last rounds used, oldest first.
     pub(super) used: VecDeque<(Round, TensorSet)>,
+    /// What a server in the place of a lost one is sent again.
+    pub(super) kept: Kept,
 }
 
 impl Session {
@@ -51,8 +100,8 @@ impl Session {
         Ok(id.ok_or(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors })?)
     }
 
-    /// Puts what servers are to be told into their outboxes, in order; forgets what need not be kept any more.
-    pub(super) fn tell(&mut self, controls: &[Control]) {
+    /// Puts what servers are to be told into their outboxes, in order.
+    pub(super) fn tell(&mut self, ways: &Ways) {
         while let Some(action) = self.collect.poll_action() {
             let (server, message) = match action {
                 CollectAction::End(server, round) => {
@@ -62,7 +111,7 @@ impl Session {
                 }
                 CollectAction::Got(server, round) => (server, Message::Got(Got { round: round.0 })),
             };
-            controls[usize::from(server.0)].tell(message);
+            ways.tell(server, message);
         }
     }
 
@@ -96,6 +145,11 @@ impl Session {
         self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
     }
 
+    /// Whether everything of the rounds that ended has landed here.
+    pub(super) fn has_landed(&self) -> bool {
+        self.last_round().is_none_or(|last| self.collect.is_round_settled(last))
+    }
+
     /// Whether anybody pushed `tensor` in the last round that ended; `None` while that is not known.
     pub(super) fn was_used(&self, tensor: TensorId) -> Option<bool> {
         let last = self.last_round()?;
@@ -103,8 +157,7 @@ impl Session {
         told.or_else(|| self.collect.is_used(last, tensor))
     }
 
-    /// What is still wanted, in words; of one server or of all.
-    pub(super) fn missing(&self) -> String {
+    fn missing(&self) -> String {
         let Some(last) = self.last_round() else { return "no round has ended yet".into() };
         let waiting: Vec<_> = self.collect.waiting(last).collect();
         let packets: u64 = waiting.iter().map(|(_, missing)| u64::from(*missing)).sum();

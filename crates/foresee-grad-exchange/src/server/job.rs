@@ -3,9 +3,12 @@
 //!
 //! A rank has two connections. Its control connection brings plans, ends of rounds and signs of life; its data
 //! connection is read by a thread of its own. When one of them breaks, the rank is lost, and with it the job: every
-//! other rank is told which.
+//! other rank is told which. A job whose server was lost begins here with what its ranks keep: `resume`.
 //!
 //! Refuses to guess: a job whose ranks do not agree ends with the difference.
+
+mod ear;
+mod resume;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,18 +16,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use foresee_grad_queue::{Members, PACKET_BYTES_MAX, QueueError, Round, RoundAction, ServerId};
+use foresee_grad_queue::{Members, PACKET_BYTES_MAX, Plan, QueueError, Round, RoundAction, Rounds, ServerId};
 use foresee_units::{Bytes, Rank};
 use foresee_wire::{
-    Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Role, RoundDone,
-    Used, Wait, WireError,
+    Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Resume, Role,
+    RoundDone, Used, Wait, WireError,
 };
+
+use ear::RankEar;
 
 use super::Hall;
 use super::session::{Judged, Session, Way, lock};
-use crate::control::{Control, Ear, End};
+use crate::control::Control;
 use crate::interface::Interface;
 use crate::proposals;
+
+/// What a rank hears that comes while its job ends for another reason.
+const ENDING: &str = "the job is just ending here; come again";
 
 /// A job.
 #[derive(Debug)]
@@ -44,6 +52,8 @@ struct Inner {
     ranks: BTreeMap<Rank, Seat>,
     /// What ranks propose, until all have.
     proposals: BTreeMap<Rank, Vec<u8>>,
+    /// What ranks know that come from a lost server, until all have come.
+    resumes: BTreeMap<Rank, Resume>,
     session: Option<Arc<Session>>,
     /// Plans agreed on so far.
     generation: u32,
@@ -108,6 +118,9 @@ impl Job {
             return Err(Fault::new(FaultCode::Plan, text));
         }
         let mut inner = lock(&self.inner);
+        if self.over.load(Ordering::Relaxed) {
+            return Err(Fault::new(FaultCode::Busy, ENDING));
+        }
         let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat {
             process: hello.session,
             control: None,
@@ -142,8 +155,10 @@ impl Job {
         let name = format!("{}-{}", self.name, rank.0);
         match Control::start(&name, connection, self.hall.options.timeouts, ear) {
             Ok(control) => {
-                if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
-                    seat.control = Some(control);
+                match lock(&self.inner).ranks.get_mut(&rank) {
+                    Some(seat) => seat.control = Some(control),
+                    // The job has ended since the rank was let in.
+                    None => control.close(Message::Error(Fault::new(FaultCode::Closing, ENDING))),
                 }
                 self.settle();
             }
@@ -162,6 +177,9 @@ impl Job {
             if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
                 seat.way = Some(way);
                 seat.data = Some(link);
+            } else {
+                way.interface.close(way.connection);
+                link.shutdown();
             }
             self.settle();
             let (job, receiver) = (Arc::clone(self), connection.receiver);
@@ -177,7 +195,7 @@ impl Job {
 
     /// A connection has come, perhaps after the proposals that travelled on the other one.
     fn settle(&self) {
-        if let Err(fault) = self.agree() {
+        if let Err(fault) = self.restore().and_then(|()| self.agree()) {
             self.end(&fault);
         }
     }
@@ -221,10 +239,15 @@ impl Job {
 
     /// A rank broke off.
     fn lose(&self, rank: Rank, why: &str) {
-        if self.over.load(Ordering::Relaxed) || !lock(&self.inner).ranks.contains_key(&rank) {
-            return;
-        }
-        let seat = lock(&self.inner).ranks.remove(&rank);
+        let seat = {
+            let mut inner = lock(&self.inner);
+            if self.over.load(Ordering::Relaxed) || !inner.ranks.contains_key(&rank) {
+                return;
+            }
+            // From here on nobody takes the place of the lost rank, which may be about to come again.
+            self.over.store(true, Ordering::Relaxed);
+            inner.ranks.remove(&rank)
+        };
         if let Some(seat) = seat {
             seat.close();
         }
@@ -240,6 +263,7 @@ impl Job {
             let mut inner = lock(&self.inner);
             let seat = inner.ranks.remove(&rank);
             inner.proposals.remove(&rank);
+            inner.resumes.remove(&rank);
             if let Some(seat) = &seat {
                 inner.left.get_or_insert((rank, reason, seat.next));
             }
@@ -256,7 +280,7 @@ impl Job {
         let (rank, reason) = {
             let inner = lock(&self.inner);
             let Some((rank, reason, first)) = &inner.left else { return };
-            if inner.front <= *first && inner.proposals.is_empty() {
+            if inner.front <= *first && inner.proposals.is_empty() && inner.resumes.is_empty() {
                 return;
             }
             (*rank, reason.clone())
@@ -337,35 +361,58 @@ impl Job {
     /// Once every rank has proposed, and both connections of each are here, the plan holds.
     fn agree(&self) -> Result<(), Fault> {
         let mut inner = lock(&self.inner);
-        let here = |seat: &&Seat| seat.control.is_some() && seat.way.is_some();
-        let expected = (self.world / self.local) as usize;
-        if inner.proposals.len() < expected || inner.ranks.values().filter(here).count() < expected {
+        if inner.proposals.len() < self.expected() || !self.is_full(&inner) {
             return Ok(());
         }
         let proposals = std::mem::take(&mut inner.proposals);
-        let first = proposals::common(&proposals)?;
-        inner.generation += 1;
-        let generation = inner.generation;
-        let every = (0..self.world).step_by(self.local as usize).map(Rank);
-        let members = Members::of(generation, self.world, every)
+        let plan = proposals::common(&proposals)?;
+        let generation = inner.generation + 1;
+        self.install(&mut inner, Arc::new(plan), generation, Round(0))
             .map_err(|why| Fault::new(FaultCode::Plan, why.to_string()))?;
-        let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
-        let flow = Interface::flow_of(&self.name);
-        let packet = NonZeroU32::new(first.config().packet_bytes)
-            .map_or(PACKET_BYTES_MAX, |packet| packet.min(PACKET_BYTES_MAX));
-        for way in &ways {
-            way.interface.packet(packet);
-        }
-        let session = Session::new(Arc::new(first), self.server, members, ways, flow, &self.hall);
-        inner.session = Some(Arc::new(session));
-        inner.front = Round(0);
-        inner.ranks.values_mut().for_each(|seat| seat.next = Round(0));
         let body = proposals.into_values().next().expect("a world has ranks");
         let controls: Vec<_> = inner.ranks.values().filter_map(|seat| seat.control.clone()).collect();
         drop(inner);
         for control in controls {
             control.tell(Message::Plan(foresee_wire::Plan { generation, body: body.clone() }));
         }
+        Ok(())
+    }
+
+    /// Whether both connections of every rank are here.
+    fn is_full(&self, inner: &Inner) -> bool {
+        let here = inner.ranks.values().filter(|seat| seat.control.is_some() && seat.way.is_some());
+        here.count() == self.expected()
+    }
+
+    /// How many ranks exchange with servers: one of each machine.
+    fn expected(&self) -> usize {
+        (self.world / self.local) as usize
+    }
+
+    /// A plan holds from now on, for rounds from `oldest` on.
+    fn install(
+        &self,
+        inner: &mut Inner,
+        plan: Arc<Plan>,
+        generation: u32,
+        oldest: Round,
+    ) -> Result<(), QueueError> {
+        let every = (0..self.world).step_by(self.local as usize).map(Rank);
+        let members = Members::of(generation, self.world, every)?;
+        let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
+        let flow = Interface::flow_of(&self.name);
+        let packet = NonZeroU32::new(plan.config().packet_bytes)
+            .map_or(PACKET_BYTES_MAX, |packet| packet.min(PACKET_BYTES_MAX));
+        for way in &ways {
+            way.interface.packet(packet);
+        }
+        let rounds = Rounds::new(members.clone(), plan.tensors(), oldest);
+        let session = Session::new(plan, self.server, members, rounds, ways, flow, &self.hall);
+        inner.session = Some(Arc::new(session));
+        inner.generation = generation;
+        inner.resumes.clear();
+        inner.front = oldest;
+        inner.ranks.values_mut().for_each(|seat| seat.next = oldest);
         Ok(())
     }
 
@@ -400,67 +447,5 @@ impl Seat {
         if let Some(control) = &self.control {
             control.link().shutdown();
         }
-    }
-}
-
-/// Hears the messages of one rank.
-struct RankEar {
-    job: Arc<Job>,
-    rank: Rank,
-}
-
-impl Ear for RankEar {
-    fn hear(&mut self, message: Message) -> Result<(), Fault> {
-        let heard = self.take(message);
-        if let Err(fault) = &heard {
-            self.job.end(fault);
-        }
-        heard
-    }
-
-    fn ended(&mut self, end: End) {
-        match end {
-            End::Bye(reason) => self.job.leave(self.rank, reason),
-            // It goes because another rank or server is lost: that is what the others are told.
-            End::Fault(fault) if fault.code == FaultCode::Lost => self.job.end(&fault),
-            End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
-            End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
-            End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),
-        }
-    }
-}
-
-impl RankEar {
-    fn take(&self, message: Message) -> Result<(), Fault> {
-        let (job, rank) = (&self.job, self.rank);
-        let protocol = |why: QueueError| {
-            let mut fault = Fault::new(FaultCode::Protocol, why.to_string());
-            fault.rank = Some(rank.0);
-            fault
-        };
-        let session = || {
-            let session = lock(&job.inner).session.clone();
-            session.ok_or_else(|| {
-                Fault::new(FaultCode::Protocol, format!("rank {rank} speaks of rounds before a plan"))
-            })
-        };
-        match message {
-            Message::Plan(plan) => {
-                job.propose(rank, plan.body)?;
-                job.check_left();
-            }
-            Message::RoundEnd(end) => {
-                let round = Round(end.round);
-                job.act(session()?.end(rank, round, &end.absent).map_err(protocol)?);
-                job.advance(rank, round);
-                job.check_left();
-            }
-            Message::Got(got) => job.act(session()?.got(rank, Round(got.round)).map_err(protocol)?),
-            other => {
-                let text = format!("rank {rank} sends {}, which is not for servers", other.kind());
-                return Err(Fault::new(FaultCode::Protocol, text));
-            }
-        }
-        Ok(())
     }
 }

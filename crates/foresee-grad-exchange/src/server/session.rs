@@ -9,9 +9,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use foresee_grad_queue::{
-    Answer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId, ParkBudget, Plan,
-    QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum, TensorId, TensorSet,
-    Verdict,
+    Answer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId, ParkBudget,
+    Plan, QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum, TensorId,
+    TensorSet, Verdict,
 };
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
@@ -19,6 +19,9 @@ use foresee_wire::{Header, Kind};
 use super::Hall;
 use crate::interface::{Interface, Parcel};
 use crate::timeline::{EventKind, Timeline};
+
+/// So many rounds may be open when a server is lost: those that not every rank has all of, and the one that is pushed.
+const OPEN_MAX: u64 = 3;
 
 /// A plan at work.
 #[derive(Debug)]
@@ -32,9 +35,13 @@ pub(super) struct Session {
     /// Counts what may let a held reader go on.
     moved: Mutex<u64>,
     bell: Condvar,
+    /// Rounds before this one may be done before their sums are: some ranks hold what a lost server sent, and others
+    /// push it again.
+    caught_up: Round,
     answer: Answer,
-    /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered.
-    ready: Mutex<Vec<[u32; 2]>>,
+    /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered; and which round
+    /// that was, since one may end before all of them are.
+    ready: Mutex<Vec<[(Round, u32); 2]>>,
     /// Where each rank's results go: filled while ranks connect, before the first round.
     pub(super) ways: Vec<Way>,
     flow: Flow,
@@ -60,6 +67,7 @@ impl Session {
         plan: Arc<Plan>,
         server: ServerId,
         members: Members,
+        rounds: Rounds,
         ways: Vec<Way>,
         flow: Flow,
         hall: &Hall,
@@ -68,7 +76,8 @@ impl Session {
         let slots = (0..shard.packets()).map(|_| Mutex::default()).collect();
         let tensors = plan.tensors();
         Self {
-            rounds: Mutex::new(Rounds::new(members.clone(), tensors, Round(0))),
+            caught_up: Round(rounds.oldest().0 + OPEN_MAX),
+            rounds: Mutex::new(rounds),
             members: Arc::new(members),
             shard,
             slots,
@@ -76,7 +85,7 @@ impl Session {
             moved: Mutex::new(0),
             bell: Condvar::new(),
             answer: hall.options.policy.answer(),
-            ready: Mutex::new(vec![[0; 2]; tensors as usize]),
+            ready: Mutex::new(vec![[(Round(0), 0); 2]; tensors as usize]),
             ways,
             flow,
             timeline: hall.timeline.clone(),
@@ -181,16 +190,34 @@ impl Session {
                 }
             }
         }
-        let mut rounds = lock(&self.rounds);
-        let _ = rounds.handle_end(sender, &skipped)?;
-        Ok(std::iter::from_fn(|| rounds.poll_action()).collect())
+        self.hear(|rounds| rounds.handle_end(sender, &skipped))
     }
 
     /// Everything of a round has landed with a rank. What to tell every rank.
     pub(super) fn got(&self, rank: Rank, round: Round) -> Result<Vec<RoundAction>, QueueError> {
-        let mut rounds = lock(&self.rounds);
-        let _ = rounds.handle_got(Sender { rank, generation: self.generation(), round })?;
-        Ok(std::iter::from_fn(|| rounds.poll_action()).collect())
+        let sender = Sender { rank, generation: self.generation(), round };
+        self.hear(|rounds| rounds.handle_got(sender))
+    }
+
+    /// Tells the rounds something; what follows for every rank.
+    fn hear(
+        &self,
+        tell: impl FnOnce(&mut Rounds) -> Result<Heard, QueueError>,
+    ) -> Result<Vec<RoundAction>, QueueError> {
+        let actions: Vec<_> = {
+            let mut rounds = lock(&self.rounds);
+            let _ = tell(&mut rounds)?;
+            std::iter::from_fn(|| rounds.poll_action()).collect()
+        };
+        for action in &actions {
+            if let RoundAction::Done(round) = action
+                && *round < self.caught_up
+            {
+                self.slots.iter().for_each(|slot| lock(slot).forget_done(round.next()));
+                self.wake();
+            }
+        }
+        Ok(actions)
     }
 
     /// Lets held readers look again, for instance at a job that ended.
@@ -223,13 +250,12 @@ impl Session {
                 let parity = usize::from(!round.0.is_multiple_of(2));
                 let whole = {
                     let mut ready = lock(&self.ready);
-                    let count = &mut ready[packet.tensor.0 as usize][parity];
-                    *count += 1;
-                    let whole = u64::from(*count) == packets.end - packets.start;
-                    if whole {
-                        *count = 0;
+                    let (of, count) = &mut ready[packet.tensor.0 as usize][parity];
+                    if *of != round {
+                        (*of, *count) = (round, 0);
                     }
-                    whole
+                    *count += 1;
+                    u64::from(*count) == packets.end - packets.start
                 };
                 if whole {
                     let sums = packets.filter_map(|index| self.result(index, round)).collect();

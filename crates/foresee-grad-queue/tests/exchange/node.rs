@@ -3,7 +3,7 @@
 //!
 //! Each does what a driver around the crate's machines would do, and nothing that they decide.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foresee_grad_queue::{
@@ -51,6 +51,8 @@ pub(crate) struct Link {
     pub(crate) held: bool,
     /// The rank's reader has a payload in hand.
     pub(crate) landing: Option<(Claim, Pull)>,
+    /// The server took the place of a lost one: what it says when every rank has come to it.
+    pub(crate) go_on: Option<Round>,
 }
 
 /// What a rank does in a round: which tensors it uses in its forward pass, and which gradients follow.
@@ -82,9 +84,20 @@ pub(crate) struct RankNode {
     pub(crate) compared: Round,
     /// A membership that the rank has not heard of yet.
     pub(crate) news: Option<u32>,
+    /// Servers that it lost, and in whose place it has found nobody yet.
+    pub(crate) lost: BTreeSet<usize>,
+    /// Servers in the place of lost ones to which it has come, with their answers.
+    pub(crate) resuming: Vec<(usize, Option<Round>)>,
+    /// Rounds that are done, of which it must not know while a server is resuming.
+    pub(crate) done_later: Vec<(ServerId, Round)>,
 }
 
 impl RankNode {
+    /// Whether a server is there and knows the job.
+    pub(crate) fn is_open(&self, server: usize) -> bool {
+        !self.lost.contains(&server) && self.resuming.iter().all(|(other, _)| *other != server)
+    }
+
     /// What the rank says under its name.
     pub(crate) fn sender(&self, round: Round) -> Sender {
         Sender { rank: self.rank, generation: self.collect.generation(), round }

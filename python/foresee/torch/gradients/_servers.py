@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
 
-#: Seconds without a sign of life before ranks give up.
+#: Seconds without a sign of life before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
 
 _REMEDY = 'servers="host:port,host:port", a list of such, "ranks" alone or among them, or an Exchange'
@@ -31,6 +31,7 @@ def wrong(
     *,
     wire: object,
     on_rank_loss: object,
+    recover: object,
     timeout: object,
     secret_file: object,
     local_average: object,
@@ -41,6 +42,8 @@ def wrong(
         faults.append(f"wire={wire!r}; one of None, 'f32', 'f16', 'bf16'")
     if on_rank_loss not in ("raise", "continue"):
         faults.append(f"on_rank_loss={on_rank_loss!r}; one of 'raise', 'continue'")
+    if not isinstance(recover, bool):
+        faults.append(f"recover={recover!r}; True or False")
     if not is_number(timeout) or not 0 < timeout < math.inf:
         faults.append(f"timeout={timeout!r}; seconds, above 0 and finite")
     if secret_file is not None and not isinstance(secret_file, str):
@@ -52,6 +55,7 @@ def wrong(
     stock: dict[str, tuple[object, object]] = {
         "wire": (wire, None),
         "on_rank_loss": (on_rank_loss, "raise"),
+        "recover": (recover, True),
         "timeout": (timeout, TIMEOUT_S),
         "secret_file": (secret_file, None),
         "local_average": (local_average, True),
@@ -68,6 +72,7 @@ def opened(
     *,
     wire: Literal["f32", "f16", "bf16"] | None,
     on_rank_loss: Literal["raise", "continue"],
+    recover: bool,
     timeout: float,
     secret_file: str | None,
     local_average: bool,
@@ -88,6 +93,7 @@ def opened(
         secret_file=secret_file,
         local_average=local_average,
         timeline=timeline,
+        recover=recover,
     )
     return open_exchange(settings)
 

@@ -61,8 +61,9 @@ class DdpState:
     """What ``ddp_hook`` keeps between buckets: one per DistributedDataParallel.
 
     Args:
-        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``timeout``,
-            ``secret_file`` and ``local_average``.
+        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``recover``, ``timeout``,
+            ``secret_file`` and ``local_average``. What is kept to recover are copies: DDP uses a bucket's memory
+            again.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -74,6 +75,7 @@ class DdpState:
         servers: str | Sequence[str] | Exchange,
         wire: Literal["f32", "f16", "bf16"] | None = None,
         on_rank_loss: Literal["raise", "continue"] = "raise",
+        recover: bool = True,
         timeout: float = TIMEOUT_S,
         secret_file: str | None = None,
         local_average: bool = True,
@@ -82,6 +84,7 @@ class DdpState:
             servers,
             wire=wire,
             on_rank_loss=on_rank_loss,
+            recover=recover,
             timeout=timeout,
             secret_file=secret_file,
             local_average=local_average,
@@ -92,6 +95,7 @@ class DdpState:
             servers,
             wire=wire,
             on_rank_loss=on_rank_loss,
+            recover=recover,
             timeout=timeout,
             secret_file=secret_file,
             local_average=local_average,

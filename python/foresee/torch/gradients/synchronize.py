@@ -46,6 +46,7 @@ def synchronize(
     wire: Literal["f32", "f16", "bf16"] | None = None,
     buffers: bool = True,
     on_rank_loss: Literal["raise", "continue"] = "raise",
+    recover: bool = True,
     timeout: float = TIMEOUT_S,
     secret_file: str | None = None,
     local_average: bool = True,
@@ -88,6 +89,10 @@ def synchronize(
         buffers: send rank 0's buffers (BatchNorm's statistics) to all ranks every step, as DDP does. Constants do not
             travel.
         on_rank_loss: ``raise``: every rank raises, naming it. ``continue`` is a matter of an ``Exchange`` that can.
+        recover: where a server is lost, wait up to ``timeout`` for another one at its address, push to it again what it
+            lost, and go on with the same bits; a line of the log says so. Until every rank has everything of a step,
+            its gradients are kept for that: as much memory again as the gradients. False, or a server beside a rank:
+            every rank raises at once.
         timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.
@@ -112,6 +117,7 @@ def synchronize(
         servers,
         wire=wire,
         on_rank_loss=on_rank_loss,
+        recover=recover,
         timeout=timeout,
         secret_file=secret_file,
         local_average=local_average,
@@ -139,6 +145,7 @@ def synchronize(
         servers,
         wire=wire,
         on_rank_loss=on_rank_loss,
+        recover=recover,
         timeout=timeout,
         secret_file=secret_file,
         local_average=local_average,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Losses: of a connection, of a server that another one replaces, of a rank.
+//! Losses: of a connection, of a rank.
 //!
 //! Each does what the drivers of both ends would do, in the order that the machines' documentation asks for.
 
 use foresee_grad_queue::{Round, ServerId};
-use foresee_units::{Bytes, Rank};
+use foresee_units::Rank;
 
 use super::Cluster;
-use crate::node::{ServerNode, Word};
+use crate::node::Word;
 
 impl Cluster {
     /// Everything on the way is lost, and both ends know.
@@ -32,22 +32,6 @@ impl Cluster {
         self.links[rank][server].news.extend(news);
         self.announce(server);
         self.speak(rank);
-    }
-
-    pub(super) fn replace(&mut self, server: usize) {
-        let id = ServerId(u16::try_from(server).unwrap());
-        let oldest =
-            self.ranks.iter().filter(|rank| rank.alive).map(|rank| rank.collect.oldest_kept()).max().unwrap();
-        self.servers[server] =
-            ServerNode::new(&self.plan, id, &self.members, Bytes::new(self.setup.park), oldest);
-        for rank in 0..self.ranks.len() {
-            self.break_link(rank, server);
-            if self.ranks[rank].alive {
-                self.ranks[rank].collect.handle_replaced(id, oldest).expect("what is done has landed");
-                self.ranks[rank].queue_again(&self.plan, id);
-                self.speak(rank);
-            }
-        }
     }
 
     pub(super) fn lose(&mut self, lost: usize) {

@@ -1,228 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks and servers of one process over real sockets: every average has the bits of the reference, whatever the order in
-//! which packets, ranks and servers come.
+//! which packets, ranks and servers come, and whichever server is lost on the way.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
 
-use std::net::SocketAddr;
+mod lost_server;
+mod setup;
+
 use std::num::NonZeroU32;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{
-    Exchange, ExchangeError, Gradient, Interfaces, RankOptions, Server, ServerOptions, Waited,
+    Exchange, ExchangeError, Gradient, Interfaces, RankOptions, Server, ServerOptions,
 };
-use foresee_grad_queue::{
-    Dtype, Op, Pattern, Plan, PlanConfig, Policy, TensorId, TensorSpec, Wire, packet_bytes, sum,
-};
+use foresee_grad_queue::{Dtype, Pattern, Plan, Policy, TensorId, Wire, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
-use foresee_wire::{
-    Connection, DialOptions, Hello, LinkOptions, Message, Purpose, Role, Secret, Timeouts, Wait, dial,
+use foresee_wire::{Message, Secret, Timeouts, Wait};
+
+use setup::{
+    LONG, PACKET, Setup, dial_by_hand, end, gradient, ids, reference, spec, tensors, train, train_rank, wait,
 };
-
-/// Nothing here takes a tenth of it.
-const LONG: Duration = Duration::from_secs(30);
-const PACKET: u32 = 4096;
-
-#[derive(Clone)]
-struct Setup {
-    world: u32,
-    servers: u16,
-    policy: Policy,
-    wire: Wire,
-    timeout: Nanos,
-    park: Bytes,
-}
-
-impl Setup {
-    fn new(world: u32, servers: u16) -> Self {
-        let timeout = Nanos::from_secs(30);
-        let park = Bytes::new(64 << 20);
-        Self { world, servers, policy: Policy::foresee(), wire: Wire::Own, timeout, park }
-    }
-
-    fn serve(&self, secret: &Secret) -> Vec<Server> {
-        let one = |_| {
-            let timeouts = Timeouts::new(self.timeout).unwrap();
-            let options = ServerOptions {
-                policy: self.policy,
-                timeouts,
-                park: self.park,
-                ..ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
-            };
-            Server::start(options).unwrap()
-        };
-        (0..self.servers).map(one).collect()
-    }
-
-    fn rank(&self, rank: u32, servers: &[Server], secret: &Secret) -> RankOptions {
-        RankOptions {
-            job: "job".into(),
-            rank: Rank(rank),
-            world: self.world,
-            local: 1,
-            servers: servers.iter().map(Server::address).collect(),
-            shares: Vec::new(),
-            secret: secret.clone(),
-            tls: None,
-            timeouts: Timeouts::new(self.timeout).unwrap(),
-            policy: self.policy,
-            packet_bytes: NonZeroU32::new(PACKET),
-            wire: self.wire,
-            timeline: 0,
-            link: LinkOptions::default(),
-            interfaces: None,
-        }
-    }
-
-    fn config(&self) -> PlanConfig {
-        let shares = vec![1; usize::from(self.servers)];
-        let packet = self.policy.packet_bytes(NonZeroU32::new(PACKET).unwrap());
-        PlanConfig { packet_bytes: packet.get(), wire: self.wire, pattern: Pattern::new(&shares).unwrap() }
-    }
-
-    /// Runs `body` on every rank, each in a thread of its own.
-    fn run<T: Send + 'static>(&self, body: impl Fn(Exchange) -> T + Send + Sync + 'static) -> Vec<T> {
-        let secret = Secret::draw().unwrap();
-        let servers = self.serve(&secret);
-        let body = Arc::new(body);
-        let ranks: Vec<_> = (0..self.world)
-            .map(|rank| {
-                let (options, body) = (self.rank(rank, &servers, &secret), Arc::clone(&body));
-                thread::spawn(move || body(Exchange::open(options).unwrap()))
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    }
-}
-
-fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
-}
-
-/// The tensors of every test: many packets, few bytes, none, other dtypes.
-fn tensors() -> Vec<TensorSpec> {
-    vec![
-        spec("embedding", Dtype::F32, 30_000, 0),
-        spec("bias", Dtype::F32, 3, 1),
-        spec("empty", Dtype::F32, 0, 2),
-        spec("half", Dtype::Bf16, 5_000, 3),
-        spec("double", Dtype::F64, 1_000, 4),
-        spec("head", Dtype::F32, 12_345, 5),
-    ]
-}
-
-/// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
-fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
-    let mut state =
-        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let scale = [1e-3, 1.0, 1e4, 1e8][(state >> 60) as usize % 4];
-        ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * scale
-    };
-    let mut bytes = Vec::new();
-    for _ in 0..spec.shape[0] {
-        let value = next();
-        match spec.dtype {
-            Dtype::F64 => bytes.extend(value.to_le_bytes()),
-            Dtype::Bf16 => bytes.extend(&(value as f32).to_le_bytes()[2..]),
-            _ => bytes.extend((value as f32).to_le_bytes()),
-        }
-    }
-    bytes
-}
-
-/// `((g0 + g1) + g2) / n`: the sum of those who pushed, over all ranks.
-fn reference(spec: &TensorSpec, wire: Wire, ranks: &[u32], world: u32, round: u64) -> Vec<u8> {
-    let travels = wire.dtype_of(spec);
-    let narrow = |rank| {
-        let own = gradient(spec, rank, round);
-        if travels == spec.dtype {
-            return own;
-        }
-        let mut narrow = vec![0; own.len() / spec.dtype.bytes() * travels.bytes()];
-        sum::narrow(travels, &mut narrow, &own);
-        narrow
-    };
-    let first = narrow(ranks[0]);
-    let mut acc = vec![0; sum::accumulator_len(travels, first.len())];
-    sum::start(travels, &mut acc, &first);
-    for rank in &ranks[1..] {
-        sum::add(travels, &mut acc, &narrow(*rank));
-    }
-    let len = sum::finish(travels, &mut acc, u32::try_from(ranks.len()).unwrap(), world);
-    if travels == spec.dtype {
-        return acc[..len].to_vec();
-    }
-    let mut wide = vec![0; len / travels.bytes() * spec.dtype.bytes()];
-    sum::widen(travels, &mut wide, &acc[..len]);
-    wide
-}
-
-fn ids(tensors: &[TensorSpec]) -> Vec<TensorId> {
-    (0..u32::try_from(tensors.len()).unwrap()).map(TensorId).collect()
-}
-
-fn wait(exchange: &Exchange, tensors: &[TensorId]) {
-    let until = Instant::now() + LONG;
-    while exchange.wait(tensors, Duration::from_millis(100)).unwrap() == Waited::Tick {
-        assert!(Instant::now() < until, "{}", exchange.missing());
-    }
-}
-
-fn end(exchange: &Exchange) {
-    assert!(exchange.end_round(LONG).unwrap().is_some(), "{}", exchange.missing());
-}
-
-/// Who pushes what: in some rounds some ranks skip some tensors, and one tensor nobody pushes.
-fn pushes(rank: u32, tensor: usize, round: u64) -> bool {
-    match round % 3 {
-        0 => true,
-        1 => tensor != 1,
-        _ => !(rank as usize + tensor).is_multiple_of(3),
-    }
-}
-
-fn train(setup: &Setup, rounds: u64) {
-    let inner = setup.clone();
-    setup.run(move |exchange| train_rank(&inner, &exchange, rounds));
-}
-
-fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
-    let specs = tensors();
-    exchange.agree(specs.clone()).unwrap();
-    let rank = exchange.rank().0;
-    for round in 0..rounds {
-        // Backward: the last tensor first.
-        for (tensor, spec) in specs.iter().enumerate().rev() {
-            if pushes(rank, tensor, round) {
-                let bytes = gradient(spec, rank, round);
-                exchange.push(TensorId(u32::try_from(tensor).unwrap()), Gradient::from_bytes(bytes)).unwrap();
-            }
-        }
-        end(exchange);
-        for (tensor, spec) in specs.iter().enumerate() {
-            let id = TensorId(u32::try_from(tensor).unwrap());
-            wait(exchange, &[id]);
-            let who: Vec<_> = (0..setup.world).filter(|rank| pushes(*rank, tensor, round)).collect();
-            if who.is_empty() {
-                wait(exchange, &ids(&specs));
-                assert_eq!(exchange.used(id).unwrap(), Some(false));
-            } else {
-                let received = exchange.received(id).unwrap().to_vec();
-                let expected = reference(spec, setup.wire, &who, setup.world, round);
-                assert!(received == expected, "{} in round {round}", spec.name);
-            }
-        }
-    }
-    assert_eq!(exchange.stats().rounds, rounds);
-    exchange.close();
-}
 
 #[test]
 fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {
@@ -248,6 +48,7 @@ fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {
                     servers: addresses.clone(),
                     shares: Pattern::mixed(3, extra).unwrap().shares().to_vec(),
                     interfaces: Some(interfaces.clone()),
+                    beside: 3,
                     ..setup.rank(rank, &others, &secret)
                 };
                 let setup = setup.clone();
@@ -359,15 +160,6 @@ fn order_and_classes_are_those_of_rank_0() {
     });
 }
 
-/// Both connections of a rank that speaks by hand.
-fn dial_by_hand(options: &RankOptions) -> Vec<Connection> {
-    let call = |role| {
-        let hello = Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world);
-        dial(options.servers[0], hello, &options.secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
-    };
-    vec![call(Role::Control), call(Role::Data)]
-}
-
 #[test]
 fn plans_may_follow_each_other_as_soon_as_their_last_tensor_landed() {
     let setup = Setup::new(3, 2);
@@ -428,26 +220,6 @@ fn a_rank_that_breaks_off_is_named_to_all_others() {
         let told = other.join().unwrap();
         assert!(told.contains("lost rank 1") && told.contains("'embedding'"), "{told}");
     }
-}
-
-#[test]
-fn a_lost_server_is_named_with_what_was_wanted_of_it() {
-    let secret = Secret::draw().unwrap();
-    let setup = Setup::new(1, 2);
-    let mut servers = setup.serve(&secret);
-    let exchange = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
-    exchange.agree(tensors()).unwrap();
-    let lost: SocketAddr = servers[1].address();
-    servers.remove(1).close();
-    let until = Instant::now() + LONG;
-    let error = loop {
-        match exchange.wait(&[], Duration::from_millis(10)) {
-            Ok(_) => assert!(Instant::now() < until),
-            Err(error) => break error,
-        }
-    };
-    let text = error.to_string();
-    assert!(text.contains(&lost.to_string()) || matches!(error, ExchangeError::Refused { .. }), "{text}");
 }
 
 #[test]

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A lost server and the one in its place: notice, connect again, say what this rank knows, push what it keeps.
+//!
+//! ```text
+//! lost ──> dial, for up to the timeout ──> RESUME ──> every rank has said so: RESUMED ──> push again, end again
+//! ```
+//!
+//! All ranks do this on their own, and meet at the new server. From a rank's RESUME until it acts on the answer, no round
+//! becomes done for it: the server counts on it for every round that was open then, and what others tell of their rounds
+//! waits. For the same reason answers of several servers are acted on together, oldest rounds first: one may say that a
+//! round is done which another one still sums.
+//!
+//! Refuses where nothing can be mended: a server beside a rank dies with it, and one that takes leave or names a fault
+//! has a reason that stays.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foresee_grad_queue::{Round, ServerId};
+use foresee_units::{Nanos, Rank};
+use foresee_wire::{FaultCode, FrameFault, Message, Resume, Resumed, WireError};
+
+use super::connect::{self, RETRY};
+use super::state::State;
+use super::ways::Standing;
+use super::{Core, ExchangeError};
+use crate::control::End;
+
+impl Core {
+    /// The control connection to a server ended.
+    pub(super) fn ended(self: &Arc<Self>, server: ServerId, epoch: u32, end: End) {
+        let mut state = self.lock();
+        let Some(way) = state.ways.get_mut(server).filter(|way| way.epoch == epoch) else { return };
+        let address = way.address;
+        let suspected = way.suspicion.take().map(|suspicion| suspicion.why);
+        let missing = state.missing();
+        let lost =
+            |why| ExchangeError::ServerLost { server: server.0, address, why, missing: missing.clone() };
+        let (why, mends) = match end {
+            End::Bye(reason) => (lost(format!("it left: {reason}")), false),
+            End::Broken(why) => (lost(suspected.unwrap_or_else(|| why.to_string())), true),
+            End::Silent(time) => (lost(format!("it was silent for {time}")), true),
+            End::Fault(fault) => match (fault.code, fault.rank) {
+                (FaultCode::Lost, Some(rank)) => {
+                    let why = fault.to_string();
+                    (ExchangeError::RankLost { rank: Rank(rank), why, missing: missing.clone() }, false)
+                }
+                (FaultCode::Plan, _) => (ExchangeError::Disagree(fault.to_string()), false),
+                (code, _) => {
+                    let why = fault.to_string();
+                    let refused = ExchangeError::Refused { server: server.0, address, why };
+                    (refused, code == FaultCode::Closing)
+                }
+            },
+        };
+        if !mends || !self.options.mends(server) {
+            state.fail(why);
+        } else if !state.is_over() {
+            state.lose(server, &why);
+            self.mend(&mut state, server);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Sees to it that a thread connects to a lost server again.
+    fn mend(self: &Arc<Self>, state: &mut State, server: ServerId) {
+        let Some(way) = state.ways.get_mut(server).filter(|way| !way.mending) else { return };
+        way.mending = true;
+        let core = Arc::clone(self);
+        let name = format!("foresee-mend-{}-{server}", self.options.rank.0);
+        if let Err(why) = thread::Builder::new().name(name).spawn(move || core.mend_until_open(server)) {
+            state.fail(connect::system(WireError::System { doing: "starting a thread", why }));
+        }
+    }
+
+    fn mend_until_open(self: Arc<Self>, server: ServerId) {
+        if let Err(why) = self.try_to_mend(server) {
+            self.fail(why);
+        }
+    }
+
+    /// Until the server is there and knows the job, or nothing is to be done any more.
+    fn try_to_mend(self: &Arc<Self>, server: ServerId) -> Result<(), ExchangeError> {
+        loop {
+            let (reader, address, until) = {
+                let mut state = self.lock();
+                let over = state.is_over();
+                let Some(way) = state.ways.get_mut(server) else { return Ok(()) };
+                if over || way.standing == Standing::Open {
+                    way.mending = false;
+                    return Ok(());
+                }
+                let began = way.lost.as_ref().map_or_else(Instant::now, |(at, _)| *at);
+                (way.link.reader.take(), way.address, began + Duration::from(self.options.timeouts.timeout))
+            };
+            if let Some(reader) = reader
+                && reader.join().is_err()
+            {
+                return Err(self.given_up(server, "the thread that read its sums broke"));
+            }
+            let Some(pair) = self.dial(server, address, until)? else { continue };
+            self.connect_again(pair)?;
+            self.wait_until_open(server, until)?;
+        }
+    }
+
+    /// Both connections to a server; `None` once nobody wants them any more.
+    fn dial(
+        &self,
+        server: ServerId,
+        address: SocketAddr,
+        until: Instant,
+    ) -> Result<Option<connect::Pair>, ExchangeError> {
+        while !self.lock().is_over() {
+            let soon = Instant::now() + Duration::from(self.options.timeouts.handshake);
+            match connect::pair(&self.options, self.process, server, address, soon.min(until)) {
+                Ok(pair) => return Ok(Some(pair)),
+                Err(why) if stays(&why) => return Err(self.given_up(server, &why.to_string())),
+                Err(why) if Instant::now() + RETRY >= until => {
+                    let time = self.options.timeouts.timeout;
+                    return Err(
+                        self.given_up(server, &format!("nobody came in its place within {time}: {why}"))
+                    );
+                }
+                Err(_) => thread::sleep(RETRY),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes new connections in the place of lost ones, and says what this rank knows.
+    fn connect_again(self: &Arc<Self>, pair: connect::Pair) -> Result<(), ExchangeError> {
+        let server = pair.server;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(way) = state.ways.get_mut(server).filter(|_| state.failed.is_none() && !state.closed) else {
+            return Ok(());
+        };
+        way.epoch += 1;
+        way.link = self.attach(pair, way.epoch)?;
+        let known = match &state.session {
+            Some(session) => {
+                if let Some(bytes) = NonZeroU32::new(session.plan.config().packet_bytes) {
+                    way.link.interface.packet(bytes);
+                }
+                let (generation, oldest) = (session.collect.generation(), session.collect.oldest_kept().0);
+                Resume { generation, oldest, body: session.plan.encode() }
+            }
+            None => Resume { generation: 0, oldest: 0, body: Vec::new() },
+        };
+        way.link.control.tell(Message::Resume(known));
+        if let Some(Some(body)) = state.asked.get(usize::from(server.0)) {
+            let body = body.to_vec();
+            way.link.control.tell(Message::Plan(foresee_wire::Plan { generation: 0, body }));
+        }
+        if state.session.is_some() {
+            state.ways.stand(server, Standing::Resuming(None));
+            state.resuming.push(server);
+        } else {
+            // Whatever plan comes is answered to the proposal that was just told again.
+            state.reopen(server);
+        }
+        drop(guard);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Until it is open, lost again, or not wanted any more.
+    fn wait_until_open(&self, server: ServerId, until: Instant) -> Result<(), ExchangeError> {
+        let mut state = self.lock();
+        loop {
+            let waits = |state: &State| {
+                let standing = state.ways.get(server).map(|way| way.standing);
+                !state.is_over() && matches!(standing, Some(Standing::Resuming(_)))
+            };
+            if !waits(&state) {
+                return Ok(());
+            }
+            match self.wait_until(state, until) {
+                Ok(again) => state = again,
+                Err(again) if waits(&again) => {
+                    drop(again);
+                    let time = self.options.timeouts.timeout;
+                    let why = format!("somebody came in its place, and not every rank to it within {time}");
+                    return Err(self.given_up(server, &why));
+                }
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// A lost server for good.
+    fn given_up(&self, server: ServerId, why: &str) -> ExchangeError {
+        let state = self.lock();
+        let way = state.ways.get(server);
+        let first = way.and_then(|way| way.lost.as_ref()).map_or("", |(_, why)| why.as_str());
+        let address = self.options.servers[usize::from(server.0)];
+        ExchangeError::ServerLost {
+            server: server.0,
+            address,
+            why: format!("{first}; {why}"),
+            missing: state.missing(),
+        }
+    }
+}
+
+impl State {
+    /// Whether nothing goes on any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.closed || self.failed.is_some()
+    }
+
+    /// A server is not there any more.
+    fn lose(&mut self, server: ServerId, why: &ExchangeError) {
+        let why = match why {
+            ExchangeError::ServerLost { why, .. } | ExchangeError::Refused { why, .. } => why.clone(),
+            other => other.to_string(),
+        };
+        self.ways.lose(server, &why);
+        self.resuming.retain(|other| *other != server);
+        // A round of which it says that it is done may be one that the next server sums once more.
+        self.done_later.retain(|(other, _)| *other != server);
+        if let Some(answer) = self.answers.get_mut(usize::from(server.0)) {
+            *answer = None;
+        }
+        if let Err(why) = self.act_on_answers() {
+            self.fail(why);
+        }
+    }
+
+    /// A server in the place of a lost one has heard from every rank.
+    pub(super) fn hear_resumed(&mut self, server: ServerId, told: Resumed) -> Result<(), ExchangeError> {
+        let known =
+            self.session.as_ref().is_some_and(|session| session.collect.generation() == told.generation);
+        let standing = self.ways.get(server).map(|way| way.standing);
+        if !known || standing != Some(Standing::Resuming(None)) {
+            let why = format!("server {server} goes on with a plan that this rank is not under");
+            return Err(ExchangeError::Disagree(why));
+        }
+        self.ways.stand(server, Standing::Resuming(Some(Round(told.oldest))));
+        self.act_on_answers()
+    }
+
+    /// A server in the place of a lost one tells of a plan: it had nothing to go on with, or has done so before.
+    pub(super) fn hear_anew(&mut self, server: ServerId) -> Result<(), ExchangeError> {
+        if self.resuming.contains(&server) {
+            self.resuming.retain(|other| *other != server);
+            self.reopen(server);
+        }
+        self.act_on_answers()
+    }
+
+    /// Goes on once every server has answered that was told what this rank knows.
+    fn act_on_answers(&mut self) -> Result<(), ExchangeError> {
+        let answer = |server: &ServerId| match self.ways.get(*server)?.standing {
+            Standing::Resuming(oldest) => Some((oldest?, *server)),
+            Standing::Open | Standing::Lost => None,
+        };
+        let answers = self.resuming.iter().map(answer).collect::<Option<Vec<_>>>();
+        let Some(mut answers) = answers else { return Ok(()) };
+        self.resuming.clear();
+        answers.sort_unstable();
+        for (oldest, server) in answers {
+            if let Some(session) = &mut self.session {
+                session.collect.handle_replaced(server, oldest)?;
+            }
+            self.reopen(server);
+            if let Some(session) = &self.session {
+                self.ways.offer_again(server, &session.kept, &session.collect, session.flow);
+            }
+        }
+        for (server, round) in std::mem::take(&mut self.done_later) {
+            self.session()?.collect.handle_done(server, round)?;
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    /// A way can be used again.
+    fn reopen(&mut self, server: ServerId) {
+        self.ways.stand(server, Standing::Open);
+        self.servers_back += 1;
+        if let Some(way) = self.ways.get(server)
+            && let Some((at, why)) = &way.lost
+        {
+            let (address, time) = (way.address, Nanos::from(at.elapsed()));
+            self.notices.push(format!(
+                "server {server} at {address} was lost ({why}), and one is back in its place after {time}"
+            ));
+        }
+    }
+}
+
+/// Whether whoever answers in the place of a server will not do at a later attempt either.
+fn stays(why: &ExchangeError) -> bool {
+    let ExchangeError::Server { why, .. } = why else { return true };
+    match &**why {
+        WireError::Version { .. } | WireError::SecretDiffers { .. } | WireError::TlsMismatch { .. } => true,
+        WireError::Malformed { fault, .. } => {
+            matches!(fault, FrameFault::Magic { .. } | FrameFault::Version { .. })
+        }
+        WireError::Denied { fault, .. } => !matches!(fault.code, FaultCode::Busy | FaultCode::Closing),
+        _ => false,
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a job does with what a rank says over its control connection, and with its end.
+//!
+//! Refuses messages that are not for servers, and rounds before a plan.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use foresee_grad_queue::{QueueError, Round};
+use foresee_units::Rank;
+use foresee_wire::{Fault, FaultCode, Message};
+
+use super::Job;
+use crate::control::{Ear, End};
+use crate::server::session::lock;
+
+/// Hears the messages of one rank.
+pub(super) struct RankEar {
+    pub(super) job: Arc<Job>,
+    pub(super) rank: Rank,
+}
+
+impl Ear for RankEar {
+    fn hear(&mut self, message: Message) -> Result<(), Fault> {
+        match self.take(message) {
+            // Whoever has not heard yet that the job ends is about to, and has done nothing wrong.
+            Err(_) if self.job.over.load(Ordering::Relaxed) => Ok(()),
+            Err(fault) => {
+                self.job.end(&fault);
+                Err(fault)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn ended(&mut self, end: End) {
+        match end {
+            End::Bye(reason) => self.job.leave(self.rank, reason),
+            // It goes because another rank or server is lost: that is what the others are told.
+            End::Fault(fault) if fault.code == FaultCode::Lost => self.job.end(&fault),
+            End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
+            End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
+            End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),
+        }
+    }
+}
+
+impl RankEar {
+    fn take(&self, message: Message) -> Result<(), Fault> {
+        let (job, rank) = (&self.job, self.rank);
+        let protocol = |why: QueueError| {
+            let mut fault = Fault::new(FaultCode::Protocol, why.to_string());
+            fault.rank = Some(rank.0);
+            fault
+        };
+        let session = || {
+            let session = lock(&job.inner).session.clone();
+            session.ok_or_else(|| {
+                Fault::new(FaultCode::Protocol, format!("rank {rank} speaks of rounds before a plan"))
+            })
+        };
+        match message {
+            Message::Plan(plan) => {
+                job.propose(rank, plan.body)?;
+                job.check_left();
+            }
+            Message::RoundEnd(end) => {
+                let round = Round(end.round);
+                job.act(session()?.end(rank, round, &end.absent).map_err(protocol)?);
+                job.advance(rank, round);
+                job.check_left();
+            }
+            Message::Got(got) => job.act(session()?.got(rank, Round(got.round)).map_err(protocol)?),
+            Message::Resume(known) => {
+                job.resume(rank, known)?;
+                job.check_left();
+            }
+            other => {
+                let text = format!("rank {rank} sends {}, which is not for servers", other.kind());
+                return Err(Fault::new(FaultCode::Protocol, text));
+            }
+        }
+        Ok(())
+    }
+}

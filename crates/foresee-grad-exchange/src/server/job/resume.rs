@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a job goes on at a server that knows nothing of it, since the one before was lost: by what its ranks keep.
+//!
+//! Every rank says under which plan it is and which gradients it keeps. Once all have, the plan holds here, its rounds
+//! begin with the oldest that some rank may lack something of, and ranks push again what they keep. A rank that was
+//! about to hear of a plan which others have begun is told of it; one that proposed a plan proposes it again.
+//!
+//! Refuses to go on without a rank, or with two plans: sums would have other bits, or none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foresee_grad_queue::{Plan, Round};
+use foresee_units::Rank;
+use foresee_wire::{Fault, FaultCode, Message, Resume, Resumed};
+
+use super::Job;
+use crate::server::session::lock;
+
+impl Job {
+    /// A rank says what it knows.
+    pub(super) fn resume(&self, rank: Rank, known: Resume) -> Result<(), Fault> {
+        {
+            let mut inner = lock(&self.inner);
+            if inner.session.is_some() {
+                let text = format!("rank {rank} comes from a lost server to one that has its job");
+                return Err(Fault::new(FaultCode::Protocol, text));
+            }
+            inner.resumes.insert(rank, known);
+        }
+        self.restore()
+    }
+
+    /// Once every rank has come, and one of them is under a plan, that plan goes on.
+    pub(super) fn restore(&self) -> Result<(), Fault> {
+        let mut inner = lock(&self.inner);
+        let generation = inner.resumes.values().map(|known| known.generation).max().unwrap_or(0);
+        if generation == 0 || inner.resumes.len() < self.world as usize || !self.is_full(&inner) {
+            return Ok(());
+        }
+        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
+        let mut resumes = std::mem::take(&mut inner.resumes);
+        // Whoever is behind has proposed what the others are under: this is the answer.
+        let behind: Vec<Rank> = resumes
+            .iter()
+            .filter(|(_, known)| known.generation < generation)
+            .map(|(rank, _)| *rank)
+            .collect();
+        resumes.retain(|_, known| known.generation == generation);
+        for rank in &behind {
+            inner.proposals.remove(rank);
+        }
+        differs(&resumes).map_or(Ok(()), Err)?;
+        let oldest = resumes.values().map(|known| known.oldest).max().unwrap_or(0);
+        let body = resumes.into_values().next().expect("one of them has the newest plan").body;
+        let plan = Arc::new(Plan::decode(&body).map_err(|why| refused(&why))?);
+        self.install(&mut inner, plan, generation, Round(oldest)).map_err(|why| refused(&why))?;
+        for (rank, seat) in &inner.ranks {
+            let Some(control) = &seat.control else { continue };
+            control.tell(if behind.contains(rank) {
+                Message::Plan(foresee_wire::Plan { generation, body: body.clone() })
+            } else {
+                Message::Resumed(Resumed { generation, oldest })
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Why ranks of one generation cannot go on together.
+fn differs(resumes: &BTreeMap<Rank, Resume>) -> Option<Fault> {
+    let (first, one) = resumes.first_key_value()?;
+    let (other, _) = resumes.iter().find(|(_, known)| known.body != one.body)?;
+    let text = format!(
+        "rank {first} and rank {other} come from a lost server with different plans; start the job again"
+    );
+    Some(Fault::new(FaultCode::Plan, text))
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What every test here needs: servers, ranks, gradients that anybody can compute, and what their average is.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foresee_grad_exchange::{Exchange, Gradient, RankOptions, Server, ServerOptions, Waited};
+use foresee_grad_queue::{Dtype, Op, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_units::{Bytes, Nanos, Rank};
+use foresee_wire::{
+    Connection, DialOptions, Hello, LinkOptions, Purpose, Role, Secret, Timeouts, Wait, dial,
+};
+
+/// Nothing here takes a tenth of it.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const PACKET: u32 = 4096;
+
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) world: u32,
+    pub(crate) servers: u16,
+    pub(crate) policy: Policy,
+    pub(crate) wire: Wire,
+    pub(crate) timeout: Nanos,
+    pub(crate) park: Bytes,
+    pub(crate) recover: bool,
+}
+
+impl Setup {
+    pub(crate) fn new(world: u32, servers: u16) -> Self {
+        let timeout = Nanos::from_secs(30);
+        let park = Bytes::new(64 << 20);
+        let (policy, wire) = (Policy::foresee(), Wire::Own);
+        Self { world, servers, policy, wire, timeout, park, recover: true }
+    }
+
+    pub(crate) fn serve(&self, secret: &Secret) -> Vec<Server> {
+        (0..self.servers).map(|_| self.serve_at("127.0.0.1:0".parse().unwrap(), secret)).collect()
+    }
+
+    /// A server at this address, which another one may just have left.
+    pub(crate) fn serve_at(&self, address: SocketAddr, secret: &Secret) -> Server {
+        let options = ServerOptions {
+            policy: self.policy,
+            timeouts: Timeouts::new(self.timeout).unwrap(),
+            park: self.park,
+            ..ServerOptions::new(address, secret.clone())
+        };
+        Server::start(options).unwrap()
+    }
+
+    pub(crate) fn rank(&self, rank: u32, servers: &[Server], secret: &Secret) -> RankOptions {
+        RankOptions {
+            job: "job".into(),
+            rank: Rank(rank),
+            world: self.world,
+            local: 1,
+            servers: servers.iter().map(Server::address).collect(),
+            shares: Vec::new(),
+            secret: secret.clone(),
+            tls: None,
+            timeouts: Timeouts::new(self.timeout).unwrap(),
+            policy: self.policy,
+            packet_bytes: NonZeroU32::new(PACKET),
+            wire: self.wire,
+            timeline: 0,
+            link: LinkOptions::default(),
+            interfaces: None,
+            beside: 0,
+            recover: self.recover,
+        }
+    }
+
+    pub(crate) fn config(&self) -> PlanConfig {
+        let shares = vec![1; usize::from(self.servers)];
+        let packet = self.policy.packet_bytes(NonZeroU32::new(PACKET).unwrap());
+        PlanConfig { packet_bytes: packet.get(), wire: self.wire, pattern: Pattern::new(&shares).unwrap() }
+    }
+
+    /// Runs `body` on every rank, each in a thread of its own.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        body: impl Fn(Exchange) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let secret = Secret::draw().unwrap();
+        let servers = self.serve(&secret);
+        let body = Arc::new(body);
+        let ranks: Vec<_> = (0..self.world)
+            .map(|rank| {
+                let (options, body) = (self.rank(rank, &servers, &secret), Arc::clone(&body));
+                thread::spawn(move || body(Exchange::open(options).unwrap()))
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+}
+
+pub(crate) fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
+}
+
+/// The tensors of every test: many packets, few bytes, none, other dtypes.
+pub(crate) fn tensors() -> Vec<TensorSpec> {
+    vec![
+        spec("embedding", Dtype::F32, 30_000, 0),
+        spec("bias", Dtype::F32, 3, 1),
+        spec("empty", Dtype::F32, 0, 2),
+        spec("half", Dtype::Bf16, 5_000, 3),
+        spec("double", Dtype::F64, 1_000, 4),
+        spec("head", Dtype::F32, 12_345, 5),
+    ]
+}
+
+/// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
+pub(crate) fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
+    let mut state =
+        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let scale = [1e-3, 1.0, 1e4, 1e8][(state >> 60) as usize % 4];
+        ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * scale
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..spec.shape[0] {
+        let value = next();
+        match spec.dtype {
+            Dtype::F64 => bytes.extend(value.to_le_bytes()),
+            Dtype::Bf16 => bytes.extend(&(value as f32).to_le_bytes()[2..]),
+            _ => bytes.extend((value as f32).to_le_bytes()),
+        }
+    }
+    bytes
+}
+
+/// `((g0 + g1) + g2) / n`: the sum of those who pushed, over all ranks.
+pub(crate) fn reference(spec: &TensorSpec, wire: Wire, ranks: &[u32], world: u32, round: u64) -> Vec<u8> {
+    let travels = wire.dtype_of(spec);
+    let narrow = |rank| {
+        let own = gradient(spec, rank, round);
+        if travels == spec.dtype {
+            return own;
+        }
+        let mut narrow = vec![0; own.len() / spec.dtype.bytes() * travels.bytes()];
+        sum::narrow(travels, &mut narrow, &own);
+        narrow
+    };
+    let first = narrow(ranks[0]);
+    let mut acc = vec![0; sum::accumulator_len(travels, first.len())];
+    sum::start(travels, &mut acc, &first);
+    for rank in &ranks[1..] {
+        sum::add(travels, &mut acc, &narrow(*rank));
+    }
+    let len = sum::finish(travels, &mut acc, u32::try_from(ranks.len()).unwrap(), world);
+    if travels == spec.dtype {
+        return acc[..len].to_vec();
+    }
+    let mut wide = vec![0; len / travels.bytes() * spec.dtype.bytes()];
+    sum::widen(travels, &mut wide, &acc[..len]);
+    wide
+}
+
+pub(crate) fn ids(tensors: &[TensorSpec]) -> Vec<TensorId> {
+    (0..u32::try_from(tensors.len()).unwrap()).map(TensorId).collect()
+}
+
+pub(crate) fn wait(exchange: &Exchange, tensors: &[TensorId]) {
+    let until = Instant::now() + LONG;
+    while exchange.wait(tensors, Duration::from_millis(100)).unwrap() == Waited::Tick {
+        assert!(Instant::now() < until, "{}", exchange.missing());
+    }
+}
+
+pub(crate) fn end(exchange: &Exchange) {
+    assert!(exchange.end_round(LONG).unwrap().is_some(), "{}", exchange.missing());
+}
+
+/// Who pushes what: in some rounds some ranks skip some tensors, and one tensor nobody pushes.
+fn pushes(rank: u32, tensor: usize, round: u64) -> bool {
+    match round % 3 {
+        0 => true,
+        1 => tensor != 1,
+        _ => !(rank as usize + tensor).is_multiple_of(3),
+    }
+}
+
+pub(crate) fn train(setup: &Setup, rounds: u64) {
+    let inner = setup.clone();
+    setup.run(move |exchange| train_rank(&inner, &exchange, rounds));
+}
+
+pub(crate) fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
+    let specs = tensors();
+    exchange.agree(specs.clone()).unwrap();
+    let rank = exchange.rank().0;
+    for round in 0..rounds {
+        // Backward: the last tensor first.
+        for (tensor, spec) in specs.iter().enumerate().rev() {
+            if pushes(rank, tensor, round) {
+                let bytes = gradient(spec, rank, round);
+                exchange.push(TensorId(u32::try_from(tensor).unwrap()), Gradient::from_bytes(bytes)).unwrap();
+            }
+        }
+        end(exchange);
+        for (tensor, spec) in specs.iter().enumerate() {
+            let id = TensorId(u32::try_from(tensor).unwrap());
+            wait(exchange, &[id]);
+            let who: Vec<_> = (0..setup.world).filter(|rank| pushes(*rank, tensor, round)).collect();
+            if who.is_empty() {
+                wait(exchange, &ids(&specs));
+                assert_eq!(exchange.used(id).unwrap(), Some(false));
+            } else {
+                let received = exchange.received(id).unwrap().to_vec();
+                let expected = reference(spec, setup.wire, &who, setup.world, round);
+                assert!(received == expected, "{} in round {round}", spec.name);
+            }
+        }
+    }
+    assert_eq!(exchange.stats().rounds, rounds);
+    exchange.close();
+}
+
+/// Both connections of a rank that speaks by hand.
+pub(crate) fn dial_by_hand(options: &RankOptions) -> Vec<Connection> {
+    let call = |role| {
+        let hello = Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world);
+        dial(options.servers[0], hello, &options.secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
+    };
+    vec![call(Role::Control), call(Role::Data)]
+}

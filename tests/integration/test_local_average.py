@@ -84,9 +84,3 @@ def test_whoever_is_killed_is_named_on_both_machines(started, server: str, victi
             pass
         assert (said["error"], said["rank"]) == ("RankLost", victim), (number, said)
         assert f"lost rank {victim}" in said["text"]
-
-
-def test_a_rank_whose_first_does_not_come_names_it(started, server: str) -> None:
-    said = started(gradients.rank(1, 2, [server], local=2, patience=1.0)).line()
-    assert (said["error"], said["rank"]) == ("RankLost", 0), said
-    assert "local_average=False" in said["text"]

@@ -74,19 +74,14 @@ def rank(
     mode: str = "train",
     recover: bool = True,
     local: int = 0,
-    patience: float = 20.0,
 ) -> Child:
-    """A rank in a process of its own; it says what happens to it.
-
-    ``local``: ranks of its machine, if it is told; ``patience``: its timeout.
-    """
+    """A rank in a process of its own; it says what happens to it. ``local``: ranks of its machine, if it is told."""
     env = {
         "RANK": str(number),
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "1",
         "FORESEE_TOKEN": token,
-        "TEST_PATIENCE": str(patience),
     }
     if local:
         env |= {"LOCAL_RANK": str(number % local), "LOCAL_WORLD_SIZE": str(local)}
@@ -120,8 +115,7 @@ def main() -> None:
     own = int(os.environ["RANK"])
     if mode == "group":
         torch.distributed.init_process_group("gloo")
-    patience = float(os.environ.get("TEST_PATIENCE", "20"))
-    plan = training(servers=servers, timeout=patience, recover=bool(recover))
+    plan = training(servers=servers, timeout=20.0, recover=bool(recover))
     try:
         torch.manual_seed(0)
         model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()

@@ -13,22 +13,26 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from foresee.errors import ConfigError, RankLost
+from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from foresee._world import World
 
-__all__ = ["Meeting", "first_rank", "meet"]
+__all__ = ["SAY_EVERY_S", "Meeting", "find", "first_rank", "meet"]
 
+#: After each of these the log says who is waited for.
+SAY_EVERY_S = 30.0
 _AGAIN_S = 0.02
+_log = logging.getLogger("foresee")
 
 
 def first_rank(world: World) -> int | None:
@@ -70,29 +74,32 @@ class Meeting:
         self.close()
 
 
-def meet(job: str, first: int, timeout_s: float) -> str:
-    """The address at which the first rank of this machine listens, once it does.
-
-    Raises:
-        RankLost: it did not come within ``timeout_s``.
-    """
-    path, until = _path(job, first), time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-            text = file.read().decode()
-            try:
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                # Somebody holds it: what stands there is true.
-                if text.endswith("\n"):
-                    return text.strip()
-        if time.monotonic() > until:
-            message = (
-                f"lost rank {first}, which exchanges for this machine: it did not come within {timeout_s:g} s; look at "
-                "its output, or pass local_average=False on every rank"
+def meet(job: str, first: int) -> str:
+    """The address at which the first rank of this machine listens, once it does: it may have much to do before."""
+    began = said = time.monotonic()
+    while (address := find(job, first)) is None:
+        now = time.monotonic()
+        if now - said > SAY_EVERY_S:
+            said = now
+            _log.warning(
+                "%.0f s without gradients: waiting for rank %d, which exchanges for this machine",
+                now - began,
+                first,
             )
-            raise RankLost(message, first)
         time.sleep(_AGAIN_S)
+    return address
+
+
+def find(job: str, first: int) -> str | None:
+    """The address at which the first rank of this machine listens; None if it does not."""
+    with contextlib.suppress(FileNotFoundError), open(_path(job, first), "rb") as file:
+        text = file.read().decode()
+        try:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            # Somebody holds it: what stands there is true.
+            return text.strip() if text.endswith("\n") else None
+    return None
 
 
 def _path(job: str, first: int) -> str:

@@ -153,7 +153,7 @@ class NetworkExchange:
                 recover=settings.recover,
             )
         else:
-            address = meet(way.job, first, settings.timeout_s)
+            address = meet(way.job, first)
         return GradientExchange.join(
             address,
             job=way.job,

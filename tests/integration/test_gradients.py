@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +16,6 @@ from support.processes import Child
 
 #: How many moments are tried; each is drawn from its number. More of them: FORESEE_KILLS=50.
 KILLS = int(os.environ.get("FORESEE_KILLS", "5"))
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(child: Child) -> Child:
-            stack.callback(child.close)
-            return child
-
-        yield keep
 
 
 @pytest.fixture

@@ -235,16 +235,41 @@ def test_what_this_exchange_cannot_do_is_refused(exchanges) -> None:
 
 def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:
     store = torch.distributed.HashStore()
-    assert _rendezvous.job_secret("a", 0, "file", store, {}) is None
+    assert _rendezvous.job_secret(0, "file", store, {}) is None
     with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
-        _rendezvous.job_secret("a", 1, None, store, {})
-    assert _rendezvous.job_secret("a", 1, None, store, {"FORESEE_TOKEN": "x"}) is None
-    drawn = _rendezvous.job_secret("b", 0, None, store, {})
+        _rendezvous.job_secret(1, None, store, {})
+    assert _rendezvous.job_secret(1, None, store, {"FORESEE_TOKEN": "x"}) is None
+    drawn = _rendezvous.job_secret(0, None, store, {})
     assert drawn is not None
     assert len(drawn) == 64
-    assert _rendezvous.job_secret("b", 1, None, store, {}) == drawn
+    assert _rendezvous.job_secret(1, None, store, {}) == drawn
     with pytest.raises(ConfigError, match="no secret: set FORESEE_TOKEN"):
-        _rendezvous.job_secret("c", 0, None, None, {})
+        _rendezvous.job_secret(0, None, None, {})
+
+
+def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
+    store, secrets = torch.distributed.HashStore(), set()
+    for attempt, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 0, 2])):
+        found: list[tuple[str | None, list[str]] | None] = [None] * 3
+
+        def come(rank: int, attempt: int = attempt, found: list = found) -> None:
+            world = _rendezvous.World(rank, 3)
+            part = _rendezvous.fresh(store, "job", world)
+            secret = _rendezvous.job_secret(rank, None, part, {})
+            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", part)
+
+        threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
+        for thread in threads:
+            thread.start()
+            # They come one by one, so that each could take an earlier attempt's word for the others'.
+            thread.join(0.1)
+        for thread in threads:
+            thread.join(20)
+        assert found[0] is not None
+        assert found == [found[0]] * 3
+        assert found[0][1] == [f"10.0.{attempt}.{rank}:7" for rank in range(3)]
+        secrets.add(found[0][0])
+    assert len(secrets) == 3
 
 
 def test_a_run_has_a_name_that_all_ranks_know() -> None:
@@ -284,11 +309,11 @@ def test_addresses_of_servers_beside_ranks_are_by_rank() -> None:
     world = [_rendezvous.World(rank, 3) for rank in range(3)]
     found = [f"10.0.0.{rank}:7" for rank in range(3)]
     for rank in (2, 1):
-        store.set(f"foresee/job/server/{rank}", found[rank])
-    assert _rendezvous.share_address("job", world[0], found[0], store) == found
-    assert _rendezvous.share_address("job", _rendezvous.World(0, 1), found[0], None) == found[:1]
+        store.set(f"server/{rank}", found[rank])
+    assert _rendezvous.share_address(world[0], found[0], store) == found
+    assert _rendezvous.share_address(_rendezvous.World(0, 1), found[0], None) == found[:1]
     with pytest.raises(ConfigError, match="init_process_group"):
-        _rendezvous.share_address("job", world[0], found[0], None)
+        _rendezvous.share_address(world[0], found[0], None)
 
 
 def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:

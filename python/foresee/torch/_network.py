@@ -65,16 +65,17 @@ class NetworkExchange:
                 f'servers: those of "{RANKS}" have no certificate; drop it, or {_TLS} before the others'
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
-        world, store = _rendezvous.job_world(), _rendezvous.job_store()
+        world = _rendezvous.job_world()
         job = _rendezvous.job_name(settings.job, world)
-        secret = _rendezvous.job_secret(job, world.rank, settings.secret_file, store)
+        store = _rendezvous.job_store(job, world)
+        secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
         self._timeout_s = settings.timeout_s
         self._specs: list[TensorSpec] = []
         self._server: GradientServer | None = None
         try:
             if RANKS in settings.servers:
                 self._server = _beside(world, settings, secret)
-                addresses = _rendezvous.share_address(job, world, self._server.address, store) + addresses
+                addresses = _rendezvous.share_address(world, self._server.address, store) + addresses
             self._core = GradientExchange.open(
                 addresses,
                 job=job,

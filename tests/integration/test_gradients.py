@@ -119,6 +119,36 @@ def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
     assert "init_process_group() first" in said["text"]
 
 
+def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", "2"))
+    place = server.line()["address"]
+    ranks = [
+        started(bare_ranks.rank(one, 2, [place], rounds=2, timeout_s=2.0, pause_s=3.0 * one))
+        for one in range(2)
+    ]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+        assert "ended" in child.line()
+        assert child.end(30)[0] == 0
+
+
+def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(started) -> None:
+    place = "127.0.0.1:0"
+    for attempt in range(2):
+        # The address is that of the first; whoever is killed has not closed it.
+        server = started(gradients.serve("--bind", place))
+        place = server.line()["address"]
+        rounds = 3 if attempt else None
+        ranks = [started(bare_ranks.rank(one, 2, [place], rounds=rounds, timeout_s=5.0)) for one in range(2)]
+        for child in ranks:
+            assert child.line() == {"round": 0}
+        if attempt == 0:
+            server.send(signal.SIGKILL)
+        for child in ranks:
+            said = child.line()
+            assert said.get("error", "ended") == ("ended" if attempt else "ServerLost"), said
+
+
 @pytest.mark.parametrize("number", range(KILLS))
 @pytest.mark.parametrize("victim", ["rank", "server"])
 def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(

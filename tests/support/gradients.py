@@ -61,10 +61,10 @@ def digest(state: Any) -> dict[str, str]:
     return found
 
 
-def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = ()) -> Child:
+def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = (), **variables: str) -> Child:
     """A `foresee serve` of its own; its first line says where. ``within``: see ``Child``."""
     source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
-    env = {} if token is None else {"FORESEE_TOKEN": token}
+    env = variables if token is None else {"FORESEE_TOKEN": token, **variables}
     return Child(source, "serve", "--json", *arguments, env=env, within=within)
 
 

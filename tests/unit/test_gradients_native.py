@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from support.processes import engine_threads, wait_until
 from support.ranks import run
 
 from foresee._native import GradientExchange, GradientServer
@@ -30,9 +31,9 @@ def server():
     server.close()
 
 
-def opened(server, rank=0, world=1, **arguments) -> GradientExchange:
+def opened(server, rank=0, world=1, times=1, **arguments) -> GradientExchange:
     arguments = {"job": "job", "timeout_s": 10.0, "secret": TOKEN, **arguments}
-    return GradientExchange.open([server.address], rank=rank, world=world, **arguments)
+    return GradientExchange.open([server.address] * times, rank=rank, world=world, **arguments)
 
 
 def nothing() -> None:
@@ -159,6 +160,88 @@ def test_misuse_is_an_error_of_ours(server, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="not dense"):
         exchange.agree([("w", "float32", [2, 2], [1, 4], 0, "mean")])
     exchange.close()
+
+
+ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "settings", "words"),
+    [
+        ([("w", "float64", *ONE[2:])], {}, "tensor 'w': dtype is float32 in one plan and float64"),
+        ([("w", "float32", [3, 4], [4, 1], 0, "mean")], {}, "tensor 'w': shape is"),
+        ([("w", "float32", [4, 3], [1, 4], 0, "mean")], {}, "tensor 'w': strides is"),
+        ([(*ONE[:5], "sum")], {}, "tensor 'w': operation is mean in one plan and sum"),
+        ([ONE, ("more", *ONE[1:])], {}, "tensor 'more': presence is missing in one plan and given"),
+        ([("other", *ONE[1:])], {}, "tensor 'w': presence is given in one plan and missing"),
+        ([], {}, "tensor 'w': presence is given in one plan and missing"),
+        ([ONE], {"wire": "bf16"}, "dtype on the wire is Own in one plan and Bf16"),
+        ([ONE], {"times": 2}, "servers' shares is [1] in one plan and [1, 1]"),
+    ],
+    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire", "servers"],
+)
+def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, settings, words) -> None:
+    ranks = [opened(server, world=2), opened(server, rank=1, world=2, **settings)]
+    errors: list[ConfigError | None] = [None, None]
+
+    def agree(rank: int) -> None:
+        with pytest.raises(ConfigError) as raised:
+            ranks[rank].agree([[ONE], theirs][rank])
+        errors[rank] = raised.value
+
+    threads = [threading.Thread(target=agree, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for error in errors:
+        assert words in str(error)
+        assert "rank 0 (first) and rank 1 (other)" in str(error)
+        assert "every rank must build the same model" in str(error)
+    for rank in ranks:
+        rank.close()
+
+
+def test_ranks_that_disagree_on_the_size_of_the_world_are_told_so(server) -> None:
+    first = opened(server, world=2)
+    with pytest.raises(ConfigError, match="says that the job has 3 ranks, and others say 2"):
+        opened(server, rank=1, world=3)
+    first.close()
+
+
+def test_a_rank_whose_number_is_taken_is_told_so_in_the_end(server) -> None:
+    first = opened(server, world=2)
+    with pytest.raises(ServerLost, match="rank 0 of job 'job' is here already, in another process"):
+        opened(server, world=2, timeout_s=0.5)
+    first.close()
+
+
+def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() -> None:
+    # The server has no room for what rank 2 pushes before the others do: it leaves it unread, and waits.
+    server = GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=64 << 10, secret=TOKEN)
+    base = sorted(engine_threads())
+    ranks = [opened(server, rank=rank, world=3) for rank in range(3)]
+    plan = [("w", "float32", [1 << 20], [1], 0, "mean")]
+    threads = [threading.Thread(target=rank.agree, args=(plan,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gradient = np.ones(1 << 20, np.float32)
+    ranks[2].push(0, gradient.ctypes.data, gradient.nbytes, gradient)
+    wait_until(
+        lambda: server.stats()["parked_peak_bytes"] > 0, timeout=20, what="a gradient that has to wait"
+    )
+    for rank in ranks:
+        rank.close()
+    del rank, ranks
+    gc.collect()
+    wait_until(
+        lambda: {name for name in engine_threads() if "sum" in name or "hear" in name} <= set(base),
+        timeout=20,
+        what="the end of the threads of a job whose ranks have left",
+    )
+    server.close()
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """An unexpected skip fails: a test that does not run proves nothing.
 
-Expected is one reason alone, the marker ``gpu`` on a machine without CUDA, and those tests are skipped here, by name.
-Whatever else skips (a missing package, a missing server, a ``skipif``) ends the session with a failure that names it.
+Expected are two reasons, and those tests are skipped here, by name: the marker ``gpu`` on a machine without CUDA, and
+``hosts`` where nobody may make network namespaces. Whatever else skips (a missing package, a missing server, a
+``skipif``) ends the session with a failure that names it.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +18,27 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Markers whose tests may be skipped.
-EXPECTED = ("gpu",)
+
+def _no_gpu() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else "no CUDA device"
+
+
+def _no_hosts() -> str | None:
+    if os.geteuid() != 0:
+        return "not root"
+    if not all(map(shutil.which, ("ip", "tc", "unshare"))):
+        return "no iproute2"
+    # A container's root may lack the rights.
+    made = subprocess.run(
+        ["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False
+    )
+    return made.stderr.strip() or "no namespaces" if made.returncode else None
+
+
+#: Markers whose tests may be skipped, each with what says why they have to be; None: they need not be.
+EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts}
 
 _unexpected = pytest.StashKey[list[str]]()
 
@@ -26,15 +49,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; torch is asked only if some test needs one."""
-    needy = [test for test in items if test.get_closest_marker("gpu")]
-    if not needy:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for test in needy:
-            test.add_marker(pytest.mark.skip(reason="gpu: no CUDA device"))
+    """Skip what needs more than this machine has; it is asked only if some test needs it."""
+    for marker, missing in EXPECTED.items():
+        needy = [test for test in items if test.get_closest_marker(marker)]
+        reason = missing() if needy else None
+        for test in needy if reason else ():
+            test.add_marker(pytest.mark.skip(reason=f"{marker}: {reason}"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,32 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import bare_ranks, gradients
+from support import bare_ranks, gradients, lasting_ranks
 from support.processes import Child
 
 #: How many moments are tried; each is drawn from its number. More of them: FORESEE_KILLS=50.
 KILLS = int(os.environ.get("FORESEE_KILLS", "5"))
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(child: Child) -> Child:
-            stack.callback(child.close)
-            return child
-
-        yield keep
 
 
 @pytest.fixture
@@ -132,6 +119,36 @@ def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
     assert "init_process_group() first" in said["text"]
 
 
+def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", "2"))
+    place = server.line()["address"]
+    ranks = [
+        started(bare_ranks.rank(one, 2, [place], rounds=2, timeout_s=2.0, pause_s=3.0 * one))
+        for one in range(2)
+    ]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+        assert "ended" in child.line()
+        assert child.end(30)[0] == 0
+
+
+def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(started) -> None:
+    place = "127.0.0.1:0"
+    for attempt in range(2):
+        # The address is that of the first; whoever is killed has not closed it.
+        server = started(gradients.serve("--bind", place))
+        place = server.line()["address"]
+        rounds = 3 if attempt else None
+        ranks = [started(bare_ranks.rank(one, 2, [place], rounds=rounds, timeout_s=5.0)) for one in range(2)]
+        for child in ranks:
+            assert child.line() == {"round": 0}
+        if attempt == 0:
+            server.send(signal.SIGKILL)
+        for child in ranks:
+            said = child.line()
+            assert said.get("error", "ended") == ("ended" if attempt else "ServerLost"), said
+
+
 @pytest.mark.parametrize("number", range(KILLS))
 @pytest.mark.parametrize("victim", ["rank", "server"])
 def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
@@ -187,7 +204,7 @@ def test_servers_killed_at_whatever_moment_are_replaced_without_a_bit_lost(start
     world, count, rounds = 1 + number % 3, 1 + number // 3 % 2, 100
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
     places = [server.line()["address"] for server in serving]
-    ranks = [started(bare_ranks.rank(one, world, places, rounds=rounds)) for one in range(world)]
+    ranks = [started(lasting_ranks.rank(one, world, places, rounds=rounds)) for one in range(world)]
     for child in ranks:
         assert child.line() == {"round": 0}
     for _ in range(3):
@@ -203,14 +220,14 @@ def test_servers_killed_at_whatever_moment_are_replaced_without_a_bit_lost(start
                 assert serving[one].line()["address"] == places[one]
     for child in ranks:
         said = child.line()
-        assert said.get("digest") == bare_ranks.expected(world, rounds), said
+        assert said.get("digest") == lasting_ranks.expected(world, rounds), said
         assert child.end(30)[0] == 0
 
 
 def test_a_killed_server_that_nobody_replaces_is_named_within_the_timeout(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = server.line()["address"]
-    ranks = [started(bare_ranks.rank(one, 2, [place], rounds=10**6, timeout_s=2.0)) for one in range(2)]
+    ranks = [started(lasting_ranks.rank(one, 2, [place], rounds=10**6, timeout_s=2.0)) for one in range(2)]
     for child in ranks:
         assert child.line() == {"round": 0}
     server.send(signal.SIGKILL)
@@ -224,7 +241,7 @@ def test_a_killed_server_that_nobody_replaces_is_named_within_the_timeout(starte
 def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = server.line()["address"]
-    ranks = [started(bare_ranks.rank(one, 3, [place], rounds=10**6, timeout_s=3.0)) for one in range(3)]
+    ranks = [started(lasting_ranks.rank(one, 3, [place], rounds=10**6, timeout_s=3.0)) for one in range(3)]
     for child in ranks:
         assert child.line() == {"round": 0}
     server.send(signal.SIGKILL)

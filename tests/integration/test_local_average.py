@@ -62,7 +62,7 @@ def test_the_bits_are_those_of_the_nested_reference(started, server: str, machin
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_under_torchrun_a_machine_needs_no_other(started, ranks: int) -> None:
-    group = started(gradients.torchrun(ranks, ["ranks"]))
+    group = started(gradients.torchrun(ranks, ["ranks"], mode="machine"))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-import hashlib
+import gc
 import itertools
+import json
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from foresee._native import GradientExchange
 from foresee.errors import ForeseeError
-from support.processes import Child, say
+from support.processes import Child, engine_threads, resident_bytes, say
 
 TOKEN = "a secret of 24 characters"
 #: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
@@ -19,69 +23,95 @@ ELEMENTS = (100, 20_000, 300_000, 0, 7)
 PACKET = 16 << 10
 #: Seconds; whoever is killed is noticed at once, whoever is silent after this.
 TIMEOUT_S = 20.0
+#: Seconds that threads have to end after their exchange was closed.
+_FAREWELL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a rank does."""
+
+    number: int
+    world: int
+    servers: tuple[str, ...]
+    rounds: int | None = None
+    """None: for ever."""
+    job: str = "bare"
+    timeout_s: float = TIMEOUT_S
+    elements: tuple[int, ...] = ELEMENTS
+    pause_s: float = 0.0
+    """Between two rounds: what the rank computes."""
 
 
 def rank(
-    number: int, world: int, servers: list[str], *, rounds: int = 0, timeout_s: float = TIMEOUT_S
+    number: int,
+    world: int,
+    servers: Sequence[str],
+    *,
+    rounds: int | None = None,
+    job: str = "bare",
+    timeout_s: float = TIMEOUT_S,
+    elements: Sequence[int] = ELEMENTS,
+    pause_s: float = 0.0,
+    within: Sequence[str] = (),
 ) -> Child:
-    """A rank in a process of its own: its first line is of its first round, its second of its end.
+    """A rank in a process of its own; ``within``: see ``Child``.
 
-    ``rounds``: after so many it is through, and survives lost servers on the way; 0: it goes on until something is
-    lost.
+    Its first line is of its first round, the second of its end: the error, or when each round ended, by the machine's
+    clock. The third tells what it has not given back.
     """
+    part = Part(number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s)
     source = "from support.bare_ranks import main; main()"
-    arguments = (number, world, ",".join(servers), rounds, timeout_s)
-    return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN})
-
-
-def drawn(number: int, round_: int) -> list[np.ndarray]:
-    """What a rank pushes in a round: of all sizes, so that the order of a sum shows in its bits."""
-    draw = np.random.default_rng((number, round_))
-    return [
-        (draw.standard_normal(count) * 10.0 ** draw.integers(-3, 4)).astype(np.float32) for count in ELEMENTS
-    ]
-
-
-def expected(world: int, rounds: int) -> str:
-    """The digest of all averages: added in rank order, then one division."""
-    digest = hashlib.sha256()
-    for round_ in range(rounds):
-        ranks = [drawn(number, round_) for number in range(world)]
-        for tensors in zip(*ranks, strict=True):
-            total = tensors[0]
-            for more in tensors[1:]:
-                total = total + more
-            digest.update((total / np.float32(world)).tobytes())
-    return digest.hexdigest()
+    return Child(source, json.dumps(asdict(part)), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
 
 def main() -> None:
     """Of a rank process."""
-    number, world, rounds = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
-    digest = hashlib.sha256()
+    part = Part(**json.loads(sys.argv[1]))
+    gradients = [np.full(count, part.number + 1, np.float32) for count in part.elements]
+    before = resident_bytes()
     try:
-        exchange = GradientExchange.open(
-            sys.argv[3].split(","),
-            job="bare",
-            rank=number,
-            world=world,
-            timeout_s=float(sys.argv[5]),
-            packet_bytes=PACKET,
-            recover=rounds > 0,
-        )
+        ended = _exchange(part, gradients)
+    except (ForeseeError, AssertionError) as error:
+        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+    else:
+        say(ended=ended)
+    gc.collect()
+    until = time.monotonic() + _FAREWELL_S
+    while engine_threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    say(threads=engine_threads(), grown_bytes=resident_bytes() - before)
+
+
+def _exchange(part: Part, gradients: list[np.ndarray]) -> list[float]:
+    """Every round's average is the mean of the ranks' numbers plus one, in every bit. When each round ended."""
+    mean = np.float32(sum(range(1, part.world + 1))) / np.float32(part.world)
+    exchange = GradientExchange.open(
+        list(part.servers),
+        job=part.job,
+        rank=part.number,
+        world=part.world,
+        timeout_s=part.timeout_s,
+        packet_bytes=PACKET,
+        recover=False,
+    )
+    try:
         exchange.agree(
-            [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(ELEMENTS)]
+            [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(part.elements)]
         )
-        for round_ in range(rounds) if rounds else itertools.count():
-            for id_, gradient in reversed(list(enumerate(drawn(number, round_)))):
+        ended = []
+        for round_ in itertools.count() if part.rounds is None else range(part.rounds):
+            if round_:
+                time.sleep(part.pause_s)
+            for id_, gradient in reversed(list(enumerate(gradients))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
             exchange.round_end()
-            for id_ in range(len(ELEMENTS)):
+            for id_ in range(len(gradients)):
                 exchange.wait([id_], lambda: None)
-                digest.update(exchange.received(id_).tobytes())
+                assert (exchange.received(id_).view(np.float32) == mean).all(), f"w{id_} in round {round_}"
+            ended.append(time.monotonic())
             if round_ == 0:
                 say(round=round_)
+        return ended
+    finally:
         exchange.close()
-        say(digest=digest.hexdigest(), back=exchange.stats()["servers_back"])
-    except ForeseeError as error:
-        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

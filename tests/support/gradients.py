@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 import foresee.torch as ft
-from support.processes import Child, say
+from support.processes import Child, descriptors, engine_threads, run, say, wait_until
 from support.ranks import Training, noise, state_of
 
 TOKEN = "a secret of 24 characters"
@@ -58,11 +61,24 @@ def digest(state: Any) -> dict[str, str]:
     return found
 
 
-def serve(*arguments: str, token: str | None = TOKEN) -> Child:
-    """A `foresee serve` of its own; its first line says where."""
+def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = (), **variables: str) -> Child:
+    """A `foresee serve` of its own; its first line says where. ``within``: see ``Child``."""
     source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
-    env = {} if token is None else {"FORESEE_TOKEN": token}
-    return Child(source, "serve", "--json", *arguments, env=env)
+    env = variables if token is None else {"FORESEE_TOKEN": token, **variables}
+    return Child(source, "serve", "--json", *arguments, env=env, within=within)
+
+
+def at_rest(server: Child) -> tuple[list[str], int]:
+    """Its threads, and how many files it has open, once no thread of a job or of a stranger is left."""
+    visits = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect"[:15], "foresee-tell")
+    wait_until(
+        lambda: not any(name.startswith(visits) for name in engine_threads(server.pid)),
+        timeout=30,
+        what="the end of all visits",
+    )
+    # The files of a thread that has ended are another thread's to close.
+    time.sleep(0.3)
+    return sorted(engine_threads(server.pid)), descriptors(server.pid)
 
 
 def rank(
@@ -89,19 +105,41 @@ def rank(
     return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env)
 
 
-def torchrun(world: int, servers: list[str], env: dict[str, str] | None = None) -> Child:
-    """Ranks under torchrun, in torch's process group; each says what happens to it."""
+def torchrun(
+    world: int, servers: list[str], env: dict[str, str] | None = None, *, mode: str = "group"
+) -> Child:
+    """Ranks under torchrun, in torch's process group; each says what happens to it.
+
+    ``mode``: in a ``group`` each exchanges by itself, on a ``machine`` they do as one.
+    """
+    return under_torchrun(world, "support.gradients", mode, ",".join(servers), "recover", env=env)
+
+
+def under_torchrun(
+    world: int, module: str, *arguments: str, restarts: int = 0, env: dict[str, str] | None = None
+) -> Child:
+    """A module's program as every rank."""
     source = """
         import sys
         from torch.distributed.run import main
-        main(["--standalone", f"--nproc-per-node={sys.argv[1]}", "-m", "support.gradients", *sys.argv[2:]])
+        world, restarts, module, *arguments = sys.argv[1:]
+        counts = [f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
+        main(["--standalone", *counts, "-m", module, *arguments])
     """
-    return Child(source, str(world), "group", ",".join(servers), "recover", env=env)
+    return Child(source, str(world), str(restarts), module, *arguments, env=env)
 
 
 def reference(world: int, local: int = 1) -> Child:
     """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
     return Child("from support.gradients import say_reference; say_reference()", str(world), str(local))
+
+
+@functools.cache
+def expected(world: int) -> dict[str, str]:
+    """What the reference ends with; computed once for all tests."""
+    (said,) = run("from support.gradients import say_reference; say_reference()", str(world))
+    digests: dict[str, str] = said["digest"]
+    return digests
 
 
 def say_reference() -> None:
@@ -113,9 +151,9 @@ def main() -> None:
     """Of a rank process."""
     mode, servers, *recover = sys.argv[1:]
     own = int(os.environ["RANK"])
-    if mode == "group":
+    if mode in ("group", "machine"):
         torch.distributed.init_process_group("gloo")
-    plan = training(servers=servers, timeout=20.0, recover=bool(recover))
+    plan = training(servers=servers, timeout=20.0, recover=bool(recover), local_average=mode != "group")
     try:
         torch.manual_seed(0)
         model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()
@@ -131,7 +169,7 @@ def main() -> None:
             optimizer.step()
             if mode in ("for ever", "telling"):
                 say(step=step)
-        if mode in ("train", "telling", "group"):
+        if mode in ("train", "telling", "group", "machine"):
             say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
     except Exception as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

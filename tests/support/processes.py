@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -47,11 +47,20 @@ def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 class Child:
-    """A Python program under way; its standard output is a line of JSON per `say`."""
+    """A Python program under way; its standard output is a line of JSON per `say`.
 
-    def __init__(self, source: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    ``within``: a command that becomes the program, such as `ip netns exec NAMESPACE`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(source), *arguments],
+            [*within, sys.executable, "-c", textwrap.dedent(source), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -132,19 +141,30 @@ def wait_until(condition: Callable[[], object], *, timeout: float, what: str) ->
         time.sleep(0.01)
 
 
-def thread_names() -> list[str]:
-    """Names of this process's threads; one that ends meanwhile is left out."""
+def thread_names(process: int | str = "self") -> list[str]:
+    """Names of a process's threads; one that ends meanwhile is left out."""
     names = []
-    for task in pathlib.Path("/proc/self/task").iterdir():
+    for task in pathlib.Path(f"/proc/{process}/task").iterdir():
         # One that ends has no file any more, or one that cannot be read.
         with suppress(FileNotFoundError, ProcessLookupError):
             names.append((task / "comm").read_text().strip())
     return names
 
 
-def engine_threads() -> list[str]:
-    """Names of this process's threads that are ours."""
-    return [name for name in thread_names() if name.startswith("foresee")]
+def engine_threads(process: int | str = "self") -> list[str]:
+    """Names of a process's threads that are ours."""
+    return [name for name in thread_names(process) if name.startswith("foresee")]
+
+
+def descriptors(process: int) -> int:
+    """How many files and sockets a process has open."""
+    return len(list(pathlib.Path(f"/proc/{process}/fd").iterdir()))
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    """Memory that a process has."""
+    pages = pathlib.Path(f"/proc/{process}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def group_members(group: int) -> list[int]:

@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from support.processes import engine_threads, wait_until
 from support.ranks import run
 
 from foresee._native import GradientExchange, GradientServer
@@ -30,9 +31,9 @@ def server():
     server.close()
 
 
-def opened(server, rank=0, world=1, **arguments) -> GradientExchange:
+def opened(server, rank=0, world=1, times=1, **arguments) -> GradientExchange:
     arguments = {"job": "job", "timeout_s": 10.0, "secret": TOKEN, **arguments}
-    return GradientExchange.open([server.address], rank=rank, world=world, **arguments)
+    return GradientExchange.open([server.address] * times, rank=rank, world=world, **arguments)
 
 
 def nothing() -> None:
@@ -161,6 +162,88 @@ def test_misuse_is_an_error_of_ours(server, monkeypatch) -> None:
     exchange.close()
 
 
+ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "settings", "words"),
+    [
+        ([("w", "float64", *ONE[2:])], {}, "tensor 'w': dtype is float32 in one plan and float64"),
+        ([("w", "float32", [3, 4], [4, 1], 0, "mean")], {}, "tensor 'w': shape is"),
+        ([("w", "float32", [4, 3], [1, 4], 0, "mean")], {}, "tensor 'w': strides is"),
+        ([(*ONE[:5], "sum")], {}, "tensor 'w': operation is mean in one plan and sum"),
+        ([ONE, ("more", *ONE[1:])], {}, "tensor 'more': presence is missing in one plan and given"),
+        ([("other", *ONE[1:])], {}, "tensor 'w': presence is given in one plan and missing"),
+        ([], {}, "tensor 'w': presence is given in one plan and missing"),
+        ([ONE], {"wire": "bf16"}, "dtype on the wire is Own in one plan and Bf16"),
+        ([ONE], {"times": 2}, "servers' shares is [1] in one plan and [1, 1]"),
+    ],
+    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire", "servers"],
+)
+def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, settings, words) -> None:
+    ranks = [opened(server, world=2), opened(server, rank=1, world=2, **settings)]
+    errors: list[ConfigError | None] = [None, None]
+
+    def agree(rank: int) -> None:
+        with pytest.raises(ConfigError) as raised:
+            ranks[rank].agree([[ONE], theirs][rank])
+        errors[rank] = raised.value
+
+    threads = [threading.Thread(target=agree, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for error in errors:
+        assert words in str(error)
+        assert "rank 0 (first) and rank 1 (other)" in str(error)
+        assert "every rank must build the same model" in str(error)
+    for rank in ranks:
+        rank.close()
+
+
+def test_ranks_that_disagree_on_the_size_of_the_world_are_told_so(server) -> None:
+    first = opened(server, world=2)
+    with pytest.raises(ConfigError, match="says that the job has 3 ranks, and others say 2"):
+        opened(server, rank=1, world=3)
+    first.close()
+
+
+def test_a_rank_whose_number_is_taken_is_told_so_in_the_end(server) -> None:
+    first = opened(server, world=2)
+    with pytest.raises(ServerLost, match="rank 0 of job 'job' is here already, in another process"):
+        opened(server, world=2, timeout_s=0.5)
+    first.close()
+
+
+def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() -> None:
+    # The server has no room for what rank 2 pushes before the others do: it leaves it unread, and waits.
+    server = GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=64 << 10, secret=TOKEN)
+    base = sorted(engine_threads())
+    ranks = [opened(server, rank=rank, world=3) for rank in range(3)]
+    plan = [("w", "float32", [1 << 20], [1], 0, "mean")]
+    threads = [threading.Thread(target=rank.agree, args=(plan,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gradient = np.ones(1 << 20, np.float32)
+    ranks[2].push(0, gradient.ctypes.data, gradient.nbytes, gradient)
+    wait_until(
+        lambda: server.stats()["parked_peak_bytes"] > 0, timeout=20, what="a gradient that has to wait"
+    )
+    for rank in ranks:
+        rank.close()
+    del rank, ranks
+    gc.collect()
+    wait_until(
+        lambda: {name for name in engine_threads() if "sum" in name or "hear" in name} <= set(base),
+        timeout=20,
+        what="the end of the threads of a job whose ranks have left",
+    )
+    server.close()
+
+
 @pytest.fixture
 def exchanges(server, monkeypatch):
     """Exchanges of ranks that are threads of this process."""
@@ -269,16 +352,41 @@ def test_what_this_exchange_cannot_do_is_refused(exchanges) -> None:
 
 def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:
     store = torch.distributed.HashStore()
-    assert _rendezvous.job_secret("a", 0, "file", store, {}) is None
+    assert _rendezvous.job_secret(0, "file", store, {}) is None
     with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
-        _rendezvous.job_secret("a", 1, None, store, {})
-    assert _rendezvous.job_secret("a", 1, None, store, {"FORESEE_TOKEN": "x"}) is None
-    drawn = _rendezvous.job_secret("b", 0, None, store, {})
+        _rendezvous.job_secret(1, None, store, {})
+    assert _rendezvous.job_secret(1, None, store, {"FORESEE_TOKEN": "x"}) is None
+    drawn = _rendezvous.job_secret(0, None, store, {})
     assert drawn is not None
     assert len(drawn) == 64
-    assert _rendezvous.job_secret("b", 1, None, store, {}) == drawn
+    assert _rendezvous.job_secret(1, None, store, {}) == drawn
     with pytest.raises(ConfigError, match="no secret: set FORESEE_TOKEN"):
-        _rendezvous.job_secret("c", 0, None, None, {})
+        _rendezvous.job_secret(0, None, None, {})
+
+
+def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
+    store, secrets = torch.distributed.HashStore(), set()
+    for attempt, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 0, 2])):
+        found: list[tuple[str | None, list[str]] | None] = [None] * 3
+
+        def come(rank: int, attempt: int = attempt, found: list = found) -> None:
+            world = _rendezvous.World(rank, 3)
+            part = _rendezvous.fresh(store, "job", world)
+            secret = _rendezvous.job_secret(rank, None, part, {})
+            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", part)
+
+        threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
+        for thread in threads:
+            thread.start()
+            # They come one by one, so that each could take an earlier attempt's word for the others'.
+            thread.join(0.1)
+        for thread in threads:
+            thread.join(20)
+        assert found[0] is not None
+        assert found == [found[0]] * 3
+        assert found[0][1] == [f"10.0.{attempt}.{rank}:7" for rank in range(3)]
+        secrets.add(found[0][0])
+    assert len(secrets) == 3
 
 
 def test_a_run_has_a_name_that_all_ranks_know() -> None:
@@ -318,11 +426,11 @@ def test_addresses_of_servers_beside_ranks_are_by_rank() -> None:
     world = [_rendezvous.World(rank, 3) for rank in range(3)]
     found = [f"10.0.0.{rank}:7" for rank in range(3)]
     for rank in (2, 1):
-        store.set(f"foresee/job/server/{rank}", found[rank])
-    assert _rendezvous.share_address("job", world[0], found[0], store) == found
-    assert _rendezvous.share_address("job", _rendezvous.World(0, 1), found[0], None) == found[:1]
+        store.set(f"server/{rank}", found[rank])
+    assert _rendezvous.share_address(world[0], found[0], store) == found
+    assert _rendezvous.share_address(_rendezvous.World(0, 1), found[0], None) == found[:1]
     with pytest.raises(ConfigError, match="init_process_group"):
-        _rendezvous.share_address("job", world[0], found[0], None)
+        _rendezvous.share_address(world[0], found[0], None)
 
 
 def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:

@@ -13,12 +13,14 @@ import pytest
 GUARD = pathlib.Path(__file__).resolve().parents[1] / "conftest.py"
 
 
-def session(folder: pathlib.Path, test: str) -> subprocess.CompletedProcess[str]:
-    """Run one test file under the guard."""
+def session(folder: pathlib.Path, test: str, *, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one test file under the guard; ``before`` is run when the file is read, before tests are chosen."""
     shutil.copy(GUARD, folder / "conftest.py")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs a CUDA device\n")
-    (folder / "test_one.py").write_text(test)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers =\n  gpu: needs a CUDA device\n  hosts: needs root\n"
+    )
+    (folder / "test_one.py").write_text(before + test)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -46,7 +48,15 @@ def test_an_expected_failure_and_a_pass_are_no_skips(tmp_path: pathlib.Path) -> 
     assert "unexpected skips" not in ended.stdout
 
 
-def test_a_test_that_needs_a_gpu_may_be_skipped(tmp_path: pathlib.Path) -> None:
-    test = "import pytest\n@pytest.mark.gpu\ndef test(): pytest.skip('gpu: too small')\n"
+@pytest.mark.parametrize("marker", ["gpu", "hosts"])
+def test_a_test_that_needs_a_gpu_or_hosts_may_be_skipped(tmp_path: pathlib.Path, marker: str) -> None:
+    test = f"import pytest\n@pytest.mark.{marker}\ndef test(): pytest.skip('{marker}: too small')\n"
     ended = session(tmp_path, test)
     assert ended.returncode == 0, ended.stdout
+
+
+def test_without_the_rights_tests_of_hosts_are_skipped_by_name(tmp_path: pathlib.Path) -> None:
+    test = "import pytest\n@pytest.mark.hosts\ndef test(): assert False\n"
+    ended = session(tmp_path, test, before="import os\nos.geteuid = lambda: 1000\n")
+    assert ended.returncode == 0, ended.stdout
+    assert "hosts: not root" in ended.stdout

@@ -53,6 +53,7 @@ def faults(model=None, optimizer=None, **arguments):
         ({"servers": "host"}, "'host' is no address"),
         ({"servers": "ranks,host:1,ranks"}, '"ranks" stands there twice'),
         ({"servers": "ranks,tls://host:1"}, "have no certificate"),
+        ({"servers": "tls://host:1,host:2"}, "write it before all or none"),
         ({"servers": "host:0,other:70000"}, "'other:70000' is no address"),
         ({"servers": ["host:7000", 3]}, "servers=['host:7000', 3]; servers=\"host:port"),
         ({"servers": None}, "servers=None"),

@@ -85,9 +85,10 @@ class NetworkExchange:
                 f'servers: those of "{RANKS}" have no certificate; drop it, or {_TLS} before the others'
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
-        world, store = _rendezvous.job_world(), _rendezvous.job_store()
+        world = _rendezvous.job_world()
         job = _rendezvous.job_name(settings.job, world)
-        secret = _rendezvous.job_secret(job, world.rank, settings.secret_file, store)
+        store = _rendezvous.job_store(job, world)
+        secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
         self._timeout_s = settings.timeout_s
         self._specs: list[TensorSpec] = []
         self._server: GradientServer | None = None
@@ -177,7 +178,7 @@ class NetworkExchange:
             return way.others
         self._server = _beside(way.world, way.settings, way.secret)
         undo.callback(self._server.close)
-        own = _rendezvous.share_address(way.job, way.world, self._server.address, store, every=every)
+        own = _rendezvous.share_address(way.world, self._server.address, store, every=every)
         return own + way.others
 
     @property

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -21,7 +22,16 @@ import torch.distributed as dist
 from foresee._world import World, detect
 from foresee.errors import ConfigError
 
-__all__ = ["Store", "job_name", "job_secret", "job_store", "job_world", "own_address", "share_address"]
+__all__ = [
+    "Store",
+    "fresh",
+    "job_name",
+    "job_secret",
+    "job_store",
+    "job_world",
+    "own_address",
+    "share_address",
+]
 
 #: The environment variable of a job's secret.
 TOKEN = "FORESEE_TOKEN"  # noqa: S105 - a name
@@ -31,7 +41,10 @@ ADDRESS = "FORESEE_ADDRESS"
 _ELSEWHERE = "192.0.2.1"
 # What rank 0 says where it has a secret that is not the store's to carry.
 _OWN = "rank 0 has its own"
+_SECRET = "secret"  # noqa: S105 - the key of one
 _NAME_MAX = 128
+#: How often rank 0 looks whether others have come.
+_LOOK_S = 0.02
 
 
 class Store(Protocol):
@@ -42,6 +55,9 @@ class Store(Protocol):
 
     def get(self, key: str, /) -> bytes:
         """Wait for a value."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all of them have a value."""
 
 
 def job_world() -> World:
@@ -55,12 +71,35 @@ def job_world() -> World:
     return detect()
 
 
-def job_store() -> Store | None:
-    """The job's store, where torch's process group is initialised."""
+def job_store(job: str, world: World) -> Store | None:
+    """The job's part of the store, where torch's process group is initialised. Collective there."""
     if not dist.is_available() or not dist.is_initialized():
         return None
-    store: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
-    return store
+    return fresh(dist.distributed_c10d._get_default_store(), job, world)  # noqa: SLF001 - torch has no public name for it
+
+
+def fresh(store: Store, job: str, world: World) -> Store:
+    """A part of ``store`` in which nothing is older than this attempt at the job. Collective.
+
+    torchrun keeps its store when it starts ranks again, and in it whatever they said before. So a rank asks who rank 0
+    is under a number that it has just drawn, and is told rank 0's, under which all meet. What an earlier process has
+    asked may be answered once more; nobody listens.
+    """
+    place, own = f"foresee/{job}", secrets.token_hex(8)
+    if world.rank == 0:
+        missing = list(range(1, world.size))
+        while missing:
+            for rank in missing:
+                if store.check([f"{place}/asks/{rank}"]):
+                    store.set(f"{place}/answer/{store.get(f'{place}/asks/{rank}').decode()}", own)
+            missing = [rank for rank in missing if not store.check([f"{place}/{own}/here/{rank}"])]
+            if missing:
+                time.sleep(_LOOK_S)
+        return _Part(store, f"{place}/{own}")
+    store.set(f"{place}/asks/{world.rank}", own)
+    number = store.get(f"{place}/answer/{own}").decode()
+    store.set(f"{place}/{number}/here/{world.rank}", own)
+    return _Part(store, f"{place}/{number}")
 
 
 def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = None) -> str:
@@ -85,7 +124,6 @@ def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = No
 
 
 def job_secret(
-    job: str,
     rank: int,
     secret_file: str | None,
     store: Store | None,
@@ -101,7 +139,6 @@ def job_secret(
     """
     env = os.environ if environ is None else environ
     own = secret_file is not None or TOKEN in env
-    key = f"foresee/{job}/secret"
     if store is None:
         if not own:
             raise ConfigError(
@@ -111,11 +148,11 @@ def job_secret(
         return None
     if rank == 0:
         drawn = _OWN if own else secrets.token_hex(32)
-        store.set(key, drawn)
+        store.set(_SECRET, drawn)
         return None if own else drawn
     if own:
         return None
-    carried = store.get(key).decode()
+    carried = store.get(_SECRET).decode()
     if carried == _OWN:
         raise ConfigError(
             f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
@@ -149,7 +186,7 @@ def own_address(world: World, environ: Mapping[str, str] | None = None) -> str:
     )
 
 
-def share_address(job: str, world: World, address: str, store: Store | None, *, every: int = 1) -> list[str]:
+def share_address(world: World, address: str, store: Store | None, *, every: int = 1) -> list[str]:
     """The addresses of all ranks' own servers, by rank; of every second, third... rank's. Collective among those.
 
     Raises:
@@ -162,8 +199,24 @@ def share_address(job: str, world: World, address: str, store: Store | None, *, 
             "servers beside ranks find each other through torch's process group: call "
             "torch.distributed.init_process_group() first, or give addresses of servers"
         )
-    store.set(f"foresee/{job}/server/{world.rank}", address)
-    return [store.get(f"foresee/{job}/server/{rank}").decode() for rank in range(0, world.size, every)]
+    store.set(f"server/{world.rank}", address)
+    return [store.get(f"server/{rank}").decode() for rank in range(0, world.size, every)]
+
+
+class _Part:
+    """The keys of a store that begin with ``place``."""
+
+    def __init__(self, store: Store, place: str) -> None:
+        self._store, self._place = store, place
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(f"{self._place}/{key}", value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(f"{self._place}/{key}")
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check([f"{self._place}/{key}" for key in keys])
 
 
 def _address_towards(place: str) -> str | None:

@@ -105,9 +105,8 @@ fn call(
     until: Instant,
 ) -> Result<Connection, ExchangeError> {
     let hello = hello(options, process, server, role);
-    reach(address, &hello, &options.secret, &how(options), Wait::Until(until)).map_err(|why| {
-        ExchangeError::Server { server: server.0, address, why: Arc::new(why) }
-    })
+    reach(address, &hello, &options.secret, &how(options), Wait::Until(until))
+        .map_err(|why| ExchangeError::Server { server: server.0, address, why: Arc::new(why) })
 }
 
 /// Dials until somebody answers for good, or the time is over.

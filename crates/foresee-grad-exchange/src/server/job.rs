@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use foresee_grad_queue::{Members, PACKET_BYTES_MAX, Plan, QueueError, Round, RoundAction, Rounds, ServerId};
+use foresee_grad_queue::{
+    Members, PACKET_BYTES_MAX, Plan, QueueError, Round, RoundAction, Rounds, ServerId, Shard,
+};
 use foresee_units::{Bytes, Rank};
 use foresee_wire::{
     Ack, Connection, Fault, FaultCode, FrameReceiver, Header, Hello, Kind, Link, Message, Resume, Role,
@@ -33,6 +35,10 @@ use crate::proposals;
 
 /// What a rank hears that comes while its job ends for another reason.
 const ENDING: &str = "the job is just ending here; come again";
+
+/// The most packets of a plan at one server. Each costs up to 256 bytes before its first byte has come, and a tensor that
+/// is told in a few bytes may have 2^32: 4 GiB are enough for 256 GiB in packets of 16 KiB.
+const PACKETS_MAX: u64 = 1 << 24;
 
 /// A job.
 #[derive(Debug)]
@@ -143,9 +149,12 @@ impl Job {
         Ok(())
     }
 
-    /// A connection that was expected did not come.
+    /// A connection that was expected did not come. A rank that is here already has not left by that.
     pub(super) fn forget(&self, hello: &Hello) {
-        lock(&self.inner).ranks.remove(&Rank(hello.rank));
+        let (rank, mut inner) = (Rank(hello.rank), lock(&self.inner));
+        if inner.ranks.get(&rank).is_some_and(|seat| seat.control.is_none()) {
+            inner.ranks.remove(&rank);
+        }
     }
 
     /// A rank's control connection.
@@ -180,13 +189,15 @@ impl Job {
             } else {
                 way.interface.close(way.connection);
                 link.shutdown();
+                return Ok(());
             }
             self.settle();
             let (job, receiver) = (Arc::clone(self), connection.receiver);
             thread::Builder::new()
                 .name(format!("foresee-sum-{}-{}", self.name, rank.0))
                 .spawn(move || job.read(rank, receiver))
-                .map_err(|why| WireError::System { doing: "starting a thread", why })
+                .map_err(|why| WireError::System { doing: "starting a thread", why })?;
+            Ok(())
         });
         if let Err(why) = result {
             self.lose(rank, &why.to_string());
@@ -259,7 +270,7 @@ impl Job {
 
     /// A rank said that it goes. What it has contributed stays; only a round that it has no part in is a fault.
     fn leave(&self, rank: Rank, reason: String) {
-        let seat = {
+        let (seat, last) = {
             let mut inner = lock(&self.inner);
             let seat = inner.ranks.remove(&rank);
             inner.proposals.remove(&rank);
@@ -267,10 +278,15 @@ impl Job {
             if let Some(seat) = &seat {
                 inner.left.get_or_insert((rank, reason, seat.next));
             }
-            seat
+            (seat, inner.ranks.is_empty().then(|| inner.session.take()).flatten())
         };
         if let Some(seat) = seat {
             seat.close();
+        }
+        if let Some(session) = last {
+            // A reader may hold what it has no room for, until ranks push that never will.
+            self.over.store(true, Ordering::Relaxed);
+            session.wake();
         }
         self.check_left();
     }
@@ -306,35 +322,37 @@ impl Job {
     /// Reads what a rank pushes, until its connection ends.
     fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver) {
         if let Err(why) = self.sum(rank, &mut receiver) {
-            let mut fault = Fault::new(FaultCode::Protocol, why.to_string());
+            let mut fault = Fault::new(FaultCode::Protocol, why);
             fault.rank = Some(rank.0);
             self.end(&fault);
         }
     }
 
-    fn sum(self: &Arc<Self>, rank: Rank, receiver: &mut FrameReceiver) -> Result<(), QueueError> {
+    /// # Errors
+    /// In words: what the plan does not allow, or what is no frame.
+    fn sum(self: &Arc<Self>, rank: Rank, receiver: &mut FrameReceiver) -> Result<(), String> {
         let mut room = Vec::new();
-        // How it ended is the control connection's to say: it is told more.
-        while let Ok(Some(header)) = receiver.header(Wait::Forever) {
+        let words = |why: QueueError| why.to_string();
+        while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
             let session = lock(&self.inner).session.clone();
             let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
                 self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
                 return Ok(());
             };
             let alive = || !self.over.load(Ordering::Relaxed);
-            match session.judge(rank, &header, alive)? {
+            match session.judge(rank, &header, alive).map_err(words)? {
                 Judged::Read(admission) => {
                     room.resize(admission.bytes(), 0);
-                    if receiver.payload(&mut room, Wait::Forever).is_err() {
+                    if understood(receiver.payload(&mut room, Wait::Forever))?.is_none() {
                         return Ok(());
                     }
-                    session.take(rank, &header, admission, &room)?;
+                    session.take(rank, &header, admission, &room).map_err(words)?;
                     if self.hall.options.policy.push().credit.is_some() {
                         self.acknowledge(rank, &header);
                     }
                 }
                 Judged::Discard => {
-                    if receiver.discard(Wait::Forever).is_err() {
+                    if understood(receiver.discard(Wait::Forever))?.is_none() {
                         return Ok(());
                     }
                 }
@@ -366,9 +384,17 @@ impl Job {
         }
         let proposals = std::mem::take(&mut inner.proposals);
         let plan = proposals::common(&proposals)?;
+        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
+        let packets = Shard::new(&plan, self.server).packets();
+        if packets > PACKETS_MAX {
+            return Err(refused(&format_args!(
+                "server {} would sum {packets} packets in every round, and {PACKETS_MAX} are possible; take larger packets, or \
+                 more servers",
+                self.server
+            )));
+        }
         let generation = inner.generation + 1;
-        self.install(&mut inner, Arc::new(plan), generation, Round(0))
-            .map_err(|why| Fault::new(FaultCode::Plan, why.to_string()))?;
+        self.install(&mut inner, Arc::new(plan), generation, Round(0)).map_err(|why| refused(&why))?;
         let body = proposals.into_values().next().expect("a world has ranks");
         let controls: Vec<_> = inner.ranks.values().filter_map(|seat| seat.control.clone()).collect();
         drop(inner);
@@ -433,6 +459,16 @@ impl Job {
                 control.tell(message.clone());
             }
         }
+    }
+}
+
+/// What was read; `None` at the connection's end, of which the control connection is told more. What is no frame is seen
+/// here alone: nothing behind it can be read, and whoever sent it would wait for ever.
+fn understood<T>(read: Result<T, WireError>) -> Result<Option<T>, String> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(why @ WireError::Malformed { .. }) => Err(why.to_string()),
+        Err(_) => Ok(None),
     }
 }
 

@@ -245,6 +245,21 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
 }
 
 #[test]
+fn a_server_that_is_full_says_so_and_has_room_again_later() {
+    let (setup, secret) = (Setup::new(1, 0), Secret::draw().unwrap());
+    let anywhere = "127.0.0.1:0".parse().unwrap();
+    let options = ServerOptions { jobs: 1, ..ServerOptions::new(anywhere, secret.clone()) };
+    let servers = [Server::start(options).unwrap()];
+    let first = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    let other = || RankOptions { job: "other".into(), ..setup.rank(0, &servers, &secret) };
+    let impatient = Timeouts::new(Nanos::from_millis(300)).unwrap();
+    let full = Exchange::open(RankOptions { timeouts: impatient, ..other() }).unwrap_err().to_string();
+    assert!(full.contains("1 jobs are served, and no more may be; start another server"), "{full}");
+    drop(first);
+    Exchange::open(other()).unwrap();
+}
+
+#[test]
 fn a_process_that_starts_again_waits_for_the_place_of_the_one_before_it() {
     let (setup, secret) = (Setup::new(1, 1), Secret::draw().unwrap());
     let servers = setup.serve(&secret);

@@ -10,16 +10,20 @@ const S0: ServerId = ServerId(0);
 
 /// Two tensors of 3 packets each at one server; or at as many as asked for.
 fn collect(servers: u16) -> Collect {
+    collect_of(servers, 64, 40)
+}
+
+fn collect_of(servers: u16, packet_bytes: u32, elements: u64) -> Collect {
     let tensor = |name: &str| TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,
-        shape: vec![40],
+        shape: vec![elements],
         strides: vec![1],
         class: 0,
         op: Op::Mean,
     };
     let pattern = Pattern::dedicated(servers).unwrap();
-    let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
+    let config = PlanConfig { packet_bytes, wire: Wire::Own, pattern };
     let plan = Plan::new(config, vec![tensor("a"), tensor("b")]).unwrap();
     Collect::new(Arc::new(plan), Rank(3), 0, Round(0))
 }
@@ -80,6 +84,23 @@ fn a_round_is_pushed_ended_landed_and_got() {
     assert_eq!(collect.kept(Round(0)), Some(&set(&[A, B])));
     collect.handle_done(S0, Round(0)).unwrap();
     assert_eq!((collect.oldest_kept(), collect.kept(Round(0))), (Round(1), None));
+}
+
+#[test]
+fn sums_beyond_2_to_the_32_land_where_they_belong() {
+    // 2^34 bytes and a packet of one element, in 64 KiB each; two servers, so that places are not numbers.
+    let (packet_bytes, whole) = (1 << 16, 1_u64 << 18);
+    let mut collect = collect_of(2, packet_bytes, (1 << 32) + 1);
+    collect.handle_push(A);
+    collect.handle_end();
+    for packet in [whole, whole - 1, (1 << 16) + 1, 1 << 16, 0] {
+        let header = header(&collect, 0, A, u32::try_from(packet).unwrap());
+        assert_eq!(header.bytes, if packet == whole { 4 } else { u64::from(packet_bytes) });
+        let Arrival::Read(claim) = collect.arrive(header).unwrap() else { panic!("it has not landed yet") };
+        assert_eq!(claim.offset(), Some(packet << 16));
+        assert!(!collect.land(claim).tensor);
+    }
+    assert_eq!(u64::from(collect.missing(Round(0), A)), whole + 1 - 5);
 }
 
 #[test]

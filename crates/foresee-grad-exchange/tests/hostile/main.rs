@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A peer that has the secret and then says what no peer should, to a server and to a rank: never a panic, never memory
+//! beyond the plan, and a job beside it that does not notice.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod memory;
+mod quiet;
+mod tap;
+mod words;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions};
+use foresee_grad_queue::{Pattern, Plan, PlanConfig, TensorId, TensorSpec, Wire};
+use foresee_units::Nanos;
+use foresee_wire::{
+    Connection, DialOptions, FaultCode, Hello, ListenOptions, Listener, Message, Purpose, Role, Secret,
+    Timeouts, Wait, Welcome, dial,
+};
+use memory::{Counting, most_during};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use quiet::{LONG, PACKET, Quiet, options, tensor};
+use tap::{Damage, Tap, Way};
+use words::{Word, words};
+
+#[global_allocator]
+static MEMORY: Counting = Counting;
+
+/// All tests together are far below it: plans here have 100 KB.
+const MEMORY_MAX: usize = 32 << 20;
+const CASES: u32 = 300;
+/// The order of a rank's two connections.
+const CONTROL: usize = 0;
+const DATA: usize = 1;
+
+/// Of threads of this crate.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// One test at a time: memory and panics are the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if thread::current().name().is_some_and(|name| name.starts_with("foresee")) {
+                PANICS.fetch_add(1, Ordering::Relaxed);
+            }
+            usual(panic);
+        }));
+    });
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Many cases of chance, with a bound on memory and none on what they are told.
+fn try_all<T: std::fmt::Debug>(cases: u32, given: impl Strategy<Value = T>, mut case: impl FnMut(T)) {
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    let case = std::cell::RefCell::new(&mut case);
+    let used = most_during(|| {
+        let tried = TestRunner::new(config).run(&given, |one| {
+            (*case.borrow_mut())(one);
+            prop_assert_eq!(PANICS.swap(0, Ordering::Relaxed), 0);
+            Ok(())
+        });
+        if let Err(why) = tried {
+            panic!("{why}");
+        }
+    });
+    assert!(used < MEMORY_MAX, "{used} bytes were in use");
+}
+
+fn serve(secret: &Secret) -> Server {
+    Server::start(ServerOptions { timeouts: patience(), ..options_of(secret) }).unwrap()
+}
+
+fn options_of(secret: &Secret) -> ServerOptions {
+    ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
+}
+
+/// Of a server, and of whoever waits for a message whose length was damaged: the rest of it never comes.
+fn patience() -> Timeouts {
+    Timeouts::new(Nanos::from_secs(3)).unwrap()
+}
+
+fn tensors() -> Vec<TensorSpec> {
+    vec![tensor("bias", 7), tensor("weights", 25_000)]
+}
+
+fn plan() -> Vec<u8> {
+    plan_of(tensors(), PACKET)
+}
+
+fn plan_of(tensors: Vec<TensorSpec>, packet_bytes: u32) -> Vec<u8> {
+    let config = PlanConfig { packet_bytes, wire: Wire::Own, pattern: Pattern::new(&[1]).unwrap() };
+    Plan::new(config, tensors).unwrap().encode()
+}
+
+/// Both connections of a lone rank that is driven by hand.
+fn dial_by_hand(server: SocketAddr, secret: &Secret) -> [Connection; 2] {
+    [Role::Control, Role::Data].map(|role| {
+        let hello = Hello::new(Purpose::Gradients, role, "noise", 0, 1);
+        dial(server, hello, secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
+    })
+}
+
+fn propose(control: &mut Connection, body: Vec<u8>) {
+    let proposal = Message::Plan(foresee_wire::Plan { generation: 0, body });
+    control.sender.send_message(&proposal, 0, Wait::within(LONG)).unwrap();
+}
+
+/// The next message that is no sign of life; `None` at the end.
+fn hear(control: &mut Connection) -> Option<Message> {
+    loop {
+        match control.receiver.next_message(Wait::within(LONG)).unwrap() {
+            Some(Message::Ping(_)) => {}
+            other => return other,
+        }
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LONG, "never: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Ranks of the hostile job at a server.
+fn visitors(server: &Server) -> u32 {
+    server.stats().jobs.get("noise").copied().unwrap_or(0)
+}
+
+fn on(word: &Word) -> usize {
+    if word.on_data { DATA } else { CONTROL }
+}
+
+#[test]
+fn whatever_a_proved_rank_says_ends_its_own_job_alone() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let server = serve(&secret);
+    let quiet = Quiet::start(server.address(), &secret);
+    try_all(CASES, (any::<bool>(), words(plan())), |(agreed, words)| {
+        let tap = Tap::before(server.address(), 2, None);
+        let [mut control, data] = dial_by_hand(tap.address(), &secret);
+        if agreed {
+            propose(&mut control, plan());
+            assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
+        }
+        for word in &words {
+            tap.say(Way::Up, on(word), &word.bytes);
+        }
+        drop((control, data));
+        assert!(tap.ends(), "the server holds on to a rank that has left");
+        until("the server has forgotten the rank", || visitors(&server) == 0);
+    });
+    quiet.end();
+}
+
+#[test]
+fn whatever_a_proved_server_says_is_an_error_of_the_rank() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    try_all(CASES, (any::<bool>(), words(plan())), |(agreed, words)| {
+        let key = secret.clone();
+        let keys = Arc::new(move |_: &Hello| Some(key.clone()));
+        let anywhere = "127.0.0.1:0".parse().unwrap();
+        let mut listener = Listener::bind(anywhere, keys, ListenOptions::default()).unwrap();
+        let tap = Tap::before(listener.address(), 2, None);
+        let options = options("noise", 0, 1, tap.address(), &secret);
+        let rank = thread::spawn(move || {
+            let exchange = Exchange::open(options).unwrap();
+            train_until_it_ends(&exchange)
+        });
+        let mut arrive = || {
+            let arrival = listener.accept(Wait::within(LONG)).unwrap().expect("the rank dials");
+            arrival.welcome(Welcome::default(), Wait::within(LONG)).unwrap()
+        };
+        let (mut control, data) = (arrive(), arrive());
+        let Some(Message::Plan(proposed)) = hear(&mut control) else { panic!("a rank proposes first") };
+        if agreed {
+            let plan = Message::Plan(foresee_wire::Plan { generation: 1, body: proposed.body });
+            control.sender.send_message(&plan, 0, Wait::within(LONG)).unwrap();
+            assert!(matches!(hear(&mut control), Some(Message::RoundEnd(_))));
+        }
+        for word in &words {
+            tap.say(Way::Down, on(word), &word.bytes);
+        }
+        drop((control, data));
+        let error = rank.join().unwrap();
+        assert!(!matches!(error, ExchangeError::Closed), "{error}");
+        assert!(tap.ends(), "the rank holds on to a server that has left");
+    });
+}
+
+/// What ends a rank that never ends by itself.
+fn train_until_it_ends(exchange: &Exchange) -> ExchangeError {
+    let trained = (|| {
+        exchange.agree(tensors())?;
+        for (tensor, spec) in (0..).map(TensorId).zip(tensors()) {
+            let bytes = vec![1; usize::try_from(spec.shape[0]).unwrap() * 4];
+            exchange.push(tensor, Gradient::from_bytes(bytes))?;
+        }
+        exchange.end_round(LONG)?;
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            exchange.wait(&[], Duration::ZERO)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    })();
+    trained.expect_err("its server has left")
+}
+
+#[test]
+fn a_byte_that_is_damaged_on_the_way_costs_at_most_the_job() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let server = serve(&secret);
+    let quiet = Quiet::start(server.address(), &secret);
+    let damages =
+        (0..2_usize, any::<bool>(), 0..150_usize, 1..=u8::MAX).prop_map(|(connection, up, at, bits)| {
+            let way = if up { Way::Up } else { Way::Down };
+            Damage { connection, way, at, bits }
+        });
+    try_all(CASES / 2, damages, |damage| {
+        let tap = Tap::before(server.address(), 2, Some(damage));
+        let rank = options("noise", 0, 1, tap.address(), &secret);
+        let exchange = Exchange::open(RankOptions { timeouts: patience(), ..rank }).unwrap();
+        // A field that says nothing, a payload, or a frame that is taken for an old one: nobody can tell. All else is an
+        // error here or there.
+        if exchange.agree(tensors()).is_ok() {
+            let bytes = vec![1; 28];
+            let _ = exchange
+                .push(TensorId(0), Gradient::from_bytes(bytes))
+                .and_then(|()| exchange.end_round(Duration::from_millis(50)))
+                .and_then(|_| exchange.wait(&[TensorId(0)], Duration::from_millis(50)));
+        }
+        drop(exchange);
+        assert!(tap.ends(), "somebody holds on to a connection");
+        until("the server has forgotten the rank", || visitors(&server) == 0);
+    });
+    quiet.end();
+}
+
+#[test]
+fn a_data_connection_that_cannot_be_understood_ends_the_job_with_the_reason() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let server = serve(&secret);
+    for noise in [&b"what is this?"[..], &[0xF5, 1, 1, 0x81]] {
+        let tap = Tap::before(server.address(), 2, None);
+        let [mut control, data] = dial_by_hand(tap.address(), &secret);
+        propose(&mut control, plan());
+        assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
+        tap.say(Way::Up, DATA, &[noise, &[0; 40]].concat());
+        let Some(Message::Error(fault)) = hear(&mut control) else { panic!("the rank was not told") };
+        assert_eq!((fault.code, fault.rank), (FaultCode::Protocol, Some(0)));
+        assert!(fault.text.contains("a frame from 127.0.0.1"), "{fault}");
+        drop((control, data));
+        assert!(tap.ends());
+    }
+}
+
+#[test]
+fn a_plan_that_would_take_all_memory_is_refused_and_the_others_go_on() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let server = serve(&secret);
+    let quiet = Quiet::start(server.address(), &secret);
+    let used = most_during(|| {
+        for elements in [1 << 33, 1 << 30] {
+            let [mut control, _data] = dial_by_hand(server.address(), &secret);
+            propose(&mut control, plan_of(vec![tensor("weights", elements)], 64));
+            let Some(Message::Error(fault)) = hear(&mut control) else { panic!("it was agreed on") };
+            assert_eq!(fault.code, FaultCode::Plan);
+            assert!(fault.text.contains("packets"), "{fault}");
+            until("the server has forgotten the rank", || visitors(&server) == 0);
+        }
+    });
+    assert!(used < MEMORY_MAX, "{used} bytes were in use");
+    quiet.end();
+}

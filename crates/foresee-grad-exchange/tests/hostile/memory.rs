@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Counts what this process has from its allocator, now and at most.
+//!
+//! Refuses to give more than a test may ever need: what asks for it ends the process, and with it the test.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// No test comes near it, and no machine is brought down by it.
+const LIMIT: usize = 2 << 30;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) struct Counting;
+
+// SAFETY: memory comes from the system's allocator and goes back to it as it came; null is an allocator's way to refuse.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        if now > LIMIT {
+            NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+            return std::ptr::null_mut();
+        }
+        MOST.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// The most bytes that were in use during `work` beyond those in use before it.
+pub(crate) fn most_during(work: impl FnOnce()) -> usize {
+    let before = NOW.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    work();
+    MOST.load(Ordering::Relaxed).saturating_sub(before)
+}

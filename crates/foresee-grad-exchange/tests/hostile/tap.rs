@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sits between a dialler and its listener: passes their bytes on, and says or damages what it likes once they have
+//! proved themselves to each other.
+//!
+//! Refuses to understand a frame, but for the length of the two that each side needs for its proof.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use foresee_wire::HEADER_BYTES;
+
+/// Whoever lets a connection live for so long without a word does not end it any more. Signs of life are words.
+const LONG: Duration = Duration::from_secs(20);
+/// Frames of a side before the other one believes it.
+const PROOF_FRAMES: usize = 2;
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To the listener.
+    Up,
+    /// To the dialler.
+    Down,
+}
+
+/// One byte that arrives as another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Damage {
+    /// Of which connection, in the order of their dials.
+    pub(crate) connection: usize,
+    pub(crate) way: Way,
+    /// Its place behind the proofs.
+    pub(crate) at: usize,
+    /// What is turned over in it.
+    pub(crate) bits: u8,
+}
+
+pub(crate) struct Tap {
+    address: SocketAddr,
+    pairs: Arc<Mutex<Vec<Pair>>>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Pair {
+    near: TcpStream,
+    far: TcpStream,
+    pumps: Vec<JoinHandle<bool>>,
+}
+
+impl Tap {
+    /// Before the listener at `target`, for `connections` of one dialler.
+    pub(crate) fn before(target: SocketAddr, connections: usize, damage: Option<Damage>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let pairs: Arc<Mutex<Vec<Pair>>> = Arc::default();
+        let kept = Arc::clone(&pairs);
+        let accepting = thread::spawn(move || {
+            for connection in 0..connections {
+                let (near, _) = listener.accept().unwrap();
+                let far = TcpStream::connect(target).unwrap();
+                for end in [&near, &far] {
+                    end.set_nodelay(true).unwrap();
+                    end.set_read_timeout(Some(LONG)).unwrap();
+                }
+                let damage = damage.filter(|damage| damage.connection == connection);
+                let twice = |stream: &TcpStream| stream.try_clone().unwrap();
+                let mut all = kept.lock().unwrap();
+                // There before its first byte has passed.
+                all.push(Pair { near: twice(&near), far: twice(&far), pumps: Vec::new() });
+                for (way, from, to) in
+                    [(Way::Up, twice(&near), twice(&far)), (Way::Down, twice(&far), twice(&near))]
+                {
+                    let damage = damage.filter(|damage| damage.way == way);
+                    all[connection].pumps.push(thread::spawn(move || pump(from, to, damage)));
+                }
+            }
+        });
+        Self { address, pairs, accepting: Some(accepting) }
+    }
+
+    /// Whom to dial.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Says what nobody has said. What cannot be said any more need not be.
+    pub(crate) fn say(&self, way: Way, connection: usize, bytes: &[u8]) {
+        let pairs = self.pairs.lock().unwrap();
+        let pair = &pairs[connection];
+        let mut to = if way == Way::Up { &pair.far } else { &pair.near };
+        to.set_write_timeout(Some(LONG / 10)).unwrap();
+        let _ = to.write_all(bytes);
+    }
+
+    /// Whether all connections came to their end by themselves, once one side has left.
+    pub(crate) fn ends(mut self) -> bool {
+        self.accepting.take().unwrap().join().unwrap();
+        let pairs = std::mem::take(&mut *self.pairs.lock().unwrap());
+        let ended: Vec<bool> =
+            pairs.into_iter().flat_map(|pair| pair.pumps).map(|pump| pump.join().unwrap()).collect();
+        ended.into_iter().all(|by_itself| by_itself)
+    }
+}
+
+/// Passes bytes on until either end is gone; false if neither ever is.
+fn pump(mut from: TcpStream, mut to: TcpStream, damage: Option<Damage>) -> bool {
+    let ended = (|| -> std::io::Result<()> {
+        for _ in 0..PROOF_FRAMES {
+            let mut header = [0; HEADER_BYTES];
+            from.read_exact(&mut header)?;
+            let length = u32::from_le_bytes([header[20], header[21], header[22], header[23]]);
+            let mut body = vec![0; length as usize];
+            from.read_exact(&mut body)?;
+            to.write_all(&header)?;
+            to.write_all(&body)?;
+        }
+        let (mut passed, mut room) = (0, [0; 4096]);
+        loop {
+            let count = from.read(&mut room)?;
+            if count == 0 {
+                return Ok(());
+            }
+            if let Some(Damage { at, bits, .. }) = damage
+                && (passed..passed + count).contains(&at)
+            {
+                room[at - passed] ^= bits;
+            }
+            passed += count;
+            to.write_all(&room[..count])?;
+        }
+    })();
+    let _ = to.shutdown(Shutdown::Write);
+    ended.map_or_else(|why| ![ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&why.kind()), |()| true)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a hostile peer says: bytes of chance, frames with fields of chance, messages with contents of chance.
+//!
+//! Most are nearly right, for what is wrong at its first byte is refused there.
+
+use foresee_wire::{
+    Ack, Bye, Fault, FaultCode, Got, HEADER_BYTES, Kind, MAGIC, Message, Ping, Plan, RoundDone, RoundEnd,
+    Used, VERSION,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Something that is said on one of a rank's two connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Word {
+    pub(crate) on_data: bool,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Up to six words of a peer that knows `plan`.
+pub(crate) fn words(plan: Vec<u8>) -> impl Strategy<Value = Vec<Word>> {
+    let bytes = prop_oneof![
+        1 => vec(any::<u8>(), 1..100),
+        4 => frame(),
+        4 => (message(plan), 0_u32..3).prop_map(|(message, generation)| {
+            let (header, body) = message.encode(generation).expect("nothing here is too long");
+            [&header.encode().expect("as above")[..], &body].concat()
+        }),
+    ];
+    let damaged = (bytes, any::<prop::sample::Index>(), prop_oneof![3 => Just(0), 1 => any::<u8>()]);
+    let damaged = damaged.prop_map(|(mut bytes, at, bits)| {
+        let at = at.index(bytes.len());
+        bytes[at] ^= bits;
+        bytes
+    });
+    vec((any::<bool>(), damaged).prop_map(|(on_data, bytes)| Word { on_data, bytes }), 1..6)
+}
+
+/// A number that is nearly always small.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0_u32..4, 1 => any::<u32>()]
+}
+
+fn round() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0_u64..4, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+/// A data frame; its payload may be shorter than it says, which then takes what comes next for its own.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop_oneof![3 => Just(Kind::Push as u8), 3 => Just(Kind::Sum as u8), 1 => any::<u8>()];
+    let length = prop_oneof![3 => Just(4096), 1 => 0_u32..5000, 1 => any::<u32>()];
+    let numbers = (number(), number(), number(), number());
+    (kind, 0_u8..9, numbers, length, any::<u16>(), 0_u16..3, any::<bool>()).prop_map(
+        |(kind, dtype, (generation, round, tensor, packet), length, class, contributors, whole)| {
+            let mut bytes = vec![MAGIC, VERSION, kind, dtype];
+            for number in [generation, round, tensor, packet, length] {
+                bytes.extend(number.to_le_bytes());
+            }
+            bytes.extend(class.to_le_bytes());
+            bytes.extend(contributors.to_le_bytes());
+            bytes.extend([0; 4]);
+            let payload = if whole { length.min(10_000) } else { 10 };
+            bytes.resize(HEADER_BYTES + payload as usize, 0x3F);
+            bytes
+        },
+    )
+}
+
+fn message(plan: Vec<u8>) -> impl Strategy<Value = Message> {
+    let set = || vec(any::<u8>(), 0..4);
+    let body = prop_oneof![Just(plan), vec(any::<u8>(), 0..200)];
+    prop_oneof![
+        (any::<u32>(), body).prop_map(|(generation, body)| Message::Plan(Plan { generation, body })),
+        (round(), set()).prop_map(|(round, absent)| Message::RoundEnd(RoundEnd { round, absent })),
+        (round(), set()).prop_map(|(round, used)| Message::Used(Used { round, used })),
+        round().prop_map(|round| Message::Got(Got { round })),
+        round().prop_map(|round| Message::RoundDone(RoundDone { round })),
+        (round(), number(), number()).prop_map(|(round, tensor, partition)| Message::Ack(Ack {
+            round,
+            tensor,
+            partition
+        })),
+        any::<u64>().prop_map(|number| Message::Ping(Ping { number })),
+        ".{0,20}".prop_map(|reason| Message::Bye(Bye { reason })),
+        (number(), ".{0,20}").prop_map(|(rank, text)| {
+            let mut fault = Fault::new(FaultCode::Lost, text);
+            fault.rank = Some(rank);
+            Message::Error(fault)
+        }),
+    ]
+}

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever has not the secret gets nothing of a server, and takes nothing from those who have: not time, not memory."""
+
+from __future__ import annotations
+
+import time
+
+from support import bare_ranks, gradients
+from support.between import Between
+from support.processes import engine_threads, resident_bytes
+from support.strangers import CHALLENGE, ERROR, Strangers, frame_bytes, kinds, words
+
+#: Of the server: a stranger holds a place for as long.
+TIMEOUT_S = 3.0
+#: Places for strangers, and connections that want one.
+PLACES, FLOOD = 64, 320
+
+
+def finished(started, place: str, job: str) -> None:
+    """A job of one rank, from its beginning to its end."""
+    child = started(bare_ranks.rank(0, 1, [place], job=job, rounds=2))
+    assert child.line() == {"round": 0}
+    assert "ended" in child.line()
+    assert child.end(30)[0] == 0
+
+
+def test_a_flood_of_strangers_gets_nothing_and_a_running_job_does_not_notice(started) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S)))
+    place = server.line()["address"]
+    with Between(place) as between:
+        finished(started, between.address, "heard")
+        conversations = [bytes(said) for said in between.said]
+    assert len(conversations) == 2, "one for messages, one for gradients"
+    before, memory = gradients.at_rest(server), resident_bytes(server.pid)
+
+    ranks = [started(bare_ranks.rank(one, 2, [place], rounds=150, pause_s=0.03)) for one in range(2)]
+    for rank in ranks:
+        assert rank.line() == {"round": 0}
+    began = time.monotonic()
+    with Strangers(place, FLOOD, words(conversations[0]), slowly="a greeting") as strangers:
+        assert engine_threads(server.pid).count("foresee-greet") <= PLACES
+        # Ranks of another machine than the strangers' come in meanwhile.
+        finished(started, place, "newcomer")
+        assert strangers.listen(10 * TIMEOUT_S), "a stranger was let in, or forgotten"
+        assert resident_bytes(server.pid) - memory < 64 << 20
+    for what, answer in strangers.answers:
+        spoken = kinds(bytes(answer))
+        assert set(spoken) <= {CHALLENGE, ERROR}, what
+        if what in ("nothing", "noise", "a question", "half a greeting", "a long greeting"):
+            assert spoken == [], what
+        if what == "what a rank has said":
+            assert spoken in ([CHALLENGE, ERROR], [CHALLENGE], []), what
+            assert b"secret" in answer or ERROR not in spoken
+    assert [CHALLENGE, ERROR] in [kinds(bytes(answer)) for what, answer in strangers.answers]
+
+    for rank in ranks:
+        ended = rank.line()["ended"]
+        assert ended[0] < began < ended[-1], "the job did not run meanwhile"
+    assert gradients.at_rest(server) == before
+
+
+def test_a_replayed_conversation_is_not_taken_for_a_rank(started) -> None:
+    place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S))).line()["address"]
+    with Between(place) as between:
+        finished(started, between.address, "heard")
+        conversations = [bytes(said) for said in between.said]
+    assert all(len(one) > frame_bytes(one) for one in conversations), "a greeting, a proof, and more"
+    with Strangers(place, 2, dict(zip(("messages", "gradients"), conversations, strict=True))) as strangers:
+        assert strangers.listen(10 * TIMEOUT_S), "a stranger was let in, or forgotten"
+    for what, answer in strangers.answers:
+        assert kinds(bytes(answer)) == [CHALLENGE, ERROR], what
+        assert b"the secrets differ" in answer

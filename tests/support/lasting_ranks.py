@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks without torch that survive lost servers: each round has other gradients, and every bit of every average counts.
+
+Apart from ``bare_ranks``, which end with whoever is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import numpy as np
+
+from foresee._native import GradientExchange
+from foresee.errors import ForeseeError
+from support.processes import Child, say
+
+TOKEN = "a secret of 24 characters"
+#: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
+ELEMENTS = (100, 20_000, 300_000, 0, 7)
+PACKET = 16 << 10
+#: Seconds; whoever is killed is noticed at once, whoever is silent after this.
+TIMEOUT_S = 20.0
+
+
+def rank(number: int, world: int, servers: list[str], *, rounds: int, timeout_s: float = TIMEOUT_S) -> Child:
+    """A rank in a process of its own: its first line is of its first round, its second of its end."""
+    source = "from support.lasting_ranks import main; main()"
+    arguments = (number, world, ",".join(servers), rounds, timeout_s)
+    return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN})
+
+
+def drawn(number: int, round_: int) -> list[np.ndarray]:
+    """What a rank pushes in a round: of all sizes, so that the order of a sum shows in its bits."""
+    draw = np.random.default_rng((number, round_))
+    return [
+        (draw.standard_normal(count) * 10.0 ** draw.integers(-3, 4)).astype(np.float32) for count in ELEMENTS
+    ]
+
+
+def expected(world: int, rounds: int) -> str:
+    """The digest of all averages: added in rank order, then one division."""
+    digest = hashlib.sha256()
+    for round_ in range(rounds):
+        ranks = [drawn(number, round_) for number in range(world)]
+        for tensors in zip(*ranks, strict=True):
+            total = tensors[0]
+            for more in tensors[1:]:
+                total = total + more
+            digest.update((total / np.float32(world)).tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """Of a rank process."""
+    number, world, rounds = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
+    digest = hashlib.sha256()
+    try:
+        exchange = GradientExchange.open(
+            sys.argv[3].split(","),
+            job="bare",
+            rank=number,
+            world=world,
+            timeout_s=float(sys.argv[5]),
+            packet_bytes=PACKET,
+        )
+        exchange.agree(
+            [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(ELEMENTS)]
+        )
+        for round_ in range(rounds):
+            for id_, gradient in reversed(list(enumerate(drawn(number, round_)))):
+                exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
+            exchange.round_end()
+            for id_ in range(len(ELEMENTS)):
+                exchange.wait([id_], lambda: None)
+                digest.update(exchange.received(id_).tobytes())
+            if round_ == 0:
+                say(round=round_)
+        exchange.close()
+        say(digest=digest.hexdigest(), back=exchange.stats()["servers_back"])
+    except ForeseeError as error:
+        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

@@ -255,12 +255,23 @@ impl Job {
             if self.over.load(Ordering::Relaxed) || !inner.ranks.contains_key(&rank) {
                 return;
             }
-            // From here on nobody takes the place of the lost rank, which may be about to come again.
-            self.over.store(true, Ordering::Relaxed);
-            inner.ranks.remove(&rank)
+            let seat = inner.ranks.remove(&rank);
+            let whole = seat.as_ref().is_some_and(|seat| seat.control.is_some() && seat.way.is_some());
+            if inner.session.is_some() || whole {
+                // From here on nobody takes the place of the lost rank, which may be about to come again.
+                self.over.store(true, Ordering::Relaxed);
+            } else {
+                // One that never came with both connections is as if it had not begun to: it may try again.
+                inner.proposals.remove(&rank);
+                inner.resumes.remove(&rank);
+            }
+            seat
         };
         if let Some(seat) = seat {
             seat.close();
+        }
+        if !self.over.load(Ordering::Relaxed) {
+            return;
         }
         let text = format!("rank {rank} of job '{}' is lost: {why}; look at its output", self.name);
         let mut fault = Fault::new(FaultCode::Lost, text);

@@ -18,7 +18,7 @@ use crate::setup::{
 };
 
 /// A rank that is about to leave waits as long for the others, should a server be lost just when they have left.
-const SOON: Nanos = Nanos::from_secs(10);
+const SOON: Nanos = Nanos::from_secs(20);
 
 /// Moments drawn from a seed.
 struct Dice(u64);
@@ -45,9 +45,9 @@ impl Havoc {
         let thread = thread::spawn(move || {
             let (mut dice, mut times) = (Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1), 0);
             while !told.load(Ordering::Relaxed) {
-                // Ranks look every 100 ms: mostly some come in between, and sometimes none.
-                let pause = if dice.below(4) == 0 { 0 } else { 150_000 };
-                thread::sleep(Duration::from_micros(pause + dice.below(100_000)));
+                // Ranks look every 100 ms: mostly all come in between, and sometimes some or none.
+                let pause = if dice.below(4) == 0 { 0 } else { 250_000 };
+                thread::sleep(Duration::from_micros(pause + dice.below(150_000)));
                 // One, or several at once.
                 let first = dice.below(servers.len() as u64) as usize;
                 let lost = 1 + dice.below((servers.len() - first) as u64) as usize;

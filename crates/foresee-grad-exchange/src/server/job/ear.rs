@@ -37,7 +37,9 @@ impl Ear for RankEar {
         match end {
             End::Bye(reason) => self.job.leave(self.rank, reason),
             // It goes because another rank or server is lost: that is what the others are told.
-            End::Fault(fault) if fault.code == FaultCode::Lost => self.job.end(&fault),
+            End::Fault(fault) if matches!(fault.code, FaultCode::Lost | FaultCode::Plan) => {
+                self.job.end(&fault);
+            }
             End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
             End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
             End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),

@@ -164,6 +164,9 @@ impl Collect {
     /// A server was lost and another one, which knows nothing, has taken its place; rounds before `oldest` are done,
     /// being the latest that any rank named as [`oldest_kept`](Self::oldest_kept).
     ///
+    /// From when it named its own until this call the rank holds back [`handle_done`](Self::handle_done): the server counts
+    /// on it for what was not done then. Of several such servers it waits for all, and begins with the oldest round.
+    ///
     /// The rank sends the server's packets of every gradient that it keeps again, whether or not their sums have
     /// landed here, since they may not have landed elsewhere; a tensor's next round only when
     /// [`may_push_to`](Self::may_push_to) allows. The sums have the same bits.

@@ -88,10 +88,8 @@ pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
         ExchangeError::Server { why, .. } if is_config(why) => classes::ConfigError::new_err(message),
         ExchangeError::Server { address, .. }
         | ExchangeError::ServerLost { address, .. }
-        | ExchangeError::Refused { address, .. } => {
-            classes::ServerLost::new_err((message, address.to_string()))
-        }
-        ExchangeError::OfMachine { lost: Lost::Server(address), .. } => {
+        | ExchangeError::Refused { address, .. }
+        | ExchangeError::OfMachine { lost: Lost::Server(address), .. } => {
             classes::ServerLost::new_err((message, address.to_string()))
         }
         ExchangeError::RankLost { rank, .. } | ExchangeError::OfMachine { lost: Lost::Rank(rank), .. } => {

@@ -300,6 +300,7 @@ impl GradientHub {
     }
 
     #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn connect(
         &self,
         py: Python<'_>,

@@ -28,6 +28,7 @@ impl LedgerFile {
         Ok(Self { file, rank: Rank(rank) })
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the columns of an entry")]
     fn add(
         &self,
         py: Python<'_>,

@@ -18,6 +18,7 @@ __all__ = [
     "Cache",
     "GradientExchange",
     "GradientHub",
+    "GradientMachine",
     "GradientServer",
     "Index",
     "LedgerFile",
@@ -266,45 +267,6 @@ class GradientExchange:
             ServerLost: nothing listens there, or it refuses this rank.
         """
 
-    @staticmethod
-    def join(
-        address: str,
-        *,
-        job: str,
-        rank: int,
-        first: int,
-        local: int,
-        world: int,
-        timeout_s: float,
-        secret: str | None = None,
-        secret_file: str | None = None,
-        wire: str | None = None,
-        timeline: int = 0,
-        hub: GradientHub | None = None,
-    ) -> GradientExchange:
-        """Connect to the hub of this machine, which exchanges for all its ranks. Linux only.
-
-        Blocks up to ``timeout_s``.
-
-        Args:
-            address: as the hub says.
-            job: as for ``open``, and so are the others that are not named here.
-            rank: ``first`` to ``first + local - 1``.
-            first: the machine's first rank.
-            local: ranks of the machine.
-            world: ranks of the job.
-            timeout_s: silence after which another rank of the machine is lost.
-            secret: the hub's.
-            secret_file: which only its owner can read.
-            wire: the same on every rank.
-            timeline: events to keep.
-            hub: where it is in this process. It ends with this exchange, once the other ranks have left.
-
-        Raises:
-            ConfigError: an argument is wrong, or the secret is not the hub's.
-            RankLost: nobody is there.
-        """
-
     @property
     def rank(self) -> int: ...
     @property
@@ -382,15 +344,26 @@ class GradientExchange:
         """
 
 @final
-class GradientHub:
-    """The exchange of a machine whose ranks exchange as one, in the process of the first. Linux only.
+class GradientMachine:
+    """What the ranks of one machine that exchange as one are told, the same on each of them. Linux only.
 
-    Its memory is shared, and has no name: it goes with the last process that has it. Two of each rank's gradients and
-    one mean.
+    Args:
+        job: as for ``GradientExchange.open``, and so are the others that are not named here.
+        first: the machine's first rank, in whose process the hub is.
+        local: ranks of the machine: ``first`` to ``first + local - 1``.
+        world: ranks of the job.
+        timeout_s: silence after which another rank of the machine is lost.
+        secret: what they prove to each other, and to the servers.
+        secret_file: which only its owner can read.
+        wire: the dtype between machines.
+        timeline: events to keep.
+
+    Raises:
+        ConfigError: an argument is wrong.
     """
 
-    @staticmethod
-    def listen(
+    def __new__(
+        cls,
         *,
         job: str,
         first: int,
@@ -401,13 +374,34 @@ class GradientHub:
         secret_file: str | None = None,
         wire: str | None = None,
         timeline: int = 0,
-    ) -> GradientHub:
-        """Listen for the ranks of this machine, on the loopback interface; arguments as ``GradientExchange.join``.
+    ) -> GradientMachine: ...
+    def listen(self) -> GradientHub:
+        """Listen for the ranks of this machine, on the loopback interface. In the process of the first.
 
         Raises:
-            ConfigError: an argument is wrong.
             ForeseeError: there is no port.
         """
+
+    def join(self, rank: int, address: str, *, hub: GradientHub | None = None) -> GradientExchange:
+        """Connect ``rank`` to the hub at ``address``. Blocks up to the timeout; Ctrl-C ends it.
+
+        Args:
+            rank: of this machine.
+            address: as the hub says.
+            hub: where it is in this process. It ends with the exchange, once the other ranks have left.
+
+        Raises:
+            ConfigError: the secret is not the hub's, or the rank not of this machine.
+            RankLost: nobody is there.
+        """
+
+@final
+class GradientHub:
+    """The exchange of a machine whose ranks exchange as one, in the process of the first. Linux only.
+
+    Its memory is shared, and has no name: it goes with the last process that has it. Two of each rank's gradients and
+    one mean.
+    """
 
     @property
     def address(self) -> str:

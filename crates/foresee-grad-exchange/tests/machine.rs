@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
 
+mod values;
+
 use std::num::NonZeroU32;
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
@@ -18,6 +20,8 @@ use foresee_grad_exchange::{
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_units::{Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts};
+
+use values::{gradient, spec};
 
 /// Nothing here takes a tenth of it.
 const LONG: Duration = Duration::from_secs(30);
@@ -120,10 +124,6 @@ impl Setup {
     }
 }
 
-fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
-}
-
 fn tensors() -> Vec<TensorSpec> {
     vec![
         spec("embedding", Dtype::F32, 30_000, 0),
@@ -134,29 +134,6 @@ fn tensors() -> Vec<TensorSpec> {
         TensorSpec { op: Op::Sum, ..spec("buffer", Dtype::F32, 500, 5) },
         spec("head", Dtype::F32, 12_345, 6),
     ]
-}
-
-/// Finite numbers of all sizes, so that the order of a sum shows in its bits.
-fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
-    let mut state =
-        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let scale = [1e-3, 1.0, 1e4, 1e8][(state >> 60) as usize % 4];
-        ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * scale
-    };
-    let mut bytes = Vec::new();
-    for _ in 0..spec.shape[0] {
-        let value = next();
-        match spec.dtype {
-            Dtype::F64 => bytes.extend(value.to_le_bytes()),
-            Dtype::Bf16 => bytes.extend(&(value as f32).to_le_bytes()[2..]),
-            _ => bytes.extend((value as f32).to_le_bytes()),
-        }
-    }
-    bytes
 }
 
 /// The sum of these over `of`, with one rounding.
@@ -171,10 +148,7 @@ fn mean(dtype: Dtype, parts: &[Vec<u8>], of: u32) -> Vec<u8> {
 
 /// The mean over machines of the mean over each one's ranks, of those that pushed.
 fn reference(setup: &Setup, spec: &TensorSpec, pushes: impl Fn(u32) -> bool, round: u64) -> Option<Vec<u8>> {
-    let travels = match (setup.wire, spec.dtype) {
-        (Wire::Bf16, Dtype::F32) if spec.op == Op::Mean => Dtype::Bf16,
-        (_, dtype) => dtype,
-    };
+    let travels = setup.wire.dtype_of(spec);
     let of_machine = |machine: u32| {
         let ranks = machine * setup.local..(machine + 1) * setup.local;
         let parts: Vec<_> =

@@ -4,7 +4,10 @@
 //! Every call lets go of the interpreter before it takes a lock of the exchange. So no destructor of Python runs under
 //! such a lock: what is dropped meanwhile, by whichever thread, is given back when a call takes the interpreter again.
 
-use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
+mod machine;
+mod settings;
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -12,22 +15,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{
-    Carrier, Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, RankOptions, Server,
-    ServerOptions, Waited,
+    Carrier, Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, Server, ServerOptions, Waited,
 };
-#[cfg(target_os = "linux")]
-use foresee_grad_exchange::{Hub, LocalRank, MachineOptions};
-use foresee_grad_queue::{
-    Dtype, Op, PACKET_BYTES_MIN, Pattern, Policy, PolicyError, TensorId, TensorSpec, Wire, packet_bytes,
-};
-use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
-use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
+use foresee_grad_queue::{PACKET_BYTES_MIN, TensorId, packet_bytes};
+use foresee_units::{Bytes, BytesPerSecond, Rank};
+use foresee_wire::TlsServer;
 use numpy::ndarray::ArrayView1;
 use numpy::{Element, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{self, of_exchange, of_setting, of_wire};
+#[cfg(target_os = "linux")]
+pub(crate) use machine::{GradientHub, GradientMachine};
+use settings::{
+    Link, Spec, address_of, nanos_of, policy_of, rank_options, secret_of, spec_of, timeouts_of, wire_of,
+};
 
 /// How long a wait goes on before Python's signals are looked at: Ctrl-C is answered within this.
 const TICK: Duration = Duration::from_millis(100);
@@ -54,8 +57,6 @@ pub(crate) struct GradientExchange {
 struct Landed {
     _memory: foresee_grad_exchange::Received,
 }
-
-type Spec = (String, String, Vec<u64>, Vec<i64>, u8, String);
 
 #[pymethods]
 impl GradientExchange {
@@ -95,44 +96,6 @@ impl GradientExchange {
         )?;
         let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
         Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?) })
-    }
-
-    /// Joins the hub of this machine; `hub`: where it is in this process.
-    #[cfg(target_os = "linux")]
-    #[staticmethod]
-    #[pyo3(signature = (
-        address, *, job, rank, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0, hub=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
-    fn join(
-        py: Python<'_>,
-        address: &str,
-        job: String,
-        rank: u32,
-        first: u32,
-        local: u32,
-        world: u32,
-        timeout_s: f64,
-        secret: Option<&str>,
-        secret_file: Option<PathBuf>,
-        wire: Option<&str>,
-        timeline: usize,
-        hub: Option<&GradientHub>,
-    ) -> PyResult<Self> {
-        let options = MachineOptions {
-            job,
-            world,
-            first: Rank(first),
-            local,
-            secret: secret_of(secret, secret_file)?,
-            timeouts: timeouts_of(timeout_s)?,
-            wire: wire_of(wire)?,
-            timeline,
-        };
-        let (address, hub) = (address_of(address)?, hub.map(|hub| Arc::clone(&hub.hub)));
-        let what = || "the first rank of this machine".into();
-        let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
-        Ok(Self { exchange: Arc::new(joined.map_err(|why| of_exchange(&why))?) })
     }
 
     #[getter]
@@ -250,79 +213,6 @@ impl GradientExchange {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.exchange.close());
         say_notices(py, &self.exchange)
-    }
-}
-
-/// The exchange of a machine whose ranks exchange as one.
-#[cfg(target_os = "linux")]
-#[pyclass(frozen, module = "foresee._native")]
-pub(crate) struct GradientHub {
-    hub: Arc<Hub>,
-    options: MachineOptions,
-}
-
-#[cfg(target_os = "linux")]
-#[pymethods]
-impl GradientHub {
-    #[staticmethod]
-    #[pyo3(signature = (
-        *, job, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
-    fn listen(
-        job: String,
-        first: u32,
-        local: u32,
-        world: u32,
-        timeout_s: f64,
-        secret: Option<&str>,
-        secret_file: Option<PathBuf>,
-        wire: Option<&str>,
-        timeline: usize,
-    ) -> PyResult<Self> {
-        let options = MachineOptions {
-            job,
-            world,
-            first: Rank(first),
-            local,
-            secret: secret_of(secret, secret_file)?,
-            timeouts: timeouts_of(timeout_s)?,
-            wire: wire_of(wire)?,
-            timeline,
-        };
-        let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
-        Ok(Self { hub: Arc::new(hub), options })
-    }
-
-    #[getter]
-    fn address(&self) -> String {
-        self.hub.address().to_string()
-    }
-
-    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
-    fn connect(
-        &self,
-        py: Python<'_>,
-        servers: Vec<String>,
-        policy: &str,
-        tls: bool,
-        packet_bytes: Option<NonZeroU32>,
-        beside: Option<&GradientServer>,
-        recover: bool,
-    ) -> PyResult<()> {
-        let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
-            self.options.clone();
-        let link = Link { wire, policy, tls, packet_bytes, timeline, recover };
-        let rank = (first, world, local);
-        let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
-        let hub = Arc::clone(&self.hub);
-        let connected = patiently(py, || "the servers".into(), move || hub.connect(options))?;
-        connected.map_err(|why| of_exchange(&why))
-    }
-
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.hub.close(Duration::ZERO));
     }
 }
 
@@ -485,111 +375,4 @@ fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> Py
     dict.set_item("writes", sum(|interface| interface.writes))?;
     dict.set_item("window_bytes", sum(|interface| interface.window.get()))?;
     dict.set_item("rate_bytes_per_s", sum(|interface| interface.rate))
-}
-
-/// What is said of the way to servers.
-struct Link<'a> {
-    wire: Wire,
-    policy: &'a str,
-    tls: bool,
-    packet_bytes: Option<NonZeroU32>,
-    timeline: usize,
-    recover: bool,
-}
-
-/// Of a rank, which exchanges for as many of its machine as the last of `rank` says.
-fn rank_options(
-    servers: Vec<String>,
-    job: String,
-    (rank, world, local): (Rank, u32, u32),
-    timeouts: Timeouts,
-    secret: Secret,
-    link: &Link<'_>,
-    beside: Option<&GradientServer>,
-) -> PyResult<RankOptions> {
-    let servers: Vec<_> = servers.iter().map(|server| address_of(server)).collect::<PyResult<_>>()?;
-    let machines = world / local.max(1);
-    let shares = match beside {
-        Some(_) => shares_beside(machines, servers.len())?,
-        None => Vec::new(),
-    };
-    Ok(RankOptions {
-        job,
-        rank,
-        world,
-        local,
-        servers,
-        shares,
-        secret,
-        tls: if link.tls { Some(TlsClient::by_secret().map_err(|why| of_wire(&why))?) } else { None },
-        timeouts,
-        policy: policy_of(link.policy)?,
-        packet_bytes: link.packet_bytes,
-        wire: link.wire,
-        timeline: link.timeline,
-        link: LinkOptions::default(),
-        interfaces: beside.map(|server| server.interfaces.clone()),
-        // More ranks than that have no shares.
-        beside: beside.map_or(0, |_| u16::try_from(machines).unwrap_or(u16::MAX)),
-        recover: link.recover,
-    })
-}
-
-/// Shares of servers of which there is one beside each rank, by rank, and then the others.
-fn shares_beside(world: u32, servers: usize) -> PyResult<Vec<u32>> {
-    let counts = u16::try_from(world).ok().zip(servers.checked_sub(world as usize));
-    let counts = counts.and_then(|(ranks, extra)| Some((ranks, u16::try_from(extra).ok()?)));
-    let Some((ranks, extra)) = counts else {
-        return Err(of_setting(format!(
-            "{servers} servers for {world} ranks, one beside each; 1 to 65535 of either"
-        )));
-    };
-    let pattern = Pattern::mixed(ranks, extra).map_err(|why| of_exchange(&why.into()))?;
-    Ok(pattern.shares().to_vec())
-}
-
-fn spec_of((name, dtype, shape, strides, class, op): Spec) -> PyResult<TensorSpec> {
-    let Some(dtype) = Dtype::ALL.into_iter().find(|one| one.name() == dtype) else {
-        let names = Dtype::ALL.map(Dtype::name).join(", ");
-        return Err(of_setting(format!("tensor '{name}' is {dtype}; one of {names}")));
-    };
-    let Some(op) = [Op::Mean, Op::Sum].into_iter().find(|one| one.name() == op) else {
-        return Err(of_setting(format!("tensor '{name}' asks for a {op}; a mean or a sum")));
-    };
-    Ok(TensorSpec { name, dtype, shape, strides, class, op })
-}
-
-fn address_of(text: &str) -> PyResult<SocketAddr> {
-    text.parse().map_err(|_| of_setting(format!("{text:?} is no address; ip:port or [ip6]:port")))
-}
-
-fn policy_of(text: &str) -> PyResult<Policy> {
-    text.parse().map_err(|why: PolicyError| of_setting(why.to_string()))
-}
-
-fn wire_of(name: Option<&str>) -> PyResult<Wire> {
-    match name {
-        None | Some("f32") => Ok(Wire::Own),
-        Some("bf16") => Ok(Wire::Bf16),
-        Some("f16") => Ok(Wire::F16),
-        Some(other) => Err(of_setting(format!("wire {other:?}; one of f32, f16, bf16"))),
-    }
-}
-
-fn secret_of(text: Option<&str>, file: Option<PathBuf>) -> PyResult<Secret> {
-    let secret = match (text, file) {
-        (Some(text), _) => Secret::from_text(text),
-        (None, Some(file)) => Secret::from_file(file),
-        (None, None) => Secret::from_env(),
-    };
-    secret.map_err(|why| of_wire(&why))
-}
-
-fn timeouts_of(seconds: f64) -> PyResult<Timeouts> {
-    Timeouts::new(nanos_of(seconds)?).map_err(|why| of_wire(&why))
-}
-
-fn nanos_of(seconds: f64) -> PyResult<Nanos> {
-    let time = Duration::try_from_secs_f64(seconds);
-    Ok(time.map_err(|_| of_setting(format!("{seconds} s; a number of seconds, 0 or more")))?.into())
 }

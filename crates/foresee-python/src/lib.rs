@@ -29,6 +29,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ledger::LedgerFile>()?;
     module.add_class::<gradients::GradientExchange>()?;
     #[cfg(target_os = "linux")]
+    module.add_class::<gradients::GradientMachine>()?;
+    #[cfg(target_os = "linux")]
     module.add_class::<gradients::GradientHub>()?;
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;

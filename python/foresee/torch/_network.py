@@ -28,7 +28,7 @@ from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings, TensorSpe
 from foresee.torch._machine import Meeting, first_rank, meet
 
 if sys.platform == "linux":
-    from foresee._native import GradientHub
+    from foresee._native import GradientMachine
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -128,37 +128,8 @@ class NetworkExchange:
     ) -> GradientExchange:
         """The exchange of a rank with the hub of its machine, which is in the process of rank ``first``."""
         settings, world = way.settings, way.world
-        hub: GradientHub | None = None
-        if world.rank == first:
-            hub = GradientHub.listen(
-                job=way.job,
-                first=first,
-                local=world.local_size,
-                world=world.size,
-                timeout_s=settings.timeout_s,
-                secret=way.secret,
-                secret_file=settings.secret_file,
-                wire=settings.wire,
-                timeline=settings.timeline,
-            )
-            undo.callback(hub.close)
-            address = hub.address
-            self._meeting = Meeting(way.job, first, address, settings.timeout_s)
-            undo.callback(self._meeting.close)
-            servers = self._addresses(way, store, undo, every=world.local_size)
-            hub.connect(
-                servers,
-                policy=settings.policy,
-                tls=way.tls,
-                beside=self._server,
-                recover=settings.recover,
-            )
-        else:
-            address = meet(way.job, first)
-        return GradientExchange.join(
-            address,
+        machine = GradientMachine(
             job=way.job,
-            rank=world.rank,
             first=first,
             local=world.local_size,
             world=world.size,
@@ -167,8 +138,18 @@ class NetworkExchange:
             secret_file=settings.secret_file,
             wire=settings.wire,
             timeline=settings.timeline,
-            hub=hub,
         )
+        if world.rank != first:
+            return machine.join(world.rank, meet(way.job, first))
+        hub = machine.listen()
+        undo.callback(hub.close)
+        self._meeting = Meeting(way.job, first, hub.address, settings.timeout_s)
+        undo.callback(self._meeting.close)
+        servers = self._addresses(way, store, undo, every=world.local_size)
+        hub.connect(
+            servers, policy=settings.policy, tls=way.tls, beside=self._server, recover=settings.recover
+        )
+        return machine.join(world.rank, hub.address, hub=hub)
 
     def _addresses(
         self, way: _Way, store: Store | None, undo: contextlib.ExitStack, *, every: int

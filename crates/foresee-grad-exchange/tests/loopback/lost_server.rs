@@ -13,9 +13,8 @@ use foresee_grad_queue::{Dtype, Plan, TensorId, Wire};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
 
-use crate::setup::{
-    LONG, Setup, dial_by_hand, end, gradient, ids, reference, spec, tensors, train_rank, wait,
-};
+use crate::setup::{LONG, Setup, dial_by_hand, end, ids, reference, tensors, train_rank, wait};
+use crate::values::{gradient, spec};
 
 /// A rank that is about to leave waits as long for the others, should a server be lost just when they have left.
 const SOON: Nanos = Nanos::from_secs(20);

@@ -7,6 +7,8 @@
 
 mod lost_server;
 mod setup;
+#[path = "../values/mod.rs"]
+mod values;
 
 use std::num::NonZeroU32;
 use std::sync::mpsc;
@@ -20,9 +22,8 @@ use foresee_grad_queue::{Dtype, Pattern, Plan, Policy, TensorId, Wire, packet_by
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{Message, Secret, Timeouts, Wait};
 
-use setup::{
-    LONG, PACKET, Setup, dial_by_hand, end, gradient, ids, reference, spec, tensors, train, train_rank, wait,
-};
+use setup::{LONG, PACKET, Setup, dial_by_hand, end, ids, reference, tensors, train, train_rank, wait};
+use values::{gradient, spec};
 
 #[test]
 fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {

@@ -8,11 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{Exchange, Gradient, RankOptions, Server, ServerOptions, Waited};
-use foresee_grad_queue::{Dtype, Op, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_grad_queue::{Dtype, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{
     Connection, DialOptions, Hello, LinkOptions, Purpose, Role, Secret, Timeouts, Wait, dial,
 };
+
+use crate::values::{gradient, spec};
 
 /// Nothing here takes a tenth of it.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -98,10 +100,6 @@ impl Setup {
     }
 }
 
-pub(crate) fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
-}
-
 /// The tensors of every test: many packets, few bytes, none, other dtypes.
 pub(crate) fn tensors() -> Vec<TensorSpec> {
     vec![
@@ -112,29 +110,6 @@ pub(crate) fn tensors() -> Vec<TensorSpec> {
         spec("double", Dtype::F64, 1_000, 4),
         spec("head", Dtype::F32, 12_345, 5),
     ]
-}
-
-/// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
-pub(crate) fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
-    let mut state =
-        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let scale = [1e-3, 1.0, 1e4, 1e8][(state >> 60) as usize % 4];
-        ((state >> 11) as f64 / (1_u64 << 53) as f64 - 0.5) * scale
-    };
-    let mut bytes = Vec::new();
-    for _ in 0..spec.shape[0] {
-        let value = next();
-        match spec.dtype {
-            Dtype::F64 => bytes.extend(value.to_le_bytes()),
-            Dtype::Bf16 => bytes.extend(&(value as f32).to_le_bytes()[2..]),
-            _ => bytes.extend((value as f32).to_le_bytes()),
-        }
-    }
-    bytes
 }
 
 /// `((g0 + g1) + g2) / n`: the sum of those who pushed, over all ranks.

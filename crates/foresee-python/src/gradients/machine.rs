@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Classes `GradientMachine` and `GradientHub`: ranks of one machine that exchange as one, and where they meet.
+//!
+//! Refuses to find anybody: an address is Python's to bring.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foresee_grad_exchange::{Hub, LocalRank, MachineOptions};
+use foresee_units::Rank;
+use pyo3::prelude::*;
+
+use super::settings::{Link, address_of, rank_options, secret_of, timeouts_of, wire_of};
+use super::{GradientExchange, GradientServer, patiently};
+use crate::errors::of_exchange;
+
+/// What every rank of a machine is told.
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct GradientMachine {
+    options: MachineOptions,
+}
+
+#[pymethods]
+impl GradientMachine {
+    #[new]
+    #[pyo3(signature = (
+        *, job, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn new(
+        job: String,
+        first: u32,
+        local: u32,
+        world: u32,
+        timeout_s: f64,
+        secret: Option<&str>,
+        secret_file: Option<PathBuf>,
+        wire: Option<&str>,
+        timeline: usize,
+    ) -> PyResult<Self> {
+        let options = MachineOptions {
+            job,
+            world,
+            first: Rank(first),
+            local,
+            secret: secret_of(secret, secret_file)?,
+            timeouts: timeouts_of(timeout_s)?,
+            wire: wire_of(wire)?,
+            timeline,
+        };
+        Ok(Self { options })
+    }
+
+    fn listen(&self) -> PyResult<GradientHub> {
+        let options = self.options.clone();
+        let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
+        Ok(GradientHub { hub: Arc::new(hub), options })
+    }
+
+    #[pyo3(signature = (rank, address, *, hub=None))]
+    fn join(
+        &self,
+        py: Python<'_>,
+        rank: u32,
+        address: &str,
+        hub: Option<&GradientHub>,
+    ) -> PyResult<GradientExchange> {
+        let options = self.options.clone();
+        let (address, hub) = (address_of(address)?, hub.map(|hub| Arc::clone(&hub.hub)));
+        let what = || "the first rank of this machine".into();
+        let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
+        Ok(GradientExchange { exchange: Arc::new(joined.map_err(|why| of_exchange(&why))?) })
+    }
+}
+
+/// The exchange of a machine, in the process of its first rank.
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct GradientHub {
+    hub: Arc<Hub>,
+    options: MachineOptions,
+}
+
+#[pymethods]
+impl GradientHub {
+    #[getter]
+    fn address(&self) -> String {
+        self.hub.address().to_string()
+    }
+
+    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn connect(
+        &self,
+        py: Python<'_>,
+        servers: Vec<String>,
+        policy: &str,
+        tls: bool,
+        packet_bytes: Option<NonZeroU32>,
+        beside: Option<&GradientServer>,
+        recover: bool,
+    ) -> PyResult<()> {
+        let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
+            self.options.clone();
+        let link = Link { wire, policy, tls, packet_bytes, timeline, recover };
+        let rank = (first, world, local);
+        let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
+        let hub = Arc::clone(&self.hub);
+        let connected = patiently(py, || "the servers".into(), move || hub.connect(options))?;
+        connected.map_err(|why| of_exchange(&why))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.hub.close(Duration::ZERO));
+    }
+}

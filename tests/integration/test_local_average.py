@@ -84,3 +84,18 @@ def test_whoever_is_killed_is_named_on_both_machines(started, server: str, victi
             pass
         assert (said["error"], said["rank"]) == ("RankLost", victim), (number, said)
         assert f"lost rank {victim}" in said["text"]
+
+
+def test_a_server_that_is_killed_and_started_again_leaves_the_bits_of_the_nested_reference(started) -> None:
+    serving = started(gradients.serve("--bind", "127.0.0.1:0"))
+    place = serving.line()["address"]
+    children = [started(gradients.rank(one, 4, [place], mode="telling", local=2)) for one in range(4)]
+    expected = started(gradients.reference(4, 2)).line()["digest"]
+    assert children[3].line() == {"step": 0}
+    serving.send(signal.SIGKILL)
+    started(gradients.serve("--bind", place))
+    for child in children:
+        while "step" in (said := child.line()):
+            pass
+        assert said.get("digest") == expected, said
+        assert child.end(30)[0] == 0

@@ -8,6 +8,7 @@
 
 mod values;
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
@@ -84,27 +85,28 @@ impl Setup {
     }
 
     fn serve(&self, secret: &Secret) -> Vec<Server> {
-        let one = |_| {
-            let options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone());
-            Server::start(ServerOptions { timeouts: self.timeouts(), ..options }).unwrap()
-        };
-        (0..self.servers).map(one).collect()
+        (0..self.servers).map(|_| self.serve_at("127.0.0.1:0".parse().unwrap(), secret)).collect()
+    }
+
+    fn serve_at(&self, place: SocketAddr, secret: &Secret) -> Server {
+        let options = ServerOptions::new(place, secret.clone());
+        Server::start(ServerOptions { timeouts: self.timeouts(), ..options }).unwrap()
     }
 
     /// Starts `body` on every rank, each in a thread of its own.
     fn start<T: Send + 'static>(
         &self,
+        secret: &Secret,
         body: impl Fn(LocalRank) -> T + Send + Sync + 'static,
     ) -> (Vec<Server>, Vec<JoinHandle<T>>) {
-        let secret = Secret::draw().unwrap();
-        let servers = self.serve(&secret);
+        let servers = self.serve(secret);
         let body = Arc::new(body);
         let mut ranks = Vec::new();
         for machine in 0..self.machines {
-            let options = self.machine(machine, &secret);
+            let options = self.machine(machine, secret);
             let hub = Arc::new(Hub::listen(options.clone()).unwrap());
             let address = hub.address();
-            let (outer, inside) = (self.rank(machine, &servers, &secret), Arc::clone(&hub));
+            let (outer, inside) = (self.rank(machine, &servers, secret), Arc::clone(&hub));
             thread::spawn(move || inside.connect(outer).unwrap());
             let mut hub = Some(hub);
             for place in 0..self.local {
@@ -119,7 +121,7 @@ impl Setup {
     }
 
     fn run<T: Send + 'static>(&self, body: impl Fn(LocalRank) -> T + Send + Sync + 'static) -> Vec<T> {
-        let (_servers, ranks) = self.start(body);
+        let (_servers, ranks) = self.start(&Secret::draw().unwrap(), body);
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     }
 }
@@ -337,7 +339,7 @@ fn a_server_that_ends_is_named_by_every_rank_of_a_machine() {
     let setup = Setup { timeout: Nanos::from_secs(2), ..Setup::new(1, 3, 1) };
     let barrier = Arc::new(Barrier::new(4));
     let inside = Arc::clone(&barrier);
-    let (servers, ranks) = setup.start(move |core| {
+    let (servers, ranks) = setup.start(&Secret::draw().unwrap(), move |core| {
         core.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
         inside.wait();
         loop {
@@ -359,6 +361,25 @@ fn a_server_that_ends_is_named_by_every_rank_of_a_machine() {
             matches!(&why, ExchangeError::OfMachine { lost: Lost::Server(at), .. } if *at == address),
             "{why}"
         );
+    }
+}
+
+#[test]
+fn a_server_in_the_place_of_a_lost_one_gives_the_bits_of_the_nested_reference() {
+    let setup = Setup::new(2, 2, 2);
+    let (secret, inside) = (Secret::draw().unwrap(), setup.clone());
+    let (mut servers, ranks) = setup.start(&secret, move |core| {
+        rounds(&core, &inside, 60);
+        core.close();
+    });
+    for lost in [0, 1, 0] {
+        thread::sleep(Duration::from_millis(40));
+        let place = servers[lost].address();
+        servers[lost].close();
+        servers[lost] = setup.serve_at(place, &secret);
+    }
+    for rank in ranks {
+        rank.join().unwrap();
     }
 }
 

@@ -370,7 +370,11 @@ impl Exchange {
                 state.session.as_ref().filter(|session| session.has_landed() && !session.is_quiet());
             let last = session.and_then(Session::last_round);
             let done = state.done_later.iter().any(|(_, round)| Some(*round) >= last);
-            self.core.options.keeps() && self.world() > 1 && !state.is_over() && session.is_some() && !done
+            self.core.options.keeps()
+                && self.world() > self.core.options.local
+                && !state.is_over()
+                && session.is_some()
+                && !done
         };
         while needed(&state) {
             let open = state.ways.are_open();

@@ -35,7 +35,7 @@ impl Job {
     pub(super) fn restore(&self) -> Result<(), Fault> {
         let mut inner = lock(&self.inner);
         let generation = inner.resumes.values().map(|known| known.generation).max().unwrap_or(0);
-        if generation == 0 || inner.resumes.len() < self.world as usize || !self.is_full(&inner) {
+        if generation == 0 || inner.resumes.len() < self.expected() || !self.is_full(&inner) {
             return Ok(());
         }
         let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());

@@ -30,7 +30,7 @@ def over_model(arm: str) -> Measure:
             value = runs.median(place, arm, lambda run: run.t_iter_s / run.model_s[arm])
             if value is not None:
                 found.append(abs(value - 1))
-        return max(found) if found else f"{arm} was not run, or the goodput of its links is not known"
+        return max(found) if found else f"{arm} was not run, or what its links give to bulk is not known"
 
     return measure
 

@@ -44,7 +44,7 @@ RATES = ("200mbit", "100mbit", "50mbit")
 #: Shares of the full rate, one after the other; a seed draws the rest of a run's.
 SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
 #: Packets and windows that are swept, in bytes.
-PACKET_SIZES = (1_408, 2_816, 5_696, 16 << 10, 64 << 10, 256 << 10)
+PACKET_SIZES = (1_408, 2_816, 5_632, 16 << 10, 64 << 10, 256 << 10)
 WINDOW_SIZES = (0, 4_096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 #: Ranks, each with a server beside it; as many dedicated ones are added, up to one for each.
 BESIDE = (2, 4, 8)
@@ -84,6 +84,14 @@ def run_bulk(
     run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
     run.model_s = {"foresee": work.bytes / (limit(hosts.rate) * of_link)}
     measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False), how)
+
+
+def run_bulk_whole(session: Session, hosts: Hosts) -> None:
+    """One tensor there, and when all of it is there, back: what the link gives where nothing comes the other way."""
+    work = bulk(int(bytes_per_s(hosts.rate) * 0.5), tensors=1)
+    plan = dataclasses.replace(session.plan, warmup=1, rounds=3)
+    run = Run("bulk", hosts.name, hosts.rate, "fifo_tensor", POLICIES["fifo_tensor"], [], work.bytes)
+    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False))
 
 
 def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, rounds: int) -> None:
@@ -190,6 +198,7 @@ def quick(session: Session) -> None:
         run_urgent(session, hosts, "foresee", 8, rounds=20)
     with hosts_of(session, "four", "100mbit", 4, 4) as hosts:
         run_bulk(session, hosts, rounds=6, seconds_per_round=0.25)
+        run_bulk_whole(session, hosts)
         settings = {"oracle": "", "partition": QUICK_PARTITION, **POLICIES}
         for _ in range(session.plan.repeats):
             for arm in QUICK_ARMS:
@@ -253,6 +262,7 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin(f"sleeps, {rate}")
         with hosts_of(session, "four", rate, 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            run_bulk_whole(session, hosts)
             for model in models:
                 settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
                 for _ in range(session.plan.repeats):
@@ -262,6 +272,7 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin("training")
         with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            run_bulk_whole(session, hosts)
             for model in TRAINED:
                 run_training(session, hosts, model)
     if "beside" in parts:
@@ -278,5 +289,6 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin(part)
         with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            run_bulk_whole(session, hosts)
             for _ in range(session.plan.repeats):
                 repeated[part](hosts)

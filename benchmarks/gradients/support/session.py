@@ -77,14 +77,19 @@ class Session:
         return run
 
     def predicted(self, hosts: Hosts, step: network.Step) -> dict[str, float]:
-        """What the model says of each schedule it knows: its bandwidth is the goodput of `bulk` in this run, nothing else is
-        fitted. Nothing where that is not known.
+        """What the model says of each schedule it knows: its bandwidth is what bulk got in this run, answered as the
+        schedule answers; nothing else is fitted. Nothing where that is not known.
         """
-        bulks = Runs(self.runs).of("bulk", "foresee", hosts.name, hosts.rate)
-        if not bulks:
-            return {}
-        bandwidth = max(run.goodput for run in bulks)
-        return {arm: network.t_iter(step, policy, bandwidth) for arm, policy in IN_MODEL.items()}
+        runs = Runs(self.runs)
+        both_ways = [run.goodput for run in runs.of("bulk", "foresee", hosts.name, hosts.rate)]
+        # There and back, one after the other.
+        one_way = [2 * run.goodput for run in runs.of("bulk", "fifo_tensor", hosts.name, hosts.rate)]
+        found = {arm: one_way if arm == "fifo_tensor" else both_ways for arm in IN_MODEL}
+        return {
+            arm: network.t_iter(step, policy, max(found[arm]))
+            for arm, policy in IN_MODEL.items()
+            if found[arm]
+        }
 
 
 @dataclasses.dataclass

@@ -26,7 +26,7 @@ const TENSORS_MAX: usize = 1 << 20;
 const NAME_MAX: usize = 4096;
 /// The most dimensions, as many as `PyTorch` has.
 const DIMENSIONS_MAX: usize = 64;
-/// The largest packet, 1 GiB: a whole tensor at once, for comparison; 2816 bytes to 256 KiB serve better.
+/// The largest packet, 1 GiB: a whole tensor at once, for comparison; 1408 to 261,888 bytes serve better.
 const PACKET_BYTES_MAX: u32 = 1 << 30;
 /// Packets start at multiples of this, so that every element is whole and every start is on a cache line.
 const PACKET_ALIGN: u32 = 64;

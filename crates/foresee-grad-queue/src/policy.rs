@@ -53,11 +53,11 @@ const NATIVE: Rules = Rules {
     window_factor: NonZeroU32::MIN,
     credit: None,
 };
-/// The same at a server.
+/// The same at a server, and where no order has to be kept.
 const NATIVE_PULL: Rules = Rules { window_factor: PULL_WINDOWS, ..NATIVE };
 /// A server's window by that of a rank. What a server sends was pushed to it first, so that its queues are bounded by the
 /// ranks' windows already; but its acknowledgments come back late, behind what the other servers send to the same rank.
-const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(4).expect("not 0");
+const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
 
 impl Policy {
     /// Every name that [`Policy::from_str`] knows.
@@ -100,8 +100,17 @@ impl Policy {
 
     /// Tensors in the order in which backward yields them; the server answers when it has summed all of one.
     /// Wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) and a parameter server as it comes.
+    ///
+    /// With a window on both sides it is a server's: nothing is urgent, and whole tensors come back at once, between
+    /// which acknowledgments of what is pushed meanwhile are late.
     pub const fn fifo_tensor() -> Self {
-        Self { name: "fifo_tensor", push: NATIVE, pull: NATIVE_PULL, partition: None, answer: Answer::Tensor }
+        Self {
+            name: "fifo_tensor",
+            push: NATIVE_PULL,
+            pull: NATIVE_PULL,
+            partition: None,
+            answer: Answer::Tensor,
+        }
     }
 
     /// The same order, but a server answers packet by packet: Mercury without preemption.

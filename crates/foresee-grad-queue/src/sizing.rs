@@ -10,42 +10,43 @@ use std::num::NonZeroU32;
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// The smallest packet: it and its header fill two segments of Ethernet. Below this headers cost more than waiting.
-pub const PACKET_BYTES_MIN: NonZeroU32 = NonZeroU32::new(2816).expect("not 0");
+/// The smallest packet: it and its header fill a segment of Ethernet. Below this headers cost more than waiting.
+pub const PACKET_BYTES_MIN: NonZeroU32 = NonZeroU32::new(1408).expect("not 0");
 /// The largest packet: above this an urgent one waits long behind one that has started.
-pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(256 << 10).expect("not 0");
-/// Packets are whole cache lines, so that no two of them share one while they are summed.
-pub const PACKET_BYTES_UNIT: u64 = 64;
-/// Time on the slowest link that a packet takes: what an urgent one waits for a started one at most.
-pub const PACKET_TIME: Nanos = Nanos::new(150_000);
+pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(186 * 1408).expect("not 0");
+/// Packets are whole segments of Ethernet, since half a segment costs as much as a whole one; and whole cache lines, so
+/// that no two packets share one while they are summed.
+pub const PACKET_BYTES_UNIT: u64 = 1408;
+/// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one.
+pub const PACKET_TIME: Nanos = Nanos::new(180_000);
 /// Packets that a window has room for at least. With fewer, what one server is slow to take holds up all others.
-pub const WINDOW_PACKETS_MIN: u64 = 3;
+pub const WINDOW_PACKETS_MIN: u64 = 5;
 /// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
 
-/// The packet size for links of which the slowest moves `slowest`: [`PACKET_TIME`] of it, rounded down to a
-/// multiple of 64 bytes, within 2816 bytes to 256 KiB. A rate of 0 gives the smallest.
+/// The packet size for links of which the slowest moves `slowest`: [`PACKET_TIME`] of it, rounded up to a
+/// multiple of 1408 bytes, 1408 to 261,888. A rate of 0 gives the smallest.
 ///
 /// Mercury (Duan et al., TPDS 2023, section 5) found 16 to 256 KB alike and 8 KB and less slower, on links of
-/// 10 Gbit/s and more, where this gives 187,456 bytes. What counts is a packet's time: n ranks send the same packet to the
+/// 10 Gbit/s and more, where this gives 225,280 bytes. What counts is a packet's time: n ranks send the same packet to the
 /// same server at once, so it takes n of them to cross that server's link, and as many on the way back
-/// (`docs/notes/012`).
+/// (`docs/notes/012`), and what of a tensor some ranks have sent and others have not is of no use (`docs/notes/015`).
 ///
 /// # Examples
 /// ```
 /// # use foresee_grad_queue::packet_bytes;
 /// # use foresee_units::BytesPerSecond;
 /// let gigabit = BytesPerSecond::new(125_000_000);
-/// assert_eq!(packet_bytes(gigabit).get(), 18_688); // 18,750 bytes take 0.15 ms
+/// assert_eq!(packet_bytes(gigabit).get(), 22_528); // 22,500 bytes take 0.18 ms
 /// ```
 pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
-    let whole = moved_in(slowest, PACKET_TIME) / PACKET_BYTES_UNIT * PACKET_BYTES_UNIT;
-    let whole = u32::try_from(whole).unwrap_or(u32::MAX);
-    NonZeroU32::new(whole).map_or(PACKET_BYTES_MIN, |whole| whole.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX))
+    let units = moved_in(slowest, PACKET_TIME).div_ceil(PACKET_BYTES_UNIT);
+    let whole = u32::try_from(units.saturating_mul(PACKET_BYTES_UNIT)).unwrap_or(u32::MAX);
+    NonZeroU32::new(whole).map_or(PACKET_BYTES_MIN, |whole| whole.min(PACKET_BYTES_MAX))
 }
 
 /// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(3 packets, rate x (min_rtt + 0.2 ms))`, rounded down; saturates.
+/// `max(5 packets, rate x (min_rtt + 0.2 ms))`, rounded down; saturates.
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
@@ -56,8 +57,8 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 /// ```
 /// # use foresee_grad_queue::window_bytes;
 /// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
-/// let (packet, gigabit) = (Bytes::new(18_688), BytesPerSecond::new(125_000_000));
-/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000)), Bytes::new(56_064));
+/// let (packet, gigabit) = (Bytes::new(22_528), BytesPerSecond::new(125_000_000));
+/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000)), Bytes::new(112_640));
 /// assert_eq!(window_bytes(packet, gigabit, Nanos::from_millis(20)), Bytes::new(2_525_000));
 /// ```
 pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos) -> Bytes {
@@ -77,21 +78,22 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_packet_takes_a_seventh_of_a_millisecond_within_its_bounds() {
+    fn a_packet_takes_a_fifth_of_a_millisecond_within_its_bounds() {
         let at = |megabit: u64| packet_bytes(BytesPerSecond::new(megabit * 125_000)).get();
-        assert_eq!(at(0), 2816);
+        assert_eq!(at(0), 1408);
+        assert_eq!(at(50), 1408);
         assert_eq!(at(100), 2816);
-        assert_eq!(at(200), 3712);
-        assert_eq!(at(1_000), 18_688);
-        assert_eq!(at(10_000), 187_456);
-        assert_eq!(at(25_000), 256 << 10);
+        assert_eq!(at(200), 5632);
+        assert_eq!(at(1_000), 22_528);
+        assert_eq!(at(10_000), 225_280);
+        assert_eq!(at(25_000), 261_888);
         assert_eq!(packet_bytes(BytesPerSecond::new(u64::MAX)), PACKET_BYTES_MAX);
     }
 
     #[test]
-    fn a_window_is_three_packets_at_least_and_follows_rate_and_round_trip() {
+    fn a_window_is_five_packets_at_least_and_follows_rate_and_round_trip() {
         let packet = Bytes::new(16 << 10);
-        assert_eq!(window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO), Bytes::new(48 << 10));
+        assert_eq!(window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO), Bytes::new(80 << 10));
         // 50 Mbit/s at 20 ms, the link on which a fixed window of 60 KB lost a third of the goodput.
         let slow = BytesPerSecond::new(6_250_000);
         assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20)), Bytes::new(126_250));

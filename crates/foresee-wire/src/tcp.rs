@@ -113,6 +113,14 @@ impl Tcp {
         }
     }
 
+    /// Has the system acknowledge what was read. It waits up to 40 ms for a second segment, and whoever sent the end of
+    /// a small packet would take that time for a busy receiver.
+    fn acknowledge(&self) {
+        // Not kept by the system: it holds for what is due now. Without it acknowledgments come late, and that is all.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::net::sockopt::set_tcp_quickack(&self.fd, true);
+    }
+
     fn set_timeout(&self, which: Timeout, time: Option<Duration>) -> io::Result<()> {
         // Zero would be "none", and the kernel's clock ticks in milliseconds.
         let time = time.map(|time| time.clamp(Duration::from_millis(1), Duration::from_secs(86_400)));
@@ -149,7 +157,9 @@ impl Transport for Tcp {
 
     fn receive(&self, slices: &mut [IoSliceMut<'_>], wait: Wait, whole: bool) -> io::Result<usize> {
         let flags = if whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
-        self.receive_with(slices, wait, flags)
+        let count = self.receive_with(slices, wait, flags)?;
+        self.acknowledge();
+        Ok(count)
     }
 
     fn held(&self) -> usize {

@@ -70,13 +70,17 @@ impl Schedule {
         let (rank, lane) = line.head()?;
         let turn = line.turn;
         if self.rules.scope == Scope::Connection {
-            return Some(Key { rank: Rank::ONLY, arrival: 0, ahead: 0, turn });
+            return Some(Key { rank: Rank::ONLY, arrival: 0, crowd: 0, progress: 0, ahead: 0, turn });
         }
-        let arrival = self.offers[self.lanes[lane].offer].arrival;
+        let state = &self.lanes[lane];
+        let arrival = self.offers[state.offer].arrival;
+        if self.rules.window != Window::Interface {
+            return Some(Key { rank, arrival, crowd: 0, progress: 0, ahead: 0, turn });
+        }
         // All connections live off one window: one whose far end is slow would take it up, and the link run dry.
-        let shares = self.rules.window == Window::Interface;
-        let ahead = if shares { self.sockets[place].in_flight } else { 0 };
-        Some(Key { rank, arrival, ahead, turn })
+        let ahead = self.sockets[place].in_flight;
+        let (crowd, progress) = (ahead.saturating_sub(1) / self.crowd, state.lane.progress());
+        Some(Key { rank, arrival, crowd, progress, ahead, turn })
     }
 
     fn has_credit(&self, bytes: u32) -> bool {

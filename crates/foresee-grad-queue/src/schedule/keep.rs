@@ -210,7 +210,7 @@ impl Schedule {
     }
 
     pub(super) fn refresh_all_windowed(&mut self) {
-        if self.rules.window == Window::Connection {
+        if self.rules.window != Window::None {
             let places: Vec<u32> = self.places.values().copied().collect();
             for place in places {
                 self.refresh_socket(place);

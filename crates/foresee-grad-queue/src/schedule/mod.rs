@@ -53,8 +53,10 @@ use crate::sizing::window_bytes;
 /// The scheduler of one interface.
 ///
 /// **Order.** [`Schedule::poll_send`] grants a packet of the first offer, in the order of [`Rules`], that
-/// has one for a connection which may send. Lanes of one offer take turns: the one with the least in flight
-/// first where connections share a window, else, and among equals, the one used longest ago. Flows take turns by bytes, and an order holds inside each. Nothing is held back for a connection that
+/// has one for a connection which may send. Lanes of one offer take turns, the one used longest ago first. Where
+/// connections share a window they come on alike, each by its own number of packets, so that ranks which are
+/// interrupted have sent the same packets: what only some have sent cannot be summed. A connection with more than
+/// two fifths of the window in flight, and two packets, lets those with less go first. Flows take turns by bytes, and an order holds inside each. Nothing is held back for a connection that
 /// may not send: while any may, has something, and window and credit allow, something is granted.
 ///
 /// **In flight** is what was granted on a connection and is not yet acknowledged by the other end's kernel:
@@ -110,6 +112,8 @@ pub struct Schedule {
     rules: Rules,
     packet: NonZeroU32,
     window: Bytes,
+    /// A connection with more than this in flight lets others go first, where they share the window.
+    crowd: u64,
     /// The link's rate, 0 before anybody said, and its shortest round trip.
     link: (BytesPerSecond, Nanos),
 
@@ -148,6 +152,7 @@ impl Schedule {
             rules,
             packet,
             window: Bytes::ZERO,
+            crowd: 1,
             link: (BytesPerSecond::new(0), Nanos::ZERO),
             sockets: Slab::new(),
             places: BTreeMap::new(),
@@ -324,8 +329,9 @@ impl Schedule {
             let factor = u64::from(self.rules.window_factor.get());
             Bytes::new(window_bytes(packet, rate, min_rtt).get().saturating_mul(factor))
         });
-        if window != self.window {
-            self.window = window;
+        let crowd = crowd_bytes(window, packet);
+        if (window, crowd) != (self.window, self.crowd) {
+            (self.window, self.crowd) = (window, crowd);
             self.refresh_all_windowed();
         }
     }
@@ -432,3 +438,8 @@ impl Schedule {
 
 /// The most that is believed to be in flight on a connection.
 const IN_FLIGHT_MAX: u64 = 1 << 48;
+
+/// Bytes in flight on a connection beyond which it lets others go first: one slow far end leaves room in the window.
+fn crowd_bytes(window: Bytes, packet: Bytes) -> u64 {
+    (window.get() / 5 * 2).max(2 * packet.get())
+}

@@ -14,7 +14,11 @@ pub(super) struct Key {
     pub rank: Rank,
     /// When the offer came.
     pub arrival: u64,
-    /// What the connection has in flight, where that takes room from the others.
+    /// How many of its shares of a window the connection has in flight, where it takes them from the others.
+    pub crowd: u64,
+    /// How far the offer has come over the connection, likewise.
+    pub progress: u32,
+    /// What the connection has in flight, likewise.
     pub ahead: u64,
     /// When the connection was used last.
     pub turn: u64,
@@ -81,12 +85,15 @@ mod tests {
     proptest! {
         #[test]
         fn the_root_is_the_smallest_key_after_any_changes(
-            changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4, 0_u64..3))), 0..120),
+            changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4, 0_u64..2, 0_u32..3, 0_u64..3))), 0..120),
         ) {
             let mut tree = Tournament::default();
             let mut naive = vec![None; 37];
             for (turn, (leaf, key)) in (0_u64..).zip(changes) {
-                let key = key.map(|(class, arrival, ahead)| Key { rank: Rank::fresh(class), arrival, ahead, turn });
+                let key = key.map(|(class, arrival, crowd, progress, ahead)| {
+                    let rank = Rank::fresh(class);
+                    Key { rank, arrival, crowd, progress, ahead, turn }
+                });
                 tree.set(leaf, key);
                 naive[leaf as usize] = key;
                 let least = naive.iter().flatten().min().copied();

@@ -120,6 +120,8 @@ mod acks {
 
     use foresee_units::Bytes;
 
+    use crate::transport::Transport;
+
     use super::*;
     use crate::socket::LinkOptions;
     use crate::transport::conformance::Pair;
@@ -232,6 +234,28 @@ mod acks {
         assert_eq!((info.unacked, info.unsent), (0, Bytes::ZERO));
         assert_eq!(info.acked.get(), sent as u64 + 1, "the kernel counts the connection's first segment");
         assert!(info.min_rtt.is_some() && info.delivery_rate.is_some(), "{info:?}");
+    }
+
+    #[test]
+    fn what_was_read_is_acknowledged_without_an_answer_that_carries_it() {
+        let (near, far) = plain();
+        let link = Link::new(Arc::clone(&near));
+        let pass = |from: &Arc<dyn Transport>, to: &Arc<dyn Transport>| {
+            from.send(&[IoSlice::new(b"x")], soon()).unwrap();
+            assert_eq!(to.receive(&mut [IoSliceMut::new(&mut [0])], soon(), true).unwrap(), 1);
+        };
+        let start = Instant::now();
+        for _ in 0..200 {
+            // An end that answers is one whose system waits for the next answer to carry the acknowledgment.
+            pass(&near, &far);
+            pass(&far, &near);
+            pass(&near, &far);
+            while queued(&link) > Bytes::ZERO {
+                // Left alone it takes 40 ms each time, 8 s in all.
+                assert!(start.elapsed() < Duration::from_secs(4), "acknowledged late");
+                std::thread::yield_now();
+            }
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use proptest::prelude::*;
 
 use super::super::{
-    Class, Connection, Flow, Grant, Lane, Offer, Order, Rules, Schedule, ScheduleError, Scope, Ticket, Window,
+    Class, Connection, Flow, Grant, Lane, Offer, Order, Rules, Schedule, ScheduleError, Scope, Ticket,
+    Window, crowd_bytes,
 };
 use crate::sizing::window_bytes;
 
@@ -147,9 +148,16 @@ impl Books {
         };
         assert_eq!(self.place_of(grant), first, "overtaken, or over a connection that may not send");
         if (self.rules.scope, self.rules.window) == (Scope::Interface, Window::Interface) {
-            let in_flight = |connection| self.sockets[&connection].in_flight;
+            let crowd = crowd_bytes(Bytes::new(self.window), Bytes::new(u64::from(PACKET)));
+            let order = |&(_, _, connection, lane): &Candidate| {
+                let in_flight = self.sockets[&connection].in_flight;
+                (in_flight.saturating_sub(1) / crowd, lane.progress(), in_flight)
+            };
             let lanes = candidates.iter().filter(|rival| rival.0 == flow && Some(rival.1) == first);
-            assert_eq!(lanes.map(|lane| in_flight(lane.2)).min(), Some(in_flight(connection)));
+            let granted = candidates
+                .iter()
+                .find(|rival| (rival.0, Some(rival.1), rival.2) == (flow, first, connection));
+            assert_eq!(lanes.map(order).min(), granted.map(order));
         }
         self.granted(grant);
     }
@@ -213,7 +221,7 @@ impl Books {
 /// Plays the deeds to a scheduler and to the books.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
-    let followed = 3 * u64::from(PACKET) * u64::from(rules.window_factor.get());
+    let followed = 5 * u64::from(PACKET) * u64::from(rules.window_factor.get());
     let window = rules.window_bytes.map_or(followed, Bytes::get);
     let mut books = Books { rules, window, sockets: BTreeMap::new(), offers: Vec::new() };
     let now = Nanos::ZERO;

@@ -103,23 +103,47 @@ fn a_blocked_connection_holds_only_what_is_its_own() {
 fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
     let mut schedule = schedule(Rules::new(), 100, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 9, 100), lane(1, 9, 100)]), START).unwrap();
-    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(300), Bytes::ZERO));
-    // 0 to 300 are within the window of three packets, 400 is not.
-    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)]);
+    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(500), Bytes::ZERO));
+    // 0 to 500 are within the window of five packets, 600 is not.
+    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 0, 2), (1, 1, 2)]);
     assert_eq!(schedule.drain_time(), None); // the rate is unknown
-    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO); // 400 bytes in 0.2 ms
-    assert_eq!(schedule.window(), Bytes::new(400));
-    assert_eq!(rows(&mut schedule), [(1, 0, 2)]);
-    assert_eq!(schedule.drain_time(), Some(Nanos::new(50_000)));
+    schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // 800 bytes in 0.2 ms
+    assert_eq!(schedule.window(), Bytes::new(800));
+    assert_eq!(rows(&mut schedule), [(1, 0, 3), (1, 1, 3), (1, 0, 4)]);
+    assert_eq!(schedule.drain_time(), Some(Nanos::new(25_000)));
     schedule.handle_in_flight(Connection::new(1), Bytes::ZERO).unwrap();
-    assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(300));
+    assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(500));
     assert_eq!(schedule.drain_time(), None);
-    assert_eq!(rows(&mut schedule), [(1, 1, 2), (1, 1, 3)]);
+    assert_eq!(rows(&mut schedule), [(1, 1, 4), (1, 1, 5), (1, 1, 6), (1, 1, 7)]);
     // What was in flight on a connection that is gone keeps nobody waiting.
     let unsent = schedule.handle_closed(Connection::new(0)).unwrap();
-    assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 3, 6));
-    assert_eq!(schedule.in_flight(), Bytes::new(200));
-    assert_eq!(rows(&mut schedule), [(1, 1, 4), (1, 1, 5), (1, 1, 6)]);
+    assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 5, 4));
+    assert_eq!(schedule.in_flight(), Bytes::new(400));
+    assert_eq!(rows(&mut schedule), [(1, 1, 8)]);
+}
+
+#[test]
+fn lanes_that_share_a_window_come_on_alike_whatever_is_acknowledged_first() {
+    let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(500)), ..Rules::new() }, 100, 3);
+    // Twice as much for connection 1.
+    schedule
+        .handle_offer(&offer(1, 0, 0, &[lane(0, 4, 100), lane(1, 8, 100), lane(2, 4, 100)]), START)
+        .unwrap();
+    let mut sent = rows(&mut schedule);
+    let mut late: u32 = 0;
+    while schedule.backlog() > Bytes::ZERO {
+        // Another connection has the most in flight each time.
+        late = (late + 1) % 3;
+        for connection in 0..3 {
+            let bytes = Bytes::new(if connection == late { 200 } else { 0 });
+            schedule.handle_in_flight(Connection::new(connection), bytes).unwrap();
+        }
+        sent.extend(rows(&mut schedule));
+    }
+    for (at, _) in sent.iter().enumerate() {
+        let count = |wanted| sent[..at].iter().filter(|(_, connection, _)| *connection == wanted).count();
+        assert!(count(0).abs_diff(count(2)) <= 2 && count(1).abs_diff(count(0) + count(2)) <= 3, "{sent:?}");
+    }
 }
 
 #[test]
@@ -144,10 +168,10 @@ fn a_connection_whose_far_end_is_slow_does_not_take_up_the_window() {
 fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
     let rules = Rules { window_factor: NonZeroU32::new(4).unwrap(), ..Rules::new() };
     let mut schedule = schedule(rules, 100, 1);
-    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO);
-    assert_eq!(schedule.window(), Bytes::new(1_600));
+    schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO);
+    assert_eq!(schedule.window(), Bytes::new(3_200));
     schedule.handle_packet(NonZeroU32::new(200).unwrap());
-    assert_eq!(schedule.window(), Bytes::new(2_400)); // four times three packets
+    assert_eq!(schedule.window(), Bytes::new(4_000)); // four times five packets
     schedule.handle_link(BytesPerSecond::new(u64::MAX), Nanos::MAX);
     assert_eq!(schedule.window(), Bytes::MAX);
 }
@@ -156,14 +180,14 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
 fn a_window_on_each_connection_lets_every_one_of_them_fill_its_own() {
     let rules = Rules { window: Window::Connection, ..Rules::new() };
     let mut schedule = schedule(rules, 100, 3);
-    let lanes = [lane(0, 9, 100), lane(1, 9, 100), lane(2, 9, 100)];
+    let lanes = [lane(0, 19, 100), lane(1, 19, 100), lane(2, 19, 100)];
     schedule.handle_offer(&offer(1, 0, 0, &lanes), START).unwrap();
-    assert_eq!(rows(&mut schedule).len(), 12);
-    schedule.handle_link(BytesPerSecond::new(2_000_000), Nanos::ZERO); // a window of 400 bytes
-    assert_eq!(rows(&mut schedule).len(), 3);
-    assert_eq!(schedule.drain_time(), Some(Nanos::new(50_000)));
-    schedule.handle_in_flight(Connection::new(1), Bytes::new(400)).unwrap();
-    assert_eq!(rows(&mut schedule), [(1, 1, 5)]);
+    assert_eq!(rows(&mut schedule).len(), 18);
+    schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // a window of 800 bytes
+    assert_eq!(rows(&mut schedule).len(), 9);
+    assert_eq!(schedule.drain_time(), Some(Nanos::new(25_000)));
+    schedule.handle_in_flight(Connection::new(1), Bytes::new(800)).unwrap();
+    assert_eq!(rows(&mut schedule), [(1, 1, 9)]);
 }
 
 #[test]

@@ -35,6 +35,14 @@ POLICIES = {
     "fifo_tensor_socket": "fifo_tensor",
     "partition_4096000": "partition_unbounded",
 }
+#: Steps of the ablation, and what is there for the gap to it: at the highest rate alone.
+ABLATION = (
+    "mercury_windowed",
+    "mercury_interface",
+    "fifo_packet_socket",
+    "fifo_tensor_socket",
+    "partition_4096000",
+)
 #: In the quick run: one setting of `partition` that is good there.
 QUICK_PARTITION = "partition,size=65536,credit=262144,window=interface"
 QUICK_ARMS = ("oracle", "foresee", "mercury", "fifo_packet", "fifo_tensor", "partition")
@@ -131,16 +139,20 @@ def run_sleeps(
     return measure(session, hosts, run, told_of(work, plan, "train", **more), how)
 
 
+def trial_of(session: Session, plan: Plan) -> Session:
+    """To choose a setting by: another seed, and nothing is written down."""
+    return dataclasses.replace(session, plan=plan, seed=session.seed + 1, save=None, runs=list(session.runs))
+
+
 def best_partition(session: Session, hosts: Hosts, model: str) -> str:
     """The quickest setting of `partition` there, each tried once; what it took is not kept."""
-    plan = dataclasses.replace(session.plan, **TRIAL)
-    trial = dataclasses.replace(session, plan=plan, seed=session.seed + 1, save=None, runs=list(session.runs))
+    trial = trial_of(session, dataclasses.replace(session.plan, **TRIAL))
     tried = [run_sleeps(trial, hosts, model, "partition", policy) for policy in GRID]
     session.count = trial.count
     return min((run for run in tried if not run.void), key=lambda run: run.t_iter_s).policy
 
 
-def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> None:
+def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> Run:
     """VGG-16 while the links change."""
     dice = random.Random(session.seed)
     shares = [*SHARES, *dice.sample(SHARES, len(SHARES))]
@@ -149,22 +161,41 @@ def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> None:
     rounds = int(1.2 * STRETCH_S * len(shares) / 0.4)
     plan = dataclasses.replace(session.plan, warmup=0, rounds=rounds)
     run = Run("changing", hosts.name, hosts.rate, arm, policy, [], work.bytes)
-    measure(session, hosts, run, told_of(work, plan, "train"), How(meanwhile=shares))
+    return measure(session, hosts, run, told_of(work, plan, "train"), How(meanwhile=shares))
+
+
+def best_changing(session: Session, hosts: Hosts) -> list[str]:
+    """The settings of `partition` that are among the two quickest in any stretch, each tried once; what they took is not
+    kept.
+    """
+    trial = trial_of(session, session.plan)
+    tried = [run_changing(trial, hosts, policy, policy) for policy in GRID]
+    session.count = trial.count
+    medians = {run.policy: run.stretch_medians_s() for run in tried if not run.void}
+    stretches = range(len(next(iter(medians.values()))))
+    best = [sorted(medians, key=lambda policy: medians[policy][at])[:2] for at in stretches]
+    return list(dict.fromkeys(policy for two in best for policy in two))
 
 
 def run_all_changing(session: Session, hosts: Hosts) -> None:
-    """Ours, and each setting of `partition` as an arm of its own: which one is best depends on the stretch."""
-    run_changing(session, hosts, "foresee", "foresee")
-    for policy in GRID:
-        run_changing(session, hosts, policy, policy)
+    """Ours, and the best settings of `partition`, each as an arm of its own: which one is best depends on the stretch."""
+    settings = best_changing(session, hosts)
+    for _ in range(session.plan.repeats):
+        run_changing(session, hosts, "foresee", "foresee")
+        for policy in settings:
+            run_changing(session, hosts, policy, policy)
 
 
 TRAINING = How(program="training.py")
+#: At more, the cores that compute for four ranks and carry eight hosts are the limit, and not the links.
+TRAINING_RATE = "50mbit"
+#: Steps are long there.
+TRAINING_STEPS = {"warmup": 3, "rounds": 15}
 
 
 def run_training(session: Session, hosts: Hosts, model: str) -> None:
     """Real training: alone, over servers, with DDP at three sizes of its buckets."""
-    given = {"model": model, "warmup": session.plan.warmup, "rounds": session.plan.rounds}
+    given = {"model": model, **TRAINING_STEPS}
     tracing = hosts.cluster.process(hosts.ranks[0], "training.py")
     tracing.ask({**given, "do": "trace", "seed": session.seed, "rank": 0})
     step = trace.loads(tracing.answer(time.monotonic() + session.timeout_s)["trace"]).step()
@@ -265,12 +296,14 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
             run_bulk_whole(session, hosts)
             for model in models:
                 settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
+                if rate != RATES[0]:
+                    settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
                 for _ in range(session.plan.repeats):
                     for arm, policy in settings.items():
                         run_sleeps(session, hosts, model, arm, policy)
     if "training" in parts:
         session.begin("training")
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+        with hosts_of(session, "four", TRAINING_RATE, 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             run_bulk_whole(session, hosts)
             for model in TRAINED:
@@ -279,8 +312,11 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin("beside")
         for ranks in BESIDE:
             run_beside(session, ranks)
+    if "changing" in parts:
+        session.begin("changing")
+        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+            run_all_changing(session, hosts)
     repeated: dict[str, Callable[[Hosts], None]] = {
-        "changing": lambda hosts: run_all_changing(session, hosts),
         "sizes": lambda hosts: run_sizes(session, hosts),
         "uneven": lambda hosts: run_uneven(session, hosts),
         "clip": lambda hosts: run_clip(session, hosts, models),

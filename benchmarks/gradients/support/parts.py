@@ -189,13 +189,12 @@ def run_all_changing(session: Session, hosts: Hosts) -> None:
 TRAINING = How(program="training.py")
 #: At more, the cores that compute for four ranks and carry eight hosts are the limit, and not the links.
 TRAINING_RATE = "50mbit"
-#: Steps are long there.
-TRAINING_STEPS = {"warmup": 3, "rounds": 15}
 
 
 def run_training(session: Session, hosts: Hosts, model: str) -> None:
     """Real training: alone, over servers, with DDP at three sizes of its buckets."""
-    given = {"model": model, **TRAINING_STEPS}
+    # Steps are long there: half of them do.
+    given = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
     tracing = hosts.cluster.process(hosts.ranks[0], "training.py")
     tracing.ask({**given, "do": "trace", "seed": session.seed, "rank": 0})
     step = trace.loads(tracing.answer(time.monotonic() + session.timeout_s)["trace"]).step()
@@ -305,7 +304,6 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin("training")
         with hosts_of(session, "four", TRAINING_RATE, 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-            run_bulk_whole(session, hosts)
             for model in TRAINED:
                 run_training(session, hosts, model)
     if "beside" in parts:
@@ -325,6 +323,5 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         session.begin(part)
         with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-            run_bulk_whole(session, hosts)
             for _ in range(session.plan.repeats):
                 repeated[part](hosts)

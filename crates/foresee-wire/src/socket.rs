@@ -6,6 +6,7 @@
 //! | option | value | why |
 //! |---|---|---|
 //! | `TCP_NODELAY` | on | a packet leaves when it is written; its urgency was decided before |
+//! | `TCP_QUICKACK` | after each read, by `tcp` | else the end of a small packet is acknowledged up to 40 ms late |
 //! | `TCP_CORK` | never | it holds a packet's tail back for up to 200 ms |
 //! | `SO_KEEPALIVE` | off | signs of life travel on the control connection, in seconds and not in hours |
 //! | `SO_RCVBUF` | 512 KiB | bounds what waits unseen at a receiver; before connecting, as it bounds the window's scale |

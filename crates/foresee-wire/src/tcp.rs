@@ -113,14 +113,6 @@ impl Tcp {
         }
     }
 
-    /// Has the system acknowledge what was read. It waits up to 40 ms for a second segment, and whoever sent the end of
-    /// a small packet would take that time for a busy receiver.
-    fn acknowledge(&self) {
-        // Not kept by the system: it holds for what is due now. Without it acknowledgments come late, and that is all.
-        #[cfg(target_os = "linux")]
-        let _ = rustix::net::sockopt::set_tcp_quickack(&self.fd, true);
-    }
-
     fn set_timeout(&self, which: Timeout, time: Option<Duration>) -> io::Result<()> {
         // Zero would be "none", and the kernel's clock ticks in milliseconds.
         let time = time.map(|time| time.clamp(Duration::from_millis(1), Duration::from_secs(86_400)));
@@ -158,7 +150,10 @@ impl Transport for Tcp {
     fn receive(&self, slices: &mut [IoSliceMut<'_>], wait: Wait, whole: bool) -> io::Result<usize> {
         let flags = if whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let count = self.receive_with(slices, wait, flags)?;
-        self.acknowledge();
+        // Where this end answers, the system waits up to 40 ms for an answer that carries the acknowledgment, and whoever
+        // sent a small packet takes that for a busy receiver. It holds for what is due now; failing costs that time.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::net::sockopt::set_tcp_quickack(&self.fd, true);
         Ok(count)
     }
 

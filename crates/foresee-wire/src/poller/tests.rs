@@ -120,10 +120,9 @@ mod acks {
 
     use foresee_units::Bytes;
 
-    use crate::transport::Transport;
-
     use super::*;
     use crate::socket::LinkOptions;
+    use crate::transport::Transport;
     use crate::transport::conformance::Pair;
 
     fn watched(pair: &Pair) -> (Poller, Link) {

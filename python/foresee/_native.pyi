@@ -240,6 +240,7 @@ class GradientExchange:
         timeline: int = 0,
         beside: GradientServer | None = None,
         recover: bool = True,
+        survives: bool = False,
     ) -> GradientExchange:
         """Connect to every server. Blocks up to ``timeout_s``; Ctrl-C ends it.
 
@@ -262,6 +263,8 @@ class GradientExchange:
                 what both send from here goes in one order.
             recover: keep gradients until every rank has everything of their round. Then another server may take the
                 place of a lost one at its address within ``timeout_s``, with the same bits; not of one beside a rank.
+            survives: go on without ranks that are lost, which takes the same memory: means are over those that are
+                left. The same on every rank; not with servers beside ranks.
 
         Raises:
             ConfigError: an argument is wrong, or the secret is not the server's.
@@ -272,6 +275,10 @@ class GradientExchange:
     def rank(self) -> int: ...
     @property
     def world(self) -> int: ...
+    @property
+    def first(self) -> int:
+        """The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes."""
+
     def agree(self, tensors: Sequence[tuple[str, str, Sequence[int], Sequence[int], int, str]]) -> None:
         """Make these tensors the plan of all coming rounds. Blocks until every rank calls it; Ctrl-C ends it, and the
         exchange.
@@ -323,7 +330,8 @@ class GradientExchange:
     def stats(self) -> dict[str, float]:
         """Counters since the start; units are in the names. Does not block.
 
-        ``servers_back``: how often another server has taken the place of a lost one; the log has a line for each.
+        ``servers_back``: how often another server has taken the place of a lost one; ``ranks_lost``: how often ranks
+        were lost and the others went on. The log has a line for each.
         """
 
     def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:

@@ -178,6 +178,52 @@ def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
         assert child.end(30)[0] == 0
 
 
+@pytest.mark.parametrize("number", range(KILLS))
+def test_ranks_go_on_without_the_one_that_is_killed_at_whatever_moment(started, number: int) -> None:
+    dice = random.Random(number)
+    world, count = 2 + number % 3, 1 + number % 2
+    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
+    places, lost = [server.line()["address"] for server in serving], number % world
+    ranks = [
+        started(bare_ranks.rank(one, world, places, rounds=150, pause_s=0.005, lost=lost))
+        for one in range(world)
+    ]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    time.sleep(dice.uniform(0, 0.3))
+    ranks.pop(lost).send(signal.SIGKILL)
+    ends = [child.line() for child in ranks]
+    for said in ends:
+        assert said.get("digest", said) == ends[0]["digest"], "the survivors have the same bits"
+        assert said["without"], "the last average is that of the survivors"
+        assert (said["ranks_lost"], said["first"]) == (1, 1 if lost == 0 else 0)
+    for child in ranks:
+        assert child.line()["threads"] == []
+        assert child.end(30)[0] == 0
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_training_goes_on_with_one_model_when_a_rank_is_killed(started, servers, lost: int) -> None:
+    places = servers(2)
+    children = [started(gradients.rank(one, 3, places, mode="survive")) for one in range(3)]
+    while children[lost].line() != {"step": 5}:
+        pass
+    children.pop(lost).send(signal.SIGKILL)
+    ends = [told(child) for child in children]
+    for said in ends:
+        assert said.get("digest", said) == ends[0]["digest"], (
+            "parameters, buffers and optimizer, in every bit"
+        )
+        assert said["stats"]["ranks_lost"] == 1
+        assert said["least_variance"] > 0.01, (
+            "statistics of a batch, and not the zeros that stand in for lost packets"
+        )
+    for child in children:
+        status, _, errors = child.end(30)
+        assert status == 0
+        assert f"rank {lost} is lost" in errors
+
+
 @pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (3, 2)])
 def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process(
     started, ranks: int, count: int

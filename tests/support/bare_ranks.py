@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import itertools
 import json
 import sys
@@ -41,6 +42,8 @@ class Part:
     elements: tuple[int, ...] = ELEMENTS
     pause_s: float = 0.0
     """Between two rounds: what the rank computes."""
+    lost: int | None = None
+    """Who will be killed, after which the others go on."""
 
 
 def rank(
@@ -53,14 +56,16 @@ def rank(
     timeout_s: float = TIMEOUT_S,
     elements: Sequence[int] = ELEMENTS,
     pause_s: float = 0.0,
+    lost: int | None = None,
     within: Sequence[str] = (),
 ) -> Child:
     """A rank in a process of its own; ``within``: see ``Child``.
 
     Its first line is of its first round, the second of its end: the error, or when each round ended, by the machine's
-    clock. The third tells what it has not given back.
+    clock; where one is lost also a digest of all averages, and who was in the last. The third tells what it has not
+    given back.
     """
-    part = Part(number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s)
+    part = Part(number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s, lost)
     source = "from support.bare_ranks import main; main()"
     return Child(source, json.dumps(asdict(part)), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
@@ -75,7 +80,7 @@ def main() -> None:
     except (ForeseeError, AssertionError) as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
     else:
-        say(ended=ended)
+        say(**ended)
     gc.collect()
     until = time.monotonic() + _FAREWELL_S
     while engine_threads() and time.monotonic() < until:
@@ -83,9 +88,16 @@ def main() -> None:
     say(threads=engine_threads(), grown_bytes=resident_bytes() - before)
 
 
-def _exchange(part: Part, gradients: list[np.ndarray]) -> list[float]:
-    """Every round's average is the mean of the ranks' numbers plus one, in every bit. When each round ended."""
-    mean = np.float32(sum(range(1, part.world + 1))) / np.float32(part.world)
+def _mean(ranks: Sequence[int]) -> np.float32:
+    """Of the numbers plus one, in every bit as servers add and divide."""
+    return np.float32(sum(number + 1 for number in ranks)) / np.float32(len(ranks))
+
+
+def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
+    """Every element of an average is the mean of all ranks, or of those that are left; what to say at the end."""
+    everybody = range(part.world)
+    left = [number for number in everybody if number != part.lost]
+    means = [_mean(everybody), _mean(left)]
     exchange = GradientExchange.open(
         list(part.servers),
         job=part.job,
@@ -94,12 +106,13 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> list[float]:
         timeout_s=part.timeout_s,
         packet_bytes=PACKET,
         recover=False,
+        survives=part.lost is not None,
     )
     try:
         exchange.agree(
             [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(part.elements)]
         )
-        ended = []
+        ended, digest = [], hashlib.sha256()
         for round_ in itertools.count() if part.rounds is None else range(part.rounds):
             if round_:
                 time.sleep(part.pause_s)
@@ -108,10 +121,16 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> list[float]:
             exchange.round_end()
             for id_ in range(len(gradients)):
                 exchange.wait([id_], lambda: None)
-                assert (exchange.received(id_).view(np.float32) == mean).all(), f"w{id_} in round {round_}"
+                got = exchange.received(id_).view(np.float32)
+                assert np.isin(got, means).all(), f"w{id_} in round {round_}"
+                digest.update(got.tobytes())
             ended.append(time.monotonic())
             if round_ == 0:
                 say(round=round_)
-        return ended
+        if part.lost is None:
+            return {"ended": ended}
+        without = bool((exchange.received(0).view(np.float32) == means[1]).all())
+        lost, first = exchange.stats()["ranks_lost"], exchange.first
+        return {"digest": digest.hexdigest(), "without": without, "ranks_lost": lost, "first": first}
     finally:
         exchange.close()

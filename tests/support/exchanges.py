@@ -127,6 +127,10 @@ class ThreadExchange:
     def world(self) -> int:
         return self.hub.world
 
+    @property
+    def first(self) -> int:
+        return 0
+
     def agree(self, tensors: Sequence[TensorSpec]) -> None:
         hub = self.hub
         with hub.changed:

@@ -22,6 +22,8 @@ from support.ranks import Training, noise, state_of
 TOKEN = "a secret of 24 characters"
 #: Larger than a packet, so that servers share it.
 WIDTH = 192
+#: Of ranks of which one is killed: enough for the others to be in the midst of it.
+SURVIVING_STEPS = 60
 
 
 class Net(nn.Module):
@@ -153,10 +155,19 @@ def main() -> None:
     own = int(os.environ["RANK"])
     if mode in ("group", "machine"):
         torch.distributed.init_process_group("gloo")
-    plan = training(servers=servers, timeout=20.0, recover=bool(recover), local_average=mode != "group")
+    loss = "continue" if mode == "survive" else "raise"
+    plan = training(
+        servers=servers,
+        timeout=20.0,
+        recover=bool(recover),
+        local_average=mode != "group",
+        on_rank_loss=loss,
+    )
+    if mode == "survive":
+        plan.steps = SURVIVING_STEPS
     try:
         torch.manual_seed(0)
-        model: nn.Module = Net(WIDTH + own) if mode == "other shape" else Net()
+        model: Any = Net(WIDTH + own) if mode == "other shape" else Net()
         if own:
             with torch.no_grad():
                 for tensor in model.parameters():
@@ -167,10 +178,12 @@ def main() -> None:
             optimizer.zero_grad()
             plan.loss(model, plan.batch(step, own)).backward()
             optimizer.step()
-            if mode in ("for ever", "telling"):
+            if mode in ("for ever", "telling", "survive"):
                 say(step=step)
-        if mode in ("train", "telling", "group", "machine"):
-            say(digest=digest(state_of(model, optimizer)), stats=dict(optimizer.stats()))
+        if mode in ("train", "telling", "survive", "group", "machine"):
+            state = state_of(model, optimizer)
+            variance = float(model.norm.running_var.min())
+            say(digest=digest(state), stats=dict(optimizer.stats()), least_variance=variance)
     except Exception as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
 

@@ -345,9 +345,11 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
     exchange.close()
 
 
-def test_what_this_exchange_cannot_do_is_refused(exchanges) -> None:
-    with pytest.raises(ConfigError, match="on_rank_loss='continue'"):
-        exchanges(1, on_rank_loss="continue")
+def test_what_this_exchange_cannot_do_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(_rendezvous, "job_world", lambda: _rendezvous.World(0, 1))
+    settings = ExchangeSettings(("ranks",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
+    with pytest.raises(ConfigError, match="on_rank_loss='continue' is not possible with servers=\"ranks\""):
+        NetworkExchange(settings)
 
 
 def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:

@@ -20,6 +20,9 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
     /// Ranks of the job.
     fn world(&self) -> u32;
 
+    /// The first rank that is left, as far as this one has heard.
+    fn first(&self) -> Rank;
+
     /// Makes these tensors the plan of all coming rounds.
     ///
     /// # Errors
@@ -84,6 +87,10 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
 impl Carrier for Exchange {
     fn rank(&self) -> Rank {
         self.rank()
+    }
+
+    fn first(&self) -> Rank {
+        self.first()
     }
 
     fn world(&self) -> u32 {

@@ -17,6 +17,7 @@
 //! | `server` | jobs, slots, answers; going on with another server's job |
 //! | `machine` | ranks of one machine that exchange as one (Linux) |
 //! | `carrier` | what a rank asks of either way |
+//! | `members` | memberships as they travel |
 //! | `proposals` | whether ranks propose one plan |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |
@@ -27,6 +28,7 @@ mod error;
 mod interface;
 #[cfg(target_os = "linux")]
 mod machine;
+mod members;
 mod options;
 mod proposals;
 mod rank;

@@ -50,6 +50,9 @@ pub struct RankOptions {
     /// Keep gradients until every rank has everything of their round, so that another server can take the place of a
     /// lost one: as much memory as the gradients of a round or two. Otherwise a lost server ends the exchange.
     pub recover: bool,
+    /// Go on without ranks that are lost, which takes the same memory. Otherwise a lost rank ends the exchange. The same
+    /// on every rank.
+    pub survives: bool,
 }
 
 /// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
@@ -66,9 +69,9 @@ impl RankOptions {
         self.recover && server.0 >= self.beside
     }
 
-    /// Whether gradients are kept: whether another may take the place of any server.
+    /// Whether gradients are kept: whether another may take the place of any server, or ranks may have to push again.
     pub(crate) fn keeps(&self) -> bool {
-        self.recover && usize::from(self.beside) < self.servers.len()
+        self.survives || self.recover && usize::from(self.beside) < self.servers.len()
     }
 }
 

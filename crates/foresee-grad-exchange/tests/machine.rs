@@ -81,6 +81,7 @@ impl Setup {
             interfaces: None,
             beside: 0,
             recover: true,
+            survives: false,
         }
     }
 

@@ -264,9 +264,13 @@ impl Collect {
     /// Whether the current round may be ended: the first rule, and every server has heard the end of the last one.
     pub fn may_end(&self) -> bool {
         let Some(last) = self.open.len().checked_sub(2) else { return true };
-        let heard = Round(self.first.0 + last as u64).next();
-        self.open.range(..=last).all(OpenRound::has_landed)
-            && self.servers.iter().all(|talk| talk.ended >= heard)
+        let heard = Round(self.first.0 + last as u64);
+        self.open.range(..=last).all(OpenRound::has_landed) && self.has_told_end(heard)
+    }
+
+    /// Whether every server was told that this rank has ended a round.
+    pub fn has_told_end(&self, round: Round) -> bool {
+        self.servers.iter().all(|talk| talk.ended > round)
     }
 
     /// Whether everything of a round has landed, or was used by nobody.
@@ -280,7 +284,7 @@ impl Collect {
     }
 
     /// What a round used, once known: ranks gather it before members are lost, for
-    /// [`Rounds::handle_promise`](crate::Rounds::handle_promise).
+    /// [`Rounds::handle_members`](crate::Rounds::handle_members).
     pub fn used(&self, round: Round) -> Option<&TensorSet> {
         self.open[self.place(round)?].used()
     }

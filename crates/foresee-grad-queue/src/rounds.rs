@@ -148,40 +148,40 @@ impl Rounds {
         Ok(())
     }
 
-    /// Somebody knows which tensors a round used: a rank, before members were lost, heard it from another server.
-    /// What was told to one is told to all, so every server gets this before [`handle_members`](Self::handle_members),
-    /// and so does a server that takes the place of another in such a round.
+    /// A new membership, after a loss: rounds before `oldest` are done, and the open ones used what `promised` says, as
+    /// far as any rank that is left has heard; what was told to one holds for all. What this server knows besides, and
+    /// has told to nobody who is left, it forgets, for other servers may find otherwise: ranks do not listen to it from
+    /// when they say what they know until it has changed.
+    ///
+    /// Ranks say again what they pushed; what they hold they hold.
     ///
     /// # Errors
-    /// [`QueueError::TensorSet`] if the set is of another plan.
-    pub fn handle_promise(&mut self, round: Round, used: TensorSet) -> Result<(), QueueError> {
-        if used.tensors() != self.tensors {
-            let bytes = used.tensors().div_ceil(8) as usize;
+    /// [`QueueError::TensorSet`] if a set is of another plan; [`QueueError::RoundAhead`] as
+    /// [`handle_oldest`](Self::handle_oldest).
+    pub fn handle_members(
+        &mut self,
+        members: Members,
+        oldest: Round,
+        promised: &[(Round, TensorSet)],
+    ) -> Result<(), QueueError> {
+        if let Some((_, set)) = promised.iter().find(|(_, set)| set.tensors() != self.tensors) {
+            let bytes = set.tensors().div_ceil(8) as usize;
             return Err(QueueError::TensorSet { bytes, tensors: self.tensors });
         }
-        let open =
-            round.0.checked_sub(self.oldest.0).and_then(|at| self.open.get_mut(usize::try_from(at).ok()?));
-        if let Some(open) = open.filter(|open| open.used.is_none()) {
-            open.used = Some(used.clone());
-            self.actions.push_back(RoundAction::Used(round, used));
-        }
-        Ok(())
-    }
-
-    /// A new membership, after a loss. Its ranks say again what they pushed; what they hold they hold, and what a
-    /// round used, if it was told to anybody, stays as it was told.
-    pub fn handle_members(&mut self, members: Members) {
+        self.handle_oldest(members.first().unwrap_or_default(), oldest)?;
         self.members = members;
         self.actions.clear();
         for (round, open) in [self.oldest, self.oldest.next()].into_iter().zip(&mut self.open) {
             // Who holds all of a round needs not end it again: it may have forgotten how.
             open.ended.clone_from(&open.got);
+            open.used = promised.iter().find(|(of, _)| *of == round).map(|(_, used)| used.clone());
             match &open.used {
                 Some(used) => self.actions.push_back(RoundAction::Used(round, used.clone())),
                 None => open.pushed = TensorSet::none(self.tensors),
             }
         }
         self.go_on();
+        Ok(())
     }
 
     /// What to tell the ranks next, in this order.
@@ -326,7 +326,10 @@ mod tests {
             rounds.handle_end(from(rank, 0), &set(&[rank, (rank + 1) % 3])).unwrap();
         }
         rounds.handle_got(from(0, 0)).unwrap();
-        rounds.handle_members(rounds.members().without(&[Rank(2)]).unwrap());
+        // Everybody who is left has heard it, or somebody has.
+        let promised = [(Round(0), set(&[0, 1, 2]))];
+        let left = rounds.members().without(&[Rank(2)]).unwrap();
+        rounds.handle_members(left, Round(0), &promised).unwrap();
         let told = RoundAction::Used(Round(0), set(&[0, 1, 2]));
         assert_eq!(rounds.poll_action().as_ref(), Some(&told), "once more: a message may have been lost");
         assert_eq!(rounds.handle_end(from(1, 0), &set(&[])), Ok(Heard::OldGeneration));
@@ -342,15 +345,34 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_who_is_left_has_heard_is_found_anew_without_the_lost_one() {
+        let mut rounds = rounds(3);
+        for rank in 0..3 {
+            rounds.handle_end(from(rank, 0), &set(if rank == 2 { &[] } else { &[1, 2] })).unwrap();
+        }
+        assert_eq!(rounds.used(Round(0)), Some(&set(&[0, 1, 2])));
+        let left = rounds.members().without(&[Rank(2)]).unwrap();
+        rounds.handle_members(left, Round(0), &[]).unwrap();
+        assert_eq!(rounds.used(Round(0)), None);
+        assert_eq!(rounds.poll_action(), None);
+        for rank in 0..2 {
+            let sender = Sender { generation: 1, ..from(rank, 0) };
+            assert_eq!(rounds.handle_end(sender, &set(&[1, 2])), Ok(Heard::Counted));
+        }
+        assert_eq!(rounds.poll_action(), Some(RoundAction::Used(Round(0), set(&[0]))));
+    }
+
+    #[test]
     fn the_last_one_missing_may_be_the_one_that_is_lost() {
         let mut rounds = rounds(2);
         rounds.handle_end(from(0, 0), &set(&[0])).unwrap();
-        rounds.handle_members(rounds.members().without(&[Rank(1)]).unwrap());
+        let left = rounds.members().without(&[Rank(1)]).unwrap();
+        let of_another_plan = [(Round(0), TensorSet::none(9))];
+        assert!(rounds.handle_members(left.clone(), Round(0), &of_another_plan).is_err());
+        rounds.handle_members(left, Round(0), &[]).unwrap();
         assert_eq!(rounds.poll_action(), None, "the survivor pushes and ends again");
-        rounds.handle_promise(Round(0), set(&[0, 1, 2])).unwrap();
         rounds.handle_end(Sender { generation: 1, ..from(0, 0) }, &set(&[0])).unwrap();
-        assert_eq!(rounds.used(Round(0)), Some(&set(&[0, 1, 2])));
-        assert!(rounds.handle_promise(Round(0), TensorSet::none(9)).is_err());
+        assert_eq!(rounds.used(Round(0)), Some(&set(&[1, 2])));
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl GradientExchange {
     #[staticmethod]
     #[pyo3(signature = (
         servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
-        packet_bytes=None, timeline=0, beside=None, recover=true
+        packet_bytes=None, timeline=0, beside=None, recover=true, survives=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn open(
@@ -82,8 +82,9 @@ impl GradientExchange {
         timeline: usize,
         beside: Option<&GradientServer>,
         recover: bool,
+        survives: bool,
     ) -> PyResult<Self> {
-        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline, recover };
+        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline, recover, survives };
         let rank = (Rank(rank), world, 1);
         let options = rank_options(
             servers,
@@ -192,10 +193,16 @@ impl GradientExchange {
         }
     }
 
+    #[getter]
+    fn first(&self, py: Python<'_>) -> u32 {
+        py.detach(|| self.exchange.first()).0
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = py.detach(|| self.exchange.stats());
         let dict = PyDict::new(py);
         dict.set_item("servers_back", stats.servers_back)?;
+        dict.set_item("ranks_lost", stats.ranks_lost)?;
         set_interfaces(&dict, &stats.interfaces)?;
         Ok(dict)
     }

@@ -18,10 +18,14 @@ pub(crate) use bounded::{put_list, put_text, take_list, take_text};
 use crate::error::FrameFault;
 use crate::frame::{Header, Kind};
 
-/// The longest plan, in bytes: a hundred thousand tensors with long names.
-pub const PLAN_BODY_MAX: usize = (16 << 20) - 64;
+/// The longest plan, in bytes: a hundred thousand tensors with long names. A membership fits beside it.
+pub const PLAN_BODY_MAX: usize = (16 << 20) - MEMBER_BYTES_MAX - 64;
 /// The longest set of tensors, in bytes: a bit for each of a million.
 pub const SET_BYTES_MAX: usize = 128 << 10;
+/// The longest membership, in bytes: a bit for each of 65,535 ranks.
+pub const MEMBER_BYTES_MAX: usize = 8 << 10;
+/// The most rounds of which anybody knows what they used and not that they are done.
+pub const OPEN_ROUNDS_MAX: usize = 4;
 /// The longest text that explains something, in bytes.
 pub const TEXT_BYTES_MAX: usize = 512;
 
@@ -51,6 +55,16 @@ pub enum Message {
     Resume(Resume),
     /// Such a server goes on.
     Resumed(Resumed),
+    /// A rank is lost, and the job goes on without it.
+    Lost(Lost),
+    /// Who is left.
+    Members(Members),
+    /// What one of them knows.
+    Known(Known),
+    /// What all of them go by.
+    Change(Change),
+    /// A server goes by it.
+    Changed(Changed),
 }
 
 /// What will be exchanged, and how: a proposal of a rank, or a server's answer once all ranks agree.
@@ -143,6 +157,12 @@ pub struct Resume {
     pub generation: u32,
     /// The oldest round that the rank keeps gradients of.
     pub oldest: u64,
+    /// As [`Members::live`], where anybody was lost; else empty.
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
     /// The plan at work, as [`Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
     #[serde(
         serialize_with = "put_list::<_, _, PLAN_BODY_MAX>",
@@ -155,6 +175,86 @@ pub struct Resume {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
     /// Membership of the plan that goes on.
+    pub generation: u32,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+}
+
+/// A rank is lost, and its job goes on: told to ranks by the server that noticed, and by them to the first server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// The rank.
+    pub rank: u32,
+    /// Why; up to [`TEXT_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
+        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
+    )]
+    pub why: String,
+}
+
+/// Who is left, says the first server: from here on a rank hears of no round's end until it has heard [`Change`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// The new membership.
+    pub generation: u32,
+    /// The rank that was lost, or the first of them.
+    pub rank: u32,
+    /// Which ranks are in it, a bit each, that of rank 0 the lowest of the first byte; up to [`MEMBER_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
+    /// Who was lost, and why, for people; up to [`TEXT_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
+        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
+    )]
+    pub why: String,
+}
+
+/// What a rank that is left knows, said to the first server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The new membership.
+    pub generation: u32,
+    /// The oldest round that the rank keeps gradients of.
+    pub oldest: u64,
+    /// What it has heard of rounds from there on, up to [`OPEN_ROUNDS_MAX`] of them.
+    #[serde(
+        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
+        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
+    )]
+    pub used: Vec<Used>,
+}
+
+/// What all that are left go by: told by the first server to ranks, and by each of them to every server, before anything
+/// else under the new membership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The new membership.
+    pub generation: u32,
+    /// As [`Members::live`].
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+    /// What rounds from there on used, as far as any of them has heard.
+    #[serde(
+        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
+        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
+    )]
+    pub used: Vec<Used>,
+}
+
+/// What a server tells from here on is told under this membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The membership.
     pub generation: u32,
     /// Rounds before this one are done.
     pub oldest: u64,
@@ -237,6 +337,11 @@ impl Message {
             Self::Ack(_) => Kind::Ack,
             Self::Resume(_) => Kind::Resume,
             Self::Resumed(_) => Kind::Resumed,
+            Self::Lost(_) => Kind::Lost,
+            Self::Members(_) => Kind::Members,
+            Self::Known(_) => Kind::Known,
+            Self::Change(_) => Kind::Change,
+            Self::Changed(_) => Kind::Changed,
         }
     }
 
@@ -258,6 +363,11 @@ impl Message {
             Self::Ack(body) => to_bytes(kind, body),
             Self::Resume(body) => to_bytes(kind, body),
             Self::Resumed(body) => to_bytes(kind, body),
+            Self::Lost(body) => to_bytes(kind, body),
+            Self::Members(body) => to_bytes(kind, body),
+            Self::Known(body) => to_bytes(kind, body),
+            Self::Change(body) => to_bytes(kind, body),
+            Self::Changed(body) => to_bytes(kind, body),
         }?;
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         Ok((Header::control(kind, generation, length).sealed(&body), body))
@@ -282,6 +392,11 @@ impl Message {
             Kind::Ack => Self::Ack(from_bytes(kind, payload)?),
             Kind::Resume => Self::Resume(from_bytes(kind, payload)?),
             Kind::Resumed => Self::Resumed(from_bytes(kind, payload)?),
+            Kind::Lost => Self::Lost(from_bytes(kind, payload)?),
+            Kind::Members => Self::Members(from_bytes(kind, payload)?),
+            Kind::Known => Self::Known(from_bytes(kind, payload)?),
+            Kind::Change => Self::Change(from_bytes(kind, payload)?),
+            Kind::Changed => Self::Changed(from_bytes(kind, payload)?),
             Kind::Push | Kind::Sum | Kind::Hello | Kind::Challenge | Kind::Proof | Kind::Welcome => {
                 return Err(FrameFault::Unexpected { kind, expected: "a control message" });
             }
@@ -338,6 +453,7 @@ mod tests {
         let set = vec![0b1000, 0, 1];
         let mut fault = Fault::new(FaultCode::Lost, "rank 3 is silent for 30 s");
         fault.rank = Some(3);
+        let used = vec![Used { round: 4, used: set.clone() }, Used { round: 5, used: vec![0, 0, 1] }];
         vec![
             Message::Plan(Plan { generation: 2, body: vec![7; 300] }),
             Message::RoundEnd(RoundEnd { round: u64::MAX, absent: set.clone() }),
@@ -348,8 +464,18 @@ mod tests {
             Message::Bye(Bye { reason: "done".into() }),
             Message::Error(fault),
             Message::Ack(Ack { round: 5, tensor: 6, partition: 7 }),
-            Message::Resume(Resume { generation: 2, oldest: 1 << 40, body: vec![7; 300] }),
+            Message::Resume(Resume { generation: 2, oldest: 1 << 40, live: vec![5], body: vec![7; 300] }),
             Message::Resumed(Resumed { generation: 2, oldest: u64::MAX }),
+            Message::Lost(Lost { rank: 3, why: "it was silent for 30 s".into() }),
+            Message::Members(Members {
+                generation: 3,
+                rank: 3,
+                live: vec![0b0111],
+                why: "rank 3 is lost".into(),
+            }),
+            Message::Known(Known { generation: 3, oldest: 4, used: used.clone() }),
+            Message::Change(Change { generation: 3, live: vec![0b0111], oldest: 4, used }),
+            Message::Changed(Changed { generation: 3, oldest: 4 }),
         ]
     }
 
@@ -382,14 +508,23 @@ mod tests {
     fn the_longest_plan_and_the_longest_set_fit_and_a_byte_more_is_refused() {
         let plan = |bytes| Message::Plan(Plan { generation: u32::MAX, body: vec![0xFF; bytes] });
         let end = |bytes| Message::RoundEnd(RoundEnd { round: u64::MAX, absent: vec![0xFF; bytes] });
+        let everybody = || vec![0xFF; MEMBER_BYTES_MAX];
         let resume = |bytes| {
-            Message::Resume(Resume { generation: u32::MAX, oldest: u64::MAX, body: vec![0xFF; bytes] })
+            let (generation, oldest) = (u32::MAX, u64::MAX);
+            Message::Resume(Resume { generation, oldest, live: everybody(), body: vec![0xFF; bytes] })
         };
-        for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX), resume(PLAN_BODY_MAX)] {
+        let change = |bytes| {
+            let used = Used { round: u64::MAX, used: vec![0xFF; bytes] };
+            let used = vec![used; OPEN_ROUNDS_MAX];
+            Message::Change(Change { generation: u32::MAX, live: everybody(), oldest: u64::MAX, used })
+        };
+        for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX), resume(PLAN_BODY_MAX), change(SET_BYTES_MAX)]
+        {
             let (header, body) = message.encode(0).unwrap();
             assert_eq!(Message::decode(&header, &body).unwrap(), message);
         }
-        for message in [plan(PLAN_BODY_MAX + 1), end(SET_BYTES_MAX + 1), resume(PLAN_BODY_MAX + 1)] {
+        let (plans, sets) = (PLAN_BODY_MAX + 1, SET_BYTES_MAX + 1);
+        for message in [plan(plans), end(sets), resume(plans), change(sets)] {
             assert!(message.encode(0).is_err());
         }
     }
@@ -431,7 +566,7 @@ mod tests {
 
         #[test]
         fn a_damaged_message_never_panics(
-            which in 0_usize..11, at in any::<proptest::sample::Index>(), byte in any::<u8>(),
+            which in 0..examples().len(), at in any::<proptest::sample::Index>(), byte in any::<u8>(),
         ) {
             let (header, mut body) = examples()[which].encode(0).unwrap();
             let at = at.index(body.len());

@@ -105,6 +105,16 @@ kinds! {
     Resume = 29, "RESUME", PLAN_BYTES_MAX;
     /// Such a server knows enough to go on.
     Resumed = 30, "RESUMED", CONTROL_BYTES_MAX;
+    /// A rank is lost, and the job goes on without it.
+    Lost = 31, "LOST", CONTROL_BYTES_MAX;
+    /// Who is left: the first word of a new membership.
+    Members = 32, "MEMBERS", CONTROL_BYTES_MAX;
+    /// What a rank that is left knows of the open rounds.
+    Known = 33, "KNOWN", PLAN_BYTES_MAX;
+    /// What all that are left go by from now on.
+    Change = 34, "CHANGE", PLAN_BYTES_MAX;
+    /// A server goes by it.
+    Changed = 35, "CHANGED", CONTROL_BYTES_MAX;
 }
 
 impl Kind {
@@ -146,7 +156,7 @@ pub struct Header {
     pub length: u32,
     /// Priority, 0 first; not looked at here. 0 in control frames.
     pub class: u16,
-    /// Ranks that are in a SUM, at least 1; 0 in every other frame.
+    /// Ranks that are in a SUM, none where all that were are lost; 0 in every other frame.
     pub contributors: u16,
     /// CRC-32C of the header's first 28 bytes and the payload, if the sender computed one.
     pub checksum: Option<u32>,
@@ -280,8 +290,8 @@ impl Header {
             if self.dtype.is_none() {
                 return field("dtype", 0, "data frames name their element type");
             }
-            if (kind == Kind::Sum) != (self.contributors > 0) {
-                let rule = "a SUM has at least one contributor, a PUSH none";
+            if kind == Kind::Push && self.contributors > 0 {
+                let rule = "a SUM has contributors, a PUSH none";
                 return field("contributors", self.contributors.into(), rule);
             }
             return Ok(());

@@ -32,6 +32,8 @@ pub struct Hello {
     pub world: u32,
     /// Ranks for which the dialler speaks, itself the first: 1, or all of its machine. At least 1.
     pub local: u32,
+    /// Whether the job goes on without ranks that are lost.
+    pub survives: bool,
     /// Membership that the dialler is part of.
     pub generation: u32,
     /// What travels on the connection.
@@ -103,6 +105,7 @@ impl Hello {
             rank,
             world,
             local: 1,
+            survives: false,
             generation: 0,
             role,
             lane: 0,
@@ -150,6 +153,7 @@ pub(crate) mod tests {
             rank: 3,
             world: 4,
             local: 1,
+            survives: false,
             generation: 1,
             role: Role::Data,
             lane: 0,

@@ -35,7 +35,7 @@ class TensorSpec:
     name: str
     """As ``named_parameters()`` has it; what errors say."""
     kind: Literal["gradient", "buffer", "bucket"]
-    """``gradient`` and ``bucket``: the mean over ranks. ``buffer``: pushed by rank 0 alone, so its sum is a copy."""
+    """``gradient`` and ``bucket``: the mean over ranks. ``buffer``: pushed by one rank, so its sum is a copy."""
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -63,7 +63,15 @@ class Exchange(Protocol):
 
     @property
     def world(self) -> int:
-        """How many ranks there are, 1 or more."""
+        """How many ranks there are, 1 or more; also those that were lost."""
+
+    @property
+    def first(self) -> int:
+        """The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes.
+
+        If it changes between a ``round_end`` and the landing, what the rank before it pushed may be incomplete: do not
+        use what landed.
+        """
 
     def agree(self, tensors: Sequence[TensorSpec]) -> None:
         """Make ``tensors`` the plan of all coming rounds. Collective; blocks with the interpreter released.
@@ -77,10 +85,13 @@ class Exchange(Protocol):
         """
 
     def broadcast(self, tensors: Sequence[tuple[int, int, int]]) -> None:
-        """Copy memory of rank 0 to all ranks, bit by bit. Collective; blocks with the interpreter released.
+        """Copy memory of the first rank to all, bit by bit. Collective; blocks with the interpreter released.
 
         Args:
             tensors: ``(tensor_id, data_ptr, nbytes)`` of writable memory that the caller keeps until the return.
+
+        Raises:
+            RankLost: the first rank was lost meanwhile.
         """
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:

@@ -22,7 +22,7 @@ import torch
 from foresee._addresses import resolve
 from foresee._native import GradientExchange, GradientServer
 from foresee._world import World
-from foresee.errors import ConfigError, ForeseeError
+from foresee.errors import ConfigError, ForeseeError, RankLost
 from foresee.torch import _rendezvous
 from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings, TensorSpec
 from foresee.torch._machine import Meeting, first_rank, meet
@@ -71,10 +71,11 @@ class NetworkExchange:
     """
 
     def __init__(self, settings: ExchangeSettings) -> None:
-        if settings.on_rank_loss != "raise":
+        survives = settings.on_rank_loss == "continue"
+        if survives and RANKS in settings.servers:
             raise ConfigError(
-                f"on_rank_loss={settings.on_rank_loss!r} is not possible with these servers, which end a job with its "
-                "first lost rank; pass 'raise' and start the job again"
+                f"on_rank_loss='continue' is not possible with servers=\"{RANKS}\": a lost rank takes the server "
+                "beside it along; start `foresee serve` apart from ranks and name its address, or pass 'raise'"
             )
         others = [server for server in settings.servers if server != RANKS]
         encrypted = {server.startswith(_TLS) for server in others}
@@ -94,7 +95,8 @@ class NetworkExchange:
         self._server: GradientServer | None = None
         self._meeting: Meeting | None = None
         way = _Way(job, world, secret, settings, addresses, True in encrypted)
-        first = first_rank(world) if settings.local_average else None
+        # Ranks that may be lost exchange each by itself: with the first of a machine all of it would be lost.
+        first = first_rank(world) if settings.local_average and not survives else None
         with contextlib.ExitStack() as undo:
             if first is None:
                 self._core = self._alone(way, store, undo)
@@ -121,6 +123,7 @@ class NetworkExchange:
             timeline=settings.timeline,
             beside=self._server,
             recover=settings.recover,
+            survives=settings.on_rank_loss == "continue",
         )
 
     def _with_machine(
@@ -172,13 +175,18 @@ class NetworkExchange:
         """How many ranks there are."""
         return self._core.world
 
+    @property
+    def first(self) -> int:
+        """The first rank that is left."""
+        return self._core.first
+
     def agree(self, tensors: Sequence[TensorSpec]) -> None:
         """Make ``tensors`` the plan of all coming rounds."""
         self._core.agree([_told(spec) for spec in tensors])
         self._specs = list(tensors)
 
     def broadcast(self, tensors: Sequence[tuple[int, int, int]]) -> None:
-        """Copy memory of rank 0 to all ranks: one round of a plan in which only rank 0 pushes."""
+        """Copy memory of the first rank to all: one round of a plan in which only that one pushes."""
         places = [(self._specs[id_], pointer, nbytes) for id_, pointer, nbytes in tensors if nbytes]
         if self.world == 1 or not tensors:
             return
@@ -190,7 +198,8 @@ class NetworkExchange:
             ]
         )
         ids = range(len(places))
-        if self.rank == 0:
+        first = self.first
+        if self.rank == first:
             for id_, (_, pointer, nbytes), count in zip(ids, places, counts, strict=True):
                 # A copy: should the round fail, the exchange may go on to read it after the caller has moved on.
                 sent = torch.zeros(count * _BITS, dtype=torch.uint8)
@@ -198,7 +207,12 @@ class NetworkExchange:
                 self._core.push(id_, sent.data_ptr(), sent.numel(), sent)
         self._core.round_end()
         self._core.wait(list(ids), _nothing)
-        if self.rank != 0:
+        if self.first != first:
+            raise RankLost(
+                f"rank {first} was lost while its values were copied to the others; start the job again",
+                rank=first,
+            )
+        if self.rank != first:
             for id_, (_, pointer, nbytes) in zip(ids, places, strict=True):
                 landed = torch.from_numpy(self._core.received(id_))
                 _memory(pointer, nbytes).copy_(landed[:nbytes])
@@ -295,7 +309,7 @@ def _leave_all() -> None:
 
 
 def _told(spec: TensorSpec) -> tuple[str, str, list[int], list[int], int, str]:
-    """A tensor in the core's words. Rank 0 alone pushes a buffer: its sum is a copy, whatever gradients travel as."""
+    """A tensor in the core's words. One rank pushes a buffer: its sum is a copy, whatever gradients travel as."""
     dtype = str(spec.dtype).removeprefix("torch.")
     op = "sum" if spec.kind == "buffer" else "mean"
     return spec.name, dtype, list(spec.shape), list(spec.strides), spec.priority, op

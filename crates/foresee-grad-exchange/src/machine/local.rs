@@ -148,6 +148,11 @@ impl Carrier for LocalRank {
         self.core.rank
     }
 
+    /// Nobody of a job whose ranks exchange as one goes on without another.
+    fn first(&self) -> Rank {
+        Rank(0)
+    }
+
     fn world(&self) -> u32 {
         self.core.options.world
     }

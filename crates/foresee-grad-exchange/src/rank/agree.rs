@@ -87,6 +87,7 @@ impl Exchange {
         }
         (state.answers, state.asked) = (vec![None; servers], vec![None; servers]);
         state.done_later.clear();
+        state.membership.forget();
         state.session = Some(session);
         Ok(plan)
     }

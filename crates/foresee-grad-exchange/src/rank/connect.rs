@@ -70,6 +70,11 @@ fn check(options: &RankOptions) -> Result<(), ExchangeError> {
         let found = format!("{local} of {world}, with rank {rank} the first");
         return wrong("the ranks of a machine", found, "every machine has equally many, in rank order");
     }
+    if options.survives && (*local > 1 || *beside > 0) {
+        let found = format!("{local} ranks of a machine, and {beside} servers beside ranks");
+        let rule = "ranks that may be lost exchange each by itself, with servers on their own";
+        return wrong("going on without lost ranks", found, rule);
+    }
     if servers.is_empty() || servers.len() > 4096 {
         return wrong("the number of servers", servers.len().to_string(), "there are 1 to 4096");
     }
@@ -142,6 +147,7 @@ fn hello(options: &RankOptions, process: u64, server: ServerId, role: Role) -> H
         target: server.0.into(),
         session: process,
         local: options.local,
+        survives: options.survives,
         ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
     }
 }

@@ -56,7 +56,7 @@ impl Core {
                 }
             },
         };
-        if !mends || !self.options.mends(server) {
+        if !mends || !self.options.mends(server) || state.membership.is_changing() {
             state.fail(why);
         } else if !state.is_over() {
             state.lose(server, &why);
@@ -148,9 +148,14 @@ impl Core {
                     way.link.interface.packet(bytes);
                 }
                 let (generation, oldest) = (session.collect.generation(), session.collect.oldest_kept().0);
-                Resume { generation, oldest, body: session.plan.encode() }
+                Resume {
+                    generation,
+                    oldest,
+                    live: state.membership.live.clone(),
+                    body: session.plan.encode(),
+                }
             }
-            None => Resume { generation: 0, oldest: 0, body: Vec::new() },
+            None => Resume { generation: 0, oldest: 0, live: Vec::new(), body: Vec::new() },
         };
         way.link.control.tell(Message::Resume(known));
         if let Some(Some(body)) = state.asked.get(usize::from(server.0)) {

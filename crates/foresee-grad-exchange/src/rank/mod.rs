@@ -16,6 +16,7 @@ mod news;
 mod push;
 mod receive;
 mod state;
+mod survive;
 mod ways;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -37,7 +38,7 @@ pub(crate) use landing::Landing;
 pub(crate) use news::Told;
 pub use push::Gradient;
 use push::Push;
-use state::{Session, State};
+use state::State;
 use ways::{Standing, Suspicion};
 
 /// How long an orderly end may take.
@@ -113,6 +114,8 @@ pub struct RankStats {
     pub rounds: u64,
     /// Servers that took the place of lost ones.
     pub servers_back: u64,
+    /// Losses of ranks after which the others went on.
+    pub ranks_lost: u64,
     /// Of each interface.
     pub interfaces: Vec<InterfaceStats>,
 }
@@ -170,7 +173,7 @@ impl Exchange {
         let generation = session.collect.generation();
         let timeline = self.core.timeline.clone();
         timeline.tensor(EventKind::Pushed, round, tensor);
-        let push = Arc::new(Push { plan, tensor, round, generation, gradient, timeline });
+        let push = Arc::new(Push { plan, tensor, round, gradient, timeline });
         let flow = session.flow;
         if self.core.options.keeps() {
             session.kept.keep(Arc::clone(&push));
@@ -180,7 +183,7 @@ impl Exchange {
         drop(guard);
         // A server that is lost from here on is offered it again by whoever connects to the next one.
         for route in &*routes {
-            ways::offer(&push, flow, route);
+            ways::offer(&push, flow, generation, route);
         }
         Ok(())
     }
@@ -292,6 +295,14 @@ impl Exchange {
         Ok(Received::new(Arc::clone(&session.landings[tensor.0 as usize])))
     }
 
+    /// The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes.
+    ///
+    /// Should the one before it be lost in a round, what that one pushed of it is in no sum that lacks this rank's part.
+    pub fn first(&self) -> Rank {
+        let state = self.core.lock();
+        crate::members::from_bits(&state.membership.live).next().unwrap_or_default()
+    }
+
     /// What is still wanted, in words; for the line that says who waits for whom.
     pub fn missing(&self) -> String {
         self.core.lock().missing()
@@ -309,6 +320,7 @@ impl Exchange {
         RankStats {
             rounds: session.map_or(0, |session| session.collect.current().0),
             servers_back: state.servers_back,
+            ranks_lost: state.membership.lost,
             interfaces: state.ways.interfaces().iter().map(Interface::stats).collect(),
         }
     }
@@ -361,20 +373,19 @@ impl Exchange {
         }
     }
 
-    /// Waits while another rank may lack something of the last round that this one would have to push again.
+    /// Waits while another rank may lack something of the last round: a server this one's word that it has ended, or what
+    /// this one would have to push again.
     fn stay(&self) -> MutexGuard<'_, State> {
         let mut state = self.core.lock();
         let until = Instant::now() + FAREWELL;
         let needed = |state: &State| {
-            let session =
-                state.session.as_ref().filter(|session| session.has_landed() && !session.is_quiet());
-            let last = session.and_then(Session::last_round);
+            let Some(session) = state.session.as_ref().filter(|session| !session.is_waiting()) else {
+                return false;
+            };
+            let last = session.last_round();
             let done = state.done_later.iter().any(|(_, round)| Some(*round) >= last);
-            self.core.options.keeps()
-                && self.world() > self.core.options.local
-                && !state.is_over()
-                && session.is_some()
-                && !done
+            let others = self.core.options.keeps() && self.world() > self.core.options.local;
+            !state.is_over() && (!session.has_told() || others && !session.is_quiet() && !done)
         };
         while needed(&state) {
             let open = state.ways.are_open();

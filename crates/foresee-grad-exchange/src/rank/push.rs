@@ -153,7 +153,6 @@ pub(super) struct Push {
     pub(super) plan: Arc<Plan>,
     pub(super) tensor: TensorId,
     pub(super) round: Round,
-    pub(super) generation: u32,
     pub(super) gradient: Gradient,
     pub(super) timeline: Timeline,
 }
@@ -164,6 +163,8 @@ pub(super) struct Part {
     pub(super) push: Arc<Push>,
     /// Which server each of the interface's connections leads to.
     pub(super) servers: Arc<[(Connection, ServerId)]>,
+    /// The membership under which it is sent.
+    pub(super) generation: u32,
 }
 
 impl Push {
@@ -198,7 +199,7 @@ impl Part {
 
 impl Parcel for Part {
     fn frame<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> (Header, &'a [u8]) {
-        let Push { plan, tensor, round, generation, gradient, .. } = &*self.push;
+        let Push { plan, tensor, round, gradient, .. } = &*self.push;
         let (_, packet) = self.packet(connection, packet);
         let (offset, length) = plan.range(packet).expect("the plan has its packets");
         let spec = plan.tensor(*tensor).expect("the plan has its tensors");
@@ -206,7 +207,7 @@ impl Parcel for Part {
         let header = Header {
             kind: Kind::Push,
             dtype: Some(dtype),
-            generation: *generation,
+            generation: self.generation,
             round: round.low(),
             tensor: tensor.0,
             packet: packet.packet,

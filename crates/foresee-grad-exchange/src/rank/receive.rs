@@ -4,13 +4,14 @@
 //! Refuses to copy: a payload is read to where it belongs, unless it has to be widened on the way.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use foresee_grad_queue::{Arrival, Claim, Dtype, PacketId, Round, ServerId, SumHeader, TensorId, sum};
 use foresee_units::Bytes;
 use foresee_wire::{Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
 
 use super::landing::Landing;
+use super::state::State;
 use super::ways::Standing;
 use super::{Core, ExchangeError};
 use crate::control::{Ear, End};
@@ -37,6 +38,16 @@ struct Target {
     length: usize,
     /// Where it travelled in fewer bits than it has here: as what, and how many times wider it gets.
     widen: Option<(Dtype, usize)>,
+}
+
+/// What becomes of a sum.
+enum Admitted {
+    Land(Target),
+    Discard,
+    /// It was there already, and counts once more.
+    Confirmed,
+    /// Nothing yet.
+    Later,
 }
 
 impl Reader {
@@ -72,13 +83,32 @@ impl Reader {
         }
     }
 
+    /// Where a sum belongs; `None`: it is not wanted.
     fn admit(&self, header: &Header) -> Result<Option<Target>, ExchangeError> {
         let mut guard = self.core.lock();
-        let state = &mut *guard;
+        loop {
+            match self.try_admit(&mut guard, header)? {
+                Admitted::Land(target) => return Ok(Some(target)),
+                Admitted::Discard => return Ok(None),
+                Admitted::Confirmed => {
+                    drop(guard);
+                    self.core.changed.notify_all();
+                    return Ok(None);
+                }
+                // The server goes by a membership of which another one is about to tell.
+                Admitted::Later => {
+                    guard = self.core.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    fn try_admit(&self, state: &mut State, header: &Header) -> Result<Admitted, ExchangeError> {
         let standing = state.ways.get(self.server).map(|way| way.standing);
         if standing == Some(Standing::Lost) {
-            return Ok(None);
+            return Ok(Admitted::Discard);
         }
+        let (over, comes) = (state.is_over(), state.membership.is_coming(header.generation));
         let session = state.session.as_mut().filter(|_| standing == Some(Standing::Open));
         let Some(session) = session else { return Err(self.strange("sends sums before a plan")) };
         let tensor = TensorId(header.tensor);
@@ -88,16 +118,16 @@ impl Reader {
         let sum = SumHeader { server: self.server, generation: header.generation, round, packet, bytes };
         let claim = match session.collect.arrive(sum)? {
             Arrival::Read(claim) => claim,
-            Arrival::Discard(_) => return Ok(None),
-            // A newer membership is told before its first sum is sent.
+            Arrival::Discard(_) => return Ok(Admitted::Discard),
+            Arrival::Hold if over => return Ok(Admitted::Discard),
+            Arrival::Hold if comes => return Ok(Admitted::Later),
+            // A newer plan is told before its first sum is sent.
             Arrival::Hold => return Err(self.strange("sends sums of a membership that it has not told of")),
         };
         let Some(offset) = claim.offset() else {
             session.collect.land(claim);
             state.go_on();
-            drop(guard);
-            self.core.changed.notify_all();
-            return Ok(None);
+            return Ok(Admitted::Confirmed);
         };
         let spec = session.plan.tensor(tensor).expect("the claim was checked against the plan");
         let travels = session.plan.wire_dtype(tensor).expect("as above");
@@ -105,7 +135,8 @@ impl Reader {
         let offset = usize::try_from(offset).expect("it lies in memory") * times;
         let landing = Arc::clone(&session.landings[tensor.0 as usize]);
         let widen = (travels != spec.dtype).then_some((travels, times));
-        Ok(Some(Target { claim, round, packet, landing, offset, length: header.length as usize, widen }))
+        let length = header.length as usize;
+        Ok(Admitted::Land(Target { claim, round, packet, landing, offset, length, widen }))
     }
 
     fn land(&mut self, target: Target) -> Result<(), ExchangeError> {
@@ -184,9 +215,17 @@ impl Ear for ServerEar {
 
 impl ServerEar {
     fn take(&self, message: Message) -> Result<(), ExchangeError> {
+        if let Message::Changed(changed) = message {
+            return self.core.hear_changed(self.server, changed);
+        }
         let mut guard = self.core.lock();
         let state = &mut *guard;
         match message {
+            // Of rounds under a membership that does not count any more; it is told again, or found anew.
+            Message::Used(_) | Message::RoundDone(_) if state.membership.is_deaf_to(self.server) => {}
+            Message::Lost(lost) => state.hear_lost(self.server, lost),
+            Message::Members(members) => state.hear_members(&members)?,
+            Message::Change(change) => state.hear_change(&change)?,
             Message::Plan(plan) => {
                 let news =
                     state.session.as_ref().is_none_or(|now| now.collect.generation() < plan.generation);

@@ -14,6 +14,7 @@ use foresee_wire::{Got, Message, RoundEnd};
 
 use super::keep::Kept;
 use super::landing::Landing;
+use super::survive::Membership;
 use super::ways::Ways;
 use crate::error::ExchangeError;
 
@@ -33,6 +34,8 @@ pub(super) struct State {
     pub(super) done_later: Vec<(ServerId, Round)>,
     /// Servers that took the place of lost ones.
     pub(super) servers_back: u64,
+    /// Who is left.
+    pub(super) membership: Membership,
     /// What is worth a line of the log, until somebody takes it.
     pub(super) notices: Vec<String>,
     /// Why nothing goes on; the first reason stays.
@@ -145,9 +148,14 @@ impl Session {
         self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
     }
 
-    /// Whether everything of the rounds that ended has landed here.
-    pub(super) fn has_landed(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collect.is_round_settled(last))
+    /// Whether packets of the round that ended last are missing here. What others used of it may not be known yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.last_round().is_some_and(|last| self.collect.waiting(last).next().is_some())
+    }
+
+    /// Whether every server was told that the round that ended last did.
+    pub(super) fn has_told(&self) -> bool {
+        self.last_round().is_none_or(|last| self.collect.has_told_end(last))
     }
 
     /// Whether anybody pushed `tensor` in the last round that ended; `None` while that is not known.

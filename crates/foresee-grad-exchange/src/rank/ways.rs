@@ -119,9 +119,9 @@ impl Way {
             || !collect.may_push_to(self.server, tensor, round)
     }
 
-    fn offer(&self, push: &Arc<Push>, flow: Flow) {
+    fn offer(&self, push: &Arc<Push>, flow: Flow, generation: u32) {
         let servers = [(self.link.connection, self.server)].into();
-        offer(push, flow, &Route { interface: self.link.interface.clone(), servers });
+        offer(push, flow, generation, &Route { interface: self.link.interface.clone(), servers });
     }
 
     /// Offers what is held and may be sent now.
@@ -130,7 +130,7 @@ impl Way {
             let mut left = VecDeque::new();
             for push in std::mem::take(&mut self.held) {
                 if push.round == round && collect.may_push_to(self.server, push.tensor, round) {
-                    self.offer(&push, flow);
+                    self.offer(&push, flow, collect.generation());
                 } else {
                     left.push_back(push);
                 }
@@ -243,6 +243,18 @@ impl Ways {
         way.release(collect, flow);
     }
 
+    /// Offers what is kept and has not landed here, under a new membership: the server has forgotten it, unless it has
+    /// the result.
+    pub(super) fn offer_missing(&mut self, server: ServerId, kept: &Kept, collect: &Collect, flow: Flow) {
+        let Some(way) = self.get_mut(server) else { return };
+        way.held.clear();
+        for pushes in kept.rounds() {
+            let missing = |push: &&Arc<Push>| !collect.is_settled(push.tensor, push.round.next());
+            way.held.extend(pushes.iter().filter(missing).cloned());
+        }
+        way.release(collect, flow);
+    }
+
     /// Offers what is held and may be sent now.
     pub(super) fn release(&mut self, collect: &Collect, flow: Flow) {
         for way in self.all.iter_mut().filter(|way| !way.held.is_empty()) {
@@ -267,10 +279,12 @@ impl Ways {
 }
 
 /// Offers what of a gradient goes through one interface. Never waits.
-pub(super) fn offer(push: &Arc<Push>, flow: Flow, route: &Route) {
-    let part = Arc::new(Part { push: Arc::clone(push), servers: Arc::clone(&route.servers) });
+pub(super) fn offer(push: &Arc<Push>, flow: Flow, generation: u32, route: &Route) {
+    let (push, servers) = (Arc::clone(push), Arc::clone(&route.servers));
+    let class = push.class();
+    let part = Arc::new(Part { push, servers, generation });
     let lanes = part.lanes();
     if !lanes.is_empty() {
-        route.interface.offer(flow, push.class(), lanes, part);
+        route.interface.offer(flow, class, lanes, part);
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! A rank has two connections. Its control connection brings plans, ends of rounds and signs of life; its data
 //! connection is read by a thread of its own. When one of them breaks, the rank is lost, and with it the job: every
-//! other rank is told which. A job whose server was lost begins here with what its ranks keep: `resume`.
+//! other rank is told which. Unless the job is to go on with those that are left: `survive`. A job whose server was lost
+//! begins here with what its ranks keep: `resume`.
 //!
 //! Refuses to guess: a job whose ranks do not agree ends with the difference.
 
 mod ear;
 mod resume;
+mod survive;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -26,9 +28,10 @@ use foresee_wire::{
 };
 
 use ear::RankEar;
+use survive::Decision;
 
 use super::Hall;
-use super::session::{Judged, Session, Way, lock};
+use super::session::{Judged, Session, Told, Way, lock};
 use crate::control::Control;
 use crate::interface::Interface;
 use crate::proposals;
@@ -49,6 +52,8 @@ pub(super) struct Job {
     world: u32,
     /// Ranks of each machine that exchange as one.
     local: u32,
+    /// Whether it goes on without ranks that are lost.
+    survives: bool,
     inner: Mutex<Inner>,
     over: AtomicBool,
 }
@@ -61,8 +66,12 @@ struct Inner {
     /// What ranks know that come from a lost server, until all have come.
     resumes: BTreeMap<Rank, Resume>,
     session: Option<Arc<Session>>,
-    /// Plans agreed on so far.
+    /// Plans agreed on, and memberships, so far.
     generation: u32,
+    /// Who is left, where anybody was lost.
+    members: Option<Members>,
+    /// Who that will be under this plan, where this server decides it.
+    decision: Option<Decision>,
     /// The rank that left first in peace, why, and the first round that it has no part in.
     left: Option<(Rank, String, Round)>,
     /// The first round that nobody has ended.
@@ -80,14 +89,17 @@ struct Seat {
     data: Option<Link>,
     /// The first round of the plan that it has not ended.
     next: Round,
+    /// The membership under which it speaks.
+    generation: u32,
 }
 
 impl Job {
     /// The job that its first rank speaks of.
     pub(super) fn new(hall: Arc<Hall>, server: ServerId, hello: &Hello) -> Self {
-        let Hello { job, world, local, .. } = hello;
+        let Hello { job, world, local, survives, .. } = hello;
         let (inner, over) = (Mutex::default(), AtomicBool::new(false));
-        Self { hall, name: job.clone(), server, world: *world, local: *local, inner, over }
+        let (name, world, local, survives) = (job.clone(), *world, *local, *survives);
+        Self { hall, name, server, world, local, survives, inner, over }
     }
 
     /// Whether it has ended, or all its ranks have gone.
@@ -123,9 +135,21 @@ impl Job {
             );
             return Err(Fault::new(FaultCode::Plan, text));
         }
+        if hello.survives != self.survives {
+            let text = format!(
+                "rank {rank} of job '{name}' {} when a rank is lost, and others do otherwise; pass the same on_rank_loss on all",
+                if hello.survives { "goes on" } else { "ends" }
+            );
+            return Err(Fault::new(FaultCode::Plan, text));
+        }
         let mut inner = lock(&self.inner);
         if self.over.load(Ordering::Relaxed) {
             return Err(Fault::new(FaultCode::Busy, ENDING));
+        }
+        if inner.members.as_ref().is_some_and(|members| !members.contains(Rank(rank))) {
+            let text =
+                format!("rank {rank} of job '{name}' was taken for lost, and the others go on without it");
+            return Err(Fault { rank: Some(rank), ..Fault::new(FaultCode::Lost, text) });
         }
         let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat {
             process: hello.session,
@@ -133,6 +157,7 @@ impl Job {
             way: None,
             data: None,
             next: Round(0),
+            generation: 0,
         });
         let taken = match hello.role {
             Role::Control => seat.control.is_some(),
@@ -257,7 +282,11 @@ impl Job {
             }
             let seat = inner.ranks.remove(&rank);
             let whole = seat.as_ref().is_some_and(|seat| seat.control.is_some() && seat.way.is_some());
-            if inner.session.is_some() || whole {
+            if self.go_on_without(&mut inner, rank, why) {
+                if inner.ranks.is_empty() {
+                    self.over.store(true, Ordering::Relaxed);
+                }
+            } else if inner.session.is_some() || whole {
                 // From here on nobody takes the place of the lost rank, which may be about to come again.
                 self.over.store(true, Ordering::Relaxed);
             } else {
@@ -268,6 +297,12 @@ impl Job {
             seat
         };
         if let Some(seat) = seat {
+            if let Some(control) = seat.control.as_ref().filter(|_| self.survives) {
+                let text =
+                    format!("rank {rank} of job '{}' is taken for lost: {why}; the others go on", self.name);
+                let fault = Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Lost, text) };
+                control.close(Message::Error(fault));
+            }
             seat.close();
         }
         if !self.over.load(Ordering::Relaxed) {
@@ -288,6 +323,10 @@ impl Job {
             inner.resumes.remove(&rank);
             if let Some(seat) = &seat {
                 inner.left.get_or_insert((rank, reason, seat.next));
+                // What it knows is waited for.
+                if inner.decision.as_ref().is_some_and(Decision::is_open) {
+                    self.go_on_without(&mut inner, rank, "it has left meanwhile");
+                }
             }
             (seat, inner.ranks.is_empty().then(|| inner.session.take()).flatten())
         };
@@ -305,12 +344,15 @@ impl Job {
     /// Ends the job if somebody has begun what a rank that left has no part in.
     fn check_left(&self) {
         let (rank, reason) = {
-            let inner = lock(&self.inner);
-            let Some((rank, reason, first)) = &inner.left else { return };
-            if inner.front <= *first && inner.proposals.is_empty() && inner.resumes.is_empty() {
+            let mut inner = lock(&self.inner);
+            let Some((rank, reason, first)) = inner.left.clone() else { return };
+            if inner.front <= first && inner.proposals.is_empty() && inner.resumes.is_empty() {
                 return;
             }
-            (*rank, reason.clone())
+            if self.go_on_without(&mut inner, rank, &format!("it has left ({reason})")) {
+                return;
+            }
+            (rank, reason)
         };
         let text = format!(
             "rank {rank} of job '{}' has left ({reason}) while others go on; every rank must take the same number of steps",
@@ -319,6 +361,11 @@ impl Job {
         let mut fault = Fault::new(FaultCode::Lost, text);
         fault.rank = Some(rank.0);
         self.end(&fault);
+    }
+
+    /// The membership under which a rank speaks.
+    fn generation_of(&self, rank: Rank) -> u32 {
+        lock(&self.inner).ranks.get(&rank).map_or(0, |seat| seat.generation)
     }
 
     /// A rank has ended a round.
@@ -390,7 +437,7 @@ impl Job {
     /// Once every rank has proposed, and both connections of each are here, the plan holds.
     fn agree(&self) -> Result<(), Fault> {
         let mut inner = lock(&self.inner);
-        if inner.proposals.len() < self.expected() || !self.is_full(&inner) {
+        if inner.proposals.len() < self.expected(&inner) || !self.is_full(&inner) {
             return Ok(());
         }
         let proposals = std::mem::take(&mut inner.proposals);
@@ -418,12 +465,21 @@ impl Job {
     /// Whether both connections of every rank are here.
     fn is_full(&self, inner: &Inner) -> bool {
         let here = inner.ranks.values().filter(|seat| seat.control.is_some() && seat.way.is_some());
-        here.count() == self.expected()
+        here.count() == self.expected(inner)
     }
 
-    /// How many ranks exchange with servers: one of each machine.
-    fn expected(&self) -> usize {
-        (self.world / self.local) as usize
+    /// Who exchanges with servers: the first rank of each machine, or those that are left.
+    fn every(&self, inner: &Inner) -> Vec<Rank> {
+        match &inner.members {
+            Some(members) => members.iter().collect(),
+            None => (0..self.world).step_by(self.local as usize).map(Rank).collect(),
+        }
+    }
+
+    /// How many that are.
+    fn expected(&self, inner: &Inner) -> usize {
+        let count = inner.members.as_ref().map_or(self.world / self.local, Members::count);
+        count as usize
     }
 
     /// A plan holds from now on, for rounds from `oldest` on.
@@ -434,8 +490,7 @@ impl Job {
         generation: u32,
         oldest: Round,
     ) -> Result<(), QueueError> {
-        let every = (0..self.world).step_by(self.local as usize).map(Rank);
-        let members = Members::of(generation, self.world, every)?;
+        let members = Members::of(generation, self.world, self.every(inner))?;
         let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
         let flow = Interface::flow_of(&self.name);
         let packet = NonZeroU32::new(plan.config().packet_bytes)
@@ -448,27 +503,41 @@ impl Job {
         inner.session = Some(Arc::new(session));
         inner.generation = generation;
         inner.resumes.clear();
+        inner.decision = None;
         inner.front = oldest;
-        inner.ranks.values_mut().for_each(|seat| seat.next = oldest);
+        inner.ranks.values_mut().for_each(|seat| (seat.next, seat.generation) = (oldest, generation));
         Ok(())
     }
 
-    fn act(&self, actions: Vec<RoundAction>) {
-        if actions.is_empty() {
+    /// Tells every rank what was found, unless the membership is another one since.
+    fn act(&self, told: Told) {
+        if !told.actions.is_empty() {
+            lock(&self.inner).announce(told);
+        }
+    }
+}
+
+impl Inner {
+    /// Tells every rank what was found, unless the membership is another one since: whoever changed it has told what still
+    /// holds, and behind that nothing may follow that was found before.
+    fn announce(&self, told: Told) {
+        if self.session.as_ref().is_none_or(|session| session.members().generation() != told.generation) {
             return;
         }
-        let controls: Vec<_> =
-            lock(&self.inner).ranks.values().filter_map(|seat| seat.control.clone()).collect();
-        for action in actions {
-            let message = match action {
+        for action in told.actions {
+            self.tell(&match action {
                 RoundAction::Used(round, used) => {
                     Message::Used(Used { round: round.0, used: used.to_bytes() })
                 }
                 RoundAction::Done(round) => Message::RoundDone(RoundDone { round: round.0 }),
-            };
-            for control in &controls {
-                control.tell(message.clone());
-            }
+            });
+        }
+    }
+
+    /// Tells every rank that is here.
+    fn tell(&self, message: &Message) {
+        for control in self.ranks.values().filter_map(|seat| seat.control.as_ref()) {
+            control.tell(message.clone());
         }
     }
 }

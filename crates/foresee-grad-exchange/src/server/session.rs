@@ -6,7 +6,7 @@
 //!
 //! Refuses to talk: what ranks are to be told is handed to whoever called.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foresee_grad_queue::{
     Answer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId, ParkBudget,
@@ -27,7 +27,8 @@ const OPEN_MAX: u64 = 3;
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) plan: Arc<Plan>,
-    members: Arc<Members>,
+    /// Taken after a packet's lock: who took that later must not see older ones.
+    members: RwLock<Arc<Members>>,
     shard: Shard,
     slots: Vec<Mutex<SlotPair>>,
     park: Arc<ParkBudget>,
@@ -56,6 +57,19 @@ pub(super) struct Way {
     pub(super) connection: Connection,
 }
 
+/// What to tell every rank, under the membership under which it was found: under the next one it may be otherwise.
+pub(super) struct Told {
+    pub(super) generation: u32,
+    pub(super) actions: Vec<RoundAction>,
+}
+
+impl Told {
+    fn poll(rounds: &mut Rounds) -> Self {
+        let actions = std::iter::from_fn(|| rounds.poll_action()).collect();
+        Self { generation: rounds.members().generation(), actions }
+    }
+}
+
 /// What to do with a payload that waits in its connection.
 pub(super) enum Judged {
     Read(foresee_grad_queue::Admission),
@@ -78,7 +92,7 @@ impl Session {
         Self {
             caught_up: Round(rounds.oldest().0 + OPEN_MAX),
             rounds: Mutex::new(rounds),
-            members: Arc::new(members),
+            members: RwLock::new(Arc::new(members)),
             shard,
             slots,
             park: ParkBudget::new(hall.options.park),
@@ -93,8 +107,30 @@ impl Session {
         }
     }
 
-    pub(super) fn generation(&self) -> u32 {
-        self.members.generation()
+    /// The membership that counts.
+    pub(super) fn members(&self) -> Arc<Members> {
+        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A new membership: what was being summed is forgotten, results stay. Returns which rounds are done, and what to tell
+    /// every rank.
+    pub(super) fn change(
+        &self,
+        members: &Members,
+        oldest: Round,
+        promised: &[(Round, TensorSet)],
+    ) -> Result<(Round, Told), QueueError> {
+        let told = {
+            let mut rounds = lock(&self.rounds);
+            rounds.handle_members(members.clone(), oldest, promised)?;
+            *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(members.clone());
+            (rounds.oldest(), Told::poll(&mut rounds))
+        };
+        for slot in &self.slots {
+            lock(slot).adopt(members);
+        }
+        self.wake();
+        Ok(told)
     }
 
     /// Judges a contribution by its header; waits while its turn has not come and there is no room for it. `alive`
@@ -112,7 +148,11 @@ impl Session {
             let oldest = lock(&self.rounds).oldest();
             let sender =
                 Sender { rank, generation: header.generation, round: Round::near(header.round, oldest) };
-            let verdict = lock(slot).verdict(&self.view(oldest), packet, sender, header.length.into())?;
+            let verdict = {
+                let mut slot = lock(slot);
+                let members = self.members();
+                slot.verdict(&self.view(&members, oldest), packet, sender, header.length.into())?
+            };
             match verdict {
                 Verdict::Read(admission) => return Ok(Judged::Read(admission)),
                 Verdict::Discard(why) => {
@@ -148,7 +188,8 @@ impl Session {
         let round = Round::near(header.round, oldest);
         let (progress, sum) = {
             let mut slot = lock(slot);
-            let progress = slot.take(&self.view(oldest), admission, payload)?;
+            let members = self.members();
+            let progress = slot.take(&self.view(&members, oldest), admission, payload)?;
             (progress, slot.ready(round).cloned())
         };
         self.timeline.packet(EventKind::Arrived, round, packet, Some(rank.0));
@@ -164,29 +205,33 @@ impl Session {
     }
 
     /// A rank has pushed all it will push in a round, and not these tensors. What to tell every rank.
-    pub(super) fn end(
-        &self,
-        rank: Rank,
-        round: Round,
-        skipped: &[u8],
-    ) -> Result<Vec<RoundAction>, QueueError> {
+    pub(super) fn end(&self, sender: Sender, skipped: &[u8]) -> Result<Told, QueueError> {
         let skipped = TensorSet::from_bytes(skipped, self.plan.tensors())?;
-        let sender = Sender { rank, generation: self.generation(), round };
-        let oldest = lock(&self.rounds).oldest();
+        let Sender { rank, round, .. } = sender;
+        let (oldest, used) = {
+            let rounds = lock(&self.rounds);
+            (rounds.oldest(), rounds.used(round).cloned())
+        };
         for tensor in skipped.iter() {
+            let promised = used.as_ref().is_some_and(|used| used.contains(tensor));
             for index in self.shard.of_tensor(tensor) {
                 let Some(packet) = self.shard.packet(&self.plan, index) else { continue };
                 let slot = &self.slots[usize::try_from(index).expect("slots lie in memory")];
                 let (progress, sum) = {
                     let mut slot = lock(slot);
-                    let progress = slot.skip(&self.view(oldest), packet, sender, false)?;
+                    let members = self.members();
+                    let progress = slot.skip(&self.view(&members, oldest), packet, sender, promised)?;
                     (progress, slot.ready(round).cloned())
                 };
                 if progress.wake {
                     self.wake();
                 }
-                if let (Outcome::Ready, Some(sum)) = (progress.outcome, sum) {
-                    self.complete(packet, round, sum);
+                match (progress.outcome, sum) {
+                    (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
+                    (Outcome::Ignored(Discarded::Answered), Some(_)) => {
+                        self.answer_again(rank, packet, round);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -194,22 +239,18 @@ impl Session {
     }
 
     /// Everything of a round has landed with a rank. What to tell every rank.
-    pub(super) fn got(&self, rank: Rank, round: Round) -> Result<Vec<RoundAction>, QueueError> {
-        let sender = Sender { rank, generation: self.generation(), round };
+    pub(super) fn got(&self, sender: Sender) -> Result<Told, QueueError> {
         self.hear(|rounds| rounds.handle_got(sender))
     }
 
     /// Tells the rounds something; what follows for every rank.
-    fn hear(
-        &self,
-        tell: impl FnOnce(&mut Rounds) -> Result<Heard, QueueError>,
-    ) -> Result<Vec<RoundAction>, QueueError> {
-        let actions: Vec<_> = {
+    fn hear(&self, tell: impl FnOnce(&mut Rounds) -> Result<Heard, QueueError>) -> Result<Told, QueueError> {
+        let told = {
             let mut rounds = lock(&self.rounds);
             let _ = tell(&mut rounds)?;
-            std::iter::from_fn(|| rounds.poll_action()).collect()
+            Told::poll(&mut rounds)
         };
-        for action in &actions {
+        for action in &told.actions {
             if let RoundAction::Done(round) = action
                 && *round < self.caught_up
             {
@@ -217,7 +258,7 @@ impl Session {
                 self.wake();
             }
         }
-        Ok(actions)
+        Ok(told)
     }
 
     /// Lets held readers look again, for instance at a job that ended.
@@ -231,8 +272,8 @@ impl Session {
         self.park.peak()
     }
 
-    fn view(&self, oldest: Round) -> JobView<'_> {
-        JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest }
+    fn view<'a>(&'a self, members: &'a Members, oldest: Round) -> JobView<'a> {
+        JobView { plan: &self.plan, members, park: &self.park, oldest }
     }
 
     fn slot(&self, rank: Rank, packet: PacketId) -> Result<&Mutex<SlotPair>, QueueError> {
@@ -291,7 +332,7 @@ impl Session {
         let count = u32::try_from(sums.len()).expect("a tensor's packets are counted in 32 bits");
         let class = Class::new(spec.class);
         let result: Arc<Results> =
-            Arc::new(Results { generation: self.generation(), round, class, dtype, sums });
+            Arc::new(Results { generation: self.members().generation(), round, class, dtype, sums });
         // One offer per interface, with a lane for each rank behind it.
         let mut rest: Vec<&Way> = ways.iter().collect();
         while let Some(way) = rest.first().copied() {

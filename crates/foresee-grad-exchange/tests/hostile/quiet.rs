@@ -77,6 +77,7 @@ pub(crate) fn options(job: &str, rank: u32, world: u32, server: SocketAddr, secr
         local: 1,
         beside: 0,
         recover: false,
+        survives: false,
     }
 }
 

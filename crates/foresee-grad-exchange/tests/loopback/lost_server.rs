@@ -272,7 +272,7 @@ fn ranks_that_come_with_two_plans_to_a_server_are_told_so() {
     let servers = vec![setup.serve_at(address, &secret)];
     let mut other = dial_by_hand(&setup.rank(1, &servers, &secret));
     let body = Plan::new(setup.config(), vec![spec("other", Dtype::F32, 1, 0)]).unwrap().encode();
-    let known = Message::Resume(Resume { generation: 1, oldest: 0, body });
+    let known = Message::Resume(Resume { generation: 1, oldest: 0, live: Vec::new(), body });
     other[0].sender.send_message(&known, 0, Wait::within(LONG)).unwrap();
     let error = error_of(&exchange);
     assert!(matches!(error, ExchangeError::Disagree(_)), "{error}");

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
 
+mod lost_rank;
 mod lost_server;
 mod setup;
 #[path = "../values/mod.rs"]

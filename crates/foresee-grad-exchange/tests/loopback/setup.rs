@@ -29,6 +29,7 @@ pub(crate) struct Setup {
     pub(crate) timeout: Nanos,
     pub(crate) park: Bytes,
     pub(crate) recover: bool,
+    pub(crate) survives: bool,
 }
 
 impl Setup {
@@ -36,7 +37,7 @@ impl Setup {
         let timeout = Nanos::from_secs(30);
         let park = Bytes::new(64 << 20);
         let (policy, wire) = (Policy::foresee(), Wire::Own);
-        Self { world, servers, policy, wire, timeout, park, recover: true }
+        Self { world, servers, policy, wire, timeout, park, recover: true, survives: false }
     }
 
     pub(crate) fn serve(&self, secret: &Secret) -> Vec<Server> {
@@ -73,6 +74,7 @@ impl Setup {
             interfaces: None,
             beside: 0,
             recover: self.recover,
+            survives: self.survives,
         }
     }
 

@@ -104,6 +104,24 @@ fn sums_beyond_2_to_the_32_land_where_they_belong() {
 }
 
 #[test]
+fn a_server_hears_of_an_end_after_it_has_said_what_the_last_round_used() {
+    let mut collect = collect(2);
+    let two = ServerId(1);
+    collect.handle_end();
+    assert_eq!(actions(&mut collect).len(), 2);
+    assert!(collect.has_told_end(Round(0)));
+    collect.handle_used(S0, Round(0), &set(&[])).unwrap();
+    assert_eq!(actions(&mut collect).len(), 2, "got, by what one of them says");
+    assert!(collect.may_end());
+    collect.handle_end();
+    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(1))]);
+    assert!(!collect.has_told_end(Round(1)));
+    collect.handle_used(two, Round(0), &set(&[])).unwrap();
+    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(1))]);
+    assert!(collect.has_told_end(Round(1)));
+}
+
+#[test]
 fn whoever_skips_a_tensor_waits_to_hear_whether_others_used_it() {
     let mut collect = collect(1);
     collect.handle_end();

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use foresee_grad_queue::{
     Arrival, Collect, Discarded, Dtype, Members, Op, Outcome, PacketId, Pattern, Plan, PlanConfig, Progress,
-    Round, RoundAction, ServerId, SumHeader, TensorId, TensorSpec, Verdict, Wire,
+    Round, RoundAction, ServerId, SumHeader, TensorId, TensorSet, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
 
 use crate::dice::Dice;
-use crate::node::{Link, Phase, Program, Pull, Push, RankNode, ServerNode, Word};
+use crate::node::{Link, News, Phase, Program, Pull, Push, RankNode, ServerNode, Word};
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
@@ -33,6 +33,13 @@ struct Setup {
     older_first: bool,
 }
 
+/// What ranks and servers go by after a loss.
+struct Change {
+    members: Members,
+    oldest: Round,
+    promises: Vec<(Round, TensorSet)>,
+}
+
 struct Cluster {
     dice: Dice,
     plan: Arc<Plan>,
@@ -42,6 +49,10 @@ struct Cluster {
     /// By rank, then server.
     links: Vec<Vec<Link>>,
     setup: Setup,
+    /// By generation.
+    changes: BTreeMap<u32, Change>,
+    /// The ranks that have said what they know, for the newest generation.
+    known: BTreeSet<usize>,
     /// The live ranks of each generation.
     alive: Vec<BTreeSet<Rank>>,
     /// The result of each packet, as the first rank got it.
@@ -55,6 +66,7 @@ struct Cluster {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Step(usize),
+    Freeze(usize),
     Hear(usize),
     Send(usize, usize),
     Judge(usize, usize),
@@ -103,7 +115,10 @@ impl Cluster {
             gradients: BTreeMap::new(),
             received: BTreeMap::new(),
             compared: Round(0),
+            coming: None,
             news: None,
+            frozen: 0,
+            deaf: BTreeSet::new(),
             lost: BTreeSet::new(),
             resuming: Vec::new(),
             done_later: Vec::new(),
@@ -118,6 +133,8 @@ impl Cluster {
             links: ranks.iter().map(|_| servers.iter().map(|_| Link::default()).collect()).collect(),
             pairs: pairs.collect(),
             came: servers.iter().map(|_| None).collect(),
+            changes: BTreeMap::new(),
+            known: BTreeSet::new(),
             alive: vec![members.iter().collect()],
             results: BTreeMap::new(),
             plan,
@@ -192,13 +209,20 @@ impl Cluster {
         let mut events = Vec::new();
         for (at, rank) in self.ranks.iter().enumerate().filter(|(_, rank)| rank.alive) {
             events.extend(self.may_step(rank).then_some(Event::Step(at)));
-            events.extend(rank.news.map(|_| Event::Hear(at)));
+            // Both come from one server, in this order.
+            let first = rank.news.map(|_| Event::Hear(at));
+            events.extend(first.or_else(|| rank.coming.map(|_| Event::Freeze(at))));
         }
         for (rank, server) in self.pairs.iter().copied() {
             let (link, id) = (&self.links[rank][server], ServerId(u16::try_from(server).unwrap()));
             let node = &self.ranks[rank];
             let newer = |pull: &Pull| pull.generation > node.collect.generation();
-            let ahead = |push: &Push| push.sender.generation > self.members.generation();
+            let known = self.servers[server].rounds.members().generation();
+            let ahead = |push: &Push| push.sender.generation > known;
+            let early = |news: &News| match news {
+                News::Changed(generation, _) => *generation > node.collect.generation(),
+                News::Told(_) => false,
+            };
             let mut may = |yes: bool, event| events.extend(yes.then_some(event));
             let room = link.pushes.len() < 3 && !node.queue[server].is_empty() && node.is_open(server);
             may(room && !node.sendable(id, self.setup.older_first).is_empty(), Event::Send(rank, server));
@@ -210,7 +234,7 @@ impl Cluster {
             let arrive = link.landing.is_none() && link.pulls.front().is_some_and(|pull| !newer(pull));
             may(arrive, Event::Arrive(rank, server));
             may(link.landing.is_some(), Event::Land(rank, server));
-            may(!link.news.is_empty(), Event::News(rank, server));
+            may(link.news.front().is_some_and(|news| !early(news)), Event::News(rank, server));
             may(node.alive && node.lost.contains(&server), Event::Come(rank, server));
             may(link.go_on.is_some(), Event::GoOn(rank, server));
         }
@@ -237,6 +261,7 @@ impl Cluster {
     fn act(&mut self, event: Event) {
         match event {
             Event::Step(rank) => self.step(rank),
+            Event::Freeze(rank) => self.freeze(rank),
             Event::Hear(rank) => self.hear(rank),
             Event::Send(rank, server) => self.send(rank, server),
             Event::Judge(rank, server) => self.judge(rank, server),
@@ -333,8 +358,8 @@ impl Cluster {
 
     fn progress(&mut self, server: usize, round: Round, packet: PacketId, progress: Progress) {
         if progress.outcome == Outcome::Ready {
-            let offers = self.members.iter().map(|rank| (rank, round, packet));
-            self.servers[server].offers.extend(offers);
+            let node = &mut self.servers[server];
+            node.offers.extend(node.rounds.members().iter().map(|rank| (rank, round, packet)));
         }
         if progress.wake {
             for link in self.links.iter_mut().map(|links| &mut links[server]) {
@@ -346,10 +371,7 @@ impl Cluster {
     fn word(&mut self, rank: usize, server: usize) {
         let Some(word) = self.links[rank][server].words.pop_front() else { return };
         match word {
-            Word::Oldest(round) => {
-                let rank = self.ranks[rank].rank;
-                self.servers[server].rounds.handle_oldest(rank, round).expect("nobody is far ahead");
-            }
+            Word::Change(generation) => self.change(server, generation),
             Word::End(sender, skipped) => {
                 for tensor in skipped.iter() {
                     for index in self.servers[server].shard.of_tensor(tensor) {
@@ -360,6 +382,9 @@ impl Cluster {
                         let (pair, job) = node.at(&self.plan, sender.rank, packet);
                         let progress =
                             pair.skip(&job, packet, sender, promised).expect("ranks keep the rules");
+                        if progress.outcome == Outcome::Ignored(Discarded::Answered) {
+                            self.servers[server].offers.push((sender.rank, sender.round, packet));
+                        }
                         self.progress(server, sender.round, packet, progress);
                     }
                 }
@@ -382,8 +407,9 @@ impl Cluster {
                 self.servers[server].pairs.iter_mut().for_each(|pair| pair.forget_done(round.next()));
                 self.links.iter_mut().for_each(|links| links[server].held = false);
             }
-            for rank in self.members.iter() {
-                self.links[usize::try_from(rank.0).unwrap()][server].news.push_back(action.clone());
+            for rank in self.servers[server].rounds.members().iter() {
+                let told = News::Told(action.clone());
+                self.links[usize::try_from(rank.0).unwrap()][server].news.push_back(told);
             }
         }
     }
@@ -391,7 +417,7 @@ impl Cluster {
     fn offer(&mut self, server: usize) {
         let node = &mut self.servers[server];
         let (rank, round, packet) = node.offers.swap_remove(self.dice.below(node.offers.len()));
-        let generation = self.members.generation();
+        let generation = node.rounds.members().generation();
         let (pair, _) = node.at(&self.plan, rank, packet);
         // A result that has left its slot is with every rank; this offer was a repetition.
         if let Some(sum) = pair.ready(round).cloned() {
@@ -432,12 +458,24 @@ impl Cluster {
     }
 
     fn news(&mut self, rank: usize, server: usize) {
-        let Some(action) = self.links[rank][server].news.pop_front() else { return };
+        let Some(news) = self.links[rank][server].news.pop_front() else { return };
         let (node, id) = (&mut self.ranks[rank], ServerId(u16::try_from(server).unwrap()));
-        match action {
-            RoundAction::Used(round, used) => node.collect.handle_used(id, round, &used),
-            RoundAction::Done(round) if node.resuming.is_empty() => node.collect.handle_done(id, round),
-            RoundAction::Done(round) => {
+        match news {
+            News::Changed(generation, oldest) => {
+                if generation == node.frozen {
+                    node.deaf.remove(&server);
+                }
+                match oldest.0.checked_sub(1).filter(|_| !node.deaf.contains(&server)) {
+                    Some(last) if node.resuming.is_empty() => node.collect.handle_done(id, Round(last)),
+                    _ => Ok(()),
+                }
+            }
+            News::Told(_) if node.deaf.contains(&server) => Ok(()),
+            News::Told(RoundAction::Used(round, used)) => node.collect.handle_used(id, round, &used),
+            News::Told(RoundAction::Done(round)) if node.resuming.is_empty() => {
+                node.collect.handle_done(id, round)
+            }
+            News::Told(RoundAction::Done(round)) => {
                 node.done_later.push((id, round));
                 Ok(())
             }

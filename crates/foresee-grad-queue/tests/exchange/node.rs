@@ -32,10 +32,18 @@ pub(crate) struct Pull {
 /// A message of a rank about a round.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// Rounds before this one are done: the first word under a new membership.
-    Oldest(Round),
+    /// What everybody goes by from now on: the first word under a new membership.
+    Change(u32),
     End(Sender, TensorSet),
     Got(Sender),
+}
+
+/// What a server tells a rank.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    Told(RoundAction),
+    /// From here on it tells what holds under this membership; rounds before this one are done.
+    Changed(u32, Round),
 }
 
 /// What is between one rank and one server.
@@ -44,7 +52,7 @@ pub(crate) struct Link {
     pub(crate) pushes: VecDeque<Push>,
     pub(crate) words: VecDeque<Word>,
     pub(crate) pulls: VecDeque<Pull>,
-    pub(crate) news: VecDeque<RoundAction>,
+    pub(crate) news: VecDeque<News>,
     /// The server's reader has a payload in hand, and the generation that it was sent under.
     pub(crate) taking: Option<(Admission, Push)>,
     /// The server's reader was told to wait, with the packet at the front.
@@ -82,8 +90,14 @@ pub(crate) struct RankNode {
     pub(crate) received: BTreeMap<(Round, TensorId), Vec<u8>>,
     /// Rounds before this one were compared with what they have to be.
     pub(crate) compared: Round,
-    /// A membership that the rank has not heard of yet.
+    /// A membership of which the rank has not heard that it comes.
+    pub(crate) coming: Option<u32>,
+    /// One that holds, of which it has not heard.
     pub(crate) news: Option<u32>,
+    /// The newest one that it has said what it knows for.
+    pub(crate) frozen: u32,
+    /// Servers to which it does not listen until they have changed to that one.
+    pub(crate) deaf: BTreeSet<usize>,
     /// Servers that it lost, and in whose place it has found nobody yet.
     pub(crate) lost: BTreeSet<usize>,
     /// Servers in the place of lost ones to which it has come, with their answers.
@@ -207,10 +221,12 @@ impl ServerNode {
     }
 
     /// What a rank that may have missed it has to hear again.
-    pub(crate) fn news(&self) -> Vec<RoundAction> {
+    pub(crate) fn news(&self) -> Vec<News> {
         let oldest = self.rounds.oldest();
         let done = oldest.0.checked_sub(1).map(|round| RoundAction::Done(Round(round)));
         let used = |round| Some(RoundAction::Used(round, self.rounds.used(round)?.clone()));
-        done.into_iter().chain([oldest, oldest.next()].into_iter().filter_map(used)).collect()
+        let told = done.into_iter().chain([oldest, oldest.next()].into_iter().filter_map(used));
+        let changed = News::Changed(self.rounds.members().generation(), oldest);
+        [changed].into_iter().chain(told.map(News::Told)).collect()
     }
 }

@@ -103,7 +103,7 @@ impl GradientHub {
     ) -> PyResult<()> {
         let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
             self.options.clone();
-        let link = Link { wire, policy, tls, packet_bytes, timeline, recover };
+        let link = Link { wire, policy, tls, packet_bytes, timeline, recover, survives: false };
         let rank = (first, world, local);
         let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
         let hub = Arc::clone(&self.hub);

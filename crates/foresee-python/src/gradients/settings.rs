@@ -29,6 +29,7 @@ pub(super) struct Link<'a> {
     pub(super) packet_bytes: Option<NonZeroU32>,
     pub(super) timeline: usize,
     pub(super) recover: bool,
+    pub(super) survives: bool,
 }
 
 /// Of a rank, which exchanges for as many of its machine as the last of `rank` says.
@@ -66,6 +67,7 @@ pub(super) fn rank_options(
         // More ranks than that have no shares.
         beside: beside.map_or(0, |_| u16::try_from(machines).unwrap_or(u16::MAX)),
         recover: link.recover,
+        survives: link.survives,
     })
 }
 

@@ -81,6 +81,8 @@ class Rounds:
         self._lock = threading.RLock()
         self._forward_thread = 0
         self._hyper: Hyper = []
+        # Of buffers, in the last round that ended.
+        self._sender = 0
         self._pending = 0
         self._barrier = options.overlap == "forward"
         self._graph_task = self._newest_task = -1
@@ -274,6 +276,7 @@ class Rounds:
     def _close_round(self) -> None:
         """Push what no hook pushed, and say what is absent."""
         absent = []
+        self._choose_sender()
         for entry in self._plan.entries:
             if entry.pushed == self._round:
                 continue
@@ -296,12 +299,20 @@ class Rounds:
         entry.tensor.grad = entry.taken
         return True
 
+    def _choose_sender(self) -> None:
+        """Buffers are sent by the first rank that is left; a new one knows not what the last one's ranks have."""
+        first = self._exchange.first
+        if first != self._sender:
+            self._sender = first
+            for entry in self._plan.entries:
+                entry.sent = None
+
     def _push_buffer(self, entry: Entry) -> bool:
-        """Rank 0 sends a buffer that changed since it was last sent; constants never travel."""
+        """The first rank sends a buffer that changed since it was last sent; constants never travel."""
         if not entry.refresh():
             raise _errors.buffer_form(entry.name, _form(entry.spec.dtype, entry.spec.shape))
         # The version counter would not tell: batch_norm writes its statistics without a trace.
-        if self._exchange.rank != 0 or entry.same_as_sent():
+        if self._exchange.rank != self._sender or entry.same_as_sent():
             return False
         # The next forward pass writes to the buffer while this copy travels.
         entry.sent = entry.copied()
@@ -417,7 +428,10 @@ class Rounds:
         self._restore()
 
     def _take_buffer(self, entry: Entry) -> None:
-        if self._exchange.rank != 0 and self._exchange.used(entry.spec.id) and entry.refresh():
+        """As it landed; not if its sender was lost, of which nobody knows how much arrived: the next sends its own."""
+        if self._exchange.rank == self._sender or self._exchange.first != self._sender:
+            return
+        if self._exchange.used(entry.spec.id) and entry.refresh():
             entry.tensor.copy_(self._average(entry))
 
     def _average(self, entry: Entry) -> torch.Tensor:

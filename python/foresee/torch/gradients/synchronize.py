@@ -88,7 +88,10 @@ def synchronize(
         wire: dtype of 32-bit floats on the network; None: as they are.
         buffers: send rank 0's buffers (BatchNorm's statistics) to all ranks every step, as DDP does. Constants do not
             travel.
-        on_rank_loss: ``raise``: every rank raises, naming it. ``continue`` is a matter of an ``Exchange`` that can.
+        on_rank_loss: ``raise``: every rank raises, naming it. ``continue``: the others go on, with means over those
+            that are left, equal in every bit among them; a line of the log names who was lost. Costs as much memory as
+            ``recover``. Each rank then exchanges by itself, and not with servers beside ranks. A launcher that ends all
+            ranks with the first (``torchrun`` does) leaves nobody to go on.
         recover: where a server is lost, wait up to ``timeout`` for another one at its address, push to it again what it
             lost, and go on with the same bits; a line of the log says so. Until every rank has everything of a step,
             its gradients are kept for that: as much memory again as the gradients. False, or a server beside a rank:

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use foresee_grad_queue::{QueueError, Round};
+use foresee_grad_queue::{QueueError, Round, Sender};
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Message};
 
@@ -36,6 +36,7 @@ impl Ear for RankEar {
     fn ended(&mut self, end: End) {
         match end {
             End::Bye(reason) => self.job.leave(self.rank, reason),
+            End::Fault(fault) if self.job.survives => self.job.lose(self.rank, &fault.to_string()),
             // It goes because another rank or server is lost: that is what the others are told.
             End::Fault(fault) if matches!(fault.code, FaultCode::Lost | FaultCode::Plan) => {
                 self.job.end(&fault);
@@ -67,12 +68,19 @@ impl RankEar {
                 job.check_left();
             }
             Message::RoundEnd(end) => {
-                let round = Round(end.round);
-                job.act(session()?.end(rank, round, &end.absent).map_err(protocol)?);
+                let sender = Sender { rank, generation: job.generation_of(rank), round: Round(end.round) };
+                let round = sender.round;
+                job.act(session()?.end(sender, &end.absent).map_err(protocol)?);
                 job.advance(rank, round);
                 job.check_left();
             }
-            Message::Got(got) => job.act(session()?.got(rank, Round(got.round)).map_err(protocol)?),
+            Message::Got(got) => {
+                let sender = Sender { rank, generation: job.generation_of(rank), round: Round(got.round) };
+                job.act(session()?.got(sender).map_err(protocol)?);
+            }
+            Message::Lost(lost) if job.survives => job.accuse(&lost),
+            Message::Known(known) if job.survives => job.know(rank, known),
+            Message::Change(change) if job.survives => job.change(rank, &change)?,
             Message::Resume(known) => {
                 job.resume(rank, known)?;
                 job.check_left();

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Plan, Round};
+use foresee_grad_queue::{Members, Plan, Round};
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Message, Resume, Resumed};
 
@@ -26,6 +26,12 @@ impl Job {
                 let text = format!("rank {rank} comes from a lost server to one that has its job");
                 return Err(Fault::new(FaultCode::Protocol, text));
             }
+            if !known.live.is_empty() {
+                let ranks = crate::members::from_bits(&known.live);
+                let members = Members::of(known.generation, self.world, ranks);
+                inner.members =
+                    Some(members.map_err(|why| Fault::new(FaultCode::Protocol, why.to_string()))?);
+            }
             inner.resumes.insert(rank, known);
         }
         self.restore()
@@ -35,7 +41,7 @@ impl Job {
     pub(super) fn restore(&self) -> Result<(), Fault> {
         let mut inner = lock(&self.inner);
         let generation = inner.resumes.values().map(|known| known.generation).max().unwrap_or(0);
-        if generation == 0 || inner.resumes.len() < self.expected() || !self.is_full(&inner) {
+        if generation == 0 || inner.resumes.len() < self.expected(&inner) || !self.is_full(&inner) {
             return Ok(());
         }
         let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());

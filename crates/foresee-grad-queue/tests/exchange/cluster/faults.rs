@@ -4,10 +4,9 @@
 //! Each does what the drivers of both ends would do, in the order that the machines' documentation asks for.
 
 use foresee_grad_queue::{Round, ServerId};
-use foresee_units::Rank;
 
-use super::Cluster;
-use crate::node::Word;
+use super::{Change, Cluster};
+use crate::node::{News, Word};
 
 impl Cluster {
     /// Everything on the way is lost, and both ends know.
@@ -26,6 +25,10 @@ impl Cluster {
         }
         node.collect.handle_reconnect(id);
         node.queue_again(&self.plan, id);
+        let generation = node.collect.generation();
+        if generation > 0 {
+            self.links[rank][server].words.push_back(Word::Change(generation));
+        }
         other.rounds.handle_oldest(node.rank, node.collect.oldest_kept()).expect("nobody is far ahead");
         other.offer_all(&self.plan, node.rank);
         let news = other.news();
@@ -42,56 +45,65 @@ impl Cluster {
             self.break_link(lost, server);
         }
         self.pairs.retain(|(rank, _)| *rank != lost);
-        // What anybody knows, everybody has to go by.
-        let survivors = || self.ranks.iter().filter(|rank| rank.alive);
-        let of_ranks = survivors().map(|rank| rank.collect.oldest_kept());
-        let oldest = of_ranks.chain(self.servers.iter().map(|server| server.rounds.oldest())).max().unwrap();
-        let promises: Vec<_> = (oldest.0..oldest.0 + 2)
-            .map(Round)
-            .filter_map(|round| {
-                let told = survivors().find_map(|rank| rank.collect.used(round).cloned());
-                let told = told.or_else(|| self.servers.iter().find_map(|s| s.rounds.used(round).cloned()));
-                Some((round, told?))
-            })
-            .collect();
-        for server in 0..self.servers.len() {
-            let node = &mut self.servers[server];
-            node.rounds.handle_oldest(Rank(0), oldest).expect("nobody is far ahead");
-            for (round, used) in &promises {
-                node.rounds.handle_promise(*round, used.clone()).unwrap();
-            }
-            node.rounds.handle_members(self.members.clone());
-            for pair in &mut node.pairs {
-                assert!(pair.adopt(&self.members) <= 2);
-            }
-            node.offers.clear();
-            self.reoffer(server);
-            self.announce(server);
-        }
+        self.known.clear();
         for rank in self.ranks.iter_mut().filter(|rank| rank.alive) {
-            rank.news = Some(self.members.generation());
+            rank.coming = Some(self.members.generation());
         }
     }
 
-    fn reoffer(&mut self, server: usize) {
-        for rank in self.members.iter() {
-            self.servers[server].offer_all(&self.plan, rank);
-            let news = self.servers[server].news();
-            let link = &mut self.links[usize::try_from(rank.0).unwrap()][server];
-            link.held = false;
-            link.news.extend(news);
+    /// A rank hears that somebody is lost, and says what it knows; it does not listen to servers that know better. What
+    /// any that is left has heard, everybody has to go by.
+    pub(super) fn freeze(&mut self, at: usize) {
+        let rank = &mut self.ranks[at];
+        let Some(generation) = rank.coming.take() else { return };
+        rank.frozen = generation;
+        rank.deaf.extend(0..self.servers.len());
+        self.known.insert(at);
+        if self.known.len() < self.members.iter().count() {
+            return;
+        }
+        let survivors = || self.ranks.iter().filter(|rank| rank.alive);
+        let oldest = survivors().map(|rank| rank.collect.oldest_kept()).max().unwrap();
+        let promises = (oldest.0..oldest.0 + 2).map(Round).filter_map(|round| {
+            let told = survivors().find_map(|rank| rank.collect.used(round).cloned());
+            Some((round, told?))
+        });
+        let change = Change { members: self.members.clone(), oldest, promises: promises.collect() };
+        self.changes.insert(generation, change);
+        for rank in self.ranks.iter_mut().filter(|rank| rank.alive) {
+            rank.news = Some(generation);
         }
     }
 
-    /// A rank hears of a new membership, some time after the servers.
+    /// A rank hears of a new membership that holds, and tells every server.
     pub(super) fn hear(&mut self, rank: usize) {
         let Some(generation) = self.ranks[rank].news.take() else { return };
         self.ranks[rank].collect.handle_generation(generation);
         for server in (0..self.setup.servers).map(ServerId) {
             self.ranks[rank].queue_again(&self.plan, server);
-            let oldest = Word::Oldest(self.ranks[rank].collect.oldest_kept());
-            self.links[rank][usize::from(server.0)].words.push_back(oldest);
+            self.links[rank][usize::from(server.0)].words.push_back(Word::Change(generation));
         }
         self.speak(rank);
+    }
+
+    /// A server hears of it, from the first of those who are left, and again from the others.
+    pub(super) fn change(&mut self, server: usize, generation: u32) {
+        let node = &mut self.servers[server];
+        if generation <= node.rounds.members().generation() {
+            return;
+        }
+        let Change { members, oldest, promises } = &self.changes[&generation];
+        node.rounds.handle_members(members.clone(), *oldest, promises).expect("nobody is far ahead");
+        for pair in &mut node.pairs {
+            assert!(pair.adopt(members) <= 2);
+        }
+        node.offers.clear();
+        let changed = News::Changed(generation, node.rounds.oldest());
+        for rank in members.iter() {
+            let link = &mut self.links[usize::try_from(rank.0).unwrap()][server];
+            link.held = false;
+            link.news.push_back(changed.clone());
+        }
+        self.announce(server);
     }
 }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memberships as they travel: a bit for each rank, that of rank 0 the lowest of the first byte.
+//!
+//! Refuses to check them against a world: `Members` does.
+
+use foresee_grad_queue::Members;
+use foresee_units::Rank;
+
+/// As long as the last member makes it.
+pub(crate) fn to_bits(members: &Members) -> Vec<u8> {
+    let mut bits = Vec::new();
+    for Rank(rank) in members.iter() {
+        bits.resize(rank as usize / 8 + 1, 0);
+        bits[rank as usize / 8] |= 1 << (rank % 8);
+    }
+    bits
+}
+
+pub(crate) fn from_bits(bits: &[u8]) -> impl Iterator<Item = Rank> + '_ {
+    let bytes = (0_u32..).zip(bits);
+    bytes.flat_map(|(at, byte)| {
+        (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| Rank(8 * at + bit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_membership_survives_its_bits() {
+        for world in [1, 8, 9, 70] {
+            let odd = (0..world).filter(|rank| rank % 3 != 1 || world == 1).map(Rank);
+            let members = Members::of(2, world, odd).unwrap();
+            let back = Members::of(2, world, from_bits(&to_bits(&members))).unwrap();
+            assert_eq!(back, members);
+        }
+    }
+}

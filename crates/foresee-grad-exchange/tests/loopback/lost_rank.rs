@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ranks that are lost while the others go on: all who are left get the same bits, and soon the mean of themselves.
+
+use std::collections::BTreeMap;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Waited};
+use foresee_grad_queue::{TensorId, TensorSpec};
+use foresee_units::Bytes;
+use foresee_wire::Secret;
+
+use crate::setup::{LONG, PACKET, Setup, reference, tensors};
+use crate::values::gradient;
+
+/// Wires of one rank to all servers, which can be cut: nobody says goodbye then.
+#[derive(Clone, Default)]
+struct Wires(Arc<Mutex<Option<Vec<TcpStream>>>>);
+
+impl Wires {
+    /// The address through which a rank reaches `server`.
+    fn to(&self, server: SocketAddr) -> SocketAddr {
+        self.0.lock().unwrap().get_or_insert_default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let wires = self.clone();
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(server) else { return };
+                let both = [near.try_clone().unwrap(), far.try_clone().unwrap()];
+                match &mut *wires.0.lock().unwrap() {
+                    Some(open) => open.extend(both),
+                    None => return,
+                }
+                for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
+                {
+                    let _ = to.set_nodelay(true);
+                    thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            }
+        });
+        address
+    }
+
+    fn cut(&self) {
+        for stream in self.0.lock().unwrap().take().unwrap_or_default() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Who is lost in which round, and how long after its start.
+type Losses = BTreeMap<u32, (u64, Duration)>;
+/// What ranks got, by round and tensor.
+type Results = Arc<Mutex<BTreeMap<(u64, usize), Vec<u8>>>>;
+
+/// In some rounds some ranks skip some tensors; the last rounds everybody pushes everything.
+fn pushes(rank: u32, tensor: usize, round: u64, rounds: u64) -> bool {
+    round + 5 >= rounds || !(rank as usize + 2 * tensor + usize::try_from(round).unwrap()).is_multiple_of(4)
+}
+
+struct Run {
+    setup: Setup,
+    rounds: u64,
+    losses: Losses,
+    results: Results,
+    wires: Wires,
+}
+
+impl Run {
+    fn rank(&self, exchange: &Exchange) -> Result<(), ExchangeError> {
+        let (specs, rank) = (tensors(), exchange.rank().0);
+        exchange.agree(specs.clone())?;
+        for round in 0..self.rounds {
+            if let Some((_, after)) = self.losses.get(&rank).filter(|(when, _)| *when == round) {
+                let (wires, after) = (self.wires.clone(), *after);
+                thread::spawn(move || {
+                    thread::sleep(after);
+                    wires.cut();
+                });
+            }
+            for (tensor, spec) in specs.iter().enumerate().rev() {
+                if pushes(rank, tensor, round, self.rounds) {
+                    let id = TensorId(u32::try_from(tensor).unwrap());
+                    exchange.push(id, Gradient::from_bytes(gradient(spec, rank, round)))?;
+                }
+            }
+            assert!(exchange.end_round(LONG)?.is_some(), "{}", exchange.missing());
+            for (tensor, spec) in specs.iter().enumerate() {
+                let id = TensorId(u32::try_from(tensor).unwrap());
+                let waited = exchange.wait(&[id], LONG)?;
+                assert_eq!(waited, Waited::Landed, "rank {rank} in round {round}: {}", exchange.missing());
+                self.compare(exchange, (round, tensor), spec, id)?;
+            }
+        }
+        assert_eq!(exchange.wait_all(LONG)?, Waited::Landed);
+        Ok(())
+    }
+
+    /// Every packet is a mean of those who were there at some time, and the same for all.
+    fn compare(
+        &self,
+        exchange: &Exchange,
+        (round, tensor): (u64, usize),
+        spec: &TensorSpec,
+        id: TensorId,
+    ) -> Result<(), ExchangeError> {
+        if exchange.used(id)? != Some(true) {
+            return Ok(());
+        }
+        let got = exchange.received(id)?.to_vec();
+        // Which of those that are lost were still there nobody knows.
+        let lost: Vec<u32> = self.losses.keys().copied().collect();
+        let means = (0..1_u32 << lost.len()).map(|gone| {
+            let gone =
+                |rank: &u32| lost.iter().position(|one| one == rank).is_some_and(|at| gone >> at & 1 == 1);
+            let alive: Vec<u32> = (0..self.setup.world).filter(|rank| !gone(rank)).collect();
+            let who: Vec<u32> =
+                alive.iter().copied().filter(|rank| pushes(*rank, tensor, round, self.rounds)).collect();
+            let count = u32::try_from(alive.len()).unwrap();
+            if who.is_empty() {
+                vec![0; got.len()]
+            } else {
+                reference(spec, self.setup.wire, &who, count, round)
+            }
+        });
+        let means: Vec<_> = means.collect();
+        let (packet, last) = (PACKET as usize, means.last().unwrap());
+        for (at, bytes) in got.chunks(packet).enumerate() {
+            let range = at * packet..at * packet + bytes.len();
+            let fits = means.iter().any(|mean| &mean[range.clone()] == bytes);
+            assert!(fits, "packet {at} of {} in round {round} is nobody's mean", spec.name);
+        }
+        if round + 5 >= self.rounds {
+            assert!(&got == last, "{} in round {round}", spec.name);
+        }
+        let mut results = self.results.lock().unwrap();
+        let first = results.entry((round, tensor)).or_insert_with(|| got.clone());
+        assert!(*first == got, "{} in round {round} is not the same for all", spec.name);
+        Ok(())
+    }
+}
+
+/// Runs all ranks; how many losses the survivors went through, each.
+fn run(setup: &Setup, rounds: u64, losses: &Losses) {
+    let secret = Secret::draw().unwrap();
+    let setup = Setup { survives: true, ..setup.clone() };
+    let servers = setup.serve(&secret);
+    let results = Results::default();
+    let ranks: Vec<_> = (0..setup.world)
+        .map(|rank| {
+            let wires = Wires::default();
+            let options = setup.rank(rank, &servers, &secret);
+            let options = if losses.contains_key(&rank) {
+                let through = options.servers.iter().map(|server| wires.to(*server)).collect();
+                RankOptions { servers: through, recover: false, ..options }
+            } else {
+                options
+            };
+            let (setup, losses, results) = (setup.clone(), losses.clone(), Arc::clone(&results));
+            let run = Run { setup, rounds, losses, results, wires };
+            thread::spawn(move || {
+                let exchange = Exchange::open(options).unwrap();
+                let outcome = run.rank(&exchange);
+                let notices = exchange.take_notices();
+                let lost = exchange.stats().ranks_lost;
+                exchange.close();
+                (outcome, lost, notices)
+            })
+        })
+        .collect();
+    for (rank, thread) in (0..).zip(ranks) {
+        let (outcome, lost, notices) = thread.join().unwrap();
+        if losses.contains_key(&rank) {
+            assert!(outcome.is_err(), "rank {rank} was cut off");
+        } else {
+            outcome.unwrap_or_else(|why| panic!("rank {rank}: {why}"));
+            assert!((1..=losses.len() as u64).contains(&lost), "{notices:?}");
+            assert!(notices[0].contains("is lost"), "{notices:?}");
+        }
+    }
+}
+
+#[test]
+fn those_who_are_left_go_on_with_the_mean_of_themselves() {
+    for seed in 0..24_u64 {
+        let (world, servers) =
+            (2 + u32::try_from(seed % 3).unwrap(), 1 + u16::try_from(seed / 3 % 3).unwrap());
+        let lost = u32::try_from(seed % u64::from(world)).unwrap();
+        let after = Duration::from_micros(seed * 7919 % 4000);
+        let losses = BTreeMap::from([(lost, (4 + seed % 5, after))]);
+        run(&Setup::new(world, servers), 40, &losses);
+    }
+}
+
+#[test]
+fn more_than_one_may_be_lost_also_at_once() {
+    for seed in 0..12_u64 {
+        let after = |factor| Duration::from_micros(seed * factor % 3000);
+        let apart = if seed % 2 == 0 { 0 } else { 1 + seed % 3 };
+        let losses = BTreeMap::from([(0, (5, after(7919))), (2, (5 + apart, after(104_729)))]);
+        run(&Setup::new(4, 1 + u16::try_from(seed % 3).unwrap()), 40, &losses);
+    }
+}
+
+#[test]
+fn without_room_to_park_too() {
+    for seed in 0..6_u64 {
+        let losses =
+            BTreeMap::from([(u32::try_from(seed % 3).unwrap(), (6, Duration::from_micros(seed * 700)))]);
+        run(&Setup { park: Bytes::ZERO, ..Setup::new(3, 2) }, 30, &losses);
+    }
+}

@@ -12,13 +12,19 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._native import TIMELINE_KINDS, GradientExchange, GradientServer
+from foresee._native import (
+    TIMELINE_KINDS,
+    GradientExchange,
+    GradientHub,
+    GradientMachine,
+    GradientServer,
+)
 
 F32 = NDArray[np.float32]
 #: A secret of this benchmark; nobody else can reach the hosts.
@@ -62,6 +68,11 @@ def factor(number: int) -> Any:
     return np.float32(1 + (number % 7) / 5)
 
 
+def mean(parts: Sequence[F32]) -> F32:
+    """Added one by one, then one division."""
+    return np.asarray(functools.reduce(np.add, parts) / np.float32(len(parts)), np.float32)
+
+
 class Server:
     """What this host serves."""
 
@@ -75,7 +86,7 @@ class Server:
         self.began = cpu_s()
         for _ in range(job["count"]):
             server = GradientServer.start(
-                f"{job['address']}:0",
+                f"{job['address']}:{job['port']}",
                 timeout_s=job["timeout_s"],
                 park_bytes=256 << 20,
                 secret=SECRET,
@@ -107,6 +118,8 @@ class Layers:
         """Takes memory for two rounds: one is being made while the other may still leave."""
         self.elements: list[int] = job["elements"]
         self.world, self.packet = job["world"], job["packet_bytes"] // 4
+        #: Ranks of each machine whose mean comes first.
+        self.local: int = job.get("local", 1)
         self.bases = [
             [pattern(rank, layer, count) for layer, count in enumerate(self.elements)]
             for rank in range(self.world)
@@ -130,23 +143,58 @@ class Layers:
                 continue
             count = min(self.packet, len(means) - first)
             parts = [base[layer][first : first + count] * factor(number) for base in self.bases]
-            expected = functools.reduce(np.add, parts) / np.float32(self.world)
+            machines = [parts[at : at + self.local] for at in range(0, self.world, self.local)]
+            expected = mean([mean(machine) for machine in machines])
             self.wrong += int(not np.array_equal(expected, means[first : first + count]))
 
 
-def connect(job: dict[str, Any], server: Server) -> GradientExchange:
+class Machine:
+    """The ranks of this host that exchange as one, where they do."""
+
+    def __init__(self) -> None:
+        """Nobody yet."""
+        self.hub: GradientHub | None = None
+
+    def listen(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Be the first of them; where the others find this one."""
+        self.hub = self._of(job).listen()
+        return {"hub": self.hub.address}
+
+    def join(self, job: dict[str, Any]) -> GradientExchange:
+        """Exchange through the first."""
+        hub, self.hub = self.hub, None
+        if hub:
+            hub.connect(job["servers"], policy=job["policy"], packet_bytes=job["packet_bytes"])
+        return self._of(job).join(job["rank"], job["hub"], hub=hub)
+
+    @staticmethod
+    def _of(job: dict[str, Any]) -> GradientMachine:
+        return GradientMachine(
+            job=job["job"],
+            first=job["rank"] // job["local"] * job["local"],
+            local=job["local"],
+            world=job["world"],
+            timeout_s=job["timeout_s"],
+            secret=SECRET,
+        )
+
+
+def connect(job: dict[str, Any], server: Server, machine: Machine) -> GradientExchange:
     """This rank's exchange, with its plan."""
-    exchange = GradientExchange.open(
-        job["servers"],
-        job=job["job"],
-        rank=job["rank"],
-        world=job["world"],
-        timeout_s=job["timeout_s"],
-        secret=SECRET,
-        policy=job["policy"],
-        packet_bytes=job["packet_bytes"],
-        beside=server.running[0] if job["beside"] else None,
-    )
+    if job.get("hub"):
+        exchange = machine.join(job)
+    else:
+        exchange = GradientExchange.open(
+            job["servers"],
+            job=job["job"],
+            rank=job["rank"],
+            world=job["world"],
+            timeout_s=job["timeout_s"],
+            secret=SECRET,
+            policy=job["policy"],
+            packet_bytes=job["packet_bytes"],
+            beside=server.running[0] if job["beside"] else None,
+        )
     specs = [
         (f"{layer:04}", "float32", [count], [1], class_, "mean")
         for layer, (count, class_) in enumerate(zip(job["elements"], job["classes"], strict=True))
@@ -159,12 +207,13 @@ def nothing() -> None:
     """Nobody interrupts."""
 
 
-def train(server: Server, job: dict[str, Any]) -> dict[str, Any]:
+def train(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any]:
     """Steps: backward pushes last layer first, forward waits for each layer, first layer first.
 
     Without servers the same steps, and nothing is sent. ``barrier``: forward begins when everything has landed.
     """
-    layers, exchange, began = Layers(job), connect(job, server) if job["servers"] else None, []
+    layers, began = Layers(job), []
+    exchange = connect(job, server, machine) if job["servers"] else None
     every = list(range(len(layers.elements)))
     before = cpu_s()
     for number in range(job["warmup"] + job["rounds"] + 1):
@@ -195,12 +244,12 @@ def train(server: Server, job: dict[str, Any]) -> dict[str, Any]:
     return told(job, began, used, layers.wrong)
 
 
-def bulk(server: Server, job: dict[str, Any]) -> dict[str, Any]:
+def bulk(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any]:
     """Both directions as full as they get: each tensor is pushed again as soon as its average has landed.
 
     With ``urgent`` tensor 0 is pushed at the end of each round, behind what waits then.
     """
-    layers, exchange, began = Layers(job), connect(job, server), []
+    layers, exchange, began = Layers(job), connect(job, server, machine), []
     pushed: dict[int, float] = {}
     first = 1 if job["urgent"] else 0
     before = cpu_s()
@@ -239,12 +288,13 @@ def told(job: dict[str, Any], began: list[float], used: float, wrong: int) -> di
 
 def main() -> int:
     """One answer for each line."""
-    server = Server()
+    server, machine = Server(), Machine()
     deeds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "serve": server.serve,
         "stop": server.stop,
-        "train": functools.partial(train, server),
-        "bulk": functools.partial(bulk, server),
+        "listen": machine.listen,
+        "train": functools.partial(train, server, machine),
+        "bulk": functools.partial(bulk, server, machine),
     }
     for line in sys.stdin:
         job = json.loads(line)

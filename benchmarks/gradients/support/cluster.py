@@ -95,18 +95,24 @@ class Cluster:
     namespaces: dict[str, str]
     logs: Path
     _hosts: Process
-    _processes: dict[tuple[str, str], Process] = field(default_factory=dict)
+    _processes: dict[tuple[str, str, int], Process] = field(default_factory=dict)
 
-    def process(self, host: str, program: str) -> Process:
-        """The process of ``program`` on ``host``; started if there is none."""
-        key = (host, program)
+    def process(self, host: str, program: str, number: int = 0) -> Process:
+        """The process of ``program`` on ``host``, one of several; started if there is none."""
+        key = (host, program, number)
         if key not in self._processes:
             self._processes[key] = _start(
                 f"{program} on {host}",
                 ["ip", "netns", "exec", self.namespaces[host], sys.executable, str(HERE / program)],
-                self.logs / f"{host}-{program}.log",
+                self.logs / f"{host}-{number}-{program}.log",
             )
         return self._processes[key]
+
+    def kill(self, host: str, program: str) -> None:
+        """End the first process of ``program`` on ``host``, without a word to anybody."""
+        process = self._processes.pop((host, program, 0))
+        process.process.kill()
+        process.close()
 
     def drop(self) -> None:
         """End all processes: after one that failed, the others wait for it."""

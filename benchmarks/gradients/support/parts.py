@@ -47,7 +47,19 @@ ABLATION = (
 QUICK_PARTITION = "partition,size=65536,credit=262144,window=interface"
 QUICK_ARMS = ("oracle", "foresee", "mercury", "fifo_packet", "fifo_tensor", "partition")
 #: The parts of the full run.
-PARTS = ("two", "sleeps", "training", "changing", "sizes", "beside", "uneven", "clip")
+PARTS = (
+    "two",
+    "sleeps",
+    "training",
+    "changing",
+    "bandwidths",
+    "sizes",
+    "beside",
+    "uneven",
+    "clip",
+    "machine",
+    "killed",
+)
 RATES = ("200mbit", "100mbit", "50mbit")
 #: Shares of the full rate, one after the other; a seed draws the rest of a run's.
 SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
@@ -56,8 +68,12 @@ PACKET_SIZES = (1_408, 2_816, 5_632, 16 << 10, 64 << 10, 256 << 10)
 WINDOW_SIZES = (0, 4_096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 #: Ranks, each with a server beside it; as many dedicated ones are added, up to one for each.
 BESIDE = (2, 4, 8)
-FULL = Plan(repeats=5, warmup=5, rounds=30, compute_s=0.2, wire_over_compute=1.0)
+#: Wire time over compute: as if the same model had a link of four times to a quarter of the rate.
+RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+FULL = Plan(repeats=5, warmup=3, rounds=20, compute_s=0.2, wire_over_compute=1.0)
 QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.0)
+#: When a server is killed: among the measured rounds.
+KILLED_AFTER_S = 4.0
 #: To choose a setting of `partition`.
 TRIAL = {"repeats": 1, "warmup": 2, "rounds": 6}
 
@@ -123,18 +139,19 @@ def run_sleeps(
     policy: str,
     *,
     workload: str = "",
+    modelled: bool = False,
     how: How = USUAL,
     **more: Any,
 ) -> Run:
     """A model whose layers sleep; without a policy nothing is sent.
 
-    ``workload``: its name where something is unusual; the model of the network then says nothing, but of a barrier.
+    ``workload``: its name where something is unusual; the model of the network then says nothing, but if ``modelled``.
     """
     plan = session.plan
     wire_s = plan.compute_s * plan.wire_over_compute
     work = sleeps(model, compute_s=plan.compute_s, wire_s=wire_s, bytes_per_s=bytes_per_s(hosts.rate))
     run = Run(workload or model, hosts.name, hosts.rate, arm, policy, [], work.bytes)
-    if not workload or more.get("barrier"):
+    if modelled or not workload:
         run.model_s = session.predicted(hosts, work.step())
     return measure(session, hosts, run, told_of(work, plan, "train", **more), how)
 
@@ -275,7 +292,34 @@ def run_clip(session: Session, hosts: Hosts, models: Sequence[str]) -> None:
     """What it costs that the forward pass waits for the last average, as exact clipping has to."""
     for model in models:
         for arm, barrier in (("foresee", False), ("barrier", True)):
-            run_sleeps(session, hosts, model, arm, "foresee", workload=f"{model}, clipped", barrier=barrier)
+            name = f"{model}, clipped"
+            run_sleeps(session, hosts, model, arm, "foresee", workload=name, modelled=True, barrier=barrier)
+
+
+def run_bandwidths(session: Session, hosts: Hosts) -> None:
+    """The same model where its gradients take longer or shorter on the wire."""
+    for ratio in RATIOS:
+        there = dataclasses.replace(
+            session, plan=dataclasses.replace(session.plan, wire_over_compute=ratio), runs=session.runs
+        )
+        name = f"vgg16, wire {ratio:g} x compute"
+        for arm in ("foresee", "mercury", "fifo_packet", "fifo_tensor"):
+            run_sleeps(there, hosts, "vgg16", arm, POLICIES[arm], workload=name, modelled=True)
+        session.count = there.count
+
+
+def run_machine(session: Session, hosts: Hosts) -> None:
+    """Two ranks on each host that exchange as one, or each by itself."""
+    for arm, as_one in (("as one", True), ("each by itself", False)):
+        how = How(local=2, as_one=as_one)
+        run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="two on a host", how=how)
+
+
+def run_killed(session: Session, hosts: Hosts) -> None:
+    """A server is killed while they run, and another one starts at its address."""
+    for arm in ("foresee", "fifo_tensor"):
+        how = How(killed_after_s=KILLED_AFTER_S)
+        run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload="killed", how=how)
 
 
 def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str]) -> None:
@@ -289,11 +333,12 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
                     for arm in ("foresee", "mercury"):
                         run_urgent(session, hosts, arm, connections, rounds=50)
     for rate in rates if "sleeps" in parts else ():
-        session.begin(f"sleeps, {rate}")
         with hosts_of(session, "four", rate, 4, 4) as hosts:
-            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-            run_bulk_whole(session, hosts)
             for model in models:
+                # A piece of its own: hours can be had one by one, with `--rates` and `--models`.
+                session.begin(f"sleeps, {rate}, {model}")
+                run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+                run_bulk_whole(session, hosts)
                 settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
                 if rate != RATES[0]:
                     settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
@@ -318,10 +363,16 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
         "sizes": lambda hosts: run_sizes(session, hosts),
         "uneven": lambda hosts: run_uneven(session, hosts),
         "clip": lambda hosts: run_clip(session, hosts, models),
+        "bandwidths": lambda hosts: run_bandwidths(session, hosts),
+        "killed": lambda hosts: run_killed(session, hosts),
+        "machine": lambda hosts: run_machine(session, hosts),
     }
     for part in (name for name in repeated if name in parts):
         session.begin(part)
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+        name, rate, count = ("2x2", "100mbit", 2) if part == "machine" else ("four", "200mbit", 4)
+        with hosts_of(session, name, rate, count, count) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+            if part == "bandwidths":
+                run_bulk_whole(session, hosts)
             for _ in range(session.plan.repeats):
                 repeated[part](hosts)

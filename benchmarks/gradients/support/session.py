@@ -118,6 +118,11 @@ class How:
     skew: Sequence[float] = ()
     #: Ranks train so many models of their own, over the same servers.
     jobs: int = 1
+    #: Ranks on each of their hosts, and whether they exchange as one.
+    local: int = 1
+    as_one: bool = False
+    #: When the first server is killed, in seconds from the ranks' start; another one comes at its address. 0: never.
+    killed_after_s: float = 0.0
 
 
 USUAL = How()
@@ -131,22 +136,21 @@ def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how
     try:
         addresses: list[str] = []
         for host, server in zip(serving, servers, strict=True):
-            beside = host in hosts.ranks
-            told = {
-                "do": "serve",
-                "address": hosts.cluster.addresses[host],
-                "count": 1 if beside else how.servers_per_host,
-                "beside": beside,
-                "policy": run.policy,
-                "timeline": 200_000 if given.get("urgent") else 0,
-                "timeout_s": 30.0,
-            }
-            server.ask(told)
+            server.ask(_serving(hosts, host, run, given, how))
             addresses += server.answer(deadline)["servers"]
         ranks = _jobs(session, hosts, {**given, "policy": run.policy, "servers": addresses}, how)
+        if how.as_one:
+            _meet(ranks, how.local, deadline)
         for process, job in ranks:
             process.ask(job)
         run.stretches = change_links(hosts, how.meanwhile)
+        if how.killed_after_s:
+            time.sleep(how.killed_after_s)
+            hosts.cluster.kill(serving[0], "host.py")
+            servers[0] = hosts.cluster.process(serving[0], "host.py")
+            port = int(addresses[0].rpartition(":")[2])
+            servers[0].ask({**_serving(hosts, serving[0], run, given, how), "port": port})
+            servers[0].answer(deadline)
         answers = [process.answer(deadline) for process, _ in ranks]
         for server in servers:
             server.ask({"do": "stop"})
@@ -171,14 +175,30 @@ def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how
     return session.keep(run)
 
 
+def _serving(hosts: Hosts, host: str, run: Run, given: dict[str, Any], how: How) -> dict[str, Any]:
+    """What a host that serves is told."""
+    beside = host in hosts.ranks
+    return {
+        "do": "serve",
+        "address": hosts.cluster.addresses[host],
+        "port": 0,
+        "count": 1 if beside else how.servers_per_host,
+        "beside": beside,
+        "policy": run.policy,
+        "timeline": 200_000 if given.get("urgent") else 0,
+        "timeout_s": 30.0,
+    }
+
+
 def _jobs(
     session: Session, hosts: Hosts, given: dict[str, Any], how: How
 ) -> list[tuple[Process, dict[str, Any]]]:
     """What each rank is told."""
     session.count += 1
     common = {"packet_bytes": packet_bytes(hosts.rate), **given, "beside": how.beside, "timeout_s": 30.0}
-    world, told = len(hosts.ranks) // how.jobs, []
-    for place, host in enumerate(hosts.ranks):
+    places = [(host, number) for host in hosts.ranks for number in range(how.local)]
+    world, told = len(places) // how.jobs, []
+    for place, (host, on_host) in enumerate(places):
         number, rank = divmod(place, world)
         job = {
             **common,
@@ -186,14 +206,25 @@ def _jobs(
             "rank": rank,
             "world": world,
             "seed": session.seed,
+            "local": how.local if how.as_one else 1,
         }
         if how.skew:
             job |= {
                 name: [how.skew[place] * one for one in job[name]]
                 for name in ("backward", "forward", "update")
             }
-        told.append((hosts.cluster.process(host, how.program), job))
+        told.append((hosts.cluster.process(host, how.program, on_host), job))
     return told
+
+
+def _meet(ranks: list[tuple[Process, dict[str, Any]]], local: int, deadline: float) -> None:
+    """Have the first rank of each host listen, and tell the others there where."""
+    for at in range(0, len(ranks), local):
+        process, job = ranks[at]
+        process.ask({**job, "do": "listen"})
+        hub = process.answer(deadline)["hub"]
+        for _, one in ranks[at : at + local]:
+            one["hub"] = hub
 
 
 def change_links(hosts: Hosts, shares: Sequence[float]) -> list[tuple[float, float]]:

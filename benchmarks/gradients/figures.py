@@ -1,0 +1,436 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the figures of the newest results: one SVG each in docs/figures, for whatever parts were measured.
+
+Apart from the table, which has every figure as a number. Draws what stands in the raw lines and what the model of the
+network says; measures and judges nothing. Run it with .bench-venv, which has matplotlib.
+
+Exit status: 0 drawn (parts without results are named), 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from support.parts import FULL, RATIOS  # noqa: E402 - found beside this folder
+from support.runs import Run, Runs, read  # noqa: E402
+from support.workloads import MODELS, bytes_per_s, sleeps  # noqa: E402
+
+from foresee.models import network  # noqa: E402
+
+FIGURES = HERE.parents[1] / "docs" / "figures"
+#: Colours that the colour-blind can tell apart (Okabe and Ito).
+COLOURS = {
+    "oracle": "#000000",
+    "foresee": "#0072b2",
+    "mercury": "#e69f00",
+    "mercury_windowed": "#f0e442",
+    "mercury_interface": "#56b4e9",
+    "fifo_packet": "#009e73",
+    "fifo_tensor": "#d55e00",
+    "partition": "#cc79a7",
+    "barrier": "#d55e00",
+}
+GREY = "#777777"
+#: What the model calls the schedule of an arm, and how it is drawn.
+MODELLED: dict[str, network.Policy] = {
+    "foresee": "mercury",
+    "fifo_packet": "fifo_packet",
+    "fifo_tensor": "fifo_tensor",
+}
+
+Draw = Callable[[Runs], "plt.Figure | None"]
+
+
+def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[plt.Figure, list[Axes]]:
+    """A row of plots under one title."""
+    figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
+    figure.suptitle(title, fontsize=11)
+    return figure, list(axes[0])
+
+
+def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:
+    """Median, and how far the least and the most are from it."""
+    middle = statistics.median(values)
+    return middle, [[middle - min(values)], [max(values) - middle]]
+
+
+def points(axis: Axes, arm: str, x: Sequence[float], values: Sequence[Sequence[float]], label: str) -> None:
+    """Medians with their spread."""
+    for at, found in zip(x, values, strict=True):
+        middle, error = spread(found)
+        axis.errorbar(at, middle, yerr=error, color=COLOURS.get(arm, GREY), marker="o", ms=4, capsize=2)
+    axis.plot([], [], "o", color=COLOURS.get(arm, GREY), ms=4, label=label)
+
+
+def bars(
+    axis: Axes, groups: Sequence[str], arms: Sequence[str], value: Callable[[str, str], list[float]]
+) -> None:
+    """For each group a bar per arm, with its spread; no bar where nothing was measured."""
+    width = 0.8 / max(1, len(arms))
+    for nth, arm in enumerate(arms):
+        for place, group in enumerate(groups):
+            found = value(group, arm)
+            if found:
+                middle, error = spread(found)
+                at = place + (nth - (len(arms) - 1) / 2) * width
+                axis.bar(at, middle, width, yerr=error, color=COLOURS.get(arm, GREY), capsize=2)
+        axis.bar(0, 0, color=COLOURS.get(arm, GREY), label=arm)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.legend(fontsize=7)
+
+
+def names(runs: Iterable[Run], of: Callable[[Run], str]) -> list[str]:
+    """Each once, in the order of the runs."""
+    return list(dict.fromkeys(of(run) for run in runs))
+
+
+def steps(runs: Runs) -> plt.Figure | None:
+    """1: every model, link and schedule, over what the model says of ours."""
+    found = [run for run in runs.valid if run.workload in MODELS and run.cluster == "four" and run.policy]
+    if not found:
+        return None
+    rates = names(found, lambda run: run.rate)
+    models = names(found, lambda run: run.workload)
+    arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
+    figure, axes = sheet(len(rates), title="Step over the closed form of its best schedule", share=True)
+    for axis, rate in zip(axes, rates, strict=True):
+
+        def value(model: str, arm: str, rate: str = rate) -> list[float]:
+            best = runs.median((model, "four", rate), "foresee", lambda run: run.model_s["foresee"])
+            return [run.t_iter_s / best for run in runs.of(model, arm, "four", rate)] if best else []
+
+        bars(axis, models, arms, value)
+        axis.axhline(1, color=GREY, lw=0.8)
+        axis.set_title(rate, fontsize=9)
+        axis.tick_params(axis="x", labelsize=7)
+    return figure
+
+
+def bandwidths(runs: Runs) -> plt.Figure | None:
+    """1, continued: speed against bandwidth, the model's curves and what was measured."""
+    measured = {ratio: runs.of_all(f"vgg16, wire {ratio:g} x compute") for ratio in RATIOS}
+    if not any(measured.values()):
+        return None
+    figure, (axis,) = sheet(title="VGG-16, four ranks, four servers: speed against bandwidth")
+    rate = bytes_per_s("200mbit")
+    bulk = runs.median(("bulk", "four", "200mbit"), "foresee", lambda run: run.goodput) or rate
+    x = [2 ** (at / 8) for at in range(-16, 17)]
+    for arm, policy in MODELLED.items():
+        y = []
+        for over in x:
+            work = sleeps("vgg16", compute_s=FULL.compute_s, wire_s=FULL.compute_s / over, bytes_per_s=rate)
+            y.append(network.speed(work.step(), policy, bulk))
+        axis.plot(x, y, color=COLOURS[arm], lw=1, label=f"{arm}, model")
+    for arm in ("foresee", "mercury", "fifo_packet", "fifo_tensor"):
+        at = [ratio for ratio in RATIOS if any(run.arm == arm for run in measured[ratio])]
+        values = [
+            [FULL.compute_s / run.t_iter_s for run in measured[ratio] if run.arm == arm] for ratio in at
+        ]
+        points(axis, arm, [1 / ratio for ratio in at], values, f"{arm}, measured")
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("bandwidth, over that at which a step's wire time is its compute")
+    axis.set_ylabel("speed over that without a network")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def required(_: Runs) -> plt.Figure | None:
+    """2: the least bandwidth at which a step has 99 % and 90 % of its speed without a network; of the model alone."""
+    figure, axes = sheet(
+        2, title="Bandwidth that is needed, over wire bytes per second of compute (model)", share=True
+    )
+    for axis, share in zip(axes, (0.99, 0.9), strict=True):
+
+        def value(model: str, arm: str, share: float = share) -> list[float]:
+            step = sleeps(model, compute_s=1.0, wire_s=1.0, bytes_per_s=25e6).step()
+            found = network.minimum_bandwidth(step, MODELLED[arm], goal=share)
+            return [found / (step.total_bytes / step.oracle)] if isinstance(found, float) else []
+
+        bars(axis, MODELS, list(MODELLED), value)
+        axis.set_yscale("log")
+        axis.set_title(f"{100 * share:g} % of the speed", fontsize=9)
+        axis.tick_params(axis="x", labelsize=7)
+    return figure
+
+
+def urgent(runs: Runs) -> plt.Figure | None:
+    """3: how long 30 KB that are wanted first wait behind bulk."""
+    found = runs.of_all("urgent")
+    if not found:
+        return None
+    arms = names(found, lambda run: run.arm)
+    figure, (axis,) = sheet(title="30 KB that are wanted first, behind bulk, 1 Gbit/s")
+    for nth, arm in enumerate(arms):
+        for connections in sorted({run.connections for run in found}):
+            same = (run for run in found if (run.arm, run.connections) == (arm, connections))
+            waits = sorted(wait for run in same for wait in run.urgent_ms)
+            at = connections * (1 + 0.06 * nth)
+            low, high = waits[len(waits) // 20], waits[int(0.95 * (len(waits) - 1))]
+            middle = statistics.median(waits)
+            axis.errorbar(
+                at,
+                middle,
+                yerr=[[middle - low], [high - middle]],
+                color=COLOURS.get(arm, GREY),
+                marker="o",
+                capsize=3,
+            )
+        axis.plot([], [], "o", color=COLOURS.get(arm, GREY), label=f"{arm}: median, 5 to 95 %")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlabel("connections")
+    axis.set_ylabel("wait, ms")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def ablation(runs: Runs) -> plt.Figure | None:
+    """4: from the paper's schedule to ours, step by step."""
+    arms = ("mercury", "mercury_windowed", "mercury_interface", "foresee")
+    models = [model for model in MODELS if runs.of(model, "mercury_windowed", "four", "200mbit")]
+    if not models:
+        return None
+    figure, (axis,) = sheet(title="From the paper's schedule to ours, 200 Mbit/s: step over the closed form")
+
+    def value(model: str, arm: str) -> list[float]:
+        best = runs.median((model, "four", "200mbit"), "foresee", lambda run: run.model_s["foresee"])
+        return [run.t_iter_s / best for run in runs.of(model, arm, "four", "200mbit")] if best else []
+
+    bars(axis, models, arms, value)
+    axis.axhline(1, color=GREY, lw=0.8)
+    return figure
+
+
+def changing(runs: Runs) -> plt.Figure | None:
+    """5: links that change every 5 s."""
+    ours = runs.of("changing", "foresee")
+    fixed = names(
+        (run for run in runs.of_all("changing") if run.arm.startswith("partition,")), lambda run: run.arm
+    )
+    if not ours or not fixed:
+        return None
+    figure, (axis,) = sheet(title="VGG-16 while the links change: median step of each stretch")
+    shares = [share for _, share in ours[0].stretches]
+
+    def medians(arm: str) -> list[float]:
+        columns = zip(*(run.stretch_medians_s() for run in runs.of("changing", arm)), strict=True)
+        return [1e3 * statistics.median(column) for column in columns]
+
+    by_arm = {arm: medians(arm) for arm in fixed}
+    best = [min(by_arm[arm][at] for arm in fixed) for at in range(len(shares))]
+    tuned = min(fixed, key=lambda arm: by_arm[arm][0])
+    at = range(len(shares))
+    axis.step(at, by_arm[tuned], where="mid", color=COLOURS["partition"], label="partition, best at 100 %")
+    axis.step(at, best, where="mid", color=COLOURS["fifo_tensor"], label="partition, best of each stretch")
+    axis.step(at, medians("foresee"), where="mid", color=COLOURS["foresee"], label="foresee")
+    axis.set_xticks(at, [f"{100 * share:g} %" for share in shares], fontsize=7)
+    axis.set_yscale("log")
+    axis.set_ylabel("ms")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def sizes(runs: Runs) -> plt.Figure | None:
+    """6: packets and windows of all sizes."""
+    found = runs.of_all("sizes")
+    if not found:
+        return None
+    figure, axes = sheet(2, title="VGG-16, 200 Mbit/s: step by size of packet and window", share=True)
+    usual = [1e3 * run.t_iter_s for run in found if run.arm == "foresee"]
+    for axis, what in zip(axes, ("packets", "windows"), strict=True):
+        prefix = f"foresee, {what} of "
+        at = sorted({int(run.arm.removeprefix(prefix)) for run in found if run.arm.startswith(prefix)})
+        values = [[1e3 * run.t_iter_s for run in found if run.arm == f"{prefix}{size}"] for size in at]
+        points(axis, "foresee", [max(1, size) for size in at], values, f"{what} of this size")
+        if usual:
+            axis.axhline(statistics.median(usual), color=GREY, lw=0.8, label="sizes by our rule")
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("bytes")
+        axis.legend(fontsize=7)
+    axes[0].set_ylabel("ms")
+    return figure
+
+
+def beside(runs: Runs) -> plt.Figure | None:
+    """7: servers beside ranks, and dedicated ones: what of a link they give."""
+    found = [run for run in runs.of_all("bulk") if "+" in run.cluster]
+    if not found:
+        return None
+    figure, (axis,) = sheet(
+        title="Bulk over servers beside ranks and dedicated ones: share of a link, 100 Mbit/s"
+    )
+    for ranks, colour in zip(
+        (2, 4, 8), (COLOURS["foresee"], COLOURS["fifo_tensor"], COLOURS["fifo_packet"]), strict=True
+    ):
+        counts = sorted(
+            {int(run.cluster.partition("+")[2]) for run in found if run.cluster.startswith(f"{ranks}+")}
+        )
+        axis.plot(
+            counts,
+            [network.shares(ranks, servers).of_link for servers in counts],
+            color=colour,
+            lw=1,
+            label=f"{ranks} ranks, model",
+        )
+        for servers in counts:
+            same = [run for run in found if run.cluster == f"{ranks}+{servers}"]
+            middle, error = spread([run.goodput / bytes_per_s(run.rate) for run in same])
+            axis.errorbar(servers, middle, yerr=error, color=colour, marker="o", ms=4, capsize=2)
+    axis.set_xlabel("dedicated servers")
+    axis.set_ylabel("payload per second over the link's rate")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def uneven(runs: Runs) -> plt.Figure | None:
+    """8: a slow rank, a narrow link, two jobs."""
+    places = ("skewed", "narrow", "two jobs")
+    found = [run for run in runs.valid if run.workload in places]
+    if not found:
+        return None
+    figure, (axis,) = sheet(title="One rank slower, one link narrower, two jobs: step, ms")
+    arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
+    bars(axis, places, arms, lambda place, arm: [1e3 * run.t_iter_s for run in runs.of(place, arm)])
+    return figure
+
+
+def killed(runs: Runs) -> plt.Figure | None:
+    """9: a server is killed, and another one comes at its address."""
+    found = runs.of_all("killed")
+    if not found:
+        return None
+    figure, (axis,) = sheet(title="A server is killed and replaced: steps of rank 0")
+    for run in found:
+        took = [1e3 * one for one in run.steps_s[0]]
+        axis.plot(range(len(took)), took, color=COLOURS.get(run.arm, GREY), lw=0.8)
+    for arm in names(found, lambda run: run.arm):
+        lost = [
+            sum(one) - len(one) * statistics.median(one)
+            for one in (run.steps_s[0] for run in runs.of("killed", arm))
+        ]
+        axis.plot([], [], color=COLOURS.get(arm, GREY), label=f"{arm}: {statistics.median(lost):.2f} s lost")
+    axis.set_xlabel("step")
+    axis.set_ylabel("ms")
+    axis.legend(fontsize=7)
+    return figure
+
+
+def cpu(runs: Runs) -> plt.Figure | None:
+    """10: CPU seconds per gigabyte."""
+    found = [
+        run for run in runs.valid if run.workload == "vgg16" and run.pushed_bytes and run.cluster == "four"
+    ]
+    if not found:
+        return None
+    rates = names(found, lambda run: run.rate)
+    arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
+    figure, axes = sheet(2, title="VGG-16: CPU seconds per gigabyte pushed", share=True)
+    seconds: tuple[tuple[str, Callable[[Run], float]], ...] = (
+        ("ranks", lambda run: run.rank_cpu_s),
+        ("servers", lambda run: run.server_cpu_s),
+    )
+    for axis, (who, of) in zip(axes, seconds, strict=True):
+
+        def value(rate: str, arm: str, of: Callable[[Run], float] = of) -> list[float]:
+            return [of(run) / run.pushed_bytes * 1e9 for run in runs.of("vgg16", arm, "four", rate)]
+
+        bars(axis, rates, arms, value)
+        axis.set_title(who, fontsize=9)
+    return figure
+
+
+def clip(runs: Runs) -> plt.Figure | None:
+    """11: what it costs that forward waits for the last average."""
+    models = [model for model in MODELS if runs.of_all(f"{model}, clipped")]
+    if not models:
+        return None
+    figure, (axis,) = sheet(
+        title="Exact clipping: the forward pass waits for the last average, 200 Mbit/s; step, ms"
+    )
+    bars(
+        axis,
+        models,
+        ("foresee", "barrier"),
+        lambda model, arm: [1e3 * run.t_iter_s for run in runs.of(f"{model}, clipped", arm)],
+    )
+    return figure
+
+
+def machine(runs: Runs) -> plt.Figure | None:
+    """12: two ranks on each of two hosts."""
+    found = runs.of_all("two on a host")
+    if not found:
+        return None
+    figure, (axis,) = sheet(title="Two ranks on each of two hosts, VGG-16, 100 Mbit/s: step, ms")
+    arms = names(found, lambda run: run.arm)
+    for at, arm in enumerate(arms):
+        middle, error = spread([1e3 * run.t_iter_s for run in runs.of("two on a host", arm)])
+        axis.bar(at, middle, 0.5, yerr=error, color=COLOURS["foresee"], capsize=3)
+    axis.set_xticks(range(len(arms)), arms)
+    return figure
+
+
+ALL: dict[str, Draw] = {
+    "steps": steps,
+    "bandwidths": bandwidths,
+    "required": required,
+    "urgent": urgent,
+    "ablation": ablation,
+    "changing": changing,
+    "sizes": sizes,
+    "beside": beside,
+    "uneven": uneven,
+    "killed": killed,
+    "cpu": cpu,
+    "clip": clip,
+    "machine": machine,
+}
+
+
+def main() -> int:
+    """Draw whatever there are lines for."""
+    parser = argparse.ArgumentParser(description="Draw the figures of the newest results.")
+    newest = sorted((HERE / "results").glob("gradients_*.jsonl"))[-1:]
+    parser.add_argument(
+        "lines", type=Path, nargs="?", default=newest[0] if newest else None, help="raw lines"
+    )
+    parser.add_argument("--into", type=Path, default=FIGURES, help="folder (default: docs/figures)")
+    given = parser.parse_args()
+    if given.lines is None or not given.lines.exists():
+        parser.error("there are no raw lines yet: run.py writes them")
+    # The same lines give the same bytes.
+    plt.rcParams.update(
+        {"svg.hashsalt": "foresee", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+    )
+    runs = read(given.lines)
+    given.into.mkdir(parents=True, exist_ok=True)
+    for name, draw in ALL.items():
+        figure = draw(runs)
+        if figure is None:
+            print(f"figures: nothing was measured for {name}", file=sys.stderr)
+            continue
+        path = given.into / f"gradients-{name}.svg"
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+        print(f"figures: {path.name}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

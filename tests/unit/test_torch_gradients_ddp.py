@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import gc
+import json
 
+import pyarrow.ipc
 import pytest
 import torch
-from support.exchanges import Hub, Lost, mean_in_rank_order
+from support.exchanges import Hub, Lost, mean_in_rank_order, over_servers
 from support.ranks import Training, assert_same_bits, noise, run
 from torch import distributed, nn
 
@@ -67,6 +69,32 @@ def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(netwo
         for step, sizes in enumerate(layouts):
             assert_same_bits(results[step], expected(sizes, 3, step))
         assert stats["rounds"] >= len(layouts)
+
+
+def test_every_bucket_of_every_step_is_in_the_timeline_and_in_the_ledger(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path))
+    layouts = [[600, 30], [400, 230], [400, 230]]
+
+    def body(exchange):
+        state = ft.DdpState(servers=exchange, timeline=str(tmp_path / "step.json"))
+        for step, sizes in enumerate(layouts):
+            backward(state, sizes, exchange.rank, step)
+        state.close()
+
+    with over_servers(1) as connect:
+        run(connect(2, timeline=1 << 16), body)
+    for rank in range(2):
+        events = json.loads((tmp_path / f"step.rank{rank}.json").read_text())
+        pulled = {event["name"] for event in events if (event.get("cat"), event["ph"]) == ("pull", "e")}
+        # The first step's buckets were not known before, nor the second's.
+        assert len([name for name in pulled if name.startswith("bucket 0 of 1600 bytes")]) == 2
+        assert any(name.startswith("bucket 1 of 120 bytes") for name in pulled)
+        with pyarrow.ipc.open_stream((tmp_path / "ledger" / f"rank-{rank}.arrow").read_bytes()) as stream:
+            rows = stream.read_all().to_pylist()
+        pushed = sorted(row["bytes"] for row in rows if row["op"] == "push")
+        assert pushed == sorted(4 * size for sizes in layouts for size in sizes)
+    with pytest.raises(ConfigError, match="timeline=''; the path of a file"):
+        ft.DdpState(servers="127.0.0.1:1", timeline="")
 
 
 def test_a_failure_reaches_every_future_and_every_later_bucket():

@@ -26,6 +26,7 @@ import torch
 from foresee.errors import Closed, ConfigError
 from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
 from foresee.torch.gradients._servers import TIMEOUT_S, opened, wrong
+from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 
 __all__ = ["DdpState", "ddp_hook"]
 
@@ -62,7 +63,8 @@ class DdpState:
 
     Args:
         servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``recover``, ``timeout``,
-            ``secret_file`` and ``local_average``. What is kept to recover are copies: DDP uses a bucket's memory
+            ``secret_file``, ``local_average`` and ``timeline``, whose waits are those of buckets after the last one was
+            given: the time that backward does not hide. What is kept to recover are copies: DDP uses a bucket's memory
             again.
 
     Raises:
@@ -79,6 +81,7 @@ class DdpState:
         timeout: float = TIMEOUT_S,
         secret_file: str | None = None,
         local_average: bool = True,
+        timeline: str | None = None,
     ) -> None:
         faults = wrong(
             servers,
@@ -89,8 +92,10 @@ class DdpState:
             secret_file=secret_file,
             local_average=local_average,
         )
+        faults += wrong_timeline(timeline, servers)
         if faults:
             raise ConfigError(faults)
+        tracing = Tracing(timeline)
         self._exchange = opened(
             servers,
             wire=wire,
@@ -99,7 +104,9 @@ class DdpState:
             timeout=timeout,
             secret_file=secret_file,
             local_average=local_average,
+            timeline=tracing.events,
         )
+        self._timeline = tracing.of(self._exchange)
         self._specs: list[TensorSpec] = []
         self._ids: dict[_Key, int] = {}
         self._round = 0
@@ -123,6 +130,8 @@ class DdpState:
         self._exchange.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._timeline is not None:
+            self._timeline.close()
 
     def give(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """Push a bucket, or set it aside until the plan knows it; its average comes with the future."""
@@ -170,6 +179,8 @@ class DdpState:
         """End a round in which ``waiting`` were pushed."""
         self._exchange.round_end(self._round, [spec.id for spec in self._specs if spec.id not in waiting])
         self._round += 1
+        if self._timeline is not None:
+            self._timeline.round_ended()
         # All before any: with its last average DDP goes on, and may push the buckets of an earlier layout again.
         self._exchange.wait([spec.id for spec in self._specs], self._check)
         for id_, future in waiting.items():
@@ -184,7 +195,11 @@ class DdpState:
             self._specs.append(
                 TensorSpec(id_, name, "bucket", dtype, (numel,), (1,), nbytes, min(index, 255))
             )
+        if self._timeline is not None:
+            self._timeline.finish()
         self._exchange.agree(self._specs)
+        if self._timeline is not None:
+            self._timeline.planned(self._round)
 
     def _push(self, id_: int, sent: torch.Tensor) -> None:
         self._exchange.push(id_, sent.data_ptr(), self._specs[id_].nbytes, sent)

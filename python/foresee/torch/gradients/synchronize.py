@@ -14,18 +14,15 @@ from typing import Literal, TypeVar
 
 import torch
 
-from foresee.config import Settings
 from foresee.errors import ConfigError
-from foresee.torch._exchange import Exchange, Traced
+from foresee.torch._exchange import Exchange
 from foresee.torch.gradients import _separable
-from foresee.torch.gradients._chrome import ChromeFile, file_of
 from foresee.torch.gradients._clip import Clip, ClipMode
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
-from foresee.torch.gradients._ledger import LedgerSink
 from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._rounds import Options, Rounds
 from foresee.torch.gradients._servers import TIMEOUT_S, is_number, opened, wrong
-from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, Sink, Timeline
+from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 
 __all__ = ["synchronize"]
 
@@ -126,7 +123,7 @@ def synchronize(
         local_average=local_average,
     )
     faults += _own(overlap=overlap, clip=clip, max_norm=max_norm)
-    faults += _timeline(timeline, servers)
+    faults += wrong_timeline(timeline, servers)
     faults += _pair(model, optimizer)
     if faults:
         raise ConfigError(faults)
@@ -143,7 +140,7 @@ def synchronize(
                 f"{type(optimizer).__name__} cannot; drop clip= and call clip_grad_norm_ after backward()"
             )
         overlap = "backward"
-    run_dir = Settings.read().run_dir
+    tracing = Tracing(timeline)
     exchange = opened(
         servers,
         wire=wire,
@@ -152,7 +149,7 @@ def synchronize(
         timeout=timeout,
         secret_file=secret_file,
         local_average=local_average,
-        timeline=0 if timeline is None and run_dir is None else EVENTS_PER_ROUND,
+        timeline=tracing.events,
     )
     rounds = Rounds(
         model,
@@ -161,7 +158,7 @@ def synchronize(
         plan,
         Clip(clip, max_norm or 0.0),
         Options(overlap=overlap, buffers=buffers, debug=debug),
-        _opened_timeline(timeline, run_dir, exchange),
+        tracing.of(exchange),
     )
     try:
         rounds.start()
@@ -188,40 +185,6 @@ def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
             f'clip={clip!r} with overlap="backward"; call clip_grad_norm_ after backward(), as ever'
         )
     return faults
-
-
-def _timeline(timeline: object, servers: object) -> list[str]:
-    if timeline is None:
-        return []
-    if not isinstance(timeline, str) or not timeline:
-        return [f"timeline={timeline!r}; the path of a file, or None"]
-    if isinstance(servers, Exchange) and not isinstance(servers, Traced):
-        kind = type(servers).__name__
-        return [
-            f"timeline={timeline!r}: {kind} does not tell what its packets do; pass addresses as servers="
-        ]
-    return []
-
-
-def _opened_timeline(timeline: str | None, run_dir: str | None, exchange: Exchange) -> Timeline | None:
-    if not isinstance(exchange, Traced):
-        return None
-    sinks: list[Sink] = []
-    try:
-        if timeline is not None:
-            path = file_of(timeline, exchange.rank)
-            try:
-                sinks.append(ChromeFile(path, exchange.rank))
-            except OSError as error:
-                raise ConfigError(
-                    f"timeline={timeline!r}: {path} cannot be written: {error.strerror}"
-                ) from error
-        if run_dir is not None:
-            sinks.append(LedgerSink(run_dir, exchange.rank))
-    except BaseException:
-        exchange.close()
-        raise
-    return Timeline(exchange, sinks) if sinks else None
 
 
 def _pair(model: object, optimizer: object) -> list[str]:

@@ -18,6 +18,8 @@ pub(super) struct Access {
     pub(super) id: u32,
     /// Its place among the reads of all epochs and ranks, as lists have them.
     pub(super) place: usize,
+    /// Its place in the rank's batch.
+    pub(super) nth: usize,
 }
 
 /// Where a staging thread gets a sample.
@@ -48,6 +50,9 @@ pub(super) trait Caching: Send {
 
     /// Who reads what in this step, if not as the order has it.
     fn deal(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
+
+    /// A rank's batch begins: the time to look up what is known of its samples, all at once.
+    fn look_up(&mut self, _ids: &[u32]) {}
 
     /// Threads of the rank's tiers go on until `until`.
     fn advance(&mut self, _rank: usize, _until: f64, _around: &mut Around<'_>) {}
@@ -109,11 +114,12 @@ impl<C: Caching> Driver for Prefetching<C> {
             let place = before + batch.start;
             let ids = &ids[batch.start - first..batch.end - first];
             setup.sizes.look_up(ids, &mut self.sizes);
+            self.caching.look_up(ids);
             let lane = &mut self.lanes[rank];
             let mut free = clock.free[rank];
             let (mut compute, mut stall) = (0.0, 0.0);
-            for ((&id, &size), place) in ids.iter().zip(&self.sizes).zip(place..) {
-                let access = Access { rank, id, place };
+            for (nth, (&id, &size)) in ids.iter().zip(&self.sizes).enumerate() {
+                let access = Access { rank, id, place: place + nth, nth };
                 let start = lane.admit(size);
                 let around = &mut Around { setup, rates: &self.rates, lane, book };
                 self.caching.advance(rank, start.at, around);

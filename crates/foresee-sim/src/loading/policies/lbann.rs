@@ -32,18 +32,22 @@ impl LbannDynamic {
         let room = memory(setup).unwrap_or(0.0);
         Ok(Self {
             holder: vec![UNREAD; samples],
-            visible: Visible::new(samples, setup.paper),
+            visible: Visible::new(samples, 1, setup.paper),
             room: vec![room; setup.epochs.ranks],
         })
     }
 }
 
 impl Caching for LbannDynamic {
+    fn look_up(&mut self, ids: &[u32]) {
+        self.visible.look_up(ids);
+    }
+
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply {
         let holder = self.holder[access.id as usize];
         let code = if holder as usize == access.rank {
             Rates::local(0)
-        } else if holder < UNKEPT && self.visible.at(access.id as usize, at) {
+        } else if holder < UNKEPT && self.visible.at(access.nth, 0, at) {
             rates.peer(0)
         } else {
             ORIGIN

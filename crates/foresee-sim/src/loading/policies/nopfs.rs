@@ -85,7 +85,7 @@ impl Nopfs {
             tiers,
             own: vec![NOWHERE; reads],
             ranks: Vec::new(),
-            visible: Visible::new(setup.sizes.len() as usize * tiers, setup.paper),
+            visible: Visible::new(setup.sizes.len() as usize, tiers, setup.paper),
             placed: 0,
             scratch: Scratch::default(),
         })
@@ -199,6 +199,10 @@ impl Caching for Nopfs {
         (self.placed as u64, ranks as u64)
     }
 
+    fn look_up(&mut self, ids: &[u32]) {
+        self.visible.look_up(ids);
+    }
+
     fn advance(&mut self, rank: usize, until: f64, around: &mut Around<'_>) {
         while self.ranks[rank].idle_until <= until {
             let caches = &mut self.ranks[rank];
@@ -240,7 +244,6 @@ impl Caching for Nopfs {
             Fill::OnAccess => None,
             Fill::Before => Some(at),
         });
-        let first_slot = self.slot(access.id, 0);
         for &code in &rates.preference {
             let place = usize::from(code);
             if code == ORIGIN {
@@ -249,7 +252,7 @@ impl Caching for Nopfs {
             let available = if place <= self.tiers {
                 tier == Some(place - 1) && held.is_some_and(|held| held <= at + TIE)
             } else {
-                self.visible.at(first_slot + place - 1 - self.tiers, at)
+                self.visible.at(access.nth, place - 1 - self.tiers, at)
             };
             if available {
                 return Supply::From(code);

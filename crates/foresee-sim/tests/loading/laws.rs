@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every policy on every scenario, over thousands of small ones.
+//! What holds for every policy on every scenario, over hundreds of drawn ones.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes, all small")]
 
@@ -313,4 +313,63 @@ fn with_room_for_everything_the_origin_is_read_once_per_sample() {
     let none = run(&scenario, Policy::NopfsPrestaged);
     assert_eq!((none.origin_requests, none.from(Place::Tier(0)).samples), (0, 1_600));
     assert_near(none.hit_rate().unwrap(), 1.0, 1e-12, "hits");
+}
+
+/// Throughput beside a cache of a share of the data: the origin's rate, divided by what is not cached (`SiloD`).
+#[test]
+fn a_cached_share_multiplies_the_origins_rate() {
+    let mut scenario = small();
+    scenario.cluster.ranks = 1;
+    scenario.cluster.tiers.truncate(1);
+    scenario.training.compute = rate(5_000_000_000);
+    scenario.training.preprocess = None;
+    for (percent, uncached) in [(0, 1.0), (25, 0.75), (50, 0.5), (75, 0.25)] {
+        scenario.cluster.tiers[0].capacity = Bytes::new(400_000 * percent + 1);
+        let report = run(&scenario, Policy::Foresee);
+        let later = report.epochs[3].end - report.epochs[0].end;
+        assert_near(later, 3.0 * 40e6 * uncached / 40e6, 0.02, "three epochs of 40 MB at 40 MB/s");
+    }
+}
+
+/// To the letter, a place's seconds are its bytes by the rate of a thread, shared by `p_0` threads: the sum over reads
+/// is the sum over samples, each as often as it is read.
+#[test]
+fn seconds_of_a_place_are_its_bytes_by_its_rate() {
+    let mut scenario = small();
+    scenario.options.compat = Compat::Paper;
+    let report = run(&scenario, Policy::NopfsPrestaged);
+    let rates = [
+        (Place::Origin, 30e6),
+        (Place::Tier(0), 1_000e6),
+        (Place::Tier(1), 200e6),
+        (Place::Peer(0), 500e6),
+        (Place::Peer(1), 200e6),
+    ];
+    for (place, rate) in rates {
+        let reads = report.from(place);
+        assert_near(reads.seconds + 1.0, reads.bytes as f64 / rate / 2.0 + 1.0, 1e-9, "seconds");
+    }
+    assert_eq!(report.reads.iter().map(|(_, reads)| reads.bytes).sum::<u64>(), 4 * 40_000_000);
+}
+
+/// Runs share nothing: a caller plays several at once, and each comes to what it does alone.
+#[test]
+fn runs_go_on_in_threads_of_their_caller() {
+    let scenario = small();
+    let together: Vec<Report> = std::thread::scope(|scope| {
+        let policies = Policy::ALL.into_iter().filter(|policy| !policy.reads_bucket());
+        let threads: Vec<_> = policies
+            .map(|policy| {
+                scope.spawn({
+                    let scenario = &scenario;
+                    move || try_run(scenario, policy)
+                })
+            })
+            .collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
+    });
+    assert_eq!(together.len(), 11);
+    for report in together {
+        assert_eq!(report, run(&scenario, report.policy));
+    }
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Published scenarios: bounds, preloading, orders and ratios. `--nocapture` prints the tables.
-
-#![expect(clippy::print_stdout, reason = "figures are for people to read")]
+//! Published scenarios: bounds, preloading, orders and ratios.
 
 use std::path::Path;
 
@@ -122,7 +120,7 @@ fn perfect_is_the_published_bound() {
     }
 }
 
-/// `Compat::Paper`: loading takes bytes of a rank's tier times (N / t(N) + 1 / beta) / p_j.
+/// `Compat::Paper`: loading takes bytes of a rank's tier times `(N / t(N) + 1 / beta) / p_j`.
 fn preload_seconds(bytes: f64) -> f64 {
     bytes * (4.0 / 146e6 + 1.0 / 200e6) / 2.0
 }

@@ -30,11 +30,9 @@ impl LbannDynamic {
         peers_can_be_read(setup)?;
         let samples = setup.sizes.len() as usize;
         let room = memory(setup).unwrap_or(0.0);
-        Ok(Self {
-            holder: vec![UNREAD; samples],
-            visible: Visible::new(samples, 1, setup.paper),
-            room: vec![room; setup.epochs.ranks],
-        })
+        let mut visible = Visible::new(1, setup.paper);
+        visible.open(setup.sizes.len());
+        Ok(Self { holder: vec![UNREAD; samples], visible, room: vec![room; setup.epochs.ranks] })
     }
 }
 

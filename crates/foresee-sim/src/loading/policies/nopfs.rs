@@ -85,7 +85,7 @@ impl Nopfs {
             tiers,
             own: vec![NOWHERE; reads],
             ranks: Vec::new(),
-            visible: Visible::new(setup.sizes.len() as usize, tiers, setup.paper),
+            visible: Visible::new(tiers, setup.paper),
             placed: 0,
             scratch: Scratch::default(),
         })
@@ -185,6 +185,9 @@ impl CacheTier {
 impl Caching for Nopfs {
     fn prepare(&mut self, setup: &Setup, rates: &Rates, _: &mut Book) -> (u64, u64) {
         let ranks = setup.epochs.ranks;
+        if self.fill == Fill::Before && self.placed == 0 {
+            self.visible.open(setup.sizes.len());
+        }
         let group = self.placed..ranks.min(self.placed + setup.epochs.group());
         let mut streams = std::mem::take(&mut self.scratch.streams);
         setup.epochs.gather(group.clone(), &mut streams);
@@ -195,6 +198,7 @@ impl Caching for Nopfs {
         self.placed = group.end;
         if self.placed == ranks {
             self.scratch = Scratch::default();
+            self.visible.open(setup.sizes.len());
         }
         (self.placed as u64, ranks as u64)
     }

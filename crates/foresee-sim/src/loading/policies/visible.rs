@@ -22,10 +22,14 @@ pub(super) struct Visible {
 }
 
 impl Visible {
-    /// Slots for `samples`, `width` to each.
-    pub(super) fn new(samples: usize, width: usize, at_once: bool) -> Self {
-        let since = vec![f32::INFINITY; samples * width];
-        Self { since, pending: Vec::new(), at_once, near: 0, width, batch: Vec::new() }
+    /// `width` slots to each sample, once [`open`](Self::open).
+    pub(super) fn new(width: usize, at_once: bool) -> Self {
+        Self { since: Vec::new(), pending: Vec::new(), at_once, near: 0, width, batch: Vec::new() }
+    }
+
+    /// Slots for `samples`, so far without a copy: memory that is not taken while samples are placed.
+    pub(super) fn open(&mut self, samples: u32) {
+        self.since.resize(samples as usize * self.width, f32::INFINITY);
     }
 
     /// Looks up a batch, together, so that waits for memory overlap. What its own rank holds meanwhile is not in it:
@@ -97,7 +101,8 @@ mod tests {
 
     #[test]
     fn a_copy_is_seen_from_the_next_step_on() {
-        let mut visible = Visible::new(1, 2, false);
+        let mut visible = Visible::new(2, false);
+        visible.open(1);
         visible.hold(0, 1.5);
         visible.hold(1, 3.5);
         visible.end_step(&[1.0, 2.0, 3.0]);
@@ -110,7 +115,8 @@ mod tests {
 
     #[test]
     fn to_the_letter_it_is_seen_at_once_but_never_too_early() {
-        let mut visible = Visible::new(2, 1, true);
+        let mut visible = Visible::new(1, true);
+        visible.open(2);
         visible.hold(1, 1.000_000_01);
         visible.look_up(&[0, 1]);
         assert!(!visible.at(0, 0, 9.0) && !visible.at(1, 0, 1.0) && visible.at(1, 0, 1.000_001));

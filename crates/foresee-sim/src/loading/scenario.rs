@@ -111,6 +111,24 @@ pub enum OriginReaders {
     Active,
 }
 
+impl OriginReaders {
+    /// Both, the default first.
+    pub const ALL: [Self; 2] = [Self::All, Self::Active];
+
+    /// `all` or `active`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Active => "active",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|readers| readers.name() == name)
+    }
+}
+
 /// What a sample costs on its way into a tier, once fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCost {
@@ -121,6 +139,25 @@ pub enum WriteCost {
     Write,
     /// Nothing.
     None,
+}
+
+impl WriteCost {
+    /// All of them, the default first.
+    pub const ALL: [Self; 3] = [Self::Preprocess, Self::Write, Self::None];
+
+    /// `preprocess`, `write` or `none`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Preprocess => "preprocess",
+            Self::Write => "write",
+            Self::None => "none",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cost| cost.name() == name)
+    }
 }
 
 /// A bucket that is read sample by sample, for the window policies. All nodes are alike.
@@ -288,5 +325,21 @@ impl Faults {
 
     fn into_result(self) -> Result<(), ScenarioError> {
         if self.0.is_empty() { Ok(()) } else { Err(ScenarioError { faults: self.0 }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for readers in OriginReaders::ALL {
+            assert_eq!(OriginReaders::named(readers.name()), Some(readers));
+        }
+        for cost in WriteCost::ALL {
+            assert_eq!(WriteCost::named(cost.name()), Some(cost));
+        }
+        assert_eq!((OriginReaders::named("any"), WriteCost::named("")), (None, None));
     }
 }

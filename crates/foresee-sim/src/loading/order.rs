@@ -149,10 +149,11 @@ impl Epochs {
         }
     }
 
-    /// Ranks whose streams are gathered at once, so that a pass over the epochs serves several and all of them
-    /// together take some 8 bytes per sample.
-    pub(super) fn group(&self) -> usize {
-        (2 * self.ranks / self.count as usize).clamp(1, self.ranks)
+    /// Ranks whose streams are gathered at once, one at least, so that a pass over the epochs serves several and all of
+    /// them together take no more than `bytes` per sample.
+    pub(super) fn group(&self, bytes: usize) -> usize {
+        let of_one = 4 * self.count as usize;
+        (bytes * self.ranks / of_one).clamp(1, self.ranks)
     }
 }
 

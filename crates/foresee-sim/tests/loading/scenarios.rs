@@ -89,15 +89,18 @@ fn scaled(mut scenario: Scenario, by: u64) -> Scenario {
     scenario
 }
 
-/// A thesis scenario at a tenth of its size; the first is small as it is.
-fn thesis(case: &Value, compat: Compat) -> (Scenario, f64) {
-    let by = if case["id"] == "thesis-1" { 1 } else { 10 };
-    (scaled(scenario(case, compat), by), f64::from(u32::try_from(by).unwrap()))
+/// How much smaller a thesis scenario is here; the first is small as it is.
+fn scale(case: &Value) -> u64 {
+    if case["id"] == "thesis-1" { 1 } else { 10 }
+}
+
+fn thesis(case: &Value, compat: Compat) -> Scenario {
+    scaled(scenario(case, compat), scale(case))
 }
 
 /// Published seconds, at the scale of the scenario.
-fn published(case: &Value, policy: Policy, by: f64) -> Option<f64> {
-    case["published"][policy.name()].as_f64().map(|seconds| seconds / by)
+fn published(case: &Value, policy: Policy) -> Option<f64> {
+    case["published"][policy.name()].as_f64().map(|seconds| seconds / to_f64(scale(case)))
 }
 
 /// Mean of the largest of so many standard normals.
@@ -107,7 +110,7 @@ const LARGEST_OF_FOUR: f64 = 1.029_375;
 #[test]
 fn perfect_is_the_published_bound() {
     for case in vectors("loading_thesis.json") {
-        let (scenario, by) = thesis(&case, Compat::Paper);
+        let scenario = thesis(&case, Compat::Paper);
         let DataSet::Normal { count, mean, deviation, .. } = scenario.data else { panic!("sizes are drawn") };
         let training = scenario.training;
         let (batch, epochs) = (f64::from(training.batch), f64::from(training.epochs));
@@ -116,7 +119,7 @@ fn perfect_is_the_published_bound() {
         let bound = epochs * steps * step / 100e6;
         let total = run(&scenario, Policy::Perfect).total;
         assert_near(total, bound, 0.004, "the closed form");
-        assert_near(total, published(&case, Policy::Perfect, by).unwrap(), 0.006, "the published bound");
+        assert_near(total, published(&case, Policy::Perfect).unwrap(), 0.006, "the published bound");
     }
 }
 
@@ -128,18 +131,18 @@ fn preload_seconds(bytes: f64) -> f64 {
 #[test]
 fn preloading_takes_what_its_formula_says_and_what_was_published() {
     for case in &vectors("loading_thesis.json")[1..] {
-        let (scenario, by) = thesis(case, Compat::Paper);
+        let scenario = thesis(case, Compat::Paper);
         let report = run(&scenario, Policy::DeepioOptimistic);
         let longest = report.loads.iter().map(|load| to_f64(load.bytes)).fold(0.0, f64::max) / 4.0;
         // The slowest of four shards, which differ by a few samples.
         assert_near(report.init, preload_seconds(longest), 0.003, "the formula");
         let [optimistic, bound] =
-            [Policy::DeepioOptimistic, Policy::Perfect].map(|policy| published(case, policy, by).unwrap());
+            [Policy::DeepioOptimistic, Policy::Perfect].map(|policy| published(case, policy).unwrap());
         assert_near(report.init, optimistic - bound, 0.006, "runtime minus bound, as published");
         if case["id"] == "thesis-4" {
             // In the third scenario the authors' disks are full, and a shard leaves ours short of it: 98.8 GB.
             let staged = run(&scenario, Policy::ParallelStaging).init;
-            let printed = published(case, Policy::ParallelStaging, by).unwrap() - bound;
+            let printed = published(case, Policy::ParallelStaging).unwrap() - bound;
             assert_near(staged, printed, 0.006, "a full disk, as published");
         }
     }
@@ -169,14 +172,14 @@ fn ratios_to_the_bound_are_the_published_ones_where_the_rules_are() {
         ("thesis-4", &[Policy::DeepioOptimistic]),
     ];
     for case in vectors("loading_thesis.json") {
-        let (scenario, _) = thesis(&case, Compat::Paper);
+        let scenario = thesis(&case, Compat::Paper);
         let perfect = run(&scenario, Policy::Perfect).total;
-        let bound = published(&case, Policy::Perfect, 1.0).unwrap();
+        let bound = published(&case, Policy::Perfect).unwrap();
         for &policy in
             agreeing.iter().filter(|(id, _)| case["id"] == **id).flat_map(|(_, policies)| *policies)
         {
             let ratio = run(&scenario, policy).total / perfect;
-            let printed = published(&case, policy, 1.0).unwrap() / bound;
+            let printed = published(&case, policy).unwrap() / bound;
             assert_near(ratio, printed, 0.01, &format!("{} {policy}", case["id"]));
         }
     }
@@ -202,9 +205,9 @@ fn policies_come_in_the_published_order() {
     };
     let (mut pairs, mut agreed) = (0, 0);
     for case in vectors("loading_thesis.json") {
-        let (scenario, _) = thesis(&case, Compat::Paper);
+        let scenario = thesis(&case, Compat::Paper);
         let answers = Policy::ALL.into_iter().filter_map(|policy| {
-            let printed = published(&case, policy, 1.0)?;
+            let printed = published(&case, policy)?;
             Some((policy, printed, run(&scenario, policy).total))
         });
         let answers: Vec<(Policy, f64, f64)> = answers.collect();
@@ -253,18 +256,63 @@ fn published_scenarios_are_of_the_regime_they_have_and_lbann_fits_where_memory_d
     }
 }
 
-/// What every policy comes to on the thesis' scenarios, in `loading_golden.txt`: `UPDATE_GOLDEN=1` accepts new figures.
+/// A published scenario with some twenty thousand samples.
+fn paper(case: &Value, compat: Compat) -> Scenario {
+    scaled(scenario(case, compat), (whole(&case["data"]["count"]) / 20_000).max(1))
+}
+
+/// What section 6.1 says of all its scenarios, on hardware that mostly waits for compute: whoever prefetches and keeps the
+/// order is at the bound, whoever preloads pays for that alone, and without prefetching a run takes half as long again
+/// (printed for the first scenario: 1.7 times, which its figures do not give).
+#[test]
+fn on_published_hardware_compute_binds_and_preloading_shows() {
+    for case in vectors("loading_paper.json") {
+        for compat in Compat::ALL {
+            let scenario = paper(&case, compat);
+            let what = |policy: Policy| format!("{} {} {policy}", case["id"], compat.name());
+            let perfect = run(&scenario, Policy::Perfect).total;
+            for policy in [Policy::StagingBuffer, Policy::Nopfs, Policy::Foresee] {
+                assert_near(run(&scenario, policy).total, perfect, 2e-3, &what(policy));
+            }
+            for policy in [Policy::DeepioOrdered, Policy::LocalityAware, Policy::LbannPreloading] {
+                if let Ok(report) = try_run(&scenario, policy) {
+                    assert_near(report.total - report.init, perfect, 0.012, &what(policy));
+                }
+            }
+            let naive = run(&scenario, Policy::Naive).total / perfect;
+            assert!((1.45..1.75).contains(&naive), "{}: {naive}", what(Policy::Naive));
+        }
+    }
+}
+
+/// Figure 9: five times the compute. The scripts' inputs give 2.06 h where 1.06 h is printed.
+#[test]
+fn five_times_the_compute_takes_two_hours_at_least() {
+    let cases = vectors("loading_paper.json");
+    let case = cases.iter().find(|case| case["id"] == "imagenet-22k-script").unwrap();
+    let mut scenario = paper(case, Compat::Physical);
+    scenario.training.compute = rate(5 * scenario.training.compute.get());
+    let report = run(&scenario, Policy::Perfect);
+    let share = to_f64(scenario.data.count()) / to_f64(whole(&case["data"]["count"]));
+    // Of some twenty thousand drawn sizes the mean is off by a percent or so.
+    assert_near(report.compute / 4.0 / share / 3600.0, 2.06, 0.02, "hours");
+}
+
+/// What every policy comes to on all of them, in `loading_golden.txt`: `UPDATE_GOLDEN=1` accepts new figures.
 #[test]
 fn golden_outputs_are_still_given() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/loading_golden.txt");
     let mut lines = vec![
-        "# What loading policies come to on the scenarios of loading_thesis.json, at a tenth of their size but the first.".to_owned(),
-        "# Seconds but for the reads of the origin; stall and compute over all ranks.".to_owned(),
+        "# What loading policies come to on the scenarios beside this file: the thesis' at a tenth of their size but".to_owned(),
+        "# for the first, the others with some 20,000 samples. Seconds but for reads of the origin; compute, stall and".to_owned(),
+        "# barrier are sums over all ranks.".to_owned(),
         "# scenario compat policy total init compute stall barrier origin_reads".to_owned(),
     ];
-    for case in vectors("loading_thesis.json") {
+    let thesis = vectors("loading_thesis.json").into_iter().map(|case| (case, thesis as fn(&_, _) -> _));
+    let papers = vectors("loading_paper.json").into_iter().map(|case| (case, paper as fn(&_, _) -> _));
+    for (case, scaled) in thesis.chain(papers) {
         for compat in Compat::ALL {
-            let (scenario, _) = thesis(&case, compat);
+            let scenario = scaled(&case, compat);
             for policy in Policy::ALL.into_iter().filter(|policy| !policy.reads_bucket()) {
                 let name = format!("{} {} {policy}", case["id"].as_str().unwrap(), compat.name());
                 lines.push(match try_run(&scenario, policy) {

@@ -40,6 +40,9 @@ pub(super) struct Nopfs {
     scratch: Scratch,
 }
 
+/// Bytes per sample for the streams of ranks that are placed together: no more memory than training takes later.
+const STREAM_BYTES: usize = 12;
+
 const FIRST_READ: u8 = 0x80;
 /// Read, but cached nowhere.
 const NOWHERE: u8 = 0;
@@ -188,7 +191,7 @@ impl Caching for Nopfs {
         if self.fill == Fill::Before && self.placed == 0 {
             self.visible.open(setup.sizes.len());
         }
-        let group = self.placed..ranks.min(self.placed + setup.epochs.group());
+        let group = self.placed..ranks.min(self.placed + setup.epochs.group(STREAM_BYTES));
         let mut streams = std::mem::take(&mut self.scratch.streams);
         setup.epochs.gather(group.clone(), &mut streams);
         for (rank, stream) in group.clone().zip(&streams) {

@@ -26,6 +26,9 @@ pub(super) struct Planned {
     streams: Vec<Vec<u32>>,
 }
 
+/// Bytes per sample for the streams of ranks that are planned after one pass over the epochs.
+const STREAM_BYTES: usize = 8;
+
 impl Planned {
     pub(super) fn new(setup: &Setup) -> Self {
         let reads = setup.epochs.places * setup.epochs.count as usize;
@@ -71,7 +74,7 @@ impl Planned {
 impl Caching for Planned {
     fn prepare(&mut self, setup: &Setup, _: &Rates, _: &mut Book) -> (u64, u64) {
         let ranks = setup.epochs.ranks;
-        let group = self.done..ranks.min(self.done + setup.epochs.group());
+        let group = self.done..ranks.min(self.done + setup.epochs.group(STREAM_BYTES));
         let mut streams = std::mem::take(&mut self.streams);
         setup.epochs.gather(group.clone(), &mut streams);
         for (rank, stream) in group.clone().zip(&streams) {

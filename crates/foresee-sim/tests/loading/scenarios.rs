@@ -152,6 +152,8 @@ fn preloading_takes_what_its_formula_says_and_what_was_published() {
 /// - `naive`, `staging_buffer`: the authors count as readers whoever read within a tenth of a second, we all ranks; and
 ///   their staging buffer has no limit after the first epoch;
 /// - `parallel_staging`, `locality_aware`, `nopfs` where disks are read: theirs yields its whole rate to each thread;
+/// - `parallel_staging` where memory holds a shard: theirs loads 71 GB a rank in the second scenario, of a shard of 37.5,
+///   and we cannot tell what;
 /// - `deepio_ordered` beyond memory: theirs does not prefetch what is not cached;
 /// - all of the first scenario: a run of seconds, a tenth of which is the first batch.
 #[test]
@@ -185,25 +187,11 @@ fn ratios_to_the_bound_are_the_published_ones_where_the_rules_are() {
     }
 }
 
-/// Who is faster than whom, wherever the published figures are more than 3 % apart: pairs in the other order, each with
-/// its reason in the list above.
+/// Who is faster than whom, wherever the published figures are more than 3 % apart; pairs in the other order have their
+/// reason in the list above.
 #[test]
 fn policies_come_in_the_published_order() {
-    use Policy::{DeepioOptimistic, DeepioOrdered, LocalityAware, Nopfs, ParallelStaging, StagingBuffer};
-    let turned = |scenario: &str, fast: Policy, slow: Policy| {
-        let pair = [fast, slow];
-        match scenario {
-            "thesis-1" | "thesis-2" => pair[1] == ParallelStaging,
-            _ => {
-                pair.contains(&DeepioOrdered)
-                    || (pair.contains(&ParallelStaging) && pair != [ParallelStaging, StagingBuffer])
-                    || pair == [LocalityAware, StagingBuffer]
-                    || pair == [DeepioOptimistic, Nopfs]
-                    || pair == [Nopfs, LocalityAware]
-            }
-        }
-    };
-    let (mut pairs, mut agreed) = (0, 0);
+    let (mut pairs, mut turned) = (0, Vec::new());
     for case in vectors("loading_thesis.json") {
         let scenario = thesis(&case, Compat::Paper);
         let answers = Policy::ALL.into_iter().filter_map(|policy| {
@@ -215,18 +203,29 @@ fn policies_come_in_the_published_order() {
             for &(slow, printed_slow, ours_slow) in &answers {
                 if printed_fast * 1.03 < printed_slow {
                     pairs += 1;
-                    agreed += u32::from(ours_fast < ours_slow);
-                    let id = case["id"].as_str().unwrap();
-                    assert!(
-                        ours_fast < ours_slow || turned(id, fast, slow),
-                        "{id}: {fast} ({ours_fast:.2}) is published as faster than {slow} ({ours_slow:.2})"
-                    );
+                    if ours_fast >= ours_slow {
+                        turned.push(format!("{} {fast} {slow}", case["id"].as_str().unwrap()));
+                    }
                 }
             }
         }
     }
-    println!("{agreed} of {pairs} pairs in the published order");
-    assert!(f64::from(agreed) > 0.85 * f64::from(pairs), "{agreed} of {pairs}");
+    assert_eq!(pairs, 127);
+    let where_memory_holds_a_shard = [
+        "thesis-1 deepio_ordered parallel_staging",
+        "thesis-1 deepio_optimistic parallel_staging",
+        "thesis-1 lbann_preloading parallel_staging",
+        "thesis-1 locality_aware parallel_staging",
+        "thesis-2 deepio_optimistic parallel_staging",
+        "thesis-2 locality_aware parallel_staging",
+    ];
+    let where_the_rest_is_not_prefetched = [
+        "thesis-3 staging_buffer deepio_ordered",
+        "thesis-3 parallel_staging deepio_ordered",
+        "thesis-4 staging_buffer deepio_ordered",
+        "thesis-4 locality_aware deepio_ordered",
+    ];
+    assert_eq!(turned, [&where_memory_holds_a_shard[..], &where_the_rest_is_not_prefetched[..]].concat());
 }
 
 /// What the regimes of the published scenarios mean, at a hundredth of their size.

@@ -11,11 +11,15 @@ use super::rates::{LoadRates, ORIGIN, Rates, SourceCode};
 /// Times closer than this are one time.
 pub(super) const TIE: f64 = 1e-9;
 
+/// Samples that are smaller than this part of the staging buffer leave it together, with the last of them: a buffer of
+/// tens of thousands of samples is a list of thousands, on each of a thousand ranks.
+const PART: f64 = 1.0 / 4096.0;
+
 #[derive(Debug)]
 pub(super) struct Lane {
     /// When each staging thread is free.
     threads: Vec<f64>,
-    /// Samples in the staging buffer, in their order: when each begins to be consumed, and its bytes.
+    /// Parts of the staging buffer, in their order: when the last sample of each begins to be consumed, and its bytes.
     staged: VecDeque<(f64, f64)>,
     used: f64,
     room: f64,
@@ -82,7 +86,12 @@ impl Lane {
 
     /// What was admitted last begins to be consumed at `consumed`.
     pub(super) fn hold(&mut self, size: f64, consumed: f64) {
-        self.staged.push_back((consumed, size));
+        match self.staged.back_mut() {
+            Some((until, bytes)) if *bytes + size <= self.room * PART => {
+                (*until, *bytes) = (consumed, *bytes + size)
+            }
+            _ => self.staged.push_back((consumed, size)),
+        }
     }
 
     /// Loads a sample from the origin into a tier; when it is held there.

@@ -23,6 +23,9 @@
 //! | `policies/` | who holds what, a family to a file |
 //! | `count` | how often ranks read samples, counted in a drawn order |
 //!
+//! Times are seconds in 64 bits of floating point, not whole nanoseconds: a small sample takes picoseconds out of memory,
+//! and rounded up millions of times that would be what a run takes. Equal scenarios give equal reports.
+//!
 //! Memory: 4 bytes per sample for an epoch's list, 4 where sizes differ; then what a policy says of itself.
 
 mod count;

@@ -6,6 +6,7 @@
 //! side by side: runs share nothing, so that is the caller's affair.
 
 use std::fmt;
+use std::sync::Arc;
 
 use foresee_model::{Compat, ModelError};
 
@@ -21,7 +22,7 @@ use super::scenario::{Scenario, ScenarioError};
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) scenario: Scenario,
-    pub(super) sizes: std::sync::Arc<Sizes>,
+    pub(super) sizes: Arc<Sizes>,
     pub(super) epochs: Epochs,
     pub(super) paper: bool,
 }
@@ -209,7 +210,7 @@ impl Run {
             training.drop_last,
         );
         let paper = scenario.options.compat == Compat::Paper;
-        let setup = Setup { scenario: scenario.clone(), sizes: std::sync::Arc::new(sizes), epochs, paper };
+        let setup = Setup { scenario: scenario.clone(), sizes: Arc::new(sizes), epochs, paper };
         let driver = policies::driver(policy, &setup, rates)
             .map_err(|reason| RunError::Unsupported(Unsupported { policy, reason }))?;
         let book = Book::new(scenario.cluster.tiers.len(), setup.sizes.len());

@@ -139,3 +139,14 @@ fn one_rank_needs_no_link_to_peers() {
         }
     }
 }
+
+#[test]
+fn what_cannot_fit_into_memory_is_refused_and_not_tried() {
+    let mut scenario = small();
+    scenario.data = DataSet::Equal { count: u64::from(u32::MAX) - 1, size: Bytes::new(1) };
+    scenario.training.epochs = u32::MAX;
+    for policy in [Policy::Nopfs, Policy::Foresee] {
+        let error = Run::new(&scenario, policy).unwrap_err().to_string();
+        assert!(error.contains("4294967295 epochs of 4294967294 do not fit into memory"), "{error}");
+    }
+}

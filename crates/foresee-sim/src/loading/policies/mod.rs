@@ -42,7 +42,7 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
         Policy::Nopfs => Ok(boxed(Nopfs::new(Fill::Threads, setup)?, rates, setup)),
         Policy::NopfsOnAccess => Ok(boxed(Nopfs::new(Fill::OnAccess, setup)?, rates, setup)),
         Policy::NopfsPrestaged => Ok(boxed(Nopfs::new(Fill::Before, setup)?, rates, setup)),
-        Policy::Foresee => Ok(boxed(Planned::new(setup), rates, setup)),
+        Policy::Foresee => Ok(boxed(Planned::new(setup)?, rates, setup)),
         Policy::Direct => Ok(Box::new(Windowed::new(Window::Direct, setup, &rates)?)),
         Policy::Disk => Ok(Box::new(Windowed::new(Window::Disk, setup, &rates)?)),
         Policy::Cache => Ok(Box::new(Windowed::new(Window::Cache, setup, &rates)?)),
@@ -62,4 +62,20 @@ fn peers_can_be_read(setup: &Setup) -> Result<(), String> {
         return Err("it reads from peers, and cluster.peer_link was not measured".to_owned());
     }
     Ok(())
+}
+
+/// A byte for every read of the run, all 0.
+fn byte_per_read(setup: &Setup) -> Result<Vec<u8>, String> {
+    let (reads, epochs) = (setup.epochs.places, setup.epochs.count as usize);
+    let mut bytes = Vec::new();
+    reads
+        .checked_mul(epochs)
+        .filter(|&count| bytes.try_reserve_exact(count).is_ok())
+        .map(|count| {
+            bytes.resize(count, 0);
+            bytes
+        })
+        .ok_or_else(|| {
+            format!("it keeps a byte per read, and {epochs} epochs of {reads} do not fit into memory")
+        })
 }

@@ -8,8 +8,8 @@
 //!
 //! Takes a byte per read of the run, and per copy 4 bytes; per sample and tier 4 more.
 
-use super::peers_can_be_read;
 use super::visible::Visible;
+use super::{byte_per_read, peers_can_be_read};
 use crate::loading::lane::TIE;
 use crate::loading::prefetch::{Access, Around, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
@@ -82,11 +82,10 @@ impl Nopfs {
     pub(super) fn new(fill: Fill, setup: &Setup) -> Result<Self, String> {
         peers_can_be_read(setup)?;
         let tiers = setup.scenario.cluster.tiers.len();
-        let reads = setup.epochs.places * setup.epochs.count as usize;
         Ok(Self {
             fill,
             tiers,
-            own: vec![NOWHERE; reads],
+            own: byte_per_read(setup)?,
             ranks: Vec::new(),
             visible: Visible::new(tiers, setup.paper),
             placed: 0,

@@ -13,6 +13,7 @@ use foresee_data_plan::{
 };
 use foresee_units::{Bytes, SampleId};
 
+use super::byte_per_read;
 use crate::loading::prefetch::{Access, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates, SourceCode};
 use crate::loading::report::Book;
@@ -30,9 +31,8 @@ pub(super) struct Planned {
 const STREAM_BYTES: usize = 8;
 
 impl Planned {
-    pub(super) fn new(setup: &Setup) -> Self {
-        let reads = setup.epochs.places * setup.epochs.count as usize;
-        Self { sources: vec![ORIGIN; reads], done: 0, streams: Vec::new() }
+    pub(super) fn new(setup: &Setup) -> Result<Self, String> {
+        Ok(Self { sources: byte_per_read(setup)?, done: 0, streams: Vec::new() })
     }
 
     fn plan(&mut self, rank: usize, stream: &[u32], setup: &Setup) {

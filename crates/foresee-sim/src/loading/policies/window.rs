@@ -4,7 +4,7 @@
 //! 2021 (DELI; cake-lab/DELI).
 //!
 //! One process per node loads a batch, one sample after the other, and then computes; nothing overlaps but the
-//! downloads. Costs are latencies, whatever the size. Not for a real loader of today: what it shows is how much a
+//! downloads. Costs are latencies, whatever the size, so that both readings of the model are one here. Not for a real loader of today: what it shows is how much a
 //! window is worth without a planner.
 
 use std::collections::VecDeque;

@@ -86,9 +86,11 @@ impl Lane {
 
     /// What was admitted last begins to be consumed at `consumed`.
     pub(super) fn hold(&mut self, size: f64, consumed: f64) {
+        let part = self.room * PART;
         match self.staged.back_mut() {
-            Some((until, bytes)) if *bytes + size <= self.room * PART => {
-                (*until, *bytes) = (consumed, *bytes + size)
+            Some((until, bytes)) if *bytes + size <= part => {
+                *until = consumed;
+                *bytes += size;
             }
             _ => self.staged.push_back((consumed, size)),
         }

@@ -27,6 +27,7 @@ from foresee import errors
         (errors.ServerLost, ConnectionError),
         (errors.StateMismatch, ValueError),
         (errors.ConfigError, ValueError),
+        (errors.NotMeasured, LookupError),
     ],
 )
 def test_each_error_is_ours_and_the_builtin_that_a_caller_expects(ours, builtin):
@@ -64,3 +65,5 @@ def test_errors_with_facts_survive_pickling():
     server = pickle.loads(pickle.dumps(errors.ServerLost("lost server 0", "10.0.0.1:7000")))
     assert (str(server), server.address) == ("lost server 0", "10.0.0.1:7000")
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]
+    missing = pickle.loads(pickle.dumps(errors.NotMeasured("wait", "measure it")))
+    assert (str(missing), missing.field) == ("wait is not measured; measure it", "wait")

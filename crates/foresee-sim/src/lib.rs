@@ -8,6 +8,9 @@
 //! [`simulate_step`] lets time pass: a step of training whose gradients go to a server and back, chosen
 //! packet by packet by the scheduler that sends them in earnest, under any of its policies.
 //!
+//! [`simulate_jobs`] does so for jobs that read the same data: who reads the origin, who finds it in the cache, and
+//! what they do to each other.
+//!
 //! Refuses to read files and to draw: orders, sizes and budgets are arguments.
 //!
 //! | file | what it holds |
@@ -16,6 +19,7 @@
 //! | `sizes` | data sets by their sizes |
 //! | `policies/` | one rule, one file |
 //! | `network/` | a step of training over a network |
+//! | `jobs/` | jobs that share their data |
 
 #![deny(
     clippy::disallowed_methods,
@@ -24,11 +28,15 @@
 )]
 
 mod hits;
+mod jobs;
 mod network;
 mod policies;
 mod sizes;
 
 pub use hits::{HitReport, simulate};
+pub use jobs::{
+    Correction, Job, JobRun, JobState, JobsError, JobsReport, SharedData, Span, Storage, simulate_jobs,
+};
 pub use network::{Layer, LayerTimes, Network, StepTimes, simulate_step};
 pub use policies::{HitPolicy, Outcome, PolicyKind};
 pub use sizes::SizeTable;

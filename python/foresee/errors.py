@@ -17,6 +17,7 @@ __all__ = [
     "ConfigError",
     "ForeseeError",
     "IndexInvalid",
+    "NotMeasured",
     "OriginChanged",
     "OriginDenied",
     "OriginError",
@@ -121,6 +122,24 @@ class ConfigError(ForeseeError, ValueError):
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
         """Rebuild from the faults: the default would pass the joined text."""
         return type(self), (self.faults,)
+
+
+class NotMeasured(ForeseeError, LookupError):
+    """A figure that the question needs is not there. It is never taken for 0.
+
+    Attributes:
+        field: which one.
+        remedy: what measures it, or where to write it.
+    """
+
+    def __init__(self, field: str, remedy: str) -> None:
+        self.field = field
+        self.remedy = remedy
+        super().__init__(f"{field} is not known; {remedy}")
+
+    def __reduce__(self) -> tuple[type[NotMeasured], tuple[str, str]]:
+        """Rebuild from the facts."""
+        return type(self), (self.field, self.remedy)
 
 
 class SampleFault(ForeseeError, RuntimeError):

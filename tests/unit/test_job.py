@@ -225,11 +225,11 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
 
 
 def test_all_faults_come_at_once() -> None:
-    text = "version = 1\nx = 1\n[data]\nsamples = 0\nsize = 1\nsise = 1\n[train]\nbatch = nan\n[cache.window]\nfetch = 0\n"
+    text = "version = 1\nx = 1\n[data]\nsamples = 0\nsize = 1\ncolour = 1\n[train]\nbatch = nan\n[cache.window]\nfetch = 0\n"
     with pytest.raises(ConfigError) as caught:
         job.loads(text)
     found = [fault.split(" ")[0] for fault in caught.value.faults]
-    assert sorted(found) == ["cache.window.fetch", "data.samples", "data.sise", "train.batch", "x"]
+    assert sorted(found) == ["cache.window.fetch", "data.colour", "data.samples", "train.batch", "x"]
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"a = 1\0", b"a = " + b"[" * 100_000])

@@ -125,20 +125,20 @@ class ConfigError(ForeseeError, ValueError):
 
 
 class NotMeasured(ForeseeError, LookupError):
-    """A prediction needs a figure that nobody measured. What is absent is never taken for 0.
+    """A figure that the question needs is not there. It is never taken for 0.
 
     Attributes:
-        field: which figure, of what.
-        remedy: how to come by it.
+        field: which one.
+        remedy: what measures it, or where to write it.
     """
 
     def __init__(self, field: str, remedy: str) -> None:
         self.field = field
         self.remedy = remedy
-        super().__init__(f"{field} is not measured; {remedy}")
+        super().__init__(f"{field} is not known; {remedy}")
 
     def __reduce__(self) -> tuple[type[NotMeasured], tuple[str, str]]:
-        """Rebuild from the facts: the default would pass the joined text."""
+        """Rebuild from the facts."""
         return type(self), (self.field, self.remedy)
 
 

@@ -65,5 +65,12 @@ def test_errors_with_facts_survive_pickling():
     server = pickle.loads(pickle.dumps(errors.ServerLost("lost server 0", "10.0.0.1:7000")))
     assert (str(server), server.address) == ("lost server 0", "10.0.0.1:7000")
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]
-    missing = pickle.loads(pickle.dumps(errors.NotMeasured("wait", "measure it")))
-    assert (str(missing), missing.field) == ("wait is not measured; measure it", "wait")
+
+
+def test_a_figure_that_is_not_known_survives_pickling():
+    again = pickle.loads(pickle.dumps(errors.NotMeasured("the rate", "measure it")))
+    assert (str(again), again.field, again.remedy) == (
+        "the rate is not known; measure it",
+        "the rate",
+        "measure it",
+    )

@@ -196,7 +196,7 @@ def test_what_no_machine_should_show_is_doubted() -> None:
 
 def test_what_nobody_measured_is_asked_for() -> None:
     a, b = pair_of_s1()
-    with pytest.raises(NotMeasured, match="EfficientNet-B0: wait_conc is not measured") as raised:
+    with pytest.raises(NotMeasured, match="EfficientNet-B0: wait_conc is not known") as raised:
         stagger.predict(a, dataclasses.replace(b, wait_conc=None), 10.0)
     assert raised.value.field == "EfficientNet-B0: wait_conc"
     stagger.predict(a, dataclasses.replace(b, wait_conc=None), 800.0)

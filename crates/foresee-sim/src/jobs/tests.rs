@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The play against closed forms within their limits, and its own laws beyond them.
 
+use std::slice::from_ref;
+
 use foresee_model::Compat;
 use foresee_units::Nanos;
 use proptest::prelude::*;
@@ -201,7 +203,7 @@ fn impossible_inputs_are_named() {
     assert_eq!(simulate_jobs(&[], &data), Err(JobsError::NoJob));
     assert_eq!(told(&[], &data), "there is no job; give at least one");
     let none = SharedData { samples: 0, ..data };
-    assert_eq!(told(&[fine.clone()], &none), "samples is 0; it must be 1 or more");
+    assert_eq!(told(from_ref(&fine), &none), "samples is 0; it must be 1 or more");
     let wrong = |change: fn(&mut Job)| {
         let mut job = fine.clone();
         change(&mut job);
@@ -217,13 +219,13 @@ fn impossible_inputs_are_named() {
     let long = wrong(|job| (job.epochs, job.compute) = (u64::MAX, Nanos::MAX));
     assert!(long.contains("the clock has room for"), "{long}");
     let hold = competing(10, Compat::Physical, Correction::Hold { margin: 5 });
-    let margin = told(&[fine.clone()], &SharedData { cache: 5, ..hold });
+    let margin = told(from_ref(&fine), &SharedData { cache: 5, ..hold });
     assert!(
         margin.starts_with("margin is 5; it must be at most the samples that the cache keeps"),
         "{margin}"
     );
     let alone = Job { wait_conc: vec![], ..fine };
-    assert!(simulate_jobs(std::slice::from_ref(&alone), &data).is_ok());
+    assert!(simulate_jobs(from_ref(&alone), &data).is_ok());
     assert!(simulate_jobs(&[alone.clone(), alone], &coalescing(10, 10, 5)).is_ok());
 }
 

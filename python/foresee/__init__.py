@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from foresee.errors import (
     CacheError,
+    CatalogBusy,
+    CatalogInvalid,
     Closed,
     ConfigError,
     ForeseeError,
@@ -39,6 +41,8 @@ __all__ = [
     "Batch",
     "Cache",
     "CacheError",
+    "CatalogBusy",
+    "CatalogInvalid",
     "Closed",
     "ConfigError",
     "ForeseeError",

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 __all__ = [
     "CacheError",
+    "CatalogBusy",
+    "CatalogInvalid",
     "Closed",
     "ConfigError",
     "ForeseeError",
@@ -57,6 +59,14 @@ class IndexInvalid(ForeseeError, ValueError):
 
 class CacheError(ForeseeError, OSError):
     """The cache directory cannot be used. A cache that fails later costs time, never an error."""
+
+
+class CatalogInvalid(ForeseeError, ValueError):
+    """A file is not a usable catalog of jobs: of another version, damaged, or something else altogether."""
+
+
+class CatalogBusy(ForeseeError, TimeoutError):
+    """Another program has a catalog locked, and did not let go in time."""
 
 
 class StallTimeout(ForeseeError, TimeoutError):

@@ -19,6 +19,8 @@ from foresee import errors
         (errors.OriginChanged, OSError),
         (errors.IndexInvalid, ValueError),
         (errors.CacheError, OSError),
+        (errors.CatalogInvalid, ValueError),
+        (errors.CatalogBusy, TimeoutError),
         (errors.StallTimeout, TimeoutError),
         (errors.Closed, RuntimeError),
         (errors.SampleFault, RuntimeError),

@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from foresee.errors import ConfigError, ForeseeError, IndexInvalid, NotMeasured, OriginMissing
+from foresee.errors import CatalogInvalid, ConfigError, ForeseeError, IndexInvalid, NotMeasured, OriginMissing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options)
     except (
+        CatalogInvalid,
         ConfigError,
         IndexInvalid,
         NotMeasured,

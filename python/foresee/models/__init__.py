@@ -3,12 +3,12 @@
 
 ``network`` answers for a step whose gradients cross a network; ``trace`` reads and writes the figures of a model
 that it is asked about. Formulas of both stand in the Rust core; here are their faces, with shapes and units. ``cost``
-is what a run costs, ``prices`` the book that it is asked with, ``window`` how often a cache before a bucket misses:
-numpy and plain arithmetic. Needs no torch.
+is what a run costs, ``prices`` the book that it is asked with, ``window`` how often a cache before a bucket misses,
+``storage`` what in the storage holds a job back: numpy and plain arithmetic. Needs no torch.
 """
 
 from __future__ import annotations
 
-from foresee.models import cost, network, prices, trace, window
+from foresee.models import cost, network, prices, storage, trace, window
 
-__all__ = ["cost", "network", "prices", "trace", "window"]
+__all__ = ["cost", "network", "prices", "storage", "trace", "window"]

@@ -10,7 +10,7 @@ import math
 
 import pytest
 from house import ROOT
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee import _native
@@ -167,6 +167,7 @@ counts = st.integers(1, 10**6)
 
 
 @given(counts, counts, counts, counts, st.integers(1, 10**9), amounts, amounts, st.integers(0, 10**6))
+@settings(deadline=None)
 def test_bills_are_never_negative_and_grow_with_what_is_asked(
     machines: int,
     samples: int,
@@ -200,6 +201,7 @@ def test_bills_are_never_negative_and_grow_with_what_is_asked(
 
 
 @given(amounts, amounts, amounts, amounts, st.floats(1e-3, 1e3))
+@settings(deadline=None)
 def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d: float, scale: float) -> None:
     point = cost.break_even(lambda x: a + b * x, lambda x: c + d * x, scale=scale)
     if point is not None:
@@ -226,6 +228,7 @@ def test_the_miss_rate_is_the_limit_of_a_counted_order(ranks: int, share: float)
 
 
 @given(st.integers(1, 64), st.floats(0, 4), st.floats(0, 4))
+@settings(deadline=None)
 def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> None:
     small, large = sorted((one, other))
     rates = window.miss_rate(ranks, small), window.miss_rate(ranks, large)
@@ -233,6 +236,7 @@ def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> 
 
 
 @given(st.lists(st.permutations(range(8)), min_size=1, max_size=4), st.integers(0, 9))
+@settings(deadline=None)
 def test_what_is_missed_was_dropped_or_never_there(orders: list[list[int]], capacity: int) -> None:
     counts = window.misses(orders, capacity)
     held: list[int] = []

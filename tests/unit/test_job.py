@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from house import ROOT
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee import _values, job
@@ -281,6 +281,7 @@ def test_times_too(word: str, value: float) -> None:
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
+@settings(deadline=None)
 def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
     kinds = [_values.Size(), _values.Size(whole=True), _values.Rate(), _values.Time(), _values.Count()]
     kinds += [_values.Number(), _values.Text(), _values.Texts(), _values.Curve(), _values.Choices(("a",))]

@@ -4,11 +4,12 @@
 ``network`` answers for a step whose gradients cross a network; ``trace`` reads and writes the figures of a model
 that it is asked about. Formulas of both stand in the Rust core; here are their faces, with shapes and units. ``cost``
 is what a run costs, ``prices`` the book that it is asked with, ``window`` how often a cache before a bucket misses,
-``stagger`` when jobs that read the same data should start: numpy and plain arithmetic. Needs no torch.
+``storage`` what in the storage holds a job back, ``stagger`` when jobs that read the same data should start: numpy and
+plain arithmetic. Needs no torch.
 """
 
 from __future__ import annotations
 
-from foresee.models import cost, network, prices, stagger, trace, window
+from foresee.models import cost, network, prices, stagger, storage, trace, window
 
-__all__ = ["cost", "network", "prices", "stagger", "trace", "window"]
+__all__ = ["cost", "network", "prices", "stagger", "storage", "trace", "window"]

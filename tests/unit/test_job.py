@@ -36,6 +36,7 @@ TABLES = {
     "cache": sections.Cache,
     "cache.window": sections.Window,
     "gradients": sections.Gradients,
+    "stagger": sections.Stagger,
     "run": sections.Run,
     "cost": sections.Cost,
 }

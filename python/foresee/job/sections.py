@@ -48,6 +48,7 @@ __all__ = [
     "Network",
     "Origin",
     "Run",
+    "Stagger",
     "Staging",
     "Tier",
     "Train",
@@ -293,6 +294,22 @@ class Run(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stagger(Checked):
+    """``[stagger]``: beside other jobs that read the same data. Figures given here go before the catalog's."""
+
+    model: str | None = value_of(Text())
+    """What is trained, as the catalog has it; not given: the file's name without its ending."""
+    loader: str = value_of(Text(), "default")
+    """The loader's settings, as the catalog has them."""
+    wait: float | None = value_of(Time())
+    """Seconds per step that it waits for data, alone, with a cold cache."""
+    wait_cached: float | None = value_of(Time())
+    """The same with a warm cache."""
+    wait_conc: float | None = value_of(Time())
+    """The same with a cold cache beside the other job, which reads cold data too."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost(Checked):
     """``[cost]``: what is paid, by its names in the price book, and for how long."""
 
@@ -351,6 +368,8 @@ class Job(Checked):
     """What crosses the network besides."""
     run: Run = section(Run)
     """How it is started."""
+    stagger: Stagger = section(Stagger)
+    """Beside which others."""
     cost: Cost = section(Cost)
     """What is paid."""
     file: str | None = value_of(Text(), key=False)

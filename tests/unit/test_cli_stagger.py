@@ -147,13 +147,30 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
             "makespan": 1250,
             "gpu_seconds": 1800,
             "gpu_seconds_simultaneous": 2750,
+            "sequential": 1800,
         }
     assert told["jobs"][0]["estimated"] == ["wait", "wait_conc"]
     assert main(["stagger", "predict", *files, "--coalesces", "--read", "750s"]) == 0
     out = capsys.readouterr().out
     assert "  leads" in out
-    assert "company costs no time" in out
+    assert "34.5 % less than all at once; the makespan would be the same" in out
     assert "* estimated" in out
+
+
+def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
+    tmp_path: Path, pair: list[str], capsys
+) -> None:
+    files = [*pair, write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0", epochs=2)]
+    plan = facts(capsys, *files)["plan"]
+    # The fastest pipeline leads; the job of two epochs ends last.
+    assert plan["leader"] == "efficientnet"
+    assert plan["makespan"] == pytest.approx(1560 * (0.748 + 0.3036))
+    assert plan["gpu_seconds_simultaneous"] is None
+    assert plan["starts"][1] == 0
+    for i in (0, 2):
+        assert plan["starts"][i] + plan["runs"][i] == pytest.approx(plan["makespan"])
+    assert main(["stagger", "predict", *files]) == 0
+    assert "nobody catches up" in capsys.readouterr().out
 
 
 def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -> None:
@@ -258,7 +275,8 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
     ("arguments", "expected"),
     [
         (["{a}"], "1 job; two or more"),
-        (["{a}", "{b}", "{c}"], "3 jobs: what more than two do to each other"),
+        (["{a}", "{b}", "{c}", "--running", "5"], "--running with --coalesces or with more than two jobs"),
+        (["{a}", "{b}", "{folder}/late.toml"], "late.toml: [run] start"),
         (["{a}", "{folder}/nowhere.toml"], "nowhere.toml"),
         (["{a}", "{folder}/other.toml"], "data sets differ"),
         (["{a}", "{folder}/order.toml"], "orders differ"),

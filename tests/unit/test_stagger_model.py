@@ -411,6 +411,44 @@ def test_no_plan_ends_before_its_bound_and_company_costs_no_time(
             assert run >= (job.cached_epoch() + (job.epochs - 1) * job.later_epoch(kept)) * (1 - 1e-12)
 
 
+@laws
+@given(st.lists(pairs(), min_size=1, max_size=3))
+def test_without_coalescing_nobody_catches_up(several: list[tuple[JobTimes, JobTimes]]) -> None:
+    jobs = [job for pair in several for job in pair]
+    plan = stagger.plan(jobs)
+    leader = jobs[plan.leader]
+    assert plan.gpu_seconds_simultaneous is None
+    assert plan.makespan <= plan.sequential * (1 + 1e-12)
+    for i, (job, start, run) in enumerate(zip(jobs, plan.starts, plan.runs, strict=True)):
+        assert start + run <= plan.makespan * (1 + 1e-12)
+        if i != plan.leader:
+            told = stagger.predict(leader, job, start * (1 + 1e-12))
+            assert float(told.catch_up) >= leader.cold_epoch() * (1 - 1e-9)
+            assert run == pytest.approx(float(told.follower))
+
+
+@laws
+@given(pairs())
+def test_of_two_jobs_the_plan_is_the_better_order_where_company_costs_time(
+    both: tuple[JobTimes, JobTimes],
+) -> None:
+    slowest = max(job.compute + job.wait for job in both)
+    jobs = [dataclasses.replace(job, epochs=1, wait_conc=slowest - min(job.compute, slowest)) for job in both]
+    assume(all(job.compute + job.wait_conc >= slowest for job in jobs if job.wait_conc is not None))
+    orders = [stagger.optimum(*jobs), stagger.optimum(*reversed(jobs))]
+    assert stagger.plan(jobs).makespan == pytest.approx(
+        min(best.makespan for best in orders if best is not None)
+    )
+
+
+def test_a_cache_too_small_to_stay_behind_is_told() -> None:
+    a, b = pair_of_s1()
+    enough = 1 - b.cached_epoch() / a.cold_epoch()
+    assert all(stagger.plan([a, b], cache=enough * 1.001).within_cache)
+    assert not all(stagger.plan([a, b], cache=enough * 0.7).within_cache)
+    assert all(stagger.plan([a, b], a.cold_epoch(), cache=enough * 0.7).within_cache)
+
+
 def test_a_cache_too_small_for_a_slow_follower_is_told() -> None:
     fast = JobTimes(compute=0.5, wait=0.25, wait_cached=0.0, steps=1000)
     slow = JobTimes(compute=3.0, wait=0.0, wait_cached=0.0, steps=1000)

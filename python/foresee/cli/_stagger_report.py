@@ -121,12 +121,18 @@ def _plan(facts: dict[str, Any]) -> list[str]:
     ):
         note = "  leads" if job["name"] == plan["leader"] else "" if within else "  beyond the cache"
         lines.append(f"{_cut(job['name'])}{_time(start):>13}{_time(run):>13}{_time(start + run):>13}{note}")
-    fewer = 100 * (1 - plan["gpu_seconds"] / plan["gpu_seconds_simultaneous"])
+    shorter = 100 * (1 - plan["makespan"] / plan["sequential"])
+    lines += [
+        "",
+        f"makespan {_time(plan['makespan'])}, {shorter:.1f} % shorter than one after the other; nobody catches up",
+    ]
+    at_once = plan["gpu_seconds_simultaneous"]
+    if at_once is None:
+        return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}"]
+    less = 100 * (1 - plan["gpu_seconds"] / at_once)
     return [
         *lines,
-        "",
-        f"makespan {_time(plan['makespan'])}, as short as if all started at once: company costs no time here",
-        f"GPU-seconds {plan['gpu_seconds']:,.1f}, not {plan['gpu_seconds_simultaneous']:,.1f}: {fewer:.1f} % less",
+        f"GPU-seconds {plan['gpu_seconds']:,.1f}, {less:.1f} % less than all at once; the makespan would be the same",
     ]
 
 

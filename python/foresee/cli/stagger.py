@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument(
         "--coalesces",
         action="store_true",
-        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read, takes any number",
+        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read",
     )
     predict.add_argument(
         "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         "doubts": list(known.doubts),
         "plot": options.plot,
     }
-    add = _add_plan if options.coalesces else _add_orders
+    add = _add_plan if _planned(options) else _add_orders
     reached = add(facts, jobs, known, options)
     if options.plot is not None:
         from foresee.cli import _stagger_plot
@@ -120,15 +120,17 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if options.running is not None and not 0 <= options.running < math.inf:
         faults.append(f"--running {options.running}: percent expected, 0 or more")
-    if len(options.jobs) > 2 and not options.coalesces:
+    if _planned(options) and options.running is not None:
         faults.append(
-            f"{len(options.jobs)} jobs: what more than two do to each other has a closed form only where the cache "
-            "coalesces; give --coalesces and --read"
+            "--running with --coalesces or with more than two jobs: a plan is for jobs of which none runs yet"
         )
-    if options.coalesces and options.running is not None:
-        faults.append("--running with --coalesces: a plan is for jobs of which none runs yet")
     if faults:
         raise ConfigError(faults)
+
+
+def _planned(options: argparse.Namespace) -> bool:
+    """Whether nobody is to catch up, instead of what two jobs do to each other when one does."""
+    return bool(options.coalesces or len(options.jobs) > 2)
 
 
 def _is_number(word: str) -> bool:
@@ -177,7 +179,8 @@ def _add_plan(
             f"{', '.join(map(str, late))}: [run] start beside --coalesces; a plan starts all jobs itself"
         )
 
-    made = stagger.plan(known.jobs, options.read, cache=options.cache)
+    read = options.read if options.coalesces else None
+    made = stagger.plan(known.jobs, read, cache=options.cache)
     facts["plan"] = {
         "leader": known.jobs[made.leader].name,
         "starts": list(made.starts),
@@ -186,6 +189,7 @@ def _add_plan(
         "makespan": made.makespan,
         "gpu_seconds": made.gpu_seconds,
         "gpu_seconds_simultaneous": made.gpu_seconds_simultaneous,
+        "sequential": made.sequential,
     }
     return all(made.within_cache)
 

@@ -26,6 +26,7 @@ __all__ = [
     "NetworkStep",
     "__version__",
     "gradient_packet_bytes",
+    "jobs_simulate",
     "network_goodput",
     "network_packet_delay",
     "network_servers",
@@ -628,6 +629,28 @@ class NetworkStep:
 
     def linear_scaling(self, ranks: int, batch: int) -> float:
         """Samples per second of ``ranks`` ranks that never wait; ``batch``: samples per rank and step."""
+
+def jobs_simulate(
+    jobs: Sequence[tuple[int, int, int, list[int], int, int, int]],
+    samples: int,
+    cache: int,
+    *,
+    compat: str = "physical",
+    read: int | None = None,
+    hold: int | None = None,
+) -> list[dict[str, Any]]:
+    """Play jobs that share their data, step by step; nanoseconds. ``foresee.models.stagger.simulate`` is its face.
+
+    ``jobs``: compute, wait, cached wait, waits beside 1, 2, ... others, samples per step, epochs, start. ``samples``
+    of an epoch, ``cache`` how many of them are kept. ``read``: of the data set, by a cache that coalesces; None: reads
+    compete. ``hold``: samples by which a follower is kept behind; None: it is not.
+
+    Per job ``start``, ``end``, ``first_epoch`` and ``caught`` (moments; the last may be None), ``alone``, ``together``,
+    ``behind``, ``cached`` and ``held`` as (count, time), ``stall`` (time), ``hits`` and ``reads`` (samples).
+
+    Raises:
+        ConfigError: a figure outside its range; the message names its job.
+    """
 
 def network_servers(ranks: int, servers: int, *, dedicated_only: bool = False) -> tuple[float, float, float]:
     """Share of its link that a rank gets; shares of all bytes that a co-located and a dedicated server sums.

@@ -173,6 +173,40 @@ def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
     assert "nobody catches up" in capsys.readouterr().out
 
 
+def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--simulate")
+    for order in told["orders"]:
+        for row in (*order["table"], order["best"]):
+            assert row["played"]["makespan"] == pytest.approx(row["makespan"], abs=4)
+    assert told["best_played"]["leader"] == told["best"]["leader"]
+    held = facts(capsys, *pair, "--simulate", "--hold", "0.02")["orders"][0]["simultaneous"]
+    assert held["played"]["held_seconds"] > 0
+    assert held["played"]["data_sets_read"] == 1
+    assert held["played"]["makespan"] < held["makespan"]
+    assert main(["stagger", "predict", *pair, "--simulate"]) == 0
+    assert "best of those played: resnet " in capsys.readouterr().out
+
+
+def test_beyond_the_caches_reach_the_play_answers(pair: list[str], capsys) -> None:
+    arguments = [*pair, "--cache", "0.5", "--running", "60"]
+    facts(capsys, *arguments, code=1)
+    told = facts(capsys, *arguments, "--simulate")
+    assert told["best"] is None
+    assert told["best_played"]["played"]["data_sets_read"] > 1
+    assert main(["stagger", "predict", *arguments, "--simulate"]) == 0
+    out = capsys.readouterr().out
+    assert "at no start" in out
+    assert "best of those played" in out
+
+
+def test_a_plan_may_be_played_too(pair: list[str], capsys) -> None:
+    plan = facts(capsys, *pair, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
+    assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
+    assert plan["played"]["gpu_seconds"] == pytest.approx(plan["gpu_seconds"])
+    assert main(["stagger", "predict", *pair, "--coalesces", "--read", "1166.88 s", "--simulate"]) == 0
+    assert "played step by step: makespan 1,166.9 s" in capsys.readouterr().out
+
+
 def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -> None:
     path = tmp_path / "catalog.db"
     keys = {
@@ -284,6 +318,13 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
         (["{a}", "{b}", "--coalesces"], "--coalesces without --read"),
         (["{a}", "{b}", "--coalesces", "--read", "750s", "--running", "5"], "--running with --coalesces"),
         (["{a}", "{folder}/late.toml", "--coalesces", "--read", "750s"], "late.toml: [run] start"),
+        (["{a}", "{b}", "--hold", "0.1"], "--hold 0.1 without --simulate"),
+        (["{a}", "{b}", "--simulate", "--hold", "2"], "--hold 2.0: a share from 0 to 1"),
+        (
+            ["{a}", "{b}", "--simulate", "--hold", "0", "--coalesces", "--read", "9s"],
+            "--hold 0.0 with --coalesces",
+        ),
+        (["{a}", "{b}", "{c}", "--simulate"], "wait_conc"),
         (["{a}", "{b}", "--read", "soon"], "--read 'soon': a time above 0 expected"),
         (["{a}", "{b}", "--read", "0"], "--read '0'"),
         (["{a}", "{b}", "--read", "nan"], "--read 'nan'"),
@@ -302,7 +343,7 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
 def test_bad_input_has_exit_code_2_and_a_message(
     tmp_path: Path, pair: list[str], capsys, arguments: list[str], expected: str
 ) -> None:
-    third = write(tmp_path, "resnet2")
+    third = write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0")
     for name, more in (
         ("other", {"data": "CIFAR"}),
         ("order", {"seed": 1}),

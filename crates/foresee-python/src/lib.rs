@@ -11,6 +11,7 @@ mod cache;
 mod errors;
 mod gradients;
 mod index;
+mod jobs;
 mod ledger;
 mod loader;
 mod network;
@@ -35,6 +36,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
     module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;
+    jobs::register(module)?;
     network::register(module)?;
     order::register(module)
 }

@@ -28,6 +28,7 @@ _START_COLUMNS = (
     ("makespan", 13),
     ("GPU-seconds", 15),
 )
+_PLAYED = ("played", 13)
 
 
 def report(facts: dict[str, Any]) -> str:
@@ -60,10 +61,11 @@ def _head(facts: dict[str, Any]) -> list[str]:
 
 def _orders(facts: dict[str, Any]) -> list[str]:
     lines: list[str] = []
+    columns = (*_START_COLUMNS, _PLAYED) if facts["simulated"] else _START_COLUMNS
     for order in facts["orders"]:
         leader, follower = order["leader"], order["follower"]
         lines.append(f"{leader} first, then {follower}")
-        lines.append("".join([" " * 14, *(f"{head:>{room}}" for head, room in _START_COLUMNS)]))
+        lines.append("".join([" " * 14, *(f"{head:>{room}}" for head, room in columns)]))
         rows = [("", row) for row in order["table"]]
         if order["best"] is not None:
             rows.append(("best", order["best"]))
@@ -83,21 +85,29 @@ def _orders(facts: dict[str, Any]) -> list[str]:
 
 def _row(name: str, row: dict[str, Any], *, simultaneous: bool) -> str:
     caught = "-" if row["catch_up"] is None else _time(row["catch_up"])
+    played = f"{_time(row['played']['makespan']):>13}" if "played" in row else ""
     beyond = "" if row["within_cache"] else "  beyond the cache"
     shown = name or ("simultaneous" if simultaneous else "")
     return (
         f"{shown:14}{_time(row['start']):>12}{row['percent']:>8.1f} %"
         f"{caught:>13}{_time(row['leader_seconds']):>13}{_time(row['follower_seconds']):>13}{_time(row['makespan']):>13}"
-        f"{row['gpu_seconds']:>15,.1f}{beyond}"
+        f"{row['gpu_seconds']:>15,.1f}{played}{beyond}"
     )
 
 
 def _advice(facts: dict[str, Any]) -> list[str]:
+    lines = []
+    if facts["simulated"]:
+        best = facts["best_played"]
+        lines.append(
+            f"best of those played: {best['follower']} {_time(best['start'])} after {best['leader']}, makespan "
+            f"{_time(best['played']['makespan'])}, {best['played']['data_sets_read']:.2f} x the data read"
+        )
     best = facts["best"]
     if best is None:
-        return []
+        return lines
     order = next(order for order in facts["orders"] if order["leader"] == best["leader"])
-    lines = [
+    lines += [
         f"best: {best['follower']} {_time(best['start'])} after {best['leader']}, makespan {_time(best['makespan'])}"
     ]
     at_once = order["simultaneous"]
@@ -126,6 +136,12 @@ def _plan(facts: dict[str, Any]) -> list[str]:
         "",
         f"makespan {_time(plan['makespan'])}, {shorter:.1f} % shorter than one after the other; nobody catches up",
     ]
+    if "played" in plan:
+        played = plan["played"]
+        lines.append(
+            f"played step by step: makespan {_time(played['makespan'])}, GPU-seconds {played['gpu_seconds']:,.1f}, "
+            f"{played['data_sets_read']:.2f} x the data read"
+        )
     at_once = plan["gpu_seconds_simultaneous"]
     if at_once is None:
         return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}"]

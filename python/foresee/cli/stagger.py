@@ -13,6 +13,7 @@ from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from foresee.job import Job
     from foresee.jobs import asked as asked_
@@ -22,7 +23,7 @@ _HELP = "when jobs that read the same data should start"
 _PREDICT = "predict makespan and GPU-seconds by start, and the best start"
 _EPILOG = (
     "Figures come from [stagger] and [train] of the job files, else from --catalog, else from --read. "
-    "exit code 1: the cache reaches back to a follower at no start; the simulation of steps has an answer there."
+    "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
 )
 #: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))
@@ -58,6 +59,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         default="physical",
         help="paper: equation (2) to the letter, the slower job keeps its rate when the other has ended its epoch",
     )
+    predict.add_argument(
+        "--simulate",
+        action="store_true",
+        help="play each start step by step too; beyond the cache's reach as well",
+    )
+    predict.add_argument(
+        "--hold",
+        type=float,
+        metavar="SHARE",
+        help="with --simulate: hold a follower that comes near until the cache has so much of the data beyond it",
+    )
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
     predict.set_defaults(run=run)
@@ -76,6 +88,8 @@ def run(options: argparse.Namespace) -> int:
         "read_seconds": options.read,
         "coalesces": options.coalesces,
         "running_percent": options.running,
+        "simulated": options.simulate,
+        "hold": options.hold,
         "jobs": [_job(job, options.cache) for job in known.jobs],
         "doubts": list(known.doubts),
         "plot": options.plot,
@@ -94,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
         from foresee.cli import _stagger_report
 
         print(_stagger_report.report(facts))
-    return 0 if reached else 1
+    return 0 if reached or options.simulate else 1
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -120,6 +134,14 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if options.running is not None and not 0 <= options.running < math.inf:
         faults.append(f"--running {options.running}: percent expected, 0 or more")
+    if options.hold is not None and not options.simulate:
+        faults.append(f"--hold {options.hold} without --simulate: no closed form holds anybody")
+    if options.hold is not None and not 0 <= options.hold <= 1:
+        faults.append(f"--hold {options.hold}: a share from 0 to 1 expected")
+    if options.hold is not None and options.coalesces:
+        faults.append(
+            f"--hold {options.hold} with --coalesces: company costs no time there, so nobody is held"
+        )
     if _planned(options) and options.running is not None:
         faults.append(
             "--running with --coalesces or with more than two jobs: a plan is for jobs of which none runs yet"
@@ -191,6 +213,8 @@ def _add_plan(
         "gpu_seconds_simultaneous": made.gpu_seconds_simultaneous,
         "sequential": made.sequential,
     }
+    if options.simulate:
+        facts["plan"]["played"] = _played(known.jobs, made.starts, options)
     return all(made.within_cache)
 
 
@@ -211,7 +235,33 @@ def _add_orders(
         if chosen is None
         else {"leader": chosen["leader"], "follower": chosen["follower"], **chosen["best"]}
     )
+    if options.simulate:
+        each = [order["best_played"] for order in orders]
+        at = min(range(len(each)), key=lambda i: orders[i]["leader_start"] + each[i]["played"]["makespan"])
+        facts["best_played"] = {
+            "leader": orders[at]["leader"],
+            "follower": orders[at]["follower"],
+            **each[at],
+        }
     return chosen is not None
+
+
+def _played(
+    jobs: Sequence[stagger.JobTimes], starts: Sequence[float], options: argparse.Namespace
+) -> dict[str, Any]:
+    """What comes out step by step."""
+    from foresee.models import stagger
+
+    read = options.read if options.coalesces else None
+    told = stagger.simulate(
+        jobs, starts, compat=options.compat, cache=options.cache, read=read, hold=options.hold
+    )
+    return {
+        "makespan": told.makespan,
+        "gpu_seconds": told.gpu_seconds,
+        "data_sets_read": sum(run.reads for run in told.runs),
+        "held_seconds": sum(run.held for run in told.runs),
+    }
 
 
 def _order(
@@ -248,12 +298,21 @@ def _order(
         at_best = stagger.predict(leader, follower, np.array([best.start]), compat=compat, cache=cache)
         row = _row(leader, follower, at_best, cache)
         row["end"] = leader_start + row["makespan"]
+    if options.simulate:
+        for each in (*told, *([] if row is None else [row])):
+            each["played"] = _played((leader, follower), (0.0, each["start"]), options)
     return {
         "leader": leader.name,
         "follower": follower.name,
         "leader_start": leader_start,
         "earliest": now,
         "best": row,
+        "best_played": min(
+            (*told, *([] if row is None else [row])),
+            key=lambda each: (each["played"]["makespan"], each["played"]["gpu_seconds"]),
+        )
+        if options.simulate
+        else None,
         "best_of_table": min(within, key=lambda each: each["makespan"], default=None),
         "simultaneous": told[0] if now == 0 else None,
         "sequential": {"makespan": last, "gpu_seconds": last} if now == 0 else None,

@@ -250,6 +250,8 @@ def test_all_faults_are_told_at_once() -> None:
         (lambda a, b: stagger.sequential(a, b, cache=math.nan), "cache is nan"),
         (lambda a, b: stagger.plan([], 750.0), "jobs is empty"),
         (lambda a, b: stagger.plan([a], 0.0), "read is 0.0"),
+        (lambda a, b: stagger.plan([a, b], arrivals=[0.0]), "1 arrivals for 2 jobs"),
+        (lambda a, b: stagger.plan([a, b], arrivals=[0.0, -1.0]), "arrivals[1] is -1.0"),
         (lambda a, b: stagger.plan([a], 750.0, cache=2), "cache is 2"),
         (lambda a, b: stagger.wait_from_storage(0.0, 1.0), "compute is 0.0"),
         (lambda a, b: stagger.wait_from_storage(1.0, math.nan), "read is nan"),
@@ -439,6 +441,46 @@ def test_of_two_jobs_the_plan_is_the_better_order_where_company_costs_time(
     assert stagger.plan(jobs).makespan == pytest.approx(
         min(best.makespan for best in orders if best is not None)
     )
+
+
+@laws
+@given(st.lists(st.tuples(st.floats(0.01, 3), st.integers(1, 3)), min_size=1, max_size=6), st.floats(0.1, 2))
+def test_where_all_keep_up_the_slowest_leads(jobs: list[tuple[float, int]], step_read: float) -> None:
+    steps = [(min(step, step_read), epochs) for step, epochs in jobs]
+    made = [JobTimes(compute=step, wait=0, wait_cached=0, steps=100, epochs=epochs) for step, epochs in steps]
+    plan = stagger.plan(made, 100 * step_read)
+    slowest = max(job.compute for job in made)
+    assert made[plan.leader].compute == pytest.approx(slowest)
+    wasted = plan.gpu_seconds - sum(job.epochs * job.cached_epoch() for job in made)
+    assert wasted == pytest.approx(100 * (step_read - slowest), abs=1e-6 * plan.makespan)
+
+
+def test_a_job_slower_than_the_origin_leads_where_that_costs_no_time() -> None:
+    fast = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=1000)
+    slow = JobTimes(compute=2.0, wait=0.0, wait_cached=0.0, steps=1000)
+    plan = stagger.plan([fast, slow], 750.0)
+    assert (plan.leader, plan.starts, plan.makespan, plan.gpu_seconds) == (1, (1750.0, 0.0), 2000.0, 2250.0)
+
+
+@laws
+@given(
+    st.lists(st.tuples(pairs(), st.floats(0, 5000)), min_size=1, max_size=3), st.none() | st.floats(0.1, 5000)
+)
+def test_nobody_starts_before_it_is_there(
+    several: list[tuple[tuple[JobTimes, JobTimes], float]], read: float | None
+) -> None:
+    jobs = [job for pair, _ in several for job in pair]
+    arrivals = [arrival * share for _, arrival in several for share in (1.0, 0.3)]
+    plan = stagger.plan(jobs, read, arrivals=arrivals)
+    first = min(arrivals)
+    begin = plan.starts[plan.leader]
+    assert begin == arrivals[plan.leader] - first
+    for start, run, arrival in zip(plan.starts, plan.runs, arrivals, strict=True):
+        assert start >= max(arrival - first, begin)
+        assert start + run <= plan.makespan * (1 + 1e-12)
+    assert plan.makespan <= plan.sequential * (1 + 1e-12)
+    late = stagger.plan(jobs, read, arrivals=[arrival + 7 for arrival in arrivals])
+    assert late.makespan == pytest.approx(plan.makespan)
 
 
 def test_a_cache_too_small_to_stay_behind_is_told() -> None:

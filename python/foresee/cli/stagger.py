@@ -23,6 +23,7 @@ _HELP = "when jobs that read the same data should start"
 _PREDICT = "predict makespan and GPU-seconds by start, and the best start"
 _EPILOG = (
     "Figures come from [stagger] and [train] of the job files, else from --catalog, else from --read. "
+    "All jobs have one seed: what is random in them is not independent any more. "
     "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
 )
 #: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
@@ -195,14 +196,9 @@ def _add_plan(
 ) -> bool:
     from foresee.models import stagger
 
-    late = [job.file for job in jobs if job.run.start > 0]
-    if late:
-        raise ConfigError(
-            f"{', '.join(map(str, late))}: [run] start beside --coalesces; a plan starts all jobs itself"
-        )
-
     read = options.read if options.coalesces else None
-    made = stagger.plan(known.jobs, read, cache=options.cache)
+    arrivals = [job.run.start for job in jobs]
+    made = stagger.plan(known.jobs, read, arrivals=arrivals, cache=options.cache)
     facts["plan"] = {
         "leader": known.jobs[made.leader].name,
         "starts": list(made.starts),

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from foresee.errors import ConfigError
-from foresee.models.stagger.times import JobTimes, seconds_fault
+from foresee.models.stagger.times import EQUAL, JobTimes, seconds_fault
 
 __all__ = ["Plan", "plan"]
 
@@ -27,18 +29,18 @@ class Plan:
     """When each job starts, and what it comes to. Tuples have one entry per job, in the order given."""
 
     leader: int
-    """Which job starts at 0 and reads from the origin."""
+    """Which job starts first and reads from the origin."""
     starts: tuple[float, ...]
-    """Seconds after the leader."""
+    """Seconds after the first arrival."""
     runs: tuple[float, ...]
     """Seconds of each job, from its own start."""
     makespan: float
-    """Seconds until all have ended."""
+    """Seconds from the first arrival until all have ended."""
     gpu_seconds: float
     """All runs together."""
     gpu_seconds_simultaneous: float | None
     """The same if all started at 0 behind a cache that coalesces; the makespan would not be shorter. None where the
-    cache does not, and all would wait for each other."""
+    cache does not, and all would wait for each other, or where jobs arrive later."""
     sequential: float
     """Seconds until all have ended if each starts at the end of the one before, the leader first."""
     within_cache: tuple[bool, ...]
@@ -46,18 +48,24 @@ class Plan:
     not catch up."""
 
 
-def plan(jobs: Sequence[JobTimes], read: float | None = None, *, cache: float = 1.0) -> Plan:
+def plan(
+    jobs: Sequence[JobTimes],
+    read: float | None = None,
+    *,
+    arrivals: Sequence[float] | None = None,
+    cache: float = 1.0,
+) -> Plan:
     """The latest starts with the smallest makespan at which nobody catches up.
 
-    With ``read`` the cache coalesces. The slowest job that still keeps up with the origin leads, because it loses the
-    least by waiting for it, and no schedule at all has a shorter makespan. Without, each leader reads at its own pace
-    alone, and the one with the smallest makespan leads, among equal ones that with the fewest GPU-seconds.
+    Each job is tried as the leader: the one with the smallest makespan leads, of equal ones that with the fewest
+    GPU-seconds. Where the cache coalesces and all jobs are there at 0, no schedule at all has a shorter makespan.
 
     Args:
         jobs: one or more. Of each count compute, ``wait_cached``, steps and epochs; without ``read``, or with a
             ``cache`` below 1, ``wait`` too. All read the same samples in the same order.
         read: seconds in which the origin delivers the data set once, to one job or to many; finite, > 0. None: the
-            cache does not coalesce.
+            cache does not coalesce, and each leader reads at its own pace alone.
+        arrivals: seconds before which a job cannot start, finite, 0 or more; one per job. None: all are there.
         cache: share of the data that the cache keeps, in (0, 1].
 
     Raises:
@@ -65,57 +73,82 @@ def plan(jobs: Sequence[JobTimes], read: float | None = None, *, cache: float = 
 
     >>> def job(step, epochs):
     ...     return JobTimes(compute=step, wait=0.75 - step, wait_cached=0, steps=1000, epochs=epochs)
-    >>> made = plan([job(0.30, 1), job(0.25, 1), job(0.50, 2)], 750)
+    >>> jobs = [job(0.30, 1), job(0.25, 1), job(0.50, 2)]
+    >>> made = plan(jobs, 750)
     >>> made.leader, made.starts, made.makespan
     (2, (950.0, 1000.0, 0.0), 1250.0)
     >>> made.gpu_seconds, made.gpu_seconds_simultaneous, made.sequential
     (1800.0, 2750.0, 1800.0)
+    >>> plan(jobs, 750, arrivals=[0, 0, 100]).starts
+    (0.0, 1000.0, 250.0)
     """
-    faults = [] if jobs else ["jobs is empty; one or more expected"]
-    fault = None if read is None else seconds_fault("read", read, above_zero=True)
-    faults += [fault] if fault else []
-    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
-        faults.append(
-            f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"
-        )
+    there = [0.0] * len(jobs) if arrivals is None else [*arrivals]
+    faults = _faults(jobs, read, there, cache)
     if faults:
         raise ConfigError(faults)
-    if read is None:
-        made = [
-            _led_by(leader, jobs, job.cold_epoch(), cache, coalesces=False) for leader, job in enumerate(jobs)
-        ]
-        return min(made, key=lambda each: (each.makespan, each.gpu_seconds))  # of equal ones the first
+    first = min(there)
+    there = [float(arrival - first) for arrival in there]
     cached = [job.cached_epoch() for job in jobs]
-    leader = max(
-        range(len(jobs)), key=lambda i: (cached[i] <= read, cached[i] if cached[i] <= read else -cached[i])
+    led = [
+        _led_by(
+            leader,
+            jobs,
+            there,
+            job.cold_epoch() if read is None else max(read, cached[leader]),
+            cache,
+            coalesces=read is not None,
+        )
+        for leader, job in enumerate(jobs)
+    ]
+    shortest = min(each.makespan for each in led) * (1 + EQUAL)
+    # Of equal ones the fastest, then the first.
+    made = min(
+        (each for each in led if each.makespan <= shortest),
+        key=lambda each: (each.gpu_seconds, cached[each.leader]),
     )
-    led = _led_by(leader, jobs, max(read, cached[leader]), cache, coalesces=True)
+    if read is None or max(there) > 0:
+        return made
     at_once = sum(
-        max(read, first) + (job.epochs - 1) * job.later_epoch(cache)
-        for first, job in zip(cached, jobs, strict=True)
+        max(read, own) + (job.epochs - 1) * job.later_epoch(cache)
+        for own, job in zip(cached, jobs, strict=True)
     )
-    return replace(led, gpu_seconds_simultaneous=at_once)
+    return replace(made, gpu_seconds_simultaneous=at_once)
 
 
-def _led_by(leader: int, jobs: Sequence[JobTimes], pace: float, cache: float, *, coalesces: bool) -> Plan:
+def _led_by(
+    leader: int,
+    jobs: Sequence[JobTimes],
+    there: Sequence[float],
+    pace: float,
+    cache: float,
+    *,
+    coalesces: bool,
+) -> Plan:
     """The plan with this leader, whose first epoch takes ``pace`` seconds."""
-    cached = [job.cached_epoch() for job in jobs]
+    begin = there[leader]
+    all_read = begin + pace
+    cached = [pace if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
     later = [(job.epochs - 1) * job.later_epoch(cache) for job in jobs]
-    makespan = max(max(pace, first) + rest for first, rest in zip(cached, later, strict=True))
+    # Nobody starts before the leader: it would read from the origin.
+    earliest = [max(arrival, begin) for arrival in there]
+    ends = [
+        max(start + own, all_read) + rest for start, own, rest in zip(earliest, cached, later, strict=True)
+    ]
+    makespan = max(ends)
     starts, runs, within = [], [], []
-    for i, (first, rest) in enumerate(zip(cached, later, strict=True)):
-        if i == leader:
-            starts.append(0.0)
-            runs.append(pace + rest)
-            within.append(True)
-            continue
-        reach = _reach(pace, first, cache)
+    for i, (own, rest) in enumerate(zip(cached, later, strict=True)):
+        reach = np.inf if i == leader else _reach(pace, own, cache)
         # A follower slower than the leader falls back all the time: a cache that is too small loses it less the
         # earlier it starts. One that a small cache makes start early waits for the leader at the frontier.
-        start = max(min(makespan - first - rest, reach), 0.0)
-        starts.append(start)
-        runs.append(max(first, pace - start) + rest)
-        within.append(reach >= (0.0 if coalesces else max(pace - first, 0.0)))
+        latest = begin if i == leader else min(makespan - own - rest, begin + reach)
+        starts.append(max(latest, earliest[i]))
+        runs.append(max(own, all_read - starts[i]) + rest)
+        behind = 0.0 if coalesces else max(pace - own, 0.0)
+        within.append(reach >= behind and begin + reach >= earliest[i])
+    last = begin + runs[leader]
+    for i, job in enumerate(jobs):
+        if i != leader:
+            last = max(last, there[i]) + job.epochs * job.later_epoch(cache)
     return Plan(
         leader=leader,
         starts=tuple(starts),
@@ -123,16 +156,32 @@ def _led_by(leader: int, jobs: Sequence[JobTimes], pace: float, cache: float, *,
         makespan=makespan,
         gpu_seconds=sum(runs),
         gpu_seconds_simultaneous=None,
-        sequential=runs[leader]
-        + sum(job.epochs * job.later_epoch(cache) for i, job in enumerate(jobs) if i != leader),
+        sequential=last,
         within_cache=tuple(within),
     )
+
+
+def _faults(
+    jobs: Sequence[JobTimes], read: float | None, arrivals: Sequence[float], cache: float
+) -> list[str]:
+    faults = [] if jobs else ["jobs is empty; one or more expected"]
+    if len(arrivals) != len(jobs):
+        faults.append(f"{len(arrivals)} arrivals for {len(jobs)} jobs; one of each expected")
+    times = [(f"arrivals[{at}]", arrival, False) for at, arrival in enumerate(arrivals)]
+    if read is not None:
+        times.append(("read", read, True))
+    faults += [fault for name, time, above in times if (fault := seconds_fault(name, time, above_zero=above))]
+    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
+        faults.append(
+            f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"
+        )
+    return faults
 
 
 def _reach(pace: float, first: float, cache: float) -> float:
     """The latest start at which the cache reaches from the leader, an epoch in ``pace``, back to the follower."""
     if cache == 1:
-        return float("inf")
+        return np.inf
     if first <= pace:
         return cache * pace
     return pace - (1 - cache) * first

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foresee.errors import ConfigError
-from foresee.models.stagger.times import JobTimes, seconds_fault
+from foresee.models.stagger.times import EQUAL, JobTimes, seconds_fault
 
 __all__ = [
     "CASES",
@@ -48,9 +48,6 @@ Compat = Literal["physical", "paper"]
 CASES: tuple[Case, ...] = ("never", "catch", "cached", "serial")
 
 Floats = NDArray[np.float64]
-
-#: Makespans that differ by less than this share are equal; rounding alone makes them differ by a thousandth of it.
-_EQUAL = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +189,7 @@ def optimum(
     ends = [earliest] if np.isinf(latest) else [earliest, latest]
     told = rates.predict(np.array([*inside, *ends]))
     least = float(told.makespan.min())
-    equal = told.makespan <= least * (1 + _EQUAL)
+    equal = told.makespan <= least * (1 + EQUAL)
     at = int(np.argmax(np.where(equal, told.start, -1.0)))
     case: Case = CASES[CASES.index(told.case[at].item())]
     return Optimum(

@@ -13,12 +13,15 @@ from typing import Literal
 
 from foresee.errors import ConfigError, NotMeasured
 
-__all__ = ["FIGURES", "Figure", "JobTimes", "seconds_fault", "wait_from_storage"]
+__all__ = ["EQUAL", "FIGURES", "Figure", "JobTimes", "seconds_fault", "wait_from_storage"]
 
 Figure = Literal["compute", "wait", "wait_cached", "wait_conc"]
 
 FIGURES: tuple[Figure, ...] = ("compute", "wait", "wait_cached", "wait_conc")
 """What is measured of a job, per step."""
+
+EQUAL = 1e-12
+"""Makespans that differ by less than this share are equal; rounding alone makes them differ by a thousandth of it."""
 
 _STEPS_MAX = 2**40
 

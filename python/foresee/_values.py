@@ -377,7 +377,7 @@ class ByWord(Kind):
             try:
                 values[word] = self.kind.read(each)
             except Refused:
-                faults.append(f"{word} = {shown(each)}; {self.kind.expected}")
+                faults.append(f"{_printable(word)} = {shown(each)}; {self.kind.expected}")
         if faults:
             raise ConfigError(faults)
         if not values:
@@ -514,7 +514,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
-        text = f'"{value}"' if value.isprintable() else repr(value)
+        text = f'"{value}"'
     elif isinstance(value, Mapping):
         text = "{" + ", ".join(f"{key} = {shown(each)}" for key, each in value.items()) + "}"
     elif isinstance(value, (list, tuple)):
@@ -523,6 +523,7 @@ def shown(value: object) -> str:
         text = value.isoformat()
     else:
         text = repr(value)
+    text = _printable(text)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
 
 
@@ -530,7 +531,14 @@ def unknown(key: str, known: Sequence[str]) -> str:
     """What a message says of a key that nobody knows: the nearest one that somebody does."""
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return f"{key} is no key of this table; {hint}"
+    return f"{_printable(key)} is no key of this table; {hint}"
+
+
+def _printable(text: str) -> str:
+    """One line, whatever stands in it."""
+    if text.isprintable():
+        return text or '""'
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def _finite(value: object) -> float | int | None:

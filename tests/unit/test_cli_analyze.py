@@ -33,6 +33,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in tables:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(analysis.ledger, "read", lambda path, *, epoch: tables[Path(path).name])
+    epochs = {
+        "a": {0: table(MEASURED * 0.75), 1: table(MEASURED * 0.25)},
+        "b": {0: table(MEASURED / 2)},
+        "c": {},
+    }
+    monkeypatch.setattr(analysis.ledger, "read_epochs", lambda path: epochs[Path(path).name])
     return tmp_path
 
 
@@ -75,6 +81,19 @@ def test_rates_are_compared(capsys, folders: Path) -> None:
     assert "seconds at 0.625 lie on lines" in told["limits"][0]
     joined = facts(capsys, f"0.5={folders / 'a'}", f"0.5={folders / 'b'}")
     assert len(joined["tables"][0]["processes"]) == 6
+
+
+def test_a_run_folders_epochs_are_told_apart(capsys, folders: Path) -> None:
+    told = facts(capsys, str(folders / "a"))["epochs"]
+    assert [(each["epoch"], each["slowest"]["seconds"]) for each in told] == [
+        (0, 0.75 * 6.5),
+        (1, 0.25 * 6.5),
+    ]
+    assert main(["analyze", str(folders / "a")]) == 0
+    assert "slowest in epoch 1" in capsys.readouterr().out
+    assert facts(capsys, str(folders / "b"))["epochs"] is None
+    assert facts(capsys, str(folders / "a"), "--epoch", "1")["epochs"] is None
+    assert facts(capsys, f"0.5={folders / 'a'}", f"0.75={folders / 'b'}")["epochs"] is None
 
 
 def test_a_pair_and_offers(capsys, folders: Path, tmp_path: Path) -> None:

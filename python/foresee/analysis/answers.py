@@ -19,7 +19,7 @@ from foresee.analysis.table import IoTable
 from foresee.errors import NotMeasured
 from foresee.models import storage
 
-__all__ = ["Question", "answer", "measured"]
+__all__ = ["Question", "answer", "measured", "slowest"]
 
 _BOUND = "improvements are taken to be linear and classes independent: an optimistic bound"
 
@@ -75,12 +75,13 @@ def _of_rate(rate: float, table: IoTable, change: Sequence[float] | None) -> dic
         ],
         "sums": {name: float(sums[at]) for at, name in enumerate(table.classes) if name not in untold},
         "sums_of_all_ranks": {name: None if math.isnan(value) else value for name, value in untold.items()},
-        "slowest": _slowest(table, None),
-        "what_if": None if change is None else _slowest(table, change),
+        "slowest": slowest(table, None),
+        "what_if": None if change is None else slowest(table, change),
     }
 
 
-def _slowest(table: IoTable, change: Sequence[float] | None) -> dict[str, Any] | None:
+def slowest(table: IoTable, change: Sequence[float] | None = None) -> dict[str, Any] | None:
+    """The process that a job waits for, with its seconds by class; None where not all of them were measured."""
     if not table.known:
         return None
     told = storage.slowest(table.seconds, change)

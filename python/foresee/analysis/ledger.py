@@ -15,7 +15,7 @@ from typing import Any
 from foresee.analysis.table import IoTable, Spent, build
 from foresee.errors import ConfigError, PackageMissing
 
-__all__ = ["read"]
+__all__ = ["read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
@@ -41,23 +41,40 @@ def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable
         PackageMissing: pyarrow is not installed.
         OSError: a file cannot be read.
     """
-    shown = os.fspath(folder)
-    files = _files(shown)
+    by_epoch, ranks, limits = _read(folder)
+    chosen = by_epoch.values() if epoch is None else [by_epoch[epoch]] if epoch in by_epoch else []
     spent: Spent = defaultdict(float)
+    for part in chosen:
+        for key, seconds in part.items():
+            spent[key] += seconds
+    if not spent:
+        where = "" if epoch is None else f" in epoch {epoch}"
+        raise ConfigError(
+            f"{os.fspath(folder)}: no I/O{where} in its ledgers; was the run traced (FORESEE_TRACE)?"
+        )
+    return build(spent, ranks, limits=limits)
+
+
+def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
+    """A table for each epoch that has any I/O, with the same rows; arguments and errors are those of :func:`read`."""
+    by_epoch, ranks, limits = _read(folder)
+    return {epoch: build(by_epoch[epoch], ranks, limits=limits) for epoch in sorted(by_epoch)}
+
+
+def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
+    """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
+    shown = os.fspath(folder)
+    by_epoch: dict[int, Spent] = {}
     limits = [_LIMIT]
     ranks: set[int] = set()
-    for name, rank in files:
+    for name, rank in _files(shown):
         ranks.add(rank)
-        entries, early = _sums(os.path.join(shown, "ledger", name), epoch, spent)
+        entries, early = _sums(os.path.join(shown, "ledger", name), by_epoch, ranks)
         if early:
             limits.append(
                 f"{name} ends early, after {entries:,} entries: what came later is not in the figures"
             )
-    if not spent:
-        where = "" if epoch is None else f" in epoch {epoch}"
-        raise ConfigError(f"{shown}: no I/O{where} in its ledgers; was the run traced (FORESEE_TRACE)?")
-    ranks |= {int(process.split()[1]) for process, _ in spent}
-    return build(spent, [f"rank {rank}" for rank in sorted(ranks)], limits=limits)
+    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
 
 
 def _files(folder: str) -> list[tuple[str, int]]:
@@ -72,8 +89,8 @@ def _files(folder: str) -> list[tuple[str, int]]:
     return found
 
 
-def _sums(path: str, epoch: int | None, spent: Spent) -> tuple[int, bool]:
-    """Add a file's seconds to ``spent``; how many entries it has, and whether it ends early."""
+def _sums(path: str, by_epoch: dict[int, Spent], ranks: set[int]) -> tuple[int, bool]:
+    """Add a file's seconds to ``by_epoch``; how many entries it has, and whether it ends early."""
     try:
         import pyarrow as pa
         import pyarrow.ipc
@@ -99,26 +116,27 @@ def _sums(path: str, epoch: int | None, spent: Spent) -> tuple[int, bool]:
             except (pa.ArrowInvalid, OSError):
                 return entries, True
             entries += batch.num_rows
-            _add(batch, epoch, spent)
+            _add(batch, by_epoch, ranks)
 
 
-def _add(batch: Any, epoch: int | None, spent: Spent) -> None:
-    """One batch: seconds by rank and class."""
+def _add(batch: Any, by_epoch: dict[int, Spent], ranks: set[int]) -> None:
+    """One batch: seconds by epoch, rank and class."""
     import numpy as np
 
-    columns = {name: batch.column(name) for name in ("rank", "epoch", "op", "source", "duration_ns")}
-    chosen = np.ones(batch.num_rows, dtype=bool)
-    if epoch is not None:
-        chosen &= columns["epoch"].to_numpy(zero_copy_only=False) == epoch
-    duration = columns["duration_ns"].to_numpy(zero_copy_only=False) / 1e9
-    rank = columns["rank"].to_numpy(zero_copy_only=False)
-    words = {name: columns[name].dictionary.to_pylist() for name in ("op", "source")}
-    at = {name: columns[name].indices.to_numpy(zero_copy_only=False) for name in ("op", "source")}
+    words = {name: batch.column(name).dictionary.to_pylist() for name in ("op", "source")}
+    at = {name: batch.column(name).indices.to_numpy(zero_copy_only=False) for name in ("op", "source")}
+    numbers = {
+        name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("epoch", "rank", "duration_ns")
+    }
     for op, word in enumerate(words["op"]):
         for source, place in enumerate(words["source"]):
             if word not in _OPS or place not in _TIERS:
                 continue
-            which = chosen & (at["op"] == op) & (at["source"] == source)
-            for each in np.unique(rank[which]).tolist():
-                seconds = float(duration[which & (rank == each)].sum())
-                spent[f"rank {each}", f"{_TIERS[place]}-{_OPS[word]}"] += seconds
+            which = (at["op"] == op) & (at["source"] == source)
+            keys = np.stack([numbers["epoch"][which], numbers["rank"][which].astype(np.uint64)], axis=1)
+            found, where = np.unique(keys, axis=0, return_inverse=True)
+            seconds = np.bincount(where.reshape(-1), numbers["duration_ns"][which] / 1e9, len(found))
+            for (epoch, rank), each in zip(found.tolist(), seconds.tolist(), strict=True):
+                ranks.add(rank)
+                spent = by_epoch.setdefault(epoch, defaultdict(float))
+                spent[f"rank {rank}", f"{_TIERS[place]}-{_OPS[word]}"] += each

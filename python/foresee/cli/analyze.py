@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     tables = _tables(options)
     if options.what_if:
         question = replace(question, change=_change(options.what_if, next(iter(tables.values()))))
-    facts = {"inputs": options.inputs, **answers.answer(tables, question)}
+    facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
     rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
     if options.plot is not None:
         from foresee import _toml
@@ -141,6 +141,18 @@ def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
     return tables if options.hit_rate is None else _between(tables, options.hit_rate)
 
 
+def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """Of a single run folder, each epoch's slowest process; None where there are no epochs to compare."""
+    from foresee.analysis import answers, ledger
+
+    if len(options.inputs) > 1 or options.epoch is not None or not os.path.isdir(options.inputs[0]):
+        return None
+    tables = ledger.read_epochs(options.inputs[0])
+    if len(tables) < 2:
+        return None
+    return [{"epoch": epoch, "slowest": answers.slowest(table)} for epoch, table in tables.items()]
+
+
 def _between(tables: dict[float, IoTable], rate: float) -> dict[float, IoTable]:
     """The table at a hit rate that was not measured."""
     from foresee.analysis import IoTable, answers
@@ -192,14 +204,16 @@ def _report(facts: dict[str, Any], *, rated: bool) -> str:
     lines.append(head)
     for told in facts["tables"]:
         if several:
-            lines += _of_one(f"slowest at {told['rate']:g}", told["slowest"])
+            lines += _of_one(f"slowest at {told['rate']:g}", told["slowest"], classes)
         else:
             lines += _rows(told, classes)
         if told["what_if"] is not None:
-            lines += _of_one("  with the changes", told["what_if"])
+            lines += _of_one("  with the changes", told["what_if"], classes)
         for name, value in told["sums_of_all_ranks"].items():
             shown = "" if value is None else f"; {value:,.4g} s in sum"
             lines.append(f"{name}: not measured by process{shown}")
+    for told in facts["epochs"] or ():
+        lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
     if facts["best_rate"] is not None:
         lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
     if facts["goal"] is not None:
@@ -225,10 +239,10 @@ def _rows(told: dict[str, Any], classes: list[str]) -> list[str]:
     return lines
 
 
-def _of_one(label: str, slowest: dict[str, Any] | None) -> list[str]:
+def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> list[str]:
     if slowest is None:
         return [f"{label:<24}not measured by process"]
-    cells = "".join(f"{value:>12,.4g}" for value in slowest["by_class"].values())
+    cells = "".join(f"{slowest['by_class'].get(name, 0.0):>12,.4g}" for name in classes)
     return [f"{label:<24}{cells}{slowest['seconds']:>12,.4g}  {slowest['bottleneck']} ({slowest['process']})"]
 
 

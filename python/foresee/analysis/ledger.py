@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run folder's ledger as a table: ``docs/formats/ledger.md`` describes what is read here.
 
-The origin is ``GFS``, the disk tier ``LFS``; memory and peers have names of their own. Opening, asking and closing
-are META wherever the place can tell them apart. Waits, transforms and gradients are no I/O and are left out.
+The origin is ``GFS``, the disk tier ``LFS``; peers have a name of their own. Opening, asking and closing
+are META wherever the place can tell them apart. Memory, waits, transforms and gradients are no I/O and are left out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
-_TIERS = {"origin": "GFS", "disk": "LFS", "ram": "RAM", "peer": "PEER"}
+_TIERS = {"origin": "GFS", "disk": "LFS", "peer": "PEER"}
 _OPS = {"list": "META", "stat": "META", "open": "META", "close": "META", "read": "READ", "write": "WRITE"}
 _LIMIT = (
     "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
-    "reads that a memory copy answered are none"
+    "what memory answered is no I/O"
 )
 
 

@@ -117,7 +117,7 @@ class Quantity(Kind):
         number = _finite(value)
         if number is None and isinstance(value, str):
             match = _QUANTITY.fullmatch(value)
-            factor = self.units.get(match[2].upper()) if match else None
+            factor = self._factor(match[2]) if match else None
             if match and factor is not None:
                 exact = Decimal(match[1].replace("_", "")) * factor
                 number = int(exact) if self.whole and 0 < exact < _COUNT_BELOW else float(exact)
@@ -128,6 +128,9 @@ class Quantity(Kind):
             if number < 1 and not self.zero:
                 raise Refused
         return number
+
+    def _factor(self, unit: str) -> Decimal | None:
+        return self.units.get(unit.upper())
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ class Rate(Quantity):
         'a rate {} expected: bytes per second, or a text such as "85 GB/s" (B/s to PB/s, KiB/s to PiB/s, '
         "bit/s to Pbit/s)"
     )
+
+    def _factor(self, unit: str) -> Decimal | None:
+        # A small b might be a bit.
+        return None if unit.endswith(("b/s", "b/S")) else self.units.get(unit.upper())
 
 
 @dataclass(frozen=True)
@@ -370,7 +377,7 @@ class ByWord(Kind):
             try:
                 values[word] = self.kind.read(each)
             except Refused:
-                faults.append(f"{word} = {shown(each)}; {self.kind.expected}")
+                faults.append(f"{_printable(word)} = {shown(each)}; {self.kind.expected}")
         if faults:
             raise ConfigError(faults)
         if not values:
@@ -494,7 +501,7 @@ def expected(of: type[Checked], key: str) -> str:
 
 def base_value(kind: Quantity, value: float, unit: str) -> float | None:
     """``value`` of ``unit`` in base units; None if the unit is not one of ``kind``."""
-    factor = kind.units.get(unit.upper())
+    factor = kind._factor(unit)  # noqa: SLF001 - a spelling for both
     return None if factor is None else float(Decimal(repr(float(value))) * factor)
 
 
@@ -507,7 +514,7 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
-        text = f'"{value}"' if value.isprintable() else repr(value)
+        text = f'"{value}"'
     elif isinstance(value, Mapping):
         text = "{" + ", ".join(f"{key} = {shown(each)}" for key, each in value.items()) + "}"
     elif isinstance(value, (list, tuple)):
@@ -516,6 +523,7 @@ def shown(value: object) -> str:
         text = value.isoformat()
     else:
         text = repr(value)
+    text = _printable(text)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
 
 
@@ -523,7 +531,14 @@ def unknown(key: str, known: Sequence[str]) -> str:
     """What a message says of a key that nobody knows: the nearest one that somebody does."""
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return f"{key} is no key of this table; {hint}"
+    return f"{_printable(key)} is no key of this table; {hint}"
+
+
+def _printable(text: str) -> str:
+    """One line, whatever stands in it."""
+    if text.isprintable():
+        return text or '""'
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def _finite(value: object) -> float | int | None:

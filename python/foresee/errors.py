@@ -24,6 +24,7 @@ __all__ = [
     "OriginDenied",
     "OriginError",
     "OriginMissing",
+    "PackageMissing",
     "RankLost",
     "SampleFault",
     "ServerLost",
@@ -150,6 +151,10 @@ class NotMeasured(ForeseeError, LookupError):
     def __reduce__(self) -> tuple[type[NotMeasured], tuple[str, str]]:
         """Rebuild from the facts."""
         return type(self), (self.field, self.remedy)
+
+
+class PackageMissing(ForeseeError, ModuleNotFoundError):
+    """A Python package that only some need is not installed; the message names the extra that has it."""
 
 
 class SampleFault(ForeseeError, RuntimeError):

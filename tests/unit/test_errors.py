@@ -30,6 +30,7 @@ from foresee import errors
         (errors.StateMismatch, ValueError),
         (errors.ConfigError, ValueError),
         (errors.NotMeasured, LookupError),
+        (errors.PackageMissing, ImportError),
     ],
 )
 def test_each_error_is_ours_and_the_builtin_that_a_caller_expects(ours, builtin):

@@ -169,6 +169,7 @@ def test_values_in_code_are_checked_like_those_of_a_file() -> None:
         ("[train]\nbatchsize = 3", "did you mean batch?"),
         ('[train]\ncompute_rate = "64 MB"', 'train.compute_rate = "64 MB"; a rate above 0'),
         ("[train]\ncompute_rate = 0", "train.compute_rate = 0"),
+        ('[train]\ncompute_rate = "1 Gb/s"', 'train.compute_rate = "1 Gb/s"; a rate above 0'),
         ('[train]\ncompute_rate = 1\ncompute_step = "1 s"', "both say how long a step computes"),
         ('[train]\ncompute_step = "1 fortnight"', "(ns, us, ms, s, min, h, d)"),
         ("[cluster]\nranks = 0", "cluster.ranks = 0"),
@@ -267,7 +268,7 @@ def test_sizes_are_written_as_people_write_them(word: str, value: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("8 bit/s", 1), ("1Gbit/s", 125e6), ("1 GB/s", 1e9), ("1 KiB/s", 1024), ("3 b/s", 3)]
+    ("word", "value"), [("8 bit/s", 1), ("1Gbit/s", 125e6), ("1 GB/s", 1e9), ("1 KiB/s", 1024), ("3 B/s", 3)]
 )
 def test_rates_too(word: str, value: float) -> None:
     assert _values.Rate().read(word) == value

@@ -9,6 +9,7 @@ import pathlib
 import pytest
 
 from foresee import job
+from foresee.cli import main
 from foresee.errors import ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key
 from foresee.jobs.asked import times
@@ -119,6 +120,28 @@ wait_cached = 0
     first, second = times([dropping, keeping]).jobs
     assert (first.compute, first.steps, second.steps) == (1.0, 33, 34)
     assert (first.name, second.name) == ("job #1", "job #2")
+
+
+def test_an_index_says_how_many_samples_there_are(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.fidx"
+    assert main(["index", str(folder), "-o", str(path)]) == 0
+    text = """
+version = 1
+[data]
+index = "train.fidx"
+[train]
+batch = {batch}
+epochs = 1
+compute_step = 1
+[cluster]
+ranks = 2
+[stagger]
+wait = 0
+wait_cached = 0
+"""
+    asked = times([job.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
+    assert [one.steps for one in asked.jobs] == [3, 1]
+    assert asked.data == str(path.resolve())
 
 
 def test_more_than_two_jobs_have_no_company_in_common(tmp_path: pathlib.Path) -> None:

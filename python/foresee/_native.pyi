@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "LOADING_POLICIES",
     "TIMELINE_KINDS",
     "Batch",
     "Cache",
@@ -23,9 +24,11 @@ __all__ = [
     "Index",
     "LedgerFile",
     "Loader",
+    "LoadingRun",
     "NetworkStep",
     "__version__",
     "gradient_packet_bytes",
+    "jobs_simulate",
     "network_goodput",
     "network_packet_delay",
     "network_servers",
@@ -38,6 +41,9 @@ __all__ = [
     "order_random",
     "order_randperm",
     "order_seedable_shard",
+    "reads_above",
+    "reads_drawn",
+    "reads_expected",
 ]
 
 __version__: str
@@ -636,6 +642,72 @@ class NetworkStep:
 
     def linear_scaling(self, ranks: int, batch: int) -> float:
         """Samples per second of ``ranks`` ranks that never wait; ``batch``: samples per rank and step."""
+
+LOADING_POLICIES: Sequence[str]
+
+@final
+class LoadingRun:
+    """One policy of loading on one scenario, in virtual time. ``foresee.models.loading`` is its face."""
+
+    @staticmethod
+    def begin(scenario: Mapping[str, Any], policy: str) -> LoadingRun | str:
+        """The run at its start; a text where the policy has no answer for the scenario.
+
+        Args:
+            scenario: as ``foresee.models.loading.scenario_of`` makes it; every key has to be there.
+            policy: one of ``LOADING_POLICIES``.
+
+        Raises:
+            ConfigError: all that is wrong with the scenario.
+        """
+
+    def advance(self, steps: int) -> tuple[str, int, int]:
+        """Go on by a part of what is prepared, or by so many steps of training within an epoch; 1 at least.
+
+        Releases the interpreter. Returns the stage, ``preparing``, ``training`` or ``finished``, how much of it is
+        done, and of how much.
+        """
+
+    def report(self) -> dict[str, Any]:
+        """What it came to so far, in seconds and bytes."""
+
+def reads_above(
+    ranks: int, epochs: int, samples: int, delta: str, *, compat: str = "physical"
+) -> tuple[int, float]:
+    """The least number of reads above ``(1 + delta)`` times the mean, and how many samples a rank is expected to read
+    so often.
+
+    Raises:
+        ConfigError: a count of 0, or a ``delta`` that is no number of 0 or more.
+    """
+
+def reads_expected(ranks: int, epochs: int, samples: int) -> NDArray[np.float64]:
+    """How many samples a rank is expected to read 0, 1, ... ``epochs`` times; shape (epochs + 1,)."""
+
+def reads_drawn(seed: int, ranks: int, epochs: int, samples: int) -> NDArray[np.uint64]:
+    """The same of one draw; shape (epochs + 1,)."""
+
+def jobs_simulate(
+    jobs: Sequence[tuple[int, int, int, list[int], int, int, int]],
+    samples: int,
+    cache: int,
+    *,
+    compat: str = "physical",
+    read: int | None = None,
+    hold: int | None = None,
+) -> list[dict[str, Any]]:
+    """Play jobs that share their data, step by step; nanoseconds. ``foresee.models.stagger.simulate`` is its face.
+
+    ``jobs``: compute, wait, cached wait, waits beside 1, 2, ... others, samples per step, epochs, start. ``samples``
+    of an epoch, ``cache`` how many of them are kept. ``read``: of the data set, by a cache that coalesces; None: reads
+    compete. ``hold``: samples by which a follower is kept behind; None: it is not.
+
+    Per job ``start``, ``end``, ``first_epoch`` and ``caught`` (moments; the last may be None), ``alone``, ``together``,
+    ``behind``, ``cached`` and ``held`` as (count, time), ``stall`` (time), ``hits`` and ``reads`` (samples).
+
+    Raises:
+        ConfigError: a figure outside its range; the message names its job.
+    """
 
 def network_servers(ranks: int, servers: int, *, dedicated_only: bool = False) -> tuple[float, float, float]:
     """Share of its link that a rank gets; shares of all bytes that a co-located and a dedicated server sums.

@@ -13,19 +13,24 @@ from __future__ import annotations
 
 __all__ = [
     "CacheError",
+    "CatalogBusy",
+    "CatalogInvalid",
     "Closed",
     "ConfigError",
     "ForeseeError",
     "IndexInvalid",
+    "NotMeasured",
     "OriginChanged",
     "OriginDenied",
     "OriginError",
     "OriginMissing",
+    "PackageMissing",
     "RankLost",
     "SampleFault",
     "ServerLost",
     "StallTimeout",
     "StateMismatch",
+    "Unsupported",
     "WorkerDied",
 ]
 
@@ -58,6 +63,14 @@ class CacheError(ForeseeError, OSError):
     """The cache directory cannot be used. A cache that fails later costs time, never an error."""
 
 
+class CatalogInvalid(ForeseeError, ValueError):
+    """A file is not a usable catalog of jobs: of another version, damaged, or something else altogether."""
+
+
+class CatalogBusy(ForeseeError, TimeoutError):
+    """Another program has a catalog locked, and did not let go in time."""
+
+
 class StallTimeout(ForeseeError, TimeoutError):
     """A batch did not come within ``timeout``; it is still on its way, so asking again is right."""
 
@@ -68,6 +81,23 @@ class Closed(ForeseeError, RuntimeError):
 
 class WorkerDied(ForeseeError, RuntimeError):
     """A worker process ended before its work did; the message names it and how it ended."""
+
+
+class Unsupported(ForeseeError, ValueError):
+    """A policy has no answer for a job; others may.
+
+    Attributes:
+        policy: which.
+        reason: why.
+    """
+
+    def __init__(self, policy: str, reason: str) -> None:
+        self.policy, self.reason = policy, reason
+        super().__init__(f"{policy} has no answer for this job: {reason}")
+
+    def __reduce__(self) -> tuple[type[Unsupported], tuple[str, str]]:
+        """Rebuild from the facts, so that the error crosses process borders whole."""
+        return type(self), (self.policy, self.reason)
 
 
 class RankLost(ForeseeError, RuntimeError):
@@ -121,6 +151,28 @@ class ConfigError(ForeseeError, ValueError):
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
         """Rebuild from the faults: the default would pass the joined text."""
         return type(self), (self.faults,)
+
+
+class NotMeasured(ForeseeError, LookupError):
+    """A figure that the question needs is not there. It is never taken for 0.
+
+    Attributes:
+        field: which one.
+        remedy: what measures it, or where to write it.
+    """
+
+    def __init__(self, field: str, remedy: str) -> None:
+        self.field = field
+        self.remedy = remedy
+        super().__init__(f"{field} is not known; {remedy}")
+
+    def __reduce__(self) -> tuple[type[NotMeasured], tuple[str, str]]:
+        """Rebuild from the facts."""
+        return type(self), (self.field, self.remedy)
+
+
+class PackageMissing(ForeseeError, ModuleNotFoundError):
+    """A Python package that only some need is not installed; the message names the extra that has it."""
 
 
 class SampleFault(ForeseeError, RuntimeError):

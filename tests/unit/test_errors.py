@@ -19,6 +19,8 @@ from foresee import errors
         (errors.OriginChanged, OSError),
         (errors.IndexInvalid, ValueError),
         (errors.CacheError, OSError),
+        (errors.CatalogInvalid, ValueError),
+        (errors.CatalogBusy, TimeoutError),
         (errors.StallTimeout, TimeoutError),
         (errors.Closed, RuntimeError),
         (errors.SampleFault, RuntimeError),
@@ -27,6 +29,8 @@ from foresee import errors
         (errors.ServerLost, ConnectionError),
         (errors.StateMismatch, ValueError),
         (errors.ConfigError, ValueError),
+        (errors.NotMeasured, LookupError),
+        (errors.PackageMissing, ImportError),
     ],
 )
 def test_each_error_is_ours_and_the_builtin_that_a_caller_expects(ours, builtin):
@@ -64,3 +68,12 @@ def test_errors_with_facts_survive_pickling():
     server = pickle.loads(pickle.dumps(errors.ServerLost("lost server 0", "10.0.0.1:7000")))
     assert (str(server), server.address) == ("lost server 0", "10.0.0.1:7000")
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]
+
+
+def test_a_figure_that_is_not_known_survives_pickling():
+    again = pickle.loads(pickle.dumps(errors.NotMeasured("the rate", "measure it")))
+    assert (str(again), again.field, again.remedy) == (
+        "the rate is not known; measure it",
+        "the rate",
+        "measure it",
+    )

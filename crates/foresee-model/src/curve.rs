@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the origin yields to so many readers, from a few measured points.
+//! What a source yields to so many at once, from a few measured points.
+//!
+//! One rule for all of them: linear between neighbouring points, the nearest point's rate outside. Two names, because
+//! an origin is asked by ranks and a tier by threads, and a fault should say which. Refuses to assume that a share
+//! falls with the number of those who share.
 
 use foresee_units::BytesPerSecond;
 
@@ -12,10 +16,7 @@ use crate::ModelError;
 /// Source: nopfs-clairvoyant-prefetching, section 4 (there called linear regression), and Boehringer's thesis
 /// (ETH 2020), equation 4.1, which the authors' code agrees with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OriginCurve {
-    /// By readers, ascending; never empty.
-    points: Vec<(u32, BytesPerSecond)>,
-}
+pub struct OriginCurve(Points);
 
 impl OriginCurve {
     /// A curve through measured `(readers, rate)` points, in any order.
@@ -24,23 +25,7 @@ impl OriginCurve {
     /// [`ModelError::Empty`] without a point, [`ModelError::ZeroRate`] for a rate of 0,
     /// [`ModelError::InvalidInput`] for 0 readers or a number of readers given twice.
     pub fn new(points: impl IntoIterator<Item = (u32, BytesPerSecond)>) -> Result<Self, ModelError> {
-        let mut points: Vec<_> = points.into_iter().collect();
-        points.sort_unstable();
-        if points.is_empty() {
-            return Err(ModelError::Empty { field: "origin curve" });
-        }
-        for (readers, rate) in &points {
-            if *readers == 0 {
-                return Err(invalid_readers(0.0, "1 or more"));
-            }
-            if rate.get() == 0 {
-                return Err(ModelError::ZeroRate { field: "origin rate" });
-            }
-        }
-        if let Some(pair) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(invalid_readers(f64::from(pair[0].0), "given once"));
-        }
-        Ok(Self { points })
+        Points::new(points, &ORIGIN).map(Self)
     }
 
     /// `t(readers)`: what all of them get together. `readers` may be fractional, as an average is.
@@ -60,27 +45,111 @@ impl OriginCurve {
     /// # Ok::<(), foresee_model::ModelError>(())
     /// ```
     pub fn rate(&self, readers: f64) -> Result<BytesPerSecond, ModelError> {
-        if !readers.is_finite() || readers < 1.0 {
-            return Err(invalid_readers(readers, "finite and 1 or more"));
-        }
-        let above = self.points.partition_point(|(at, _)| f64::from(*at) < readers);
-        let high = self.points.get(above);
-        let low = above.checked_sub(1).and_then(|below| self.points.get(below));
-        let rate = match (low, high) {
-            (Some((g0, t0)), Some((g1, t1))) => {
-                let (g0, g1) = (f64::from(*g0), f64::from(*g1));
-                let (t0, t1) = (as_f64(t0.get()), as_f64(t1.get()));
-                as_u64(t0 + (t1 - t0) * (readers - g0) / (g1 - g0))
-            }
-            (Some((_, rate)), None) | (None, Some((_, rate))) => rate.get(),
-            (None, None) => 0, // `new` admits no empty curve
-        };
-        Ok(BytesPerSecond::new(rate))
+        Ok(BytesPerSecond::new(as_u64(self.0.at(readers, &ORIGIN)?)))
+    }
+
+    /// What each of `readers` gets, `t(readers) / readers`, in bytes per second and not rounded.
+    ///
+    /// # Errors
+    /// As [`rate`](Self::rate).
+    pub fn share(&self, readers: f64) -> Result<f64, ModelError> {
+        Ok(self.0.at(readers, &ORIGIN)? / readers)
     }
 }
 
-const fn invalid_readers(value: f64, rule: &'static str) -> ModelError {
-    ModelError::InvalidInput { field: "readers of the origin", value, rule }
+/// Aggregate rate of a tier, `r(p)` or `w(p)`, against `p` threads that read or write it.
+///
+/// Linear between neighbouring points, the nearest point's rate outside, as [`OriginCurve`].
+/// Source: nopfs-clairvoyant-prefetching, section 4, `r_j(p)` and `w_j(p)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadCurve(Points);
+
+impl ThreadCurve {
+    /// A curve through measured `(threads, rate)` points, in any order.
+    ///
+    /// # Errors
+    /// As [`OriginCurve::new`].
+    pub fn new(points: impl IntoIterator<Item = (u32, BytesPerSecond)>) -> Result<Self, ModelError> {
+        Points::new(points, &TIER).map(Self)
+    }
+
+    /// What `threads` move together, in bytes per second and not rounded.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] for 0 threads.
+    /// # Examples
+    /// ```
+    /// # use foresee_model::ThreadCurve;
+    /// # use foresee_units::BytesPerSecond;
+    /// let disk = ThreadCurve::new([(1, 500), (4, 2_000)].map(|(p, rate)| (p, BytesPerSecond::new(rate))))?;
+    /// assert_eq!(disk.rate(2)?, 1_000.0);
+    /// # Ok::<(), foresee_model::ModelError>(())
+    /// ```
+    pub fn rate(&self, threads: u32) -> Result<f64, ModelError> {
+        self.0.at(f64::from(threads), &TIER)
+    }
+}
+
+/// What a fault is said to be about.
+struct Subject {
+    curve: &'static str,
+    rate: &'static str,
+    count: &'static str,
+}
+
+const ORIGIN: Subject =
+    Subject { curve: "origin curve", rate: "origin rate", count: "readers of the origin" };
+const TIER: Subject = Subject { curve: "tier's curve", rate: "tier rate", count: "threads at the tier" };
+
+/// By count, ascending; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Points(Vec<(u32, BytesPerSecond)>);
+
+impl Points {
+    fn new(
+        points: impl IntoIterator<Item = (u32, BytesPerSecond)>,
+        subject: &Subject,
+    ) -> Result<Self, ModelError> {
+        let mut points: Vec<_> = points.into_iter().collect();
+        points.sort_unstable();
+        if points.is_empty() {
+            return Err(ModelError::Empty { field: subject.curve });
+        }
+        for (count, rate) in &points {
+            if *count == 0 {
+                return Err(invalid(subject, 0.0, "1 or more"));
+            }
+            if rate.get() == 0 {
+                return Err(ModelError::ZeroRate { field: subject.rate });
+            }
+        }
+        if let Some(pair) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(invalid(subject, f64::from(pair[0].0), "given once"));
+        }
+        Ok(Self(points))
+    }
+
+    fn at(&self, count: f64, subject: &Subject) -> Result<f64, ModelError> {
+        if !count.is_finite() || count < 1.0 {
+            return Err(invalid(subject, count, "finite and 1 or more"));
+        }
+        let above = self.0.partition_point(|(at, _)| f64::from(*at) < count);
+        let high = self.0.get(above);
+        let low = above.checked_sub(1).and_then(|below| self.0.get(below));
+        Ok(match (low, high) {
+            (Some((g0, t0)), Some((g1, t1))) => {
+                let (g0, g1) = (f64::from(*g0), f64::from(*g1));
+                let (t0, t1) = (as_f64(t0.get()), as_f64(t1.get()));
+                t0 + (t1 - t0) * (count - g0) / (g1 - g0)
+            }
+            (Some((_, rate)), None) | (None, Some((_, rate))) => as_f64(rate.get()),
+            (None, None) => 0.0, // `new` admits no empty curve
+        })
+    }
+}
+
+const fn invalid(subject: &Subject, value: f64, rule: &'static str) -> ModelError {
+    ModelError::InvalidInput { field: subject.count, value, rule }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "rates are measured to a few digits: 53 bits are plenty")]

@@ -23,6 +23,16 @@ pub enum ModelError {
         /// What it has to be.
         rule: &'static str,
     },
+    /// A text that is no figure.
+    #[error("{field} is {text:?}; it must be {rule}")]
+    InvalidText {
+        /// Which figure.
+        field: &'static str,
+        /// As given.
+        text: String,
+        /// What it has to be.
+        rule: &'static str,
+    },
     /// A figure of one layer outside its range.
     #[error("layer {layer}: {field} is {value}; it must be {rule}")]
     InvalidLayer {

@@ -11,10 +11,12 @@ mod cache;
 mod errors;
 mod gradients;
 mod index;
+mod jobs;
 mod ledger;
 mod loader;
 mod network;
 mod order;
+mod simulation;
 mod stats;
 
 use pyo3::prelude::*;
@@ -35,6 +37,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
     module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;
+    jobs::register(module)?;
     network::register(module)?;
+    simulation::register(module)?;
     order::register(module)
 }

@@ -12,7 +12,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from foresee.errors import ConfigError, ForeseeError, IndexInvalid, OriginMissing
+from foresee.errors import CatalogInvalid, ConfigError, ForeseeError, IndexInvalid, NotMeasured, OriginMissing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     try:
         return _run(options)
-    except (ConfigError, IndexInvalid, OriginMissing, FileNotFoundError, IsADirectoryError) as error:
+    except (
+        CatalogInvalid,
+        ConfigError,
+        IndexInvalid,
+        NotMeasured,
+        OriginMissing,
+        FileNotFoundError,
+        IsADirectoryError,
+    ) as error:
         return _failed(error, BAD_INPUT)
     except (ForeseeError, OSError) as error:
         return _failed(error, ENVIRONMENT)
@@ -46,14 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import index, network, serve
+    from foresee.cli import analyze, cost, index, network, serve, simulate, stagger
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    analyze.add_to(commands)
+    cost.add_to(commands)
     index.add_to(commands)
     network.add_to(commands)
     serve.add_to(commands)
+    simulate.add_to(commands)
+    stagger.add_to(commands)
     return parser
 
 

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When each sample of a rank's stream is there, and when it is consumed: the closed forms.
+//!
+//! Owns the performance model of clairvoyant prefetching for one rank, given from where each sample comes. Apart
+//! from the simulator, which has what is not in them: a staging buffer that fills up, steps that all ranks begin
+//! together, copies that are made on the way. Refuses to choose a source, but knows which is faster.
+
+use std::num::NonZeroU32;
+
+use crate::{Compat, ModelError, OriginCurve};
+
+/// What one source yields, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SourceRate {
+    /// One thread alone.
+    pub thread: f64,
+    /// All threads of the rank together; at least `thread`.
+    pub all: f64,
+}
+
+impl SourceRate {
+    /// The origin, which `readers` ranks read at once: `min(link, t(g) / g)`, one thread or all of a rank.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] unless `readers` is finite and at least 1 and `link` finite and above 0.
+    pub fn origin(link: Option<f64>, curve: &OriginCurve, readers: f64) -> Result<Self, ModelError> {
+        let share = curve.share(readers)?;
+        let rate = link.map_or(Ok(share), |link| Ok(share.min(positive("link to the origin", link)?)))?;
+        Ok(Self { thread: rate, all: rate })
+    }
+
+    /// This rank's own tier with `threads` at it, which together get `tier`: `r_j(p_j) / p_j` each.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] unless `tier` is finite and above 0.
+    pub fn local(tier: f64, threads: NonZeroU32) -> Result<Self, ModelError> {
+        let tier = positive("tier rate", tier)?;
+        Ok(Self { thread: tier / f64::from(threads.get()), all: tier })
+    }
+
+    /// A tier like that on another rank, over a link of `link`: `min(b_c, r_j(p_j) / p_j)` each, `b_c` in all.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] unless `link` and `tier` are finite and above 0.
+    pub fn peer(link: f64, tier: f64, threads: NonZeroU32) -> Result<Self, ModelError> {
+        let link = positive("link to peers", link)?;
+        Ok(Self { thread: link.min(Self::local(tier, threads)?.thread), all: link })
+    }
+
+    /// Time in which one thread fetches `size` bytes from here, in seconds: `fetch_i(k)`.
+    pub fn fetch_seconds(&self, size: f64) -> f64 {
+        size / self.thread
+    }
+}
+
+/// Threads that fill the staging buffer, and what each of them does with a fetched sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Staging {
+    threads: f64,
+    /// Seconds per byte of one thread.
+    write: f64,
+}
+
+impl Staging {
+    /// `threads` (`p_0`) that each preprocess at `preprocess` (`beta`, bytes of original samples per second) and
+    /// write at `write / threads`, both at once; `None` takes no time.
+    ///
+    /// # Errors
+    /// [`ModelError::InvalidInput`] unless both rates are finite and above 0.
+    pub fn new(threads: NonZeroU32, preprocess: Option<f64>, write: Option<f64>) -> Result<Self, ModelError> {
+        let threads = f64::from(threads.get());
+        let preprocess = preprocess.map(|rate| positive("preprocessing rate", rate)).transpose()?;
+        let write = write.map(|rate| positive("write rate of the staging buffer", rate)).transpose()?;
+        let preprocess = preprocess.map_or(0.0, f64::recip);
+        Ok(Self { threads, write: write.map_or(0.0, |rate| threads / rate).max(preprocess) })
+    }
+
+    /// Time in which one thread makes a fetched sample ready, in seconds: `write_i(k)`.
+    pub fn write_seconds(&self, size: f64) -> f64 {
+        size * self.write
+    }
+}
+
+/// One sample of a stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamRead {
+    /// Its size in bytes.
+    pub size: f64,
+    /// Where it is fetched: a place in the list of sources.
+    pub source: usize,
+}
+
+/// When things happen to the samples of a stream, in seconds from its start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StreamTimes {
+    /// Sample by sample: when it is in the staging buffer.
+    pub available: Vec<f64>,
+    /// Sample by sample: when its consumption begins.
+    pub consumed: Vec<f64>,
+    /// When the consumption of the last one ends. The source stops where it begins.
+    pub total: f64,
+}
+
+/// Times of a stream whose samples are consumed at `compute` bytes per second.
+///
+/// `consumed(f) = max(available(f), consumed(f - 1) + size(f - 1) / compute)`, and `available(f)` is, with the
+/// sums over all samples up to `f`,
+///
+/// - `Compat::Paper`: `(sum of fetch + write) / p_0`, which lets a rank draw `p_0` times its share of the origin;
+/// - `Compat::Physical`: that, or `(sum of sizes from f's source) / all + write(f)` if it is later. A lower bound:
+///   which thread takes which sample is not in it.
+///
+/// Source: nopfs-clairvoyant-prefetching, section 4, with the formulas that our text of it lost from Boehringer's
+/// thesis (ETH 2020).
+///
+/// # Errors
+/// [`ModelError::InvalidInput`] for a size that is negative or not finite, a source that is not in the list, or a
+/// rate that is not above 0.
+/// # Examples
+/// ```
+/// # use std::num::NonZeroU32;
+/// # use foresee_model::{Compat, SourceRate, Staging, StreamRead, stream_times};
+/// let origin = SourceRate { thread: 50.0, all: 50.0 };
+/// let staging = Staging::new(NonZeroU32::new(2).unwrap(), Some(200.0), None)?;
+/// let reads = [1.0, 2.0, 1.0, 4.0].map(|size| StreamRead { size, source: 0 });
+/// let total = |compat| stream_times(&staging, &[origin], &reads, 40.0, compat).map(|times| times.total);
+/// assert!((total(Compat::Physical)? - 0.28).abs() < 1e-12);
+/// assert!((total(Compat::Paper)? - 0.2125).abs() < 1e-12);
+/// # Ok::<(), foresee_model::ModelError>(())
+/// ```
+pub fn stream_times(
+    staging: &Staging,
+    sources: &[SourceRate],
+    reads: &[StreamRead],
+    compute: f64,
+    compat: Compat,
+) -> Result<StreamTimes, ModelError> {
+    positive("compute rate", compute)?;
+    for source in sources {
+        positive("source's rate of a thread", source.thread)?;
+        positive("source's rate", source.all)?;
+    }
+    let mut times = StreamTimes::default();
+    let mut drawn = vec![0.0; sources.len()];
+    let (mut busy, mut free) = (0.0, 0.0_f64);
+    for read in reads {
+        if !read.size.is_finite() || read.size < 0.0 {
+            let rule = "finite and 0 or more, in bytes";
+            return Err(ModelError::InvalidInput { field: "size of a sample", value: read.size, rule });
+        }
+        let Some(source) = sources.get(read.source) else {
+            #[expect(clippy::cast_precision_loss, reason = "shown in a message")]
+            let value = read.source as f64;
+            return Err(ModelError::InvalidInput { field: "source", value, rule: "a place in the list" });
+        };
+        let write = staging.write_seconds(read.size);
+        busy += source.fetch_seconds(read.size) + write;
+        drawn[read.source] += read.size;
+        let shared = busy / staging.threads;
+        let available = match compat {
+            Compat::Paper => shared,
+            Compat::Physical => shared.max(drawn[read.source] / source.all + write),
+        };
+        let consumed = free.max(available);
+        free = consumed + read.size / compute;
+        times.available.push(available);
+        times.consumed.push(consumed);
+    }
+    times.total = free;
+    Ok(times)
+}
+
+fn positive(field: &'static str, value: f64) -> Result<f64, ModelError> {
+    if value.is_finite() && value > 0.0 {
+        return Ok(value);
+    }
+    Err(ModelError::InvalidInput { field, value, rule: "finite and above 0, in bytes per second" })
+}
+
+#[cfg(test)]
+mod tests {
+    use foresee_units::BytesPerSecond;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn count(value: u32) -> NonZeroU32 {
+        NonZeroU32::new(value).unwrap()
+    }
+
+    #[test]
+    fn each_source_has_its_limits() {
+        let curve = OriginCurve::new([(1, BytesPerSecond::new(100)), (4, BytesPerSecond::new(340))]).unwrap();
+        let origin = |link| SourceRate::origin(link, &curve, 2.0).unwrap().thread;
+        assert_eq!((origin(None), origin(Some(70.0))), (90.0, 70.0));
+        assert_eq!(SourceRate::local(80.0, count(4)).unwrap(), SourceRate { thread: 20.0, all: 80.0 });
+        assert_eq!(SourceRate::peer(15.0, 80.0, count(4)).unwrap(), SourceRate { thread: 15.0, all: 15.0 });
+        assert_eq!(SourceRate::peer(50.0, 80.0, count(4)).unwrap(), SourceRate { thread: 20.0, all: 50.0 });
+        let write =
+            |preprocess, write| Staging::new(count(4), preprocess, write).unwrap().write_seconds(20.0);
+        assert_eq!(
+            (write(Some(10.0), None), write(Some(10.0), Some(20.0)), write(None, None)),
+            (2.0, 4.0, 0.0)
+        );
+    }
+
+    #[test]
+    fn what_is_no_rate_size_or_source_is_refused_by_name() {
+        let staging = Staging::new(count(1), None, None).unwrap();
+        let source = SourceRate { thread: 1.0, all: 1.0 };
+        let times =
+            |source, read, compute| stream_times(&staging, &[source], &[read], compute, Compat::Paper);
+        let read = StreamRead { size: 1.0, source: 0 };
+        assert!(times(source, read, 1.0).is_ok());
+        let fault = |fault: Result<StreamTimes, ModelError>| fault.unwrap_err().to_string();
+        assert!(fault(times(source, read, 0.0)).contains("compute rate"));
+        assert!(
+            fault(times(source, StreamRead { size: f64::NAN, ..read }, 1.0)).contains("size of a sample")
+        );
+        assert!(fault(times(source, StreamRead { size: -1.0, ..read }, 1.0)).contains("size of a sample"));
+        assert!(fault(times(source, StreamRead { source: 1, ..read }, 1.0)).contains("source"));
+        assert!(fault(times(SourceRate { all: 0.0, ..source }, read, 1.0)).contains("rate"));
+        assert!(Staging::new(count(1), Some(f64::INFINITY), None).is_err());
+        assert!(Staging::new(count(1), None, Some(0.0)).is_err());
+        assert!(
+            SourceRate::local(f64::NAN, count(1)).is_err() && SourceRate::peer(-1.0, 1.0, count(1)).is_err()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_paper_never_says_later_and_with_one_thread_says_the_same(
+            sizes in prop::collection::vec((0.0..100.0_f64, 0_usize..3), 1..40),
+            threads in 1_u32..6,
+            compute in 1.0..100.0_f64,
+        ) {
+            let reads: Vec<_> = sizes.iter().map(|&(size, source)| StreamRead { size, source }).collect();
+            let sources = [(5.0, 5.0), (9.0, 20.0), (50.0, 200.0)].map(|(thread, all)| SourceRate { thread, all });
+            let staging = Staging::new(count(threads), Some(30.0), None).unwrap();
+            let [paper, physical] = [Compat::Paper, Compat::Physical]
+                .map(|compat| stream_times(&staging, &sources, &reads, compute, compat).unwrap());
+            for (early, late) in paper.consumed.iter().zip(&physical.consumed) {
+                prop_assert!(early <= late);
+            }
+            if threads == 1 {
+                prop_assert_eq!(paper, physical);
+            }
+        }
+    }
+}

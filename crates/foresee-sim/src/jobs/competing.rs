@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Storage at which cold reads compete: the state machine of the paper's figure 5, for any number of jobs.
+//!
+//! A job that catches up stays together with the one it caught until the epoch ends for one of them: what a step
+//! takes in company was measured over many steps in which now the one, now the other was ahead.
+
+use foresee_model::Compat;
+use foresee_units::Nanos;
+
+use super::run::{Actor, Begun, Turn, frontier};
+use super::{Correction, JobState, SharedData};
+
+pub(super) struct Competing {
+    compat: Compat,
+    correction: Correction,
+    /// The epoch in which each job was last caught, or caught up.
+    met: Vec<Option<u64>>,
+}
+
+impl Competing {
+    pub(super) fn new(compat: Compat, correction: Correction, jobs: usize) -> Self {
+        Self { compat, correction, met: vec![None; jobs] }
+    }
+
+    pub(super) fn begin(&mut self, actors: &[Actor<'_>], who: usize, data: &SharedData, now: Nanos) -> Turn {
+        let me = &actors[who];
+        let until = me.next(data.samples);
+        let cached =
+            |state| Turn::Begin(Begun { state, end: now + me.cached_step(), reads: 0, caught: false });
+        if me.kept(data) {
+            return cached(JobState::Cached);
+        }
+        let frontier = frontier(actors, me.epoch, data.samples);
+        let complete = frontier == data.samples;
+        let met = self.met[who] == Some(me.epoch) && (self.compat == Compat::Paper || !complete);
+        let there = frontier >= until;
+        if there && !met && frontier - me.done <= data.cache {
+            return cached(if complete { JobState::Cached } else { JobState::Behind });
+        }
+        let mut caught = false;
+        if !there && !met {
+            let rivals = Self::rivals(actors, who);
+            if rivals.iter().any(|&rival| !faster(me, &actors[rival])) {
+                return cached(JobState::Behind); // it drops behind at once
+            }
+            if let Some(turn) = self.hold(actors, who, &rivals, data) {
+                return turn;
+            }
+            caught = !rivals.is_empty();
+            for rival in rivals {
+                self.met[rival] = Some(me.epoch);
+                self.met[who] = Some(me.epoch);
+            }
+        }
+        let others = self.others(actors, who);
+        let state = if others == 0 { JobState::Alone } else { JobState::Together };
+        Turn::Begin(Begun { state, end: now + cold_step(me, others), reads: until - me.done, caught })
+    }
+
+    /// Jobs that read the same part of the same epoch from the storage.
+    fn rivals(actors: &[Actor<'_>], who: usize) -> Vec<usize> {
+        let me = &actors[who];
+        let rival = |&other: &usize| {
+            let other = &actors[other];
+            other.reading && other.epoch == me.epoch && other.done >= me.done
+        };
+        (0..actors.len()).filter(|&other| other != who).filter(rival).collect()
+    }
+
+    /// Jobs beside `who` that read from the storage. By the paper's reading, those too that it met this epoch and
+    /// that have ended it.
+    fn others(&self, actors: &[Actor<'_>], who: usize) -> usize {
+        let counts = |&other: &usize| {
+            let met = self.met[who] == Some(actors[who].epoch) && self.met[other] == self.met[who];
+            actors[other].reading || (met && self.compat == Compat::Paper)
+        };
+        (0..actors.len()).filter(|&other| other != who).filter(counts).count()
+    }
+
+    fn hold(&self, actors: &[Actor<'_>], who: usize, rivals: &[usize], data: &SharedData) -> Option<Turn> {
+        let Correction::Hold { margin } = self.correction else { return None };
+        let me = &actors[who];
+        let beside = per_sample(cold_step(me, rivals.len()), me);
+        let behind = |&rival: &usize| {
+            let rival = &actors[rival];
+            not_slower(per_sample(cold_step(rival, 0), rival), beside)
+        };
+        let until = me.next(data.samples).saturating_add(margin).min(data.samples);
+        rivals.iter().any(behind).then_some(Turn::Hold(until))
+    }
+}
+
+/// A step from the storage while `others` read from it too.
+fn cold_step(actor: &Actor<'_>, others: usize) -> Nanos {
+    let conc = &actor.job.wait_conc;
+    let wait = match others.min(conc.len()).checked_sub(1) {
+        None => actor.job.wait,
+        Some(at) => conc[at],
+    };
+    actor.job.compute + wait
+}
+
+/// Whether a follower's cached step is faster, sample for sample, than the other's alone.
+fn faster(follower: &Actor<'_>, other: &Actor<'_>) -> bool {
+    !not_slower(per_sample(cold_step(other, 0), other), per_sample(follower.cached_step(), follower))
+}
+
+/// Time and samples of a step, as a fraction.
+fn per_sample(step: Nanos, actor: &Actor<'_>) -> (u64, u64) {
+    (step.get(), actor.job.batch)
+}
+
+fn not_slower(one: (u64, u64), other: (u64, u64)) -> bool {
+    u128::from(one.0) * u128::from(other.1) <= u128::from(other.0) * u128::from(one.1)
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rank's way from a source into the staging buffer: its threads, its room, and how busy its sources are.
+//!
+//! Apart from the policies, which say only where a sample is read. Every fetch of a rank goes through here in the
+//! order of its start, so that what is shared is shared first come, first served.
+
+use std::collections::VecDeque;
+
+use super::rates::{LoadRates, ORIGIN, Rates, SourceCode};
+
+/// Times closer than this are one time.
+pub(super) const TIE: f64 = 1e-9;
+
+/// Samples that are smaller than this part of the staging buffer leave it together, with the last of them: a buffer of
+/// tens of thousands of samples is a list of thousands, on each of a thousand ranks.
+const PART: f64 = 1.0 / 4096.0;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// When each staging thread is free.
+    threads: Vec<f64>,
+    /// Parts of the staging buffer, in their order: when the last sample of each begins to be consumed, and its bytes.
+    staged: VecDeque<(f64, f64)>,
+    used: f64,
+    room: f64,
+    /// Until when each source is busy with this rank.
+    clocks: Vec<f64>,
+    /// Whether the origin was read since somebody asked.
+    read_origin: bool,
+}
+
+/// A staging thread that has a sample to fetch, and may.
+#[derive(Clone, Copy)]
+pub(super) struct Start {
+    thread: usize,
+    pub(super) at: f64,
+}
+
+impl Lane {
+    pub(super) fn new(rates: &Rates) -> Self {
+        Self {
+            threads: vec![0.0; rates.staging_threads],
+            staged: VecDeque::new(),
+            used: 0.0,
+            room: rates.room,
+            clocks: vec![0.0; rates.clocks()],
+            read_origin: false,
+        }
+    }
+
+    /// The start of the next fetch: when a thread is free and the buffer has room. A sample occupies it from then on
+    /// until it is consumed; one that is larger than the buffer waits until that is empty.
+    pub(super) fn admit(&mut self, size: f64) -> Start {
+        let (mut thread, mut at) = (0, f64::INFINITY);
+        for (number, &free) in self.threads.iter().enumerate() {
+            if free < at {
+                (thread, at) = (number, free);
+            }
+        }
+        while let Some(&(consumed, bytes)) = self.staged.front() {
+            let full = self.used + size > self.room;
+            if consumed > at + TIE && !full {
+                break;
+            }
+            at = at.max(consumed);
+            self.used -= bytes;
+            self.staged.pop_front();
+        }
+        self.used += size;
+        Start { thread, at }
+    }
+
+    /// Fetches a sample; when its bytes are here.
+    pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
+        let seconds = rates.sources[usize::from(source)];
+        self.read_origin |= source == ORIGIN;
+        self.occupy(start.at, size, seconds.clock, (seconds.thread, seconds.all))
+    }
+
+    /// Preprocesses what was fetched and writes it into the staging buffer; when it is there.
+    pub(super) fn stage(&mut self, start: Start, size: f64, fetched: f64, rates: &Rates) -> f64 {
+        let available = fetched + size * rates.write;
+        self.threads[start.thread] = available;
+        available
+    }
+
+    /// What was admitted last begins to be consumed at `consumed`.
+    pub(super) fn hold(&mut self, size: f64, consumed: f64) {
+        let part = self.room * PART;
+        match self.staged.back_mut() {
+            Some((until, bytes)) if *bytes + size <= part => {
+                *until = consumed;
+                *bytes += size;
+            }
+            _ => self.staged.push_back((consumed, size)),
+        }
+    }
+
+    /// Loads a sample from the origin into a tier; when it is held there.
+    pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
+        self.read_origin = true;
+        self.occupy(start, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
+    }
+
+    /// Whether this rank read the origin since the last time somebody asked.
+    pub(super) fn take_read_origin(&mut self) -> bool {
+        std::mem::take(&mut self.read_origin)
+    }
+
+    /// A thread takes a sample at `start`: it needs its own time, and all of them together theirs.
+    fn occupy(&mut self, start: f64, size: f64, clock: usize, (thread, all): (f64, f64)) -> f64 {
+        let clock = &mut self.clocks[clock];
+        *clock = clock.max(start) + size * all;
+        (start + size * thread).max(*clock)
+    }
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which rank reads which sample at which step, epoch by epoch.
+//!
+//! One list of ids per epoch, *dealt*: step after step, and inside a step rank after rank, so that a rank's batch is
+//! a slice of it. Whatever the order, everything behind this file sees such slices. Refuses to keep an epoch: who
+//! needs one twice has it made twice.
+
+use std::ops::Range;
+
+use foresee_data_order::Order;
+use foresee_units::Epoch;
+
+use super::draw::{Draw, shuffle};
+
+/// In which order samples are read, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessOrder {
+    /// Every epoch a new shuffle, cut into global batches, and those into one piece per rank. One generator serves
+    /// all epochs: the order of published scenarios and of shared vectors.
+    Shuffled {
+        /// Of the generator.
+        seed: u64,
+    },
+    /// By id, cut likewise; the same in every epoch.
+    Sequential,
+    /// `torch.utils.data.DistributedSampler`'s, as a run has it: dealt one by one, and padded to equal parts.
+    Distributed {
+        /// Of the sampler.
+        seed: u64,
+    },
+}
+
+/// The shape of all epochs, and what makes one.
+#[derive(Clone, Debug)]
+pub(super) struct Epochs {
+    order: AccessOrder,
+    samples: u32,
+    pub(super) ranks: usize,
+    /// How many there are.
+    pub(super) count: u32,
+    batch: usize,
+    /// Steps per epoch.
+    pub(super) steps: usize,
+    /// Reads of an epoch, over all ranks.
+    pub(super) places: usize,
+}
+
+impl Epochs {
+    /// `samples` is 1 or more, and so are the others.
+    pub(super) fn new(
+        order: AccessOrder,
+        samples: u32,
+        (ranks, batch): (usize, usize),
+        epochs: u32,
+        drop_last: bool,
+    ) -> Self {
+        let count = samples as usize;
+        let (steps, places) = match order {
+            AccessOrder::Shuffled { .. } | AccessOrder::Sequential => {
+                let global = ranks.saturating_mul(batch);
+                if drop_last {
+                    (count / global, count / global * global)
+                } else {
+                    (count.div_ceil(global), count)
+                }
+            }
+            AccessOrder::Distributed { .. } => {
+                let each = count.div_ceil(ranks);
+                let steps = if drop_last { each / batch } else { each.div_ceil(batch) };
+                (steps, ranks * each.min(steps.saturating_mul(batch)))
+            }
+        };
+        Self { order, samples, ranks, count: epochs, batch, steps, places }
+    }
+
+    /// Where the batch of `rank` at `step` stands in the list.
+    pub(super) fn batch(&self, step: usize, rank: usize) -> Range<usize> {
+        let before = step * self.ranks * self.batch;
+        let rest = self.places - before;
+        let (start, end) = match self.order {
+            _ if rest >= self.ranks * self.batch => (rank * self.batch, (rank + 1) * self.batch),
+            // A short global batch is cut as a full one is, so that the last ranks get fewer, or none.
+            AccessOrder::Shuffled { .. } | AccessOrder::Sequential => {
+                (rest.min(rank * self.batch), rest.min((rank + 1) * self.batch))
+            }
+            AccessOrder::Distributed { .. } => (rank * (rest / self.ranks), (rank + 1) * (rest / self.ranks)),
+        };
+        before + start..before + end
+    }
+
+    /// Where the whole step stands in the list.
+    pub(super) fn step(&self, step: usize) -> Range<usize> {
+        let whole = self.ranks * self.batch;
+        step * whole..self.places.min((step + 1) * whole)
+    }
+
+    /// Reads of `rank` in an epoch.
+    pub(super) fn reads(&self, rank: usize) -> usize {
+        let last = self.steps.saturating_sub(1);
+        last * self.batch + if self.steps == 0 { 0 } else { self.batch(last, rank).len() }
+    }
+
+    /// The list of an epoch.
+    pub(super) fn fill(&self, epoch: u32, list: &mut Vec<u32>) {
+        list.clear();
+        match self.order {
+            AccessOrder::Sequential => list.extend(0..self.samples),
+            AccessOrder::Shuffled { seed } => {
+                list.extend(0..self.samples);
+                let drawn = u64::from(epoch).wrapping_mul(u64::from(self.samples) - 1);
+                shuffle(list, &mut Draw::new(seed).skip(drawn));
+            }
+            AccessOrder::Distributed { seed } => self.fill_dealt(seed, epoch, list),
+        }
+        list.truncate(self.places);
+    }
+
+    fn fill_dealt(&self, seed: u64, epoch: u32, list: &mut Vec<u32>) {
+        let n = u64::from(self.samples);
+        let order = Order::Distributed { n, seed, shuffle: true, drop_last: false };
+        let order = order.epoch(Epoch(u64::from(epoch))).expect("a list of as many ids as fit beside it");
+        let whole = self.ranks * self.batch;
+        for before in (0..self.places).step_by(whole) {
+            let batch = (self.places - before).min(whole) / self.ranks;
+            for rank in 0..self.ranks {
+                for nth in 0..batch {
+                    let place = (before + nth * self.ranks + rank) as u64;
+                    list.push(u32::try_from(order.id(place % n).0).expect("ids were counted in 32 bits"));
+                }
+            }
+        }
+    }
+
+    /// What `ranks` read in all epochs, each epoch after epoch, made in one pass over the epochs.
+    pub(super) fn gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
+        streams.resize_with(ranks.len(), Vec::new);
+        for (stream, rank) in streams.iter_mut().zip(ranks.clone()) {
+            stream.clear();
+            stream.reserve_exact(self.reads(rank) * self.count as usize);
+        }
+        let mut list = Vec::new();
+        for epoch in 0..self.count {
+            self.fill(epoch, &mut list);
+            for step in 0..self.steps {
+                for (stream, rank) in streams.iter_mut().zip(ranks.clone()) {
+                    stream.extend_from_slice(&list[self.batch(step, rank)]);
+                }
+            }
+        }
+    }
+
+    /// Ranks whose streams are gathered at once, one at least, so that a pass over the epochs serves several and all of
+    /// them together take no more than `bytes` per sample.
+    pub(super) fn group(&self, bytes: usize) -> usize {
+        let of_one = 4 * self.count as usize;
+        (bytes * self.ranks / of_one).clamp(1, self.ranks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epochs(order: AccessOrder, samples: u32, shape: (usize, usize), drop_last: bool) -> Epochs {
+        Epochs::new(order, samples, shape, 3, drop_last)
+    }
+
+    const ORDERS: [AccessOrder; 3] =
+        [AccessOrder::Shuffled { seed: 1 }, AccessOrder::Sequential, AccessOrder::Distributed { seed: 1 }];
+
+    #[test]
+    fn batches_tile_every_epoch_and_samples_come_once() {
+        for order in ORDERS {
+            for drop_last in [false, true] {
+                let epochs = epochs(order, 23, (3, 4), drop_last);
+                let mut place = 0;
+                for step in 0..epochs.steps {
+                    assert_eq!(epochs.step(step).start, place);
+                    for rank in 0..3 {
+                        let batch = epochs.batch(step, rank);
+                        assert_eq!(batch.start, place);
+                        place = batch.end;
+                    }
+                    assert_eq!(epochs.step(step).end, place);
+                }
+                assert_eq!(place, epochs.places);
+                let mut list = Vec::new();
+                for epoch in 0..3 {
+                    epochs.fill(epoch, &mut list);
+                    assert_eq!(list.len(), place);
+                    // 23 samples among 3 ranks are padded to 24, which are two full batches each.
+                    let padded = matches!(order, AccessOrder::Distributed { .. });
+                    list.sort_unstable();
+                    list.dedup();
+                    assert_eq!(list.len(), place - usize::from(padded), "{order:?} {drop_last}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_batch_leaves_the_last_ranks_with_fewer() {
+        let epochs = epochs(AccessOrder::Sequential, 17, (3, 4), false);
+        assert_eq!([0, 1, 2].map(|rank| epochs.batch(1, rank)), [12..16, 16..17, 17..17]);
+        assert_eq!([0, 1, 2].map(|rank| epochs.reads(rank)), [8, 5, 4]);
+    }
+
+    #[test]
+    fn streams_are_what_the_lists_say() {
+        for order in ORDERS {
+            let epochs = epochs(order, 50, (4, 3), false);
+            let (mut streams, mut list) = (Vec::new(), Vec::new());
+            epochs.gather(1..3, &mut streams);
+            let mut expected = vec![Vec::new(); 2];
+            for epoch in 0..3 {
+                epochs.fill(epoch, &mut list);
+                for step in 0..epochs.steps {
+                    for rank in 1..3 {
+                        expected[rank - 1].extend_from_slice(&list[epochs.batch(step, rank)]);
+                    }
+                }
+            }
+            assert_eq!(streams, expected);
+            assert_eq!(streams[0].len(), 3 * epochs.reads(1));
+        }
+    }
+
+    #[test]
+    fn a_distributed_order_is_the_samplers() {
+        // torch 2: list(DistributedSampler(range(10), num_replicas=2, rank=r, seed=0)), one batch of 5.
+        let order = epochs(AccessOrder::Distributed { seed: 0 }, 10, (2, 5), false);
+        let mut list = Vec::new();
+        order.fill(0, &mut list);
+        assert_eq!(list, [4, 7, 3, 0, 6, 1, 5, 9, 8, 2]);
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The policies, a family to a file: what each is, where it comes from, where not to use it.
+
+mod lbann;
+mod nopfs;
+mod planned;
+mod shards;
+mod uncached;
+mod visible;
+mod window;
+
+use super::policy::Policy;
+use super::prefetch::{Caching, Prefetching};
+use super::rates::Rates;
+use super::run::{Driver, Setup};
+use super::series::Series;
+
+use lbann::LbannDynamic;
+use nopfs::{Fill, Nopfs};
+use planned::Planned;
+use shards::{Reading, Shards};
+use uncached::Uncached;
+use window::{Window, Windowed};
+
+/// The policy, ready to run; or why it has no answer.
+pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<dyn Driver>, String> {
+    let prefetching =
+        |caching: Result<Shards, String>, rates| caching.map(|caching| boxed(caching, rates, setup));
+    match policy {
+        Policy::Perfect => Ok(Box::new(Series::perfect(rates))),
+        Policy::Naive => Ok(Box::new(Series::naive(rates, setup.scenario.options.readers))),
+        Policy::StagingBuffer => Ok(boxed(Uncached, rates, setup)),
+        Policy::DeepioOrdered => prefetching(Shards::new(Reading::AsOrdered, 1, setup), rates),
+        Policy::DeepioOptimistic => prefetching(Shards::new(Reading::Own, 1, setup), rates),
+        Policy::ParallelStaging => prefetching(Shards::new(Reading::Own, usize::MAX, setup), rates),
+        Policy::LbannDynamic => Ok(boxed(LbannDynamic::new(setup)?, rates, setup)),
+        Policy::LbannPreloading => {
+            lbann::fits(setup)?;
+            prefetching(Shards::new(Reading::AsOrdered, 1, setup), rates)
+        }
+        Policy::LocalityAware => prefetching(Shards::new(Reading::WhereHeld, 1, setup), rates),
+        Policy::Nopfs => Ok(boxed(Nopfs::new(Fill::Threads, setup)?, rates, setup)),
+        Policy::NopfsOnAccess => Ok(boxed(Nopfs::new(Fill::OnAccess, setup)?, rates, setup)),
+        Policy::NopfsPrestaged => Ok(boxed(Nopfs::new(Fill::Before, setup)?, rates, setup)),
+        Policy::Foresee => Ok(boxed(Planned::new(setup)?, rates, setup)),
+        Policy::Direct => Ok(Box::new(Windowed::new(Window::Direct, setup, &rates)?)),
+        Policy::Disk => Ok(Box::new(Windowed::new(Window::Disk, setup, &rates)?)),
+        Policy::Cache => Ok(Box::new(Windowed::new(Window::Cache, setup, &rates)?)),
+        Policy::FullFetch => Ok(Box::new(Windowed::new(Window::FullFetch, setup, &rates)?)),
+        Policy::FiftyFifty => Ok(Box::new(Windowed::new(Window::FiftyFifty, setup, &rates)?)),
+    }
+}
+
+fn boxed<C: Caching + 'static>(caching: C, rates: Rates, setup: &Setup) -> Box<dyn Driver> {
+    Box::new(Prefetching::new(caching, rates, setup))
+}
+
+/// Peers are read from over a link that somebody measured; one rank has none.
+fn peers_can_be_read(setup: &Setup) -> Result<(), String> {
+    let cluster = &setup.scenario.cluster;
+    if cluster.ranks > 1 && cluster.peer_link.is_none() && !cluster.tiers.is_empty() {
+        return Err("it reads from peers, and cluster.peer_link was not measured".to_owned());
+    }
+    Ok(())
+}
+
+/// A byte for every read of the run, all 0.
+fn byte_per_read(setup: &Setup) -> Result<Vec<u8>, String> {
+    let (reads, epochs) = (setup.epochs.places, setup.epochs.count as usize);
+    let mut bytes = Vec::new();
+    reads
+        .checked_mul(epochs)
+        .filter(|&count| bytes.try_reserve_exact(count).is_ok())
+        .map(|count| {
+            bytes.resize(count, 0);
+            bytes
+        })
+        .ok_or_else(|| {
+            format!("it keeps a byte per read, and {epochs} epochs of {reads} do not fit into memory")
+        })
+}

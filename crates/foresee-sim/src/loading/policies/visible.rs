@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Since when a copy can be read by peers.
+//!
+//! A copy that is held during a step is visible from the next one on, so that it does not matter in which order ranks
+//! are simulated; `Compat::Paper` sees it at once. Times are kept in 32 bits and rounded up: 4 bytes a copy, and a
+//! peer sees it later by less than one part in ten million.
+
+use crate::loading::lane::TIE;
+
+#[derive(Debug)]
+pub(super) struct Visible {
+    /// By slot; infinity: never.
+    since: Vec<f32>,
+    /// Slots and times of copies whose step has not ended.
+    pending: Vec<(usize, f64)>,
+    at_once: bool,
+    /// The step that was found last: the next one sought is near it.
+    near: usize,
+    /// Slots per sample, and what was looked up of a batch.
+    width: usize,
+    batch: Vec<f32>,
+}
+
+impl Visible {
+    /// `width` slots to each sample, once [`open`](Self::open).
+    pub(super) fn new(width: usize, at_once: bool) -> Self {
+        Self { since: Vec::new(), pending: Vec::new(), at_once, near: 0, width, batch: Vec::new() }
+    }
+
+    /// Slots for `samples`, so far without a copy: memory that is not taken while samples are placed.
+    pub(super) fn open(&mut self, samples: u32) {
+        self.since.resize(samples as usize * self.width, f32::INFINITY);
+    }
+
+    /// Looks up a batch, together, so that waits for memory overlap. What its own rank holds meanwhile is not in it:
+    /// a rank sees its own copies elsewhere.
+    pub(super) fn look_up(&mut self, ids: &[u32]) {
+        let Self { since, batch, width, .. } = self;
+        batch.clear();
+        for &id in ids {
+            let first = id as usize * *width;
+            batch.extend_from_slice(&since[first..first + *width]);
+        }
+    }
+
+    /// Whether a copy of the batch's `nth` sample, in its `place`-th slot, can be read at `time`.
+    pub(super) fn at(&self, nth: usize, place: usize, time: f64) -> bool {
+        f64::from(self.batch[nth * self.width + place]) <= time + TIE
+    }
+
+    /// A copy is held from `at` on.
+    pub(super) fn hold(&mut self, slot: usize, at: f64) {
+        if self.at_once {
+            self.show(slot, at);
+        } else {
+            self.pending.push((slot, at));
+        }
+    }
+
+    /// A copy is visible from `at` on, if it was not before.
+    pub(super) fn show(&mut self, slot: usize, at: f64) {
+        #[expect(clippy::cast_possible_truncation, reason = "to the nearest, and up if that is below")]
+        let nearest = at as f32;
+        let since = if f64::from(nearest) < at { nearest.next_up() } else { nearest };
+        self.since[slot] = self.since[slot].min(since);
+    }
+
+    /// A step has ended: what was held by then is visible from the end of the step in which it came to be.
+    pub(super) fn end_step(&mut self, ends: &[f64]) {
+        let Some(&now) = ends.last() else { return };
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|&(slot, at)| {
+            let over = at <= now;
+            if over {
+                let step = self.step_of(at, ends);
+                self.show(slot, ends[step]);
+            }
+            !over
+        });
+        self.pending = pending;
+    }
+
+    /// The first step that ends at `at` or later; there is one. Copies come nearly in their order, so it is sought from
+    /// the last one found.
+    fn step_of(&mut self, at: f64, ends: &[f64]) -> usize {
+        let mut step = self.near.min(ends.len() - 1);
+        while step > 0 && ends[step - 1] >= at {
+            step -= 1;
+        }
+        while ends[step] < at {
+            step += 1;
+        }
+        self.near = step;
+        step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_seen_from_the_next_step_on() {
+        let mut visible = Visible::new(2, false);
+        visible.open(1);
+        visible.hold(0, 1.5);
+        visible.hold(1, 3.5);
+        visible.end_step(&[1.0, 2.0, 3.0]);
+        visible.look_up(&[0]);
+        assert!(!visible.at(0, 0, 1.9) && visible.at(0, 0, 2.0) && !visible.at(0, 1, 9.0));
+        visible.end_step(&[1.0, 2.0, 3.0, 4.0]);
+        visible.look_up(&[0]);
+        assert!(!visible.at(0, 1, 3.9) && visible.at(0, 1, 4.0));
+    }
+
+    #[test]
+    fn to_the_letter_it_is_seen_at_once_but_never_too_early() {
+        let mut visible = Visible::new(1, true);
+        visible.open(2);
+        visible.hold(1, 1.000_000_01);
+        visible.look_up(&[0, 1]);
+        assert!(!visible.at(0, 0, 9.0) && !visible.at(1, 0, 1.0) && visible.at(1, 0, 1.000_001));
+        visible.hold(1, 5.0);
+        visible.look_up(&[1]);
+        assert!(visible.at(0, 0, 2.0));
+    }
+}

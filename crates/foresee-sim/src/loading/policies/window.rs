@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A bucket, read sample by sample, and what helps: a FIFO cache, and downloads announced a window ahead.
+//! Krichevsky et al., "Quantifying and improving performance of distributed deep learning with cloud storage", IC2E
+//! 2021 (DELI; cake-lab/DELI).
+//!
+//! One process per node loads a batch, one sample after the other, and then computes; nothing overlaps but the
+//! downloads. Costs are latencies, whatever the size, so that both readings of the model are one here. Not for a real loader of today: what it shows is how much a
+//! window is worth without a planner.
+
+use std::collections::VecDeque;
+
+use crate::loading::lane::TIE;
+use crate::loading::rates::{ORIGIN, Rates};
+use crate::loading::run::{Driver, Setup, StepNow};
+use crate::loading::scenario::Bucket;
+
+/// What stands between a node and its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Window {
+    /// Nothing.
+    Direct,
+    /// A disk that has everything.
+    Disk,
+    /// A cache of what was missed.
+    Cache,
+    /// A cache that is filled as a whole once its window is used up.
+    FullFetch,
+    /// A cache of which one half is filled while the other is used.
+    FiftyFifty,
+}
+
+pub(super) struct Windowed {
+    window: Window,
+    bucket: Seconds,
+    /// Samples per request, and how many announced ones are left at most when it is posted.
+    fetch: usize,
+    threshold: Option<usize>,
+    nodes: Vec<Node>,
+    /// Seconds per byte of compute.
+    compute: f64,
+}
+
+struct Seconds {
+    latency: f64,
+    listing: f64,
+    hit: f64,
+    parallel: usize,
+}
+
+struct Node {
+    cache: Fifo,
+    /// Reads of the epoch, for the policies that announce them.
+    partition: Vec<u32>,
+    /// How many of them are announced, and how many handed out.
+    announced: usize,
+    handed_out: usize,
+    /// Requests under way, in the order in which they were posted, and lists of samples to use again.
+    requests: Vec<Request>,
+    spare: Vec<Vec<u32>>,
+}
+
+struct Request {
+    due: f64,
+    samples: Vec<u32>,
+}
+
+/// First in, first out; counts samples and not bytes.
+struct Fifo {
+    /// `None`: nothing ever leaves.
+    room: Option<usize>,
+    queue: VecDeque<u32>,
+    /// One bit per sample.
+    held: Vec<u64>,
+}
+
+impl Windowed {
+    pub(super) fn new(window: Window, setup: &Setup, rates: &Rates) -> Result<Self, String> {
+        let bucket = setup.scenario.bucket.as_ref().ok_or("it reads a bucket, and none was given")?;
+        let (fetch, threshold) = match window {
+            Window::Direct | Window::Disk | Window::Cache => (0, None),
+            Window::FullFetch | Window::FiftyFifty => windows(window, bucket)?,
+        };
+        let cached = matches!(window, Window::Cache | Window::FullFetch | Window::FiftyFifty);
+        let nodes = (0..setup.epochs.ranks).map(|_| Node::new(bucket, cached, setup.sizes.len())).collect();
+        Ok(Self {
+            window,
+            bucket: Seconds {
+                latency: bucket.latency.as_secs_f64(),
+                listing: bucket.listing.as_secs_f64(),
+                hit: bucket.hit.as_secs_f64(),
+                parallel: bucket.parallel.get() as usize,
+            },
+            fetch,
+            threshold,
+            nodes,
+            compute: rates.compute,
+        })
+    }
+}
+
+/// Samples per request, and the most that may be left announced when it is posted.
+fn windows(window: Window, bucket: &Bucket) -> Result<(usize, Option<usize>), String> {
+    let half = |cap: u64| (cap / 2).max(1);
+    let whole = window == Window::FullFetch;
+    let fetch = bucket.fetch.or(bucket.cache.map(|cap| if whole { cap } else { half(cap) }));
+    let fetch = fetch.ok_or("neither bucket.fetch nor bucket.cache says how much is fetched at once")?;
+    let threshold = bucket.threshold.unwrap_or(if whole { 0 } else { fetch });
+    let most_left = if bucket.strict { threshold.checked_sub(1) } else { Some(threshold) };
+    let most_left = most_left.ok_or("bucket.strict waits for fewer samples than its threshold of 0")?;
+    Ok((samples(fetch), Some(samples(most_left))))
+}
+
+fn samples(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+impl Node {
+    fn new(bucket: &Bucket, cached: bool, samples: u32) -> Self {
+        Self {
+            cache: Fifo::new(bucket.cache, if cached { samples } else { 0 }),
+            partition: Vec::new(),
+            announced: 0,
+            handed_out: 0,
+            requests: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Announces the next reads and asks for those that are not cached; tells of each download and its time.
+    fn post(&mut self, at: f64, fetch: usize, bucket: &Seconds, mut download: impl FnMut(u32, f64)) {
+        self.settle(at);
+        let end = self.partition.len().min(self.announced.saturating_add(fetch));
+        let mut samples = self.spare.pop().unwrap_or_default();
+        samples.extend(self.partition[self.announced..end].iter().filter(|&&id| !self.cache.holds(id)));
+        self.announced = end;
+        let mut rounds = 0.0;
+        for slots in samples.chunks(bucket.parallel) {
+            rounds += 1.0;
+            for &id in slots {
+                download(id, bucket.latency);
+            }
+        }
+        self.requests.push(Request { due: at + bucket.listing + rounds * bucket.latency, samples });
+    }
+
+    /// Caches what has come by `now`, in the order in which it came.
+    fn settle(&mut self, now: f64) {
+        loop {
+            let mut first: Option<(usize, f64)> = None;
+            for (place, request) in self.requests.iter().enumerate() {
+                if request.due <= now + TIE && first.is_none_or(|(_, due)| request.due < due) {
+                    first = Some((place, request.due));
+                }
+            }
+            let Some((place, _)) = first else { return };
+            let mut samples = self.requests.remove(place).samples;
+            for &id in &samples {
+                self.cache.insert(id);
+            }
+            samples.clear();
+            self.spare.push(samples);
+        }
+    }
+}
+
+impl Fifo {
+    fn new(room: Option<u64>, samples: u32) -> Self {
+        let room = room.map(self::samples);
+        Self { room, queue: VecDeque::new(), held: vec![0; (samples as usize).div_ceil(64)] }
+    }
+
+    fn holds(&self, id: u32) -> bool {
+        self.held.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    /// Keeps a sample, and drops what came first if there is no room. One that is held keeps its place.
+    fn insert(&mut self, id: u32) {
+        if self.holds(id) {
+            return;
+        }
+        if let Some(room) = self.room {
+            if self.queue.len() == room
+                && let Some(first) = self.queue.pop_front()
+            {
+                self.held[first as usize / 64] &= !(1 << (first % 64));
+            }
+            self.queue.push_back(id);
+        }
+        self.held[id as usize / 64] |= 1 << (id % 64);
+    }
+}
+
+impl Driver for Windowed {
+    fn begin_epoch(&mut self, setup: &Setup, list: &[u32]) {
+        if self.threshold.is_none() {
+            return;
+        }
+        for (rank, node) in self.nodes.iter_mut().enumerate() {
+            node.partition.clear();
+            for step in 0..setup.epochs.steps {
+                node.partition.extend_from_slice(&list[setup.epochs.batch(step, rank)]);
+            }
+            (node.announced, node.handed_out) = (0, 0);
+        }
+    }
+
+    fn step(&mut self, now: &mut StepNow<'_>) {
+        let StepNow { setup, step, ids, clock, book, .. } = now;
+        let epochs = &setup.epochs;
+        let first = epochs.step(*step).start;
+        for rank in 0..epochs.ranks {
+            let batch = epochs.batch(*step, rank);
+            let ids = &ids[batch.start - first..batch.end - first];
+            let node = &mut self.nodes[rank];
+            let begun = clock.free[rank];
+            if let Some(threshold) = self.threshold {
+                // The loader asks for all places of a batch before it loads any.
+                for _ in ids {
+                    if node.announced - node.handed_out <= threshold && node.announced < node.partition.len()
+                    {
+                        book.listings += 1;
+                        node.post(begun, self.fetch, &self.bucket, |id, time| {
+                            book.downloads.add(setup.sizes.get(id), time);
+                        });
+                    }
+                    node.handed_out += 1;
+                }
+            }
+            let mut at = begun;
+            let mut compute = 0.0;
+            for &id in ids {
+                node.settle(at);
+                let size = setup.sizes.get(id);
+                let hit = self.window == Window::Disk || node.cache.holds(id);
+                let time = if hit { self.bucket.hit } else { self.bucket.latency };
+                at += time;
+                if !hit && self.window == Window::Cache {
+                    node.cache.insert(id);
+                }
+                book.read(if hit { Rates::local(0) } else { ORIGIN }, size, time);
+                book.see(id);
+                compute += size * self.compute;
+            }
+            book.stall += at - begun;
+            book.compute += compute;
+            clock.free[rank] = at + compute;
+        }
+    }
+}

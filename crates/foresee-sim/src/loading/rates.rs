@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A scenario's rates as seconds per byte, ready for the loop over samples.
+//!
+//! Sources have numbers here: 0 is the origin, then this rank's tiers, then its peers' tiers, fastest first each.
+//! The two readings of the model differ in these figures and nowhere else in the loop: `Compat::Paper` has one server
+//! in place of `p` threads, `p` times as fast, and no source is ever busy.
+
+use foresee_model::{Compat, ModelError, SourceRate, Staging};
+
+use super::scenario::{Cluster, Scenario, WriteCost};
+
+/// The number of a source.
+pub(super) type SourceCode = u8;
+
+/// The origin's.
+pub(super) const ORIGIN: SourceCode = 0;
+
+#[derive(Clone, Debug)]
+pub(super) struct Rates {
+    /// Seconds per byte of compute.
+    pub(super) compute: f64,
+    /// Seconds per byte from fetched to available, of a staging thread.
+    pub(super) write: f64,
+    pub(super) staging_threads: usize,
+    /// Bytes that the staging buffer holds.
+    pub(super) room: f64,
+    /// By source.
+    pub(super) sources: Vec<SourceSeconds>,
+    /// Of the origin, by the number of ranks that read it, less one.
+    origin: Vec<SourceSeconds>,
+    /// What fills each tier.
+    pub(super) loads: Vec<LoadRates>,
+    /// Sources by their speed; equally fast ones: this rank's, then peers', then the origin.
+    pub(super) preference: Vec<SourceCode>,
+    /// Of a rank that has one thread for everything.
+    pub(super) alone: AloneSeconds,
+}
+
+/// Seconds per byte of one thread that reads the origin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AloneSeconds {
+    pub(super) fetch: f64,
+    /// From fetched to available.
+    pub(super) write: f64,
+}
+
+/// Seconds per byte out of a source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourceSeconds {
+    /// Of one thread.
+    pub(super) thread: f64,
+    /// Of all together; 0 where they are not counted together.
+    pub(super) all: f64,
+    /// Which sources are busy with one another: the place of their common clock.
+    pub(super) clock: usize,
+}
+
+/// Threads that load what a tier is to hold from the origin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadRates {
+    pub(super) threads: usize,
+    /// Bytes that the tier holds.
+    pub(super) room: f64,
+    /// Seconds per byte of the fetch by one of them, while all ranks read the origin.
+    pub(super) fetch: f64,
+    /// The same of all of them; 0 where they are not counted together.
+    pub(super) all: f64,
+    /// Seconds per byte from fetched to held.
+    pub(super) write: f64,
+}
+
+impl Rates {
+    /// Rates of a checked scenario.
+    pub(super) fn new(scenario: &Scenario) -> Result<Self, ModelError> {
+        let Scenario { cluster, training, options, .. } = scenario;
+        let paper = options.compat == Compat::Paper;
+        let servers = |threads: u32| if paper { 1.0 } else { f64::from(threads) };
+        let speed_up = |threads: u32| f64::from(threads) / servers(threads);
+        let p_0 = cluster.staging.threads;
+        let seconds = |rate: SourceRate, clock: usize, speed_up: f64| SourceSeconds {
+            thread: 1.0 / (rate.thread * speed_up),
+            all: if paper { 0.0 } else { 1.0 / rate.all },
+            clock,
+        };
+        let staging_write = cluster.staging.write.as_ref().map(|curve| curve.rate(p_0.get())).transpose()?;
+        let preprocess = training.preprocess.map(|rate| as_f64(rate.get()));
+        let staging = Staging::new(p_0, preprocess, staging_write)?;
+        let origin = origin_rates(cluster)?;
+        let all_read = origin.last().copied().expect("a rank or more");
+        let staged = speed_up(p_0.get());
+        let tiers = &cluster.tiers;
+        let (mut local, mut peers) = (Vec::new(), Vec::new());
+        for (tier, clock) in tiers.iter().zip(1..) {
+            let rate = tier.read.rate(tier.threads.get())?;
+            local.push(seconds(SourceRate::local(rate, tier.threads)?, clock, staged));
+            if let Some(link) = cluster.peer_link {
+                let rate = SourceRate::peer(as_f64(link.get()), rate, tier.threads)?;
+                peers.push(seconds(rate, tiers.len() + 1, staged));
+            }
+        }
+        let mut loads = Vec::new();
+        for tier in tiers {
+            let threads = tier.threads.get();
+            let written = tier.write.as_ref().map(|curve| curve.rate(threads)).transpose()?;
+            let (beta, written) = match options.write_cost {
+                WriteCost::Preprocess => (preprocess, written),
+                WriteCost::Write => (None, written),
+                WriteCost::None => (None, None),
+            };
+            let write = Staging::new(tier.threads, beta, written)?.write_seconds(1.0);
+            let fetch = seconds(all_read, 0, speed_up(threads));
+            loads.push(LoadRates {
+                threads: if paper { 1 } else { threads as usize },
+                room: as_f64(tier.capacity.get()),
+                fetch: fetch.thread,
+                all: fetch.all,
+                write: write / speed_up(threads),
+            });
+        }
+        let alone = AloneSeconds { fetch: 1.0 / all_read.thread, write: staging.write_seconds(1.0) };
+        let sources = std::iter::once(seconds(all_read, 0, staged)).chain(local).chain(peers).collect();
+        let mut rates = Self {
+            compute: 1.0 / as_f64(training.compute.get()),
+            write: staging.write_seconds(1.0) / staged,
+            staging_threads: if paper { 1 } else { p_0.get() as usize },
+            room: as_f64(cluster.staging.capacity.get()),
+            sources,
+            origin: origin.into_iter().map(|rate| seconds(rate, 0, staged)).collect(),
+            loads,
+            preference: Vec::new(),
+            alone,
+        };
+        rates.prefer();
+        Ok(rates)
+    }
+
+    /// So many ranks read the origin now, 1 or more. `Compat::Physical` only.
+    pub(super) fn set_readers(&mut self, readers: usize) {
+        let now = self.origin[readers - 1];
+        self.sources[usize::from(ORIGIN)] = now;
+        for load in &mut self.loads {
+            (load.fetch, load.all) = (now.thread, now.all);
+        }
+        self.alone.fetch = now.thread;
+        self.prefer();
+    }
+
+    /// The number of this rank's tier.
+    pub(super) fn local(tier: usize) -> SourceCode {
+        u8::try_from(1 + tier).expect("few tiers")
+    }
+
+    /// The number of a peer's tier.
+    pub(super) fn peer(&self, tier: usize) -> SourceCode {
+        u8::try_from(1 + self.loads.len() + tier).expect("few tiers")
+    }
+
+    /// The source, or the origin if that is faster.
+    pub(super) fn faster(&self, code: SourceCode) -> SourceCode {
+        let seconds = |code: SourceCode| self.sources[usize::from(code)].thread;
+        if seconds(code) <= seconds(ORIGIN) { code } else { ORIGIN }
+    }
+
+    /// Clocks that one rank has: the origin's, each tier's, and that of the link to peers.
+    pub(super) fn clocks(&self) -> usize {
+        self.loads.len() + 2
+    }
+
+    fn prefer(&mut self) {
+        let Self { preference, sources, .. } = self;
+        preference.clear();
+        // A stable sort keeps this order among equals.
+        preference.extend((1..sources.len()).map(|code| u8::try_from(code).expect("few tiers")));
+        preference.push(ORIGIN);
+        let seconds = |code: &SourceCode| sources[usize::from(*code)].thread;
+        preference.sort_by(|one, other| seconds(one).total_cmp(&seconds(other)));
+    }
+}
+
+/// Of a rank, by the number of ranks that read, less one.
+fn origin_rates(cluster: &Cluster) -> Result<Vec<SourceRate>, ModelError> {
+    let link = cluster.origin_link.map(|rate| as_f64(rate.get()));
+    (1..=cluster.ranks).map(|readers| SourceRate::origin(link, &cluster.origin, f64::from(readers))).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates and capacities, far below 2^53")]
+const fn as_f64(value: u64) -> f64 {
+    value as f64
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a simulated run came to, and the book in which it is kept while it goes on.
+//!
+//! Every read and every second of every rank is booked once, so the sums of a report add up: `ranks * total` is
+//! `ranks * init + compute + stall + barrier`.
+
+use foresee_model::Compat;
+
+use super::policy::Policy;
+use super::rates::SourceCode;
+
+/// Reads of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reads {
+    /// How many samples.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How long they took, added up over threads and ranks, in seconds.
+    pub seconds: f64,
+}
+
+/// Where samples are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The data set's home.
+    Origin,
+    /// This rank's tier, counted from 0, fastest first; the staging buffer is none of them.
+    Tier(u8),
+    /// Another rank's tier.
+    Peer(u8),
+}
+
+/// One pass over the data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EpochReport {
+    /// When the last rank ended it, in seconds from the start of the run.
+    pub end: f64,
+    /// Samples that were read from the origin meanwhile, for staging or into a tier, over all ranks.
+    pub origin_samples: u64,
+    /// Seconds that ranks waited for samples, added up over ranks.
+    pub stall: f64,
+}
+
+/// What a policy came to. Times are in seconds; sums are over all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The policy.
+    pub policy: Policy,
+    /// The reading of the model.
+    pub compat: Compat,
+    /// From the start to the end of the slowest rank, `init` included.
+    pub total: f64,
+    /// Before training could begin: the slowest rank's.
+    pub init: f64,
+    /// Epoch by epoch, as far as the run got.
+    pub epochs: Vec<EpochReport>,
+    /// Reads into staging, by the place they came from; places that gave nothing are left out.
+    pub reads: Vec<(Place, Reads)>,
+    /// Reads of the origin into each tier by threads of its own, before or during training.
+    pub loads: Vec<Reads>,
+    /// Reads by the origin's clients in all: requests for a sample.
+    pub origin_requests: u64,
+    /// Bytes of those.
+    pub origin_bytes: u64,
+    /// Listings of the origin; window policies only.
+    pub listings: u64,
+    /// Seconds of compute, over ranks.
+    pub compute: f64,
+    /// Seconds of waiting for a sample, over ranks.
+    pub stall: f64,
+    /// Seconds of waiting for other ranks, over ranks.
+    pub barrier: f64,
+    /// Ranks.
+    pub ranks: u32,
+    /// Different samples that were read at least once.
+    pub covered: u64,
+    /// Samples of the data set.
+    pub samples: u64,
+    /// Whether the run was simulated to its end.
+    pub finished: bool,
+}
+
+impl Report {
+    /// Share of the data set that training saw, 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "a share for people: 53 bits are plenty")]
+    pub fn coverage(&self) -> f64 {
+        self.covered as f64 / self.samples as f64
+    }
+
+    /// Reads into staging from `place`.
+    pub fn from(&self, place: Place) -> Reads {
+        self.reads.iter().find(|(other, _)| *other == place).map(|(_, reads)| *reads).unwrap_or_default()
+    }
+
+    /// Share of reads into staging that needed no origin, 0 to 1; `None` before any.
+    #[expect(clippy::cast_precision_loss, reason = "a share for people: 53 bits are plenty")]
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all: u64 = self.reads.iter().map(|(_, reads)| reads.samples).sum();
+        (all > 0).then(|| 1.0 - self.from(Place::Origin).samples as f64 / all as f64)
+    }
+}
+
+/// Sums as they grow. Bytes are whole numbers below 2^53 and so exact.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    samples: u64,
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, size: f64, seconds: f64) {
+        self.samples += 1;
+        self.bytes += size;
+        self.seconds += seconds;
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
+    fn reads(self) -> Reads {
+        Reads { samples: self.samples, bytes: self.bytes as u64, seconds: self.seconds }
+    }
+}
+
+/// All that is counted of a run.
+#[derive(Debug)]
+pub(super) struct Book {
+    tiers: usize,
+    samples: u32,
+    sources: Vec<Tally>,
+    pub(super) loads: Vec<Tally>,
+    pub(super) listings: u64,
+    pub(super) downloads: Tally,
+    pub(super) compute: f64,
+    pub(super) stall: f64,
+    pub(super) barrier: f64,
+    epochs: Vec<EpochReport>,
+    seen: Vec<u64>,
+    covered: u64,
+}
+
+impl Book {
+    pub(super) fn new(tiers: usize, samples: u32) -> Self {
+        Self {
+            tiers,
+            samples,
+            sources: vec![Tally::default(); 1 + 2 * tiers.max(1)],
+            loads: vec![Tally::default(); tiers],
+            listings: 0,
+            downloads: Tally::default(),
+            compute: 0.0,
+            stall: 0.0,
+            barrier: 0.0,
+            epochs: Vec::new(),
+            seen: vec![0; (samples as usize).div_ceil(64)],
+            covered: 0,
+        }
+    }
+
+    /// A read into staging.
+    pub(super) fn read(&mut self, source: SourceCode, size: f64, seconds: f64) {
+        self.sources[usize::from(source)].add(size, seconds);
+    }
+
+    /// Training saw a sample.
+    pub(super) fn see(&mut self, id: u32) {
+        if self.covered == u64::from(self.samples) {
+            return;
+        }
+        let (word, bit) = (id as usize / 64, 1 << (id % 64));
+        self.covered += u64::from(self.seen[word] & bit == 0);
+        self.seen[word] |= bit;
+    }
+
+    pub(super) fn end_epoch(&mut self, end: f64) {
+        let before = self
+            .epochs
+            .iter()
+            .fold((0, 0.0), |(origin, stall), epoch| (origin + epoch.origin_samples, stall + epoch.stall));
+        let (samples, _) = self.origin();
+        self.epochs.push(EpochReport {
+            end,
+            origin_samples: samples - before.0,
+            stall: self.stall - before.1,
+        });
+    }
+
+    /// Samples and bytes that the origin gave.
+    fn origin(&self) -> (u64, f64) {
+        let all = self.loads.iter().chain([&self.sources[0], &self.downloads]);
+        all.fold((0, 0.0), |(samples, bytes), tally| (samples + tally.samples, bytes + tally.bytes))
+    }
+
+    /// The report as of now.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
+    pub(super) fn report(&self, policy: Policy, compat: Compat, ranks: u32, times: Times) -> Report {
+        let (origin_requests, origin_bytes) = self.origin();
+        let tiers = u8::try_from(self.tiers.max(1)).expect("few tiers");
+        let places = std::iter::once(Place::Origin)
+            .chain((0..tiers).map(Place::Tier))
+            .chain((0..tiers).map(Place::Peer));
+        let reads = places.zip(&self.sources).filter(|(_, tally)| tally.samples > 0);
+        Report {
+            policy,
+            compat,
+            total: times.init + times.trained,
+            init: times.init,
+            epochs: self
+                .epochs
+                .iter()
+                .map(|epoch| EpochReport { end: times.init + epoch.end, ..*epoch })
+                .collect(),
+            reads: reads.map(|(place, tally)| (place, tally.reads())).collect(),
+            loads: self.loads.iter().map(|tally| tally.reads()).collect(),
+            origin_requests,
+            origin_bytes: origin_bytes as u64,
+            listings: self.listings,
+            compute: self.compute,
+            stall: self.stall,
+            barrier: self.barrier + times.behind,
+            ranks,
+            covered: self.covered,
+            samples: u64::from(self.samples),
+            finished: times.finished,
+        }
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Before training.
+    pub(super) init: f64,
+    /// The slowest rank's, from the start of training.
+    pub(super) trained: f64,
+    /// Seconds by which the others are ahead of it.
+    pub(super) behind: f64,
+    pub(super) finished: bool,
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a simulation is given: cluster, data set, training, options.
+//!
+//! A [`Scenario`] is data and may be wrong; [`Scenario::check`] names every fault of it at once. Refuses defaults for
+//! what has to be measured: a rate that nobody gave is `None`, and a policy that needs it says so.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+
+use foresee_model::{Compat, OriginCurve, ThreadCurve};
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
+
+use super::data::DataSet;
+use super::order::AccessOrder;
+
+/// One run of training on one cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Where it runs.
+    pub cluster: Cluster,
+    /// What it reads.
+    pub data: DataSet,
+    /// How it reads and computes.
+    pub training: Training,
+    /// What rules hold.
+    pub options: Options,
+    /// For the policies that download from a bucket; `None`: those are unsupported.
+    pub bucket: Option<Bucket>,
+}
+
+/// Ranks, all alike, and what they read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// Training processes, one to a machine; 1 or more.
+    pub ranks: u32,
+    /// The staging buffer: its `threads` fetch, preprocess and write samples.
+    pub staging: Tier,
+    /// What caches on each rank, fastest first; 7 at most, none is allowed.
+    pub tiers: Vec<Tier>,
+    /// What the origin yields to so many ranks, `t(g)`.
+    pub origin: OriginCurve,
+    /// A rank's link to the origin, `b_fs`; `None`: no limit.
+    pub origin_link: Option<BytesPerSecond>,
+    /// A rank's link to its peers, `b_c`; `None`: nobody measured it, and policies that need it are unsupported.
+    pub peer_link: Option<BytesPerSecond>,
+}
+
+/// Storage of a rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// What it holds, `d_j`; above 0.
+    pub capacity: Bytes,
+    /// Threads that read it, or that fetch what it is to hold, `p_j`.
+    pub threads: NonZeroU32,
+    /// What it yields to so many threads, `r_j(p)`; unused for the staging buffer.
+    pub read: ThreadCurve,
+    /// What it takes from so many threads, `w_j(p)`; `None`: no limit.
+    pub write: Option<ThreadCurve>,
+}
+
+/// The job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Training {
+    /// Samples per step of one rank, `b`; 1 or more.
+    pub batch: u32,
+    /// Passes over the data set; 1 or more.
+    pub epochs: u32,
+    /// Whether an incomplete last batch is left out.
+    pub drop_last: bool,
+    /// Compute of one rank in bytes of original samples per second, `c`: samples per second times their mean size.
+    pub compute: BytesPerSecond,
+    /// Preprocessing of **one** staging thread, likewise, `beta`; `None` takes no time.
+    pub preprocess: Option<BytesPerSecond>,
+}
+
+/// Rules of the simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which reading of the model; physical by default.
+    pub compat: Compat,
+    /// In which order samples are read.
+    pub order: AccessOrder,
+    /// Whether ranks start each step together; they do by default.
+    pub barrier: bool,
+    /// Who counts as a reader of the origin.
+    pub readers: OriginReaders,
+    /// What loading into a tier costs beyond the fetch.
+    pub write_cost: WriteCost,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            compat: Compat::Physical,
+            order: AccessOrder::Shuffled { seed: 42 },
+            barrier: true,
+            readers: OriginReaders::All,
+            write_cost: WriteCost::Preprocess,
+        }
+    }
+}
+
+/// How many ranks share the origin, `g` of `t(g)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OriginReaders {
+    /// All of them, always.
+    #[default]
+    All,
+    /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
+    Active,
+}
+
+impl OriginReaders {
+    /// Both, the default first.
+    pub const ALL: [Self; 2] = [Self::All, Self::Active];
+
+    /// `all` or `active`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Active => "active",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|readers| readers.name() == name)
+    }
+}
+
+/// What a sample costs on its way into a tier, once fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteCost {
+    /// Preprocessing or writing, whichever is slower.
+    #[default]
+    Preprocess,
+    /// Writing.
+    Write,
+    /// Nothing.
+    None,
+}
+
+impl WriteCost {
+    /// All of them, the default first.
+    pub const ALL: [Self; 3] = [Self::Preprocess, Self::Write, Self::None];
+
+    /// `preprocess`, `write` or `none`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Preprocess => "preprocess",
+            Self::Write => "write",
+            Self::None => "none",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cost| cost.name() == name)
+    }
+}
+
+/// A bucket that is read sample by sample, for the window policies. All nodes are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// From a request for a sample to its last byte.
+    pub latency: Nanos,
+    /// A listing, with which each prefetch request begins.
+    pub listing: Nanos,
+    /// Reading a sample that is cached, or on disk.
+    pub hit: Nanos,
+    /// Downloads of one prefetch request at a time.
+    pub parallel: NonZeroU32,
+    /// Samples that a node's cache holds, 1 or more; `None`: all it ever sees.
+    pub cache: Option<u64>,
+    /// Samples per prefetch request, 1 or more; `None`: as the policy has it.
+    pub fetch: Option<u64>,
+    /// A request is posted when so many announced samples are left, or fewer; `None`: as the policy has it.
+    pub threshold: Option<u64>,
+    /// Only when fewer than that are left.
+    pub strict: bool,
+}
+
+/// Most caching tiers of a rank.
+const TIERS_MAX: usize = 7;
+
+impl Scenario {
+    /// Every fault of it.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] with all faults, each with the field, the value, its unit and the rule.
+    pub fn check(&self) -> Result<(), ScenarioError> {
+        let mut faults = Faults::default();
+        let Self { cluster, data, training, options, bucket } = self;
+        data.check(&mut faults);
+        faults.whole(
+            "cluster.ranks",
+            cluster.ranks.into(),
+            1..=data.count().max(1),
+            "ranks, one sample for each",
+        );
+        faults.whole("cluster.tiers", cluster.tiers.len() as u64, 0..=TIERS_MAX as u64, "tiers");
+        for tier in std::iter::once(&cluster.staging).chain(&cluster.tiers) {
+            faults.whole("capacity of a tier", tier.capacity.get(), 1..=u64::MAX, "bytes");
+        }
+        let links = [("cluster.origin_link", cluster.origin_link), ("cluster.peer_link", cluster.peer_link)];
+        let rates =
+            [("training.compute", Some(training.compute)), ("training.preprocess", training.preprocess)];
+        for (field, rate) in links.into_iter().chain(rates) {
+            faults.whole(field, rate.map_or(1, BytesPerSecond::get), 1..=u64::MAX, "bytes per second");
+        }
+        faults.whole("training.batch", training.batch.into(), 1..=u64::MAX, "samples");
+        faults.whole("training.epochs", training.epochs.into(), 1..=u64::MAX, "epochs");
+        let global = u64::from(training.batch) * u64::from(cluster.ranks);
+        if training.drop_last {
+            faults.whole(
+                "ranks times training.batch",
+                global,
+                0..=data.count(),
+                "samples, all of them at most",
+            );
+        }
+        if options.readers == OriginReaders::Active && options.compat == Compat::Paper {
+            faults.add("options.readers", "active", "", "all, where compat is paper");
+        }
+        for (field, value) in
+            bucket.iter().flat_map(|bucket| [("bucket.cache", bucket.cache), ("bucket.fetch", bucket.fetch)])
+        {
+            faults.whole(field, value.unwrap_or(1), 1..=u64::MAX, "samples");
+        }
+        if let Some(Bucket { strict: true, threshold: Some(0), .. }) = bucket {
+            faults.add(
+                "bucket.threshold",
+                "0",
+                "samples",
+                "1 or more, where strict: fewer than none are never left",
+            );
+        }
+        faults.into_result()
+    }
+}
+
+/// One thing that is wrong with a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which field.
+    pub field: &'static str,
+    /// Its value as given.
+    pub value: String,
+    /// In which unit; may be empty.
+    pub unit: &'static str,
+    /// What it has to be.
+    pub rule: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, value, unit, rule } = self;
+        let space = if unit.is_empty() { "" } else { " " };
+        write!(f, "{field} is {value}{space}{unit}; it must be {rule}")
+    }
+}
+
+/// A scenario that cannot be simulated by any policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScenarioError {
+    /// All that is wrong; never empty.
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, fault) in self.faults.iter().enumerate() {
+            write!(f, "{}{fault}", if number == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ScenarioError {}
+
+/// Faults as they are found.
+#[derive(Default)]
+pub(super) struct Faults(Vec<Fault>);
+
+impl Faults {
+    pub(super) fn add(
+        &mut self,
+        field: &'static str,
+        value: impl Into<String>,
+        unit: &'static str,
+        rule: impl Into<String>,
+    ) {
+        self.0.push(Fault { field, value: value.into(), unit, rule: rule.into() });
+    }
+
+    pub(super) fn whole(
+        &mut self,
+        field: &'static str,
+        value: u64,
+        allowed: RangeInclusive<u64>,
+        unit: &'static str,
+    ) {
+        if !allowed.contains(&value) {
+            let rule = match (*allowed.start(), *allowed.end()) {
+                (least, u64::MAX) => format!("{least} or more"),
+                (least, most) => format!("{least} to {most}"),
+            };
+            self.add(field, value.to_string(), unit, rule);
+        }
+    }
+
+    pub(super) fn number(
+        &mut self,
+        field: &'static str,
+        value: f64,
+        holds: bool,
+        unit: &'static str,
+        rule: &'static str,
+    ) {
+        if !(holds && value.is_finite()) {
+            self.add(field, value.to_string(), unit, rule);
+        }
+    }
+
+    fn into_result(self) -> Result<(), ScenarioError> {
+        if self.0.is_empty() { Ok(()) } else { Err(ScenarioError { faults: self.0 }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for readers in OriginReaders::ALL {
+            assert_eq!(OriginReaders::named(readers.name()), Some(readers));
+        }
+        for cost in WriteCost::ALL {
+            assert_eq!(WriteCost::named(cost.name()), Some(cost));
+        }
+        assert_eq!((OriginReaders::named("any"), WriteCost::named("")), (None, None));
+    }
+}

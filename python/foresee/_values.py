@@ -1,0 +1,550 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that users write into files: sizes, rates, times, counts, words; and tables of them, checked as a whole.
+
+A :class:`Kind` reads one value, a number in base units (bytes, seconds, bytes per second) or a text with a unit, or
+refuses it and says what it expected. A :class:`Checked` dataclass has a kind for each field and reports all faults
+at once, whether its values came from a file or from code. Apart from the files' own modules, so that a rate has the
+same spelling in every one of them.
+
+Refuses to read files (``_toml`` does), and to know what a value is for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import Any, ClassVar, TypeVar
+
+from foresee.errors import ConfigError
+
+__all__ = [
+    "ByWord",
+    "Checked",
+    "Choice",
+    "Choices",
+    "Count",
+    "Curve",
+    "Day",
+    "Flag",
+    "Kind",
+    "Number",
+    "Quantity",
+    "Rate",
+    "Size",
+    "Table",
+    "Tables",
+    "Text",
+    "Texts",
+    "Time",
+    "base_value",
+    "build",
+    "expected",
+    "section",
+    "shown",
+    "unknown",
+    "value_of",
+]
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_BYTES = {f"{prefix}B": Decimal(1000) ** power for prefix, power in _POWERS.items()} | {
+    f"{prefix}IB": Decimal(1024) ** power for prefix, power in _POWERS.items() if power
+}
+_BITS = {f"{prefix}BIT": Decimal(1000) ** power / 8 for prefix, power in _POWERS.items()}
+_RATES = {f"{unit}/S": factor for unit, factor in (_BYTES | _BITS).items()}
+_TIMES = {
+    "NS": Decimal("1e-9"),
+    "US": Decimal("1e-6"),
+    "µs".upper(): Decimal("1e-6"),
+    "MS": Decimal("1e-3"),
+    "S": Decimal(1),
+    "MIN": Decimal(60),
+    "H": Decimal(3600),
+    "D": Decimal(86400),
+}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµ/]+)\s*")
+_COUNT_BELOW = 2**63
+_SHOWN_MAX = 60
+
+_T = TypeVar("_T", bound="Checked")
+
+
+class Refused(ValueError):
+    """A value is not of its kind."""
+
+
+class Kind:
+    """What a value may be."""
+
+    expected: str = ""
+    """What a message says was expected, range included."""
+
+    def read(self, value: object) -> Any:
+        """The value in base units.
+
+        Raises:
+            Refused: it is not of this kind.
+            ConfigError: it is a table with faults of its own.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Quantity(Kind):
+    """A number with a unit: in base units where it is a plain number."""
+
+    zero: bool = False
+    """Whether 0 is allowed."""
+    whole: bool = False
+    """Whether a fraction is cut off."""
+    below: float = math.inf
+    """It is less."""
+
+    units: ClassVar[Mapping[str, Decimal]] = {}
+    names: ClassVar[str] = ""
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """Range, spelling and units."""
+        return f"{self.names.format('0 or more' if self.zero else 'above 0')}"
+
+    def read(self, value: object) -> float | int:
+        """In base units."""
+        number = _finite(value)
+        if number is None and isinstance(value, str):
+            match = _QUANTITY.fullmatch(value)
+            factor = self._factor(match[2]) if match else None
+            if match and factor is not None:
+                exact = Decimal(match[1].replace("_", "")) * factor
+                number = int(exact) if self.whole and 0 < exact < _COUNT_BELOW else float(exact)
+        if number is None or not (number > 0 or (self.zero and number == 0)) or not number < self.below:
+            raise Refused
+        if self.whole:
+            number = int(number)
+            if number < 1 and not self.zero:
+                raise Refused
+        return number
+
+    def _factor(self, unit: str) -> Decimal | None:
+        return self.units.get(unit.upper())
+
+
+@dataclass(frozen=True)
+class Size(Quantity):
+    """Bytes."""
+
+    below: float = float(_COUNT_BELOW)
+    units: ClassVar[Mapping[str, Decimal]] = _BYTES
+    names: ClassVar[str] = 'bytes {} expected: a number, or a text such as "120 GB" (B, KB to PB, KiB to PiB)'
+
+
+@dataclass(frozen=True)
+class Rate(Quantity):
+    """Bytes per second."""
+
+    below: float = 1e18
+    units: ClassVar[Mapping[str, Decimal]] = _RATES
+    names: ClassVar[str] = (
+        'a rate {} expected: bytes per second, or a text such as "85 GB/s" (B/s to PB/s, KiB/s to PiB/s, '
+        "bit/s to Pbit/s)"
+    )
+
+    def _factor(self, unit: str) -> Decimal | None:
+        # A small b might be a bit.
+        return None if unit.endswith(("b/s", "b/S")) else self.units.get(unit.upper())
+
+
+@dataclass(frozen=True)
+class Time(Quantity):
+    """Seconds."""
+
+    zero: bool = True
+    below: float = 1e12
+    units: ClassVar[Mapping[str, Decimal]] = _TIMES
+    names: ClassVar[str] = 'a time {} expected: seconds, or a text such as "20 ms" (ns, us, ms, s, min, h, d)'
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """A finite number."""
+
+    least: float = 0.0
+    most: float = math.inf
+    above: bool = False
+    """Whether ``least`` itself is refused."""
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """Its range."""
+        low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
+        high = f", at most {self.most:g}" if self.most < math.inf else ""
+        return f"a finite number expected, {low}{high}"
+
+    def read(self, value: object) -> float:
+        """As it is."""
+        number = _finite(value)
+        if (
+            number is None
+            or number > self.most
+            or number < self.least
+            or (self.above and number == self.least)
+        ):
+            raise Refused
+        return float(number)
+
+
+@dataclass(frozen=True)
+class Count(Kind):
+    """A whole number."""
+
+    least: int = 1
+    below: int = _COUNT_BELOW
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """Its range."""
+        high = "" if self.below == _COUNT_BELOW else f", below {self.below}"
+        return f"a whole number of {self.least} or more{high} expected"
+
+    def read(self, value: object) -> int:
+        """As it is."""
+        if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value < self.below:
+            raise Refused
+        return value
+
+
+@dataclass(frozen=True)
+class Flag(Kind):
+    """True or false."""
+
+    expected: str = "true or false expected"
+
+    def read(self, value: object) -> bool:
+        """As it is."""
+        if not isinstance(value, bool):
+            raise Refused
+        return value
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """One printable line."""
+
+    expected: str = "a text expected, printable and not empty"
+
+    def read(self, value: object) -> str:
+        """As it is."""
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise Refused
+        return value
+
+
+@dataclass(frozen=True)
+class Texts(Kind):
+    """A list of words, or one text that is split at blanks as a shell does."""
+
+    expected: str = 'a list of texts expected, or one text: ["python", "train.py"] or "python train.py"'
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """A tuple."""
+        import shlex
+
+        if isinstance(value, str):
+            try:
+                value = shlex.split(value)
+            except ValueError:
+                raise Refused from None
+        if not isinstance(value, (list, tuple)) or not value:
+            raise Refused
+        if not all(isinstance(word, str) and "\0" not in word for word in value) or not value[0]:
+            raise Refused
+        return tuple(value)
+
+
+@dataclass(frozen=True)
+class Choice(Kind):
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """The words."""
+        return f"one of {', '.join(self.words)} expected"
+
+    def read(self, value: object) -> str:
+        """As it is."""
+        if not isinstance(value, str) or value not in self.words:
+            raise Refused
+        return value
+
+
+@dataclass(frozen=True)
+class Choices(Kind):
+    """Some of some words, each once."""
+
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """The words."""
+        return f"a list of {', '.join(self.words)} expected, at least one, each once"
+
+    def read(self, value: object) -> tuple[str, ...]:
+        """A tuple."""
+        if not isinstance(value, (list, tuple)) or not value:
+            raise Refused
+        if any(not isinstance(word, str) or word not in self.words for word in value):
+            raise Refused
+        if len(set(value)) != len(value):
+            raise Refused
+        return tuple(value)
+
+
+@dataclass(frozen=True)
+class Day(Kind):
+    """A date."""
+
+    expected: str = "a date expected: 2026-11-22"
+
+    def read(self, value: object) -> dt.date:
+        """A date without a time."""
+        if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
+            raise Refused
+        return value
+
+
+@dataclass(frozen=True)
+class Curve(Kind):
+    """Rates against a count (threads, readers): one for all counts, or a table from count to rate."""
+
+    of: str = "threads"
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """Its two spellings."""
+        return (
+            f'a rate above 0 expected, such as "85 GB/s", or a table from {self.of} (1 or more) to rates: '
+            '{1 = "30 GB/s", 4 = "85 GB/s"}'
+        )
+
+    def read(self, value: object) -> tuple[tuple[int, float], ...]:
+        """Pairs of count and bytes per second, ascending; a single rate stands at 1."""
+        rate = Rate()
+        if isinstance(value, (list, tuple)):  # as this method gave it
+            value = dict(value) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in value) else None
+        if not isinstance(value, Mapping):
+            return ((1, rate.read(value)),)
+        points: dict[int, float] = {}
+        for key, each in value.items():
+            count = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+            if (
+                not isinstance(count, int)
+                or isinstance(count, bool)
+                or not 1 <= count < 2**32
+                or count in points
+            ):
+                raise Refused
+            points[count] = rate.read(each)
+        if not points:
+            raise Refused
+        return tuple(sorted(points.items()))
+
+
+@dataclass(frozen=True)
+class ByWord(Kind):
+    """A table from some words to values of one kind, or one value for all of them."""
+
+    kind: Kind
+    words: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """Its two spellings."""
+        return f"{self.kind.expected}; or a table of them by {', '.join(self.words)}"
+
+    def read(self, value: object) -> dict[str, Any]:
+        """Values by word; one for all stands under the empty text."""
+        if not isinstance(value, Mapping):
+            return {"": self.kind.read(value)}
+        faults = [unknown(word, list(self.words)) for word in value if word and word not in self.words]
+        values: dict[str, Any] = {}
+        for word, each in value.items():
+            try:
+                values[word] = self.kind.read(each)
+            except Refused:
+                faults.append(f"{_printable(word)} = {shown(each)}; {self.kind.expected}")
+        if faults:
+            raise ConfigError(faults)
+        if not values:
+            raise Refused
+        return values
+
+
+@dataclass(frozen=True)
+class Table(Kind):
+    """A table that is a :class:`Checked` dataclass."""
+
+    of: type[Checked]
+    expected: str = "a table expected"
+
+    def read(self, value: object) -> Checked:
+        """An instance."""
+        if isinstance(value, self.of):
+            return value
+        if not isinstance(value, Mapping):
+            raise Refused
+        return build(self.of, value)
+
+
+@dataclass(frozen=True)
+class Tables(Kind):
+    """A list of such tables."""
+
+    of: type[Checked]
+    expected: str = "a list of tables expected"
+
+    def read(self, value: object) -> tuple[Checked, ...]:
+        """Instances."""
+        if not isinstance(value, (list, tuple)):
+            raise Refused
+        made: list[Checked] = []
+        faults: list[str] = []
+        for at, each in enumerate(value):
+            try:
+                made.append(Table(self.of).read(each))
+            except ConfigError as error:
+                faults += [f"[{at}].{fault}" for fault in error.faults]
+            except Refused:
+                faults.append(f"[{at}] = {shown(each)}; a table expected")
+        if faults:
+            raise ConfigError(faults)
+        return tuple(made)
+
+
+def value_of(kind: Kind, default: Any = None, *, required: bool = False, key: bool = True) -> Any:
+    """The field of a :class:`Checked` dataclass: None unless given, or ``default``; a key of its file, or not."""
+    return field(default=default, metadata={"kind": kind, "required": required, "key": key})
+
+
+def section(of: type[Checked]) -> Any:
+    """The field for a table that is there with its defaults even where it was not given."""
+    return value_of(Table(of), of())
+
+
+class Checked:
+    """Base of frozen dataclasses whose fields come from :func:`value_of`.
+
+    Values are put into base units when the object is made. None stands for a value that was not given.
+
+    Raises:
+        ConfigError: all faults at once, each with key, value and what was expected.
+    """
+
+    def __post_init__(self) -> None:
+        faults: list[str] = []
+        wrong: set[str] = set()
+        for each in fields(self):  # type: ignore[arg-type]
+            kind: Kind = each.metadata["kind"]
+            value = getattr(self, each.name)
+            if value is None:
+                if each.metadata["required"]:
+                    faults.append(f"{each.name} is missing; {kind.expected}")
+                    wrong.add(each.name)
+                continue
+            try:
+                object.__setattr__(self, each.name, kind.read(value))
+            except ConfigError as error:
+                wrong.add(each.name)
+                faults += [
+                    f"{each.name}{'' if fault.startswith('[') else '.'}{fault}" for fault in error.faults
+                ]
+            except Refused:
+                wrong.add(each.name)
+                faults.append(f"{each.name} = {shown(value)}; {kind.expected}")
+        faults += self._faults(frozenset(wrong))
+        if faults:
+            raise ConfigError(faults)
+
+    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
+        """What is wrong between fields; those in ``wrong`` hold what they were given, and are not to be asked."""
+        yield from ()
+
+
+def build(of: type[_T], table: Mapping[str, object]) -> _T:
+    """An ``of`` from a table of a file.
+
+    Raises:
+        ConfigError: as ``of`` does, and for keys that it does not know, with the nearest that it does.
+    """
+    known = [each.name for each in fields(of) if each.metadata["key"]]  # type: ignore[arg-type]
+    faults = [unknown(key, known) for key in table if key not in known]
+    made: _T | None = None
+    try:
+        made = of(**{key: value for key, value in table.items() if key in known})
+    except ConfigError as error:
+        faults += error.faults
+    if faults or made is None:
+        raise ConfigError(faults)
+    return made
+
+
+def expected(of: type[Checked], key: str) -> str:
+    """What the field ``key`` of a dataclass may be."""
+    (kind,) = (each.metadata["kind"] for each in fields(of) if each.name == key)  # type: ignore[arg-type]
+    return str(kind.expected)
+
+
+def base_value(kind: Quantity, value: float, unit: str) -> float | None:
+    """``value`` of ``unit`` in base units; None if the unit is not one of ``kind``."""
+    factor = kind._factor(unit)  # noqa: SLF001 - a spelling for both
+    return None if factor is None else float(Decimal(repr(float(value))) * factor)
+
+
+def shown(value: object) -> str:
+    """A value as TOML would have it, cut where it is long.
+
+    >>> shown("120 GX"), shown(True), shown(float("nan"))
+    ('"120 GX"', 'true', 'nan')
+    """
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{key} = {shown(each)}" for key, each in value.items()) + "}"
+    elif isinstance(value, (list, tuple)):
+        text = "[" + ", ".join(map(shown, value)) + "]"
+    elif isinstance(value, dt.date):
+        text = value.isoformat()
+    else:
+        text = repr(value)
+    text = _printable(text)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}..."
+
+
+def unknown(key: str, known: Sequence[str]) -> str:
+    """What a message says of a key that nobody knows: the nearest one that somebody does."""
+    near = get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    return f"{_printable(key)} is no key of this table; {hint}"
+
+
+def _printable(text: str) -> str:
+    """One line, whatever stands in it."""
+    if text.isprintable():
+        return text or '""'
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def _finite(value: object) -> float | int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None

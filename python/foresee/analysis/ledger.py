@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder's ledger as a table: ``docs/formats/ledger.md`` describes what is read here.
+
+The origin is ``GFS``, the disk tier ``LFS``; peers have a name of their own. Opening, asking and closing
+are META wherever the place can tell them apart. Memory, waits, transforms and gradients are no I/O and are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from typing import Any
+
+from foresee.analysis.table import IoTable, Spent, build
+from foresee.errors import ConfigError, PackageMissing
+
+__all__ = ["read", "read_epochs"]
+
+_VERSION = "1"
+_FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
+_TIERS = {"origin": "GFS", "disk": "LFS", "peer": "PEER"}
+_OPS = {"list": "META", "stat": "META", "open": "META", "close": "META", "read": "READ", "write": "WRITE"}
+_LIMIT = (
+    "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
+    "what memory answered is no I/O"
+)
+
+
+def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable:
+    """The table of a run folder: a row per rank.
+
+    A ledger that ends early, as after a kill, is read as far as it goes, which the table's limits tell.
+
+    Args:
+        folder: with ``ledger/rank-K.arrow`` in it.
+        epoch: only what was done for this epoch, from 0; None: all.
+
+    Raises:
+        ConfigError: no ledger there, not one of ours, of another version, or without any I/O.
+        PackageMissing: pyarrow is not installed.
+        OSError: a file cannot be read.
+    """
+    by_epoch, ranks, limits = _read(folder)
+    chosen = by_epoch.values() if epoch is None else [by_epoch[epoch]] if epoch in by_epoch else []
+    spent: Spent = defaultdict(float)
+    for part in chosen:
+        for key, seconds in part.items():
+            spent[key] += seconds
+    if not spent:
+        where = "" if epoch is None else f" in epoch {epoch}"
+        raise ConfigError(
+            f"{os.fspath(folder)}: no I/O{where} in its ledgers; was the run traced (FORESEE_TRACE)?"
+        )
+    return build(spent, ranks, limits=limits)
+
+
+def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
+    """A table for each epoch that has any I/O, with the same rows; arguments and errors are those of :func:`read`."""
+    by_epoch, ranks, limits = _read(folder)
+    return {epoch: build(by_epoch[epoch], ranks, limits=limits) for epoch in sorted(by_epoch)}
+
+
+def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
+    """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
+    shown = os.fspath(folder)
+    by_epoch: dict[int, Spent] = {}
+    limits = [_LIMIT]
+    ranks: set[int] = set()
+    for name, rank in _files(shown):
+        ranks.add(rank)
+        entries, early = _sums(os.path.join(shown, "ledger", name), by_epoch, ranks)
+        if early:
+            limits.append(
+                f"{name} ends early, after {entries:,} entries: what came later is not in the figures"
+            )
+    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
+
+
+def _files(folder: str) -> list[tuple[str, int]]:
+    where = os.path.join(folder, "ledger")
+    if not os.path.isdir(where):
+        raise ConfigError(
+            f"{folder}: no folder ledger in it; a run folder expected, as FORESEE_TRACE names it"
+        )
+    found = sorted((name, int(match[1])) for name in os.listdir(where) if (match := _FILE.fullmatch(name)))
+    if not found:
+        raise ConfigError(f"{where}: no file rank-K.arrow; was the run traced (FORESEE_TRACE)?")
+    return found
+
+
+def _sums(path: str, by_epoch: dict[int, Spent], ranks: set[int]) -> tuple[int, bool]:
+    """Add a file's seconds to ``by_epoch``; how many entries it has, and whether it ends early."""
+    try:
+        import pyarrow as pa
+        import pyarrow.ipc
+    except ModuleNotFoundError as error:
+        raise PackageMissing("ledgers are read with pyarrow; install it, or foresee[ledger]") from error
+    entries = 0
+    with pa.OSFile(path) as file:
+        try:
+            stream = pyarrow.ipc.open_stream(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(f"{path}: no ledger: {error}") from None
+        version = (stream.schema.metadata or {}).get(b"foresee.ledger", b"").decode(errors="replace")
+        if version != _VERSION:
+            found = repr(version) if version else "not there"
+            raise ConfigError(
+                f"{path}: foresee.ledger is {found}; this program reads ledgers of version {_VERSION}"
+            )
+        while True:
+            try:
+                batch = stream.read_next_batch()
+            except StopIteration:
+                return entries, False
+            except (pa.ArrowInvalid, OSError):
+                return entries, True
+            entries += batch.num_rows
+            _add(batch, by_epoch, ranks)
+
+
+def _add(batch: Any, by_epoch: dict[int, Spent], ranks: set[int]) -> None:
+    """One batch: seconds by epoch, rank and class."""
+    import numpy as np
+
+    words = {name: batch.column(name).dictionary.to_pylist() for name in ("op", "source")}
+    at = {name: batch.column(name).indices.to_numpy(zero_copy_only=False) for name in ("op", "source")}
+    numbers = {
+        name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("epoch", "rank", "duration_ns")
+    }
+    for op, word in enumerate(words["op"]):
+        for source, place in enumerate(words["source"]):
+            if word not in _OPS or place not in _TIERS:
+                continue
+            which = (at["op"] == op) & (at["source"] == source)
+            keys = np.stack([numbers["epoch"][which], numbers["rank"][which].astype(np.uint64)], axis=1)
+            found, where = np.unique(keys, axis=0, return_inverse=True)
+            seconds = np.bincount(where.reshape(-1), numbers["duration_ns"][which] / 1e9, len(found))
+            for (epoch, rank), each in zip(found.tolist(), seconds.tolist(), strict=True):
+                ranks.add(rank)
+                spent = by_epoch.setdefault(epoch, defaultdict(float))
+                spent[f"rank {rank}", f"{_TIERS[place]}-{_OPS[word]}"] += each

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacked bars as SVG: seconds by class, one bar per cache rate or process, beside it what they would be.
+
+Separate from the command, which knows what the bars mean, and from ``_plot``, which draws curves. Written by hand, so
+that a picture needs no further package. Refuses to style: one size, colours that the colour-blind can tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Group", "Stack", "svg"]
+
+_WIDTH, _HEIGHT = 980, 476
+_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 70, 84, 700, 320
+_LEGEND_LEFT = _LEFT + _PLOT_WIDTH + 44
+_INK, _GRID = "#333333", "#dddddd"
+_COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#999999")
+_LABELS_MAX = 16
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One bar: seconds by class, in the order of the legend, >= 0."""
+
+    values: Sequence[float]
+    faint: bool = False
+    """Whether it is drawn as what would be, not what was."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bars that stand together over one label."""
+
+    label: str
+    stacks: Sequence[Stack]
+
+
+def svg(
+    title: str,
+    lines: Sequence[str],
+    axis: str,
+    classes: Sequence[str],
+    groups: Sequence[Group],
+    goal: float | None = None,
+) -> str:
+    """A page of its own; ``goal``, in seconds, is a dashed line."""
+    highest = max([sum(stack.values) for group in groups for stack in group.stacks] + [goal or 0.0])
+    step = _step(highest)
+    top = max(step, math.ceil(highest / step - 1e-9) * step)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{_INK}">'
+    )
+    parts = [
+        head,
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        _label(_LEFT, 26, title, size=16),
+        *(_label(_LEFT, 48 + 18 * i, line) for i, line in enumerate(lines)),
+        *_frame(top, step, axis),
+        *_bars(groups, classes, top),
+        *_legend(classes),
+    ]
+    if goal is not None:
+        y = _y(goal, top)
+        parts.append(
+            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _PLOT_WIDTH}" y2="{y:.1f}" stroke="{_INK}" '
+            'stroke-dasharray="6 4"/>'
+        )
+        parts.append(_label(_LEFT + _PLOT_WIDTH + 6, y + 4, "goal"))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _frame(top: float, step: float, axis: str) -> list[str]:
+    bottom, right = _TOP + _PLOT_HEIGHT, _LEFT + _PLOT_WIDTH
+    parts = []
+    for i in range(round(top / step) + 1):
+        y = _y(i * step, top)
+        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{_GRID}"/>')
+        parts.append(_label(_LEFT - 8, y + 4, f"{i * step:g}", anchor="end"))
+    parts.append(
+        f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT_WIDTH}" height="{_PLOT_HEIGHT}" fill="none" stroke="{_INK}"/>'
+    )
+    parts.append(_label(_LEFT + _PLOT_WIDTH / 2, bottom + 44, axis, anchor="middle"))
+    parts.append(
+        f'<text transform="translate(18 {_TOP + _PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">seconds</text>'
+    )
+    return parts
+
+
+def _bars(groups: Sequence[Group], classes: Sequence[str], top: float) -> list[str]:
+    parts = []
+    room = _PLOT_WIDTH / len(groups)
+    every = -(-len(groups) // _LABELS_MAX)
+    for at, group in enumerate(groups):
+        left = _LEFT + at * room
+        width = 0.8 * room / len(group.stacks)
+        for i, stack in enumerate(group.stacks):
+            x, below = left + 0.1 * room + i * width, 0.0
+            for name, colour, value in zip(classes, _colours(len(classes)), stack.values, strict=True):
+                if value > 0:
+                    y = _y(below + value, top)
+                    told = escape(f"{group.label} {name}: {value:.4g} s")
+                    parts.append(
+                        f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{_y(below, top) - y:.2f}" '
+                        f'fill="{colour}" fill-opacity="{0.45 if stack.faint else 0.9}"><title>{told}</title></rect>'
+                    )
+                below += value
+        if at % every == 0:
+            parts.append(_label(left + room / 2, _TOP + _PLOT_HEIGHT + 18, group.label, anchor="middle"))
+    return parts
+
+
+def _legend(classes: Sequence[str]) -> list[str]:
+    parts = []
+    for i, (name, colour) in enumerate(zip(classes, _colours(len(classes)), strict=True)):
+        y = _TOP + 20 * (len(classes) - i)
+        parts.append(f'<rect x="{_LEGEND_LEFT}" y="{y - 11}" width="14" height="14" fill="{colour}"/>')
+        parts.append(_label(_LEGEND_LEFT + 22, y, name))
+    return parts
+
+
+def _colours(count: int) -> list[str]:
+    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]
+
+
+def _step(highest: float) -> float:
+    """A round distance between lines, such that there are four to ten."""
+    if highest <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(highest))
+    return next(power * part for part in (0.1, 0.2, 0.25, 0.5, 1.0) if highest / (power * part) <= 10)
+
+
+def _y(value: float, top: float) -> float:
+    return _TOP + _PLOT_HEIGHT * (1 - value / top)
+
+
+def _label(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee analyze``: where a finished job's I/O time went, what holds it back, and what would meet a goal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee.analysis import IoTable, answers
+
+_HELP = "where a job's I/O time went, what holds it back, and what would meet a goal"
+_EPILOG = (
+    "exit code 1: --goal was given, and neither the measured runs (with --what-if, if given) nor any of --offers meet "
+    "it. All answers take scaling to be linear: they are optimistic bounds."
+)
+_INPUT = re.compile(r"(\d*\.?\d+)=(.+)", flags=re.DOTALL)
+_CHANGE = re.compile(r"([A-Za-z][\w-]*)=([+-]?\d+(?:\.\d+)?)%?")
+_ROWS = 10
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("analyze", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="[RATE=]PATH",
+        help="run folders or Darshan logs, with the cache rate of each, 0 to 1, where there are several; logs of one "
+        "rate are one run's",
+    )
+    parser.add_argument(
+        "--tier",
+        action="append",
+        default=[],
+        metavar="NAME=PREFIX",
+        help="which paths of a Darshan log are whose: gfs=/lustre, lfs=/local; the longest prefix counts",
+    )
+    parser.add_argument("--epoch", type=int, metavar="N", help="only this epoch of run folders, from 0")
+    parser.add_argument(
+        "--between", nargs=2, type=float, metavar=("A", "B"), help="only reads between these seconds, by DXT"
+    )
+    parser.add_argument(
+        "--what-if", nargs="+", default=[], metavar="CLASS=+N", help="percent more throughput: gfs-meta=+50"
+    )
+    parser.add_argument("--hit-rate", type=float, metavar="R", help="a cache rate between the measured ones")
+    parser.add_argument("--goal", metavar="T", help='seconds of the slowest process: 5.5, "2 min"')
+    parser.add_argument(
+        "--pair", nargs=2, metavar="CLASS", help="what two classes must gain together for --goal"
+    )
+    parser.add_argument(
+        "--offers", metavar="FILE", help="what could be bought: the cheapest that meets --goal"
+    )
+    parser.add_argument("--plot-pair", metavar="FILE.svg", help="write the gains of --pair as a picture")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.add_argument("--plot", metavar="FILE.svg", help="write the bars as a picture")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee import _toml
+    from foresee.analysis import answers
+    from foresee.cli import _analysis_plots
+
+    for name, path in (("--plot", options.plot), ("--plot-pair", options.plot_pair)):
+        if path is not None and not path.endswith(".svg"):
+            raise ConfigError(f"{name} {path!r}: only .svg is written")
+    if options.plot_pair is not None and options.pair is None:
+        raise ConfigError("--plot-pair without --pair: which two classes?")
+    question = _question(options)
+    tables = _tables(options)
+    if options.what_if:
+        question = replace(question, change=_change(options.what_if, next(iter(tables.values()))))
+    facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
+    rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
+    if options.plot is not None:
+        _toml.write(options.plot, _analysis_plots.bars(tables, facts))
+    if options.plot_pair is not None:
+        _toml.write(options.plot_pair, _analysis_plots.pair(tables, question))
+    print(json.dumps(facts) if options.json else _report(facts, rated=rated))
+    return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
+
+
+def _goal(options: argparse.Namespace) -> float | None:
+    if options.goal is None:
+        for name in ("pair", "offers"):
+            if getattr(options, name) is not None:
+                raise ConfigError(f"--{name} without --goal: what is to be met?")
+        return None
+    from foresee._values import Time
+
+    text: str = options.goal
+    try:
+        seconds = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise ConfigError(f"--goal {text!r}: seconds above 0 expected, or a text such as 2 min")
+    return seconds
+
+
+def _question(options: argparse.Namespace) -> answers.Question:
+    from foresee.analysis import answers, offers
+
+    goal = _goal(options)
+    book = None if options.offers is None else offers.read(options.offers)
+    pair = None if options.pair is None else (options.pair[0], options.pair[1])
+    return answers.Question(goal=goal, pair=pair, offers=book)
+
+
+def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
+    """One table per cache rate; a single one stands at 0."""
+    from foresee import analysis
+
+    tiers = _tiers(options.tier)
+    by_rate: dict[float, dict[str, IoTable]] = {}
+    rated = [_INPUT.fullmatch(text) for text in options.inputs]
+    if any(rated) and not all(rated):
+        raise ConfigError(
+            f"{' '.join(options.inputs)}: either every input has its cache rate, or none: 0.5=PATH"
+        )
+    for text, match in zip(options.inputs, rated, strict=True):
+        rate, path = (float(match[1]), match[2]) if match else (0.0, text)
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"{text}: a cache rate from 0 to 1 expected")
+        if os.path.isdir(path):
+            if options.between is not None:
+                raise ConfigError(f"--between is of Darshan logs, and {path} is a run folder; give --epoch")
+            table = analysis.ledger.read(path, epoch=options.epoch)
+        else:
+            if options.epoch is not None:
+                raise ConfigError(
+                    f"--epoch is of run folders, and {path} is a file; a Darshan log knows no epochs"
+                )
+            between = None if options.between is None else (options.between[0], options.between[1])
+            table = analysis.darshan.read(path, tiers, between=between)
+        by_rate.setdefault(rate, {})[path] = table
+    tables = analysis.align({rate: analysis.join(by_rate[rate]) for rate in sorted(by_rate)})
+    return tables if options.hit_rate is None else _between(tables, options.hit_rate)
+
+
+def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
+    """Of a single run folder, each epoch's slowest process; None where there are no epochs to compare."""
+    from foresee.analysis import answers, ledger
+
+    if len(options.inputs) > 1 or options.epoch is not None or not os.path.isdir(options.inputs[0]):
+        return None
+    tables = ledger.read_epochs(options.inputs[0])
+    if len(tables) < 2:
+        return None
+    return [{"epoch": epoch, "slowest": answers.slowest(table)} for epoch, table in tables.items()]
+
+
+def _between(tables: dict[float, IoTable], rate: float) -> dict[float, IoTable]:
+    """The table at a hit rate that was not measured."""
+    from foresee.analysis import IoTable, answers
+    from foresee.models import storage
+
+    if len(tables) == 1:
+        raise ConfigError(f"--hit-rate {rate}: runs at two cache rates or more expected, RATE=PATH each")
+    answers.measured(tables)
+    seconds = storage.at_rate({at: table.seconds for at, table in tables.items()}, rate)
+    first = next(iter(tables.values()))
+    limit = f"seconds at {rate:g} lie on lines between those of measured rates"
+    limits = dict.fromkeys([limit, *(each for table in tables.values() for each in table.limits)])
+    return {rate: IoTable(seconds, first.classes, first.processes, first.shared, tuple(limits))}
+
+
+def _tiers(words: list[str]) -> dict[str, str]:
+    faults = [f"--tier {word}: NAME=PREFIX expected, such as lfs=/local" for word in words if "=" not in word]
+    pairs = [(word.split("=", 1)[1], word.split("=", 1)[0]) for word in words if "=" in word]
+    faults += [
+        f"--tier: {prefix} stands twice" for i, (prefix, _) in enumerate(pairs) if prefix in dict(pairs[:i])
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return dict(pairs)
+
+
+def _change(words: list[str], table: IoTable) -> list[float]:
+    """Percent by class."""
+    percent = [0.0] * len(table.classes)
+    faults = []
+    for word in words:
+        match = _CHANGE.fullmatch(word)
+        if match is None or float(match[2]) <= -100:
+            faults.append(f"--what-if {word}: CLASS=+N expected, percent above -100, such as gfs-meta=+50")
+        elif match[1].upper() not in table.classes:
+            faults.append(f"--what-if {word}: classes are {', '.join(table.classes)}")
+        else:
+            percent[table.classes.index(match[1].upper())] = float(match[2])
+    if faults:
+        raise ConfigError(faults)
+    return percent
+
+
+def _report(facts: dict[str, Any], *, rated: bool) -> str:
+    classes = facts["classes"]
+    several = len(facts["tables"]) > 1
+    lines: list[str] = []
+    head = f"{'seconds of':<24}" + "".join(f"{name:>12}" for name in classes) + f"{'total':>12}  bottleneck"
+    lines.append(head)
+    for told in facts["tables"]:
+        if several:
+            lines += _of_one(f"slowest at {told['rate']:g}", told["slowest"], classes)
+        else:
+            lines += _rows(told, classes)
+        if told["what_if"] is not None:
+            lines += _of_one("  with the changes", told["what_if"], classes)
+        for name, value in told["sums_of_all_ranks"].items():
+            shown = "" if value is None else f"; {value:,.4g} s in sum"
+            lines.append(f"{name}: not measured by process{shown}")
+    for told in facts["epochs"] or ():
+        lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
+    if facts["best_rate"] is not None:
+        lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
+    if facts["goal"] is not None:
+        lines += ["", *_goal_lines(facts["goal"], rated=rated)]
+    lines += ["", *(f"- {limit}" for limit in facts["limits"])]
+    return "\n".join(lines)
+
+
+def _rows(told: dict[str, Any], classes: list[str]) -> list[str]:
+    """The slowest processes."""
+    rows = sorted(
+        zip(told["processes"], told["seconds"], strict=True),
+        key=lambda row: -sum(value or 0.0 for value in row[1]),
+    )
+    lines = []
+    for process, seconds in rows[:_ROWS]:
+        cells = "".join(f"{'?':>12}" if value is None else f"{value:>12,.4g}" for value in seconds)
+        known = None not in seconds
+        total = f"{sum(seconds):>12,.4g}  {classes[seconds.index(max(seconds))]}" if known else f"{'?':>12}"
+        lines.append(f"{process:<24}{cells}{total}")
+    if len(rows) > _ROWS:
+        lines.append(f"and {len(rows) - _ROWS:,} processes that are not slower (--json has them)")
+    return lines
+
+
+def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> list[str]:
+    if slowest is None:
+        return [f"{label:<24}not measured by process"]
+    cells = "".join(f"{slowest['by_class'].get(name, 0.0):>12,.4g}" for name in classes)
+    return [f"{label:<24}{cells}{slowest['seconds']:>12,.4g}  {slowest['bottleneck']} ({slowest['process']})"]
+
+
+def _goal_lines(goal: dict[str, Any], *, rated: bool) -> list[str]:
+    def at(told: dict[str, Any]) -> str:
+        return f", at a cache rate of {told['rate']:g}" if rated else ""
+
+    if goal["minimum_rate"] is not None:
+        least = f", at a cache rate of {goal['minimum_rate']:g} and maybe at higher ones" if rated else ""
+        lines = [f"goal {goal['seconds']:g} s: met{least}"]
+    else:
+        lines = [f"goal {goal['seconds']:g} s: not met, {goal['best']:,.4g} s at best"]
+    for alone in goal["alone"]:
+        gains = ", ".join(f"{name} {_gain(percent)}" for name, percent in alone["percent"].items())
+        lines.append(f"one class alone{at(alone)}: {gains}")
+    for pair in goal["pair"] or []:
+        names = " and ".join(pair["classes"])
+        if "best" in pair:
+            lines.append(f"{names}{at(pair)}: cannot; the rest takes {pair['best']:,.4g} s")
+        else:
+            corners = ", ".join(" with ".join(map(_gain, corner)) for corner in pair["corners"])
+            lines.append(f"{names}{at(pair)}: {corners}; between them on a line in 100 / (100 + N)")
+    if goal["offers"] is not None and "cheapest" in goal["offers"]:
+        for i, way in enumerate(goal["offers"]["front"]):
+            changes = (
+                ", ".join(f"{name} {_gain(percent)}" for name, percent in way["percent"].items())
+                or "no change"
+            )
+            word = "cheapest" if i == 0 else "or"
+            lines.append(f"{word}: {way['price']:,.6g} for {changes}{at(way)}: {way['seconds']:,.4g} s")
+    elif goal["offers"] is not None:
+        lines.append(f"no offers meet it; {goal['offers']['best']:,.4g} s at best")
+    return lines
+
+
+def _gain(percent: float | None) -> str:
+    if percent is None:
+        return "without limit"
+    return f"+{percent:,.4g} %"

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger``: when jobs that read the same data should start."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from foresee.job import Job
+    from foresee.jobs import asked as asked_
+    from foresee.models import stagger
+
+_HELP = "when jobs that read the same data should start"
+_PREDICT = "predict makespan and GPU-seconds by start, and the best start"
+_EPILOG = (
+    "Figures come from [stagger] and [train] of the job files, else from --catalog, else from --read. "
+    "All jobs have one seed: what is random in them is not independent any more. "
+    "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
+)
+#: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
+_PERCENTS = tuple(range(0, 101, 10))
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("stagger", help=_HELP, description=_HELP)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    predict = actions.add_parser("predict", help=_PREDICT, description=_PREDICT, epilog=_EPILOG)
+    predict.add_argument(
+        "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
+    )
+    predict.add_argument("--catalog", metavar="FILE", help="a catalog of measured figures")
+    predict.add_argument("--machine", metavar="NAME", help="whose figures of the catalog (this one's name)")
+    predict.add_argument(
+        "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
+    )
+    predict.add_argument(
+        "--coalesces",
+        action="store_true",
+        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read",
+    )
+    predict.add_argument(
+        "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
+    )
+    predict.add_argument(
+        "--running", type=float, metavar="X", help="the first job runs already, at X %% of its run alone"
+    )
+    predict.add_argument(
+        "--compat",
+        choices=("physical", "paper"),
+        default="physical",
+        help="paper: equation (2) to the letter, the slower job keeps its rate when the other has ended its epoch",
+    )
+    predict.add_argument(
+        "--simulate",
+        action="store_true",
+        help="play each start step by step too; beyond the cache's reach as well",
+    )
+    predict.add_argument(
+        "--hold",
+        type=float,
+        metavar="SHARE",
+        help="with --simulate: hold a follower that comes near until the cache has so much of the data beyond it",
+    )
+    predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
+    predict.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out ``predict``."""
+    _check(options)
+    jobs, known = _known(options)
+    for doubt in known.doubts:
+        print(f"foresee: {doubt}", file=sys.stderr)
+    facts: dict[str, Any] = {
+        "data": known.data,
+        "compat": options.compat,
+        "cache": options.cache,
+        "read_seconds": options.read,
+        "coalesces": options.coalesces,
+        "running_percent": options.running,
+        "simulated": options.simulate,
+        "hold": options.hold,
+        "jobs": [_job(job, options.cache) for job in known.jobs],
+        "doubts": list(known.doubts),
+        "plot": options.plot,
+    }
+    add = _add_plan if _planned(options) else _add_orders
+    reached = add(facts, jobs, known, options)
+    if options.plot is not None:
+        from foresee.cli import _stagger_plot
+
+        picture = _stagger_plot.picture(facts, known.jobs, compat=options.compat, cache=options.cache)
+        with open(options.plot, "w", encoding="utf-8", newline="\n") as file:
+            file.write(picture)
+    if options.json:
+        print(json.dumps(facts, allow_nan=False))
+    else:
+        from foresee.cli import _stagger_report
+
+        print(_stagger_report.report(facts))
+    return 0 if reached or options.simulate else 1
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Options that do not go together, and times as people write them."""
+    from foresee._values import Refused, Time
+
+    faults = []
+    if options.plot is not None and not options.plot.endswith(".svg"):
+        faults.append(f"--plot {options.plot!r}: only .svg is written")
+    if options.read is not None:
+        try:
+            plain = float(options.read) if _is_number(options.read) else options.read
+            options.read = Time(zero=False).read(plain)
+        except Refused:
+            faults.append(f"--read {options.read!r}: {Time(zero=False).expected}")
+    elif options.coalesces:
+        faults.append(
+            "--coalesces without --read: the time in which the origin delivers the data set once is needed"
+        )
+    if options.machine is not None and options.catalog is None:
+        faults.append(f"--machine {options.machine!r} without --catalog: whose figures would it be?")
+    if not 0 < options.cache <= 1:
+        faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
+    if options.running is not None and not 0 <= options.running < math.inf:
+        faults.append(f"--running {options.running}: percent expected, 0 or more")
+    if options.hold is not None and not options.simulate:
+        faults.append(f"--hold {options.hold} without --simulate: no closed form holds anybody")
+    if options.hold is not None and not 0 <= options.hold <= 1:
+        faults.append(f"--hold {options.hold}: a share from 0 to 1 expected")
+    if options.hold is not None and options.coalesces:
+        faults.append(
+            f"--hold {options.hold} with --coalesces: company costs no time there, so nobody is held"
+        )
+    if _planned(options) and options.running is not None:
+        faults.append(
+            "--running with --coalesces or with more than two jobs: a plan is for jobs of which none runs yet"
+        )
+    if faults:
+        raise ConfigError(faults)
+
+
+def _planned(options: argparse.Namespace) -> bool:
+    """Whether nobody is to catch up, instead of what two jobs do to each other when one does."""
+    return bool(options.coalesces or len(options.jobs) > 2)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _known(options: argparse.Namespace) -> tuple[list[Job], asked_.Asked]:
+    """The jobs, and all figures."""
+    from foresee import job
+    from foresee.jobs import Catalog, asked
+
+    jobs = [job.read(path) for path in options.jobs]
+    more = {"read": options.read, "coalesces": options.coalesces}
+    if options.catalog is None:
+        return jobs, asked.times(jobs, **more)
+    machine = platform.node() if options.machine is None else options.machine
+    with Catalog.open(options.catalog) as catalog:
+        return jobs, asked.times(jobs, catalog=catalog, machine=machine, **more)
+
+
+def _job(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
+    from foresee.models.stagger import FIGURES
+
+    return {
+        "name": job.name,
+        **{f"{figure}_seconds": getattr(job, figure) for figure in FIGURES},
+        "estimated": sorted(job.estimated),
+        "steps": job.steps,
+        "epochs": job.epochs,
+        "alone_seconds": job.alone(cache),
+    }
+
+
+def _add_plan(
+    facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
+) -> bool:
+    from foresee.models import stagger
+
+    read = options.read if options.coalesces else None
+    arrivals = [job.run.start for job in jobs]
+    made = stagger.plan(known.jobs, read, arrivals=arrivals, cache=options.cache)
+    facts["plan"] = {
+        "leader": known.jobs[made.leader].name,
+        "starts": list(made.starts),
+        "runs": list(made.runs),
+        "within_cache": list(made.within_cache),
+        "makespan": made.makespan,
+        "gpu_seconds": made.gpu_seconds,
+        "gpu_seconds_simultaneous": made.gpu_seconds_simultaneous,
+        "sequential": made.sequential,
+    }
+    if options.simulate:
+        facts["plan"]["played"] = _played(known.jobs, made.starts, options)
+    return all(made.within_cache)
+
+
+def _add_orders(
+    facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
+) -> bool:
+    first, second = known.jobs
+    one, other = (job.run.start - min(each.run.start for each in jobs) for job in jobs)
+    orders = [_order(first, second, one, other, options)]
+    if options.running is None:
+        orders.append(_order(second, first, other, one, options))
+    facts["orders"] = orders
+    best = [order for order in orders if order["best"] is not None]
+    # The first of equal ones: as the user named them.
+    chosen = min(best, key=lambda order: (order["best"]["end"], order["best"]["gpu_seconds"]), default=None)
+    facts["best"] = (
+        None
+        if chosen is None
+        else {"leader": chosen["leader"], "follower": chosen["follower"], **chosen["best"]}
+    )
+    if options.simulate:
+        each = [order["best_played"] for order in orders]
+        at = min(range(len(each)), key=lambda i: orders[i]["leader_start"] + each[i]["played"]["makespan"])
+        facts["best_played"] = {
+            "leader": orders[at]["leader"],
+            "follower": orders[at]["follower"],
+            **each[at],
+        }
+    return chosen is not None
+
+
+def _played(
+    jobs: Sequence[stagger.JobTimes], starts: Sequence[float], options: argparse.Namespace
+) -> dict[str, Any]:
+    """What comes out step by step."""
+    from foresee.models import stagger
+
+    read = options.read if options.coalesces else None
+    told = stagger.simulate(
+        jobs, starts, compat=options.compat, cache=options.cache, read=read, hold=options.hold
+    )
+    return {
+        "makespan": told.makespan,
+        "gpu_seconds": told.gpu_seconds,
+        "data_sets_read": sum(run.reads for run in told.runs),
+        "held_seconds": sum(run.held for run in told.runs),
+    }
+
+
+def _order(
+    leader: stagger.JobTimes,
+    follower: stagger.JobTimes,
+    leader_start: float,
+    follower_start: float,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """All that is told of one order of start; times are seconds after the leader's start but for ``end``."""
+    import numpy as np
+
+    from foresee.models import stagger
+
+    alone = leader.alone(options.cache)
+    now = max(follower_start - leader_start, (options.running or 0.0) / 100 * alone, 0.0)
+    starts = [percent / 100 * alone for percent in _PERCENTS]
+    compat, cache = options.compat, options.cache
+    best = stagger.optimum(leader, follower, now=now, compat=compat, cache=cache)
+    shown = sorted({now, *(start for start in starts if start > now * (1 + 1e-12))})
+    told = [
+        _row(
+            leader,
+            follower,
+            stagger.predict(leader, follower, np.array([start]), compat=compat, cache=cache),
+            cache,
+        )
+        for start in shown
+    ]
+    last = stagger.sequential(leader, follower, cache=cache)
+    within = [row for row in told if row["within_cache"]]
+    row = None
+    if best is not None:
+        at_best = stagger.predict(leader, follower, np.array([best.start]), compat=compat, cache=cache)
+        row = _row(leader, follower, at_best, cache)
+        row["end"] = leader_start + row["makespan"]
+    if options.simulate:
+        for each in (*told, *([] if row is None else [row])):
+            each["played"] = _played((leader, follower), (0.0, each["start"]), options)
+    return {
+        "leader": leader.name,
+        "follower": follower.name,
+        "leader_start": leader_start,
+        "earliest": now,
+        "best": row,
+        "best_played": min(
+            (*told, *([] if row is None else [row])),
+            key=lambda each: (each["played"]["makespan"], each["played"]["gpu_seconds"]),
+        )
+        if options.simulate
+        else None,
+        "best_of_table": min(within, key=lambda each: each["makespan"], default=None),
+        "simultaneous": told[0] if now == 0 else None,
+        "sequential": {"makespan": last, "gpu_seconds": last} if now == 0 else None,
+        "table": told,
+    }
+
+
+def _row(
+    leader: stagger.JobTimes, follower: stagger.JobTimes, told: stagger.Prediction, cache: float
+) -> dict[str, Any]:
+    """One start, in plain values; infinite ones as None, which JSON has."""
+    steps = follower.steps * follower.epochs
+    return {
+        "start": float(told.start[0]),
+        "percent": 100 * float(told.start[0]) / leader.alone(cache),
+        "case": str(told.case[0]),
+        "catch_up": _finite(told.catch_up[0]),
+        "caught_steps": _finite(told.caught_steps[0]),
+        "leader_seconds": float(told.leader[0]),
+        "follower_seconds": float(told.follower[0]),
+        "makespan": float(told.makespan[0]),
+        "gpu_seconds": float(told.gpu_seconds[0]),
+        "follower_wait_seconds": float(told.follower[0]) / steps - follower.compute,
+        "within_cache": bool(told.within_cache[0]),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine profile, ``profile.toml``: figures that were measured, each with unit, spread, conditions and date.
+
+``docs/formats/profile.md`` describes the format; ``foresee calibrate`` writes it. A figure has a name from a closed
+list, which settles its unit, and where it depends on a count (threads, readers) there is one figure per count.
+
+Refuses to measure, and to fill gaps: what is not there was not measured.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foresee import _toml
+from foresee._values import (
+    Checked,
+    Count,
+    Day,
+    Number,
+    Quantity,
+    Rate,
+    Size,
+    Tables,
+    Text,
+    Time,
+    base_value,
+    build,
+    shown,
+    value_of,
+)
+from foresee.errors import ConfigError
+
+__all__ = ["NAMES", "VERSION", "Figure", "Profile", "dumps", "loads", "read", "write"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a figure of some name is."""
+
+    kind: Quantity
+    against: str | None
+    says: str
+
+
+NAMES: Mapping[str, _Meaning] = {
+    "tier.NAME.capacity": _Meaning(Size(), None, "room of the tier NAME"),
+    "tier.NAME.read": _Meaning(Rate(), "threads", "random reads from the tier NAME, all threads together"),
+    "tier.NAME.write": _Meaning(Rate(), "threads", "writes into it, all threads together"),
+    "tier.NAME.latency": _Meaning(Time(), "threads", "one read of it"),
+    "tier.NAME.cached_read": _Meaning(Rate(), "threads", "reads that the page cache answered"),
+    "origin.read": _Meaning(Rate(), "readers", "random reads of the origin, all readers together"),
+    "origin.cached_read": _Meaning(Rate(), "readers", "reads of it that the page cache answered"),
+    "origin.latency": _Meaning(Time(), "readers", "one request to it"),
+    "network.rate": _Meaning(Rate(), None, "one direction of a link between ranks"),
+    "network.latency": _Meaning(Time(), None, "one request between ranks"),
+    "memcpy.rate": _Meaning(Rate(), "threads", "copies within memory"),
+    "checksum.rate": _Meaning(Rate(), "threads", "checksums of samples"),
+    "decode.rate": _Meaning(Rate(), "threads", "decoding, bytes of encoded samples"),
+}
+"""Names of figures; NAME is that of a tier."""
+
+_TIER = re.compile(r"tier\.([^.]+)\.(\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Checked):
+    """``[[figure]]``: one measured value."""
+
+    name: str = value_of(Text(), required=True)
+    """One of :data:`NAMES`."""
+    value: float = value_of(Number(above=True), required=True)
+    """In ``unit``; the median of its repeats."""
+    unit: str = value_of(Text(), required=True)
+    """``"GB/s"``, ``"ms"``; one of the name's."""
+    at: int | None = value_of(Count(below=2**32))
+    """Threads or readers, where the name depends on them."""
+    spread: float | None = value_of(Number())
+    """Half of the distance between the first and the last quartile of the repeats, in ``unit``."""
+    conditions: str | None = value_of(Text())
+    """How it was measured: direct reads, size of a read, what else ran."""
+    date: dt.date | None = value_of(Day())
+    """When; not given: when the profile was."""
+
+    @property
+    def base(self) -> float:
+        """``value`` in bytes, seconds, or bytes per second."""
+        meaning = _meaning(self.name)
+        base = None if meaning is None else base_value(meaning.kind, self.value, self.unit)
+        assert base is not None
+        return base
+
+    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
+        if wrong & {"name", "value", "unit"}:
+            return
+        meaning = _meaning(self.name)
+        if meaning is None:
+            yield f"name = {shown(self.name)}; one of {', '.join(NAMES)} expected, NAME being a tier's"
+            return
+        base = base_value(meaning.kind, self.value, self.unit)
+        if base is None:
+            yield f"unit = {shown(self.unit)}; {meaning.kind.expected.replace('a number, or a text', 'a unit')}"
+        elif not 0 < base < meaning.kind.below:
+            yield f"value = {self.value!r} {self.unit}; {meaning.kind.expected}"
+        if meaning.against is None and self.at is not None:
+            yield f"at = {self.at}; {self.name} depends on no count, leave it out"
+        if meaning.against is not None and self.at is None and "at" not in wrong:
+            yield f"at is missing; {self.name} is measured against {meaning.against}: a whole number of 1 or more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Checked):
+    """What was measured on one machine.
+
+    >>> figure = Figure(name="tier.ram.read", value=85.0, unit="GB/s", at=4)
+    >>> Profile(machine="a", date=dt.date(2026, 11, 22), figure=(figure,)).curve("tier.ram.read")
+    {4: 85000000000.0}
+    """
+
+    machine: str = value_of(Text(), required=True)
+    """Which one."""
+    date: dt.date = value_of(Day(), required=True)
+    """Of the measurement."""
+    version: int = value_of(Count(below=VERSION + 1), VERSION)
+    """Of the format."""
+    figure: tuple[Figure, ...] = value_of(Tables(Figure), ())
+    """All figures; a name and a count once."""
+
+    def get(self, name: str, at: int | None = None) -> float | None:
+        """A figure in base units; None if it was not measured."""
+        return next((each.base for each in self.figure if each.name == name and each.at == at), None)
+
+    def curve(self, name: str) -> dict[int, float]:
+        """Figures of one name against their count, ascending; empty if none was measured."""
+        return dict(
+            sorted((each.at, each.base) for each in self.figure if each.name == name and each.at is not None)
+        )
+
+    def complete(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay."""
+        made = dict(cluster)
+        network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
+        latencies = self.curve("origin.latency")
+        origin = {
+            "read": self.curve("origin.read"),
+            "latency": latencies[min(latencies)] if latencies else None,
+        }
+        for key, measured in (("network", network), ("origin", origin)):
+            given = made.get(key, {})
+            if isinstance(given, Mapping):
+                made[key] = {name: value for name, value in measured.items() if value} | dict(given)
+        tiers = made.get("tiers")
+        if isinstance(tiers, list):
+            made["tiers"] = [
+                self._of_tier(str(tier.get("name"))) | dict(tier) if isinstance(tier, Mapping) else tier
+                for tier in tiers
+            ]
+        return made
+
+    def _of_tier(self, name: str) -> dict[str, Any]:
+        measured = {
+            "capacity": self.get(f"tier.{name}.capacity"),
+            "read": self.curve(f"tier.{name}.read"),
+            "write": self.curve(f"tier.{name}.write"),
+        }
+        return {key: value for key, value in measured.items() if value}
+
+    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
+        if "figure" in wrong:
+            return
+        seen: set[tuple[str, int | None]] = set()
+        for at, figure in enumerate(self.figure):
+            key = (figure.name, figure.at)
+            if key in seen:
+                count = "" if figure.at is None else f" at {figure.at}"
+                yield f'figure[{at}].name = "{figure.name}"{count}; each figure once'
+            seen.add(key)
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ConfigError: not a profile, of another version, or with faults: all of them.
+        OSError: the file cannot be read.
+    """
+    table = _toml.load(path)
+    return _toml.named(path, lambda: _profile(table))
+
+
+def loads(text: str) -> Profile:
+    """A profile from the text of its file.
+
+    Raises:
+        ConfigError: as :func:`read`, without the file's name.
+    """
+    return _profile(_toml.parse(text))
+
+
+def dumps(made: Profile) -> str:
+    """The text of the file. Values come back as they are."""
+    lines = [f"{key} = {_toml.written(getattr(made, key))}" for key in ("version", "machine", "date")]
+    for figure in made.figure:
+        lines += ["", "[[figure]]"]
+        lines += [
+            f"{key} = {_toml.written(value)}"
+            for key in ("name", "at", "value", "unit", "spread", "conditions", "date")
+            if (value := getattr(figure, key)) is not None
+        ]
+    return "\n".join([*lines, ""])
+
+
+def write(made: Profile, path: str | os.PathLike[str]) -> None:
+    """Write ``made`` to ``path``: a temporary file beside it first, then a rename.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    _toml.write(path, dumps(made))
+
+
+def _profile(table: Mapping[str, Any]) -> Profile:
+    if fault := _toml.version_fault(table, VERSION, "profile"):
+        raise ConfigError(fault)
+    return build(Profile, table)
+
+
+def _meaning(name: str) -> _Meaning | None:
+    tier = _TIER.fullmatch(name)
+    return NAMES.get(f"tier.NAME.{tier[2]}" if tier else name)

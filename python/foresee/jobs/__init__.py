@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that read the same data on one machine: what is known of them.
+
+``catalog`` keeps what was measured, so that nothing is measured twice. What follows from the figures is computed in
+``foresee.models.stagger``. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from foresee.jobs.catalog import Catalog, Entry, Key
+
+__all__ = ["Catalog", "Entry", "Key"]

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From job files to the figures that predictions take: from the file, else the catalog, else the storage's rate.
+
+Apart from the predictions, which take plain numbers, and from the command, which shows them. Here it is checked that
+the jobs read the same data in the same order: nothing that is predicted holds otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foresee.errors import ConfigError, NotMeasured
+from foresee.job import Job
+from foresee.jobs.catalog import Catalog, Key
+from foresee.models.stagger import Figure, JobTimes, wait_from_storage
+
+__all__ = ["Asked", "times"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of jobs that share their data."""
+
+    data: str
+    """The data set: its name, or the path of its index."""
+    jobs: tuple[JobTimes, ...]
+    """In the order given, names distinct."""
+    doubts: tuple[str, ...]
+    """What should make a reader doubt a prediction."""
+
+
+def times(
+    jobs: Sequence[Job],
+    *,
+    catalog: Catalog | None = None,
+    machine: str | None = None,
+    read: float | None = None,
+    coalesces: bool = False,
+) -> Asked:
+    """The figures of jobs that share their data.
+
+    Args:
+        jobs: two or more, as read from their files.
+        catalog: where figures are that files do not give.
+        machine: whose figures of the catalog; needed with it.
+        read: seconds in which the origin delivers the data set once; waits that are nowhere else follow from it.
+        coalesces: whether the cache coalesces, so that company costs nothing.
+
+    Raises:
+        ConfigError: fewer than two jobs, other data, another order, or a key that is missing.
+        NotMeasured: a figure is nowhere; which, of which job, and how to come by it.
+        CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
+    """
+    if len(jobs) < 2:
+        raise ConfigError(f"{len(jobs)} job; two or more that share their data expected")
+    data = _shared(
+        [_data(job) for job in jobs], jobs, "data sets differ", "all jobs have to read the same data"
+    )
+    _shared(
+        [str(job.train.seed) for job in jobs], jobs, "orders differ", "give all jobs the same [train] seed"
+    )
+    keys = [_key(job, data, machine) for job in jobs]
+    names = _names(jobs)
+    # A wait in company is of two; of more there is no telling whose it is.
+    others = (1, 0) if len(jobs) == 2 else (None,) * len(jobs)
+    made: list[JobTimes] = []
+    doubts: list[str] = []
+    for job, name, key, other in zip(jobs, names, keys, others, strict=True):
+        beside = None if other is None else keys[other]
+        found = _Found(job, name, catalog, key, beside, read, coalesces)
+        one = found.times()
+        made.append(one)
+        doubts += [*one.doubts(), *found.doubts]
+    return Asked(data=data, jobs=tuple(made), doubts=tuple(doubts))
+
+
+class _Found:
+    """The figures of one job, wherever they are."""
+
+    def __init__(
+        self,
+        job: Job,
+        name: str,
+        catalog: Catalog | None,
+        key: Key | None,
+        beside: Key | None,
+        read: float | None,
+        coalesces: bool,
+    ) -> None:
+        self._job, self._name = job, name
+        self._catalog, self._key, self._beside = catalog, key, beside
+        self._read, self._coalesces = read, coalesces
+        self._estimated: set[Figure] = set()
+        self.doubts: list[str] = []
+
+    def times(self) -> JobTimes:
+        (epochs,) = self._job.need("train.epochs")
+        steps = _steps(self._job)
+        compute = self._compute()
+        asked = self._job.stagger
+        step_read = None if self._read is None else self._read / steps
+        wait = self._figure("wait", asked.wait)
+        if wait is None and step_read is not None:
+            wait = wait_from_storage(compute, step_read)
+            self._estimated.add("wait")
+        cached = self._figure("wait_cached", asked.wait_cached)
+        conc = self._figure("wait_conc", asked.wait_conc)
+        if conc is None and wait is not None:
+            if self._coalesces:
+                conc = wait
+            elif step_read is not None:
+                conc = wait_from_storage(compute, step_read, readers=2)
+            if conc is not None:
+                self._estimated.add("wait_conc")
+        for figure, value in (("wait", wait), ("wait_cached", cached)):
+            if value is None:
+                raise NotMeasured(
+                    f"{figure} of {self._name}", f"write [stagger] {figure}, or name a catalog that has it"
+                )
+        assert wait is not None
+        assert cached is not None
+        return JobTimes(
+            name=self._name,
+            compute=compute,
+            wait=wait,
+            wait_cached=cached,
+            wait_conc=conc,
+            steps=steps,
+            epochs=int(epochs),
+            estimated=frozenset(self._estimated),
+        )
+
+    def _compute(self) -> float:
+        train = self._job.train
+        if train.compute_step is not None:
+            return train.compute_step
+        if train.compute_rate is not None and self._job.data.size is not None:
+            (batch,) = self._job.need("train.batch")
+            return float(batch * self._job.data.size / train.compute_rate)
+        kept = self._figure("compute", None)
+        if kept is None:
+            raise NotMeasured(
+                f"compute of {self._name}", "write [train] compute_step, or name a catalog that has it"
+            )
+        return kept
+
+    def _figure(self, name: Figure, given: float | None) -> float | None:
+        if given is not None or self._catalog is None or self._key is None:
+            return given
+        beside = self._beside if name == "wait_conc" else None
+        if name == "wait_conc" and beside is None:
+            return None
+        entry = self._catalog.get(self._key, name, beside=beside)
+        if entry is None:
+            return None
+        if entry.steps is None:
+            self._estimated.add(name)
+        if entry.stale is not None:
+            self.doubts.append(
+                f"{self._name}: {name} of {entry.date} is stale: {entry.stale}; measure it again"
+            )
+        return entry.seconds
+
+
+def _data(job: Job) -> str:
+    if job.data.name is not None:
+        return job.data.name
+    if job.data.index is not None:
+        return os.path.realpath(job.data.index)
+    raise ConfigError(
+        f"{_where(job)}data.name is missing; the name of the data set expected, the same in all jobs that share it"
+    )
+
+
+def _steps(job: Job) -> int:
+    """Steps per epoch, of one rank as of all."""
+    train = job.train
+    if train.steps_per_epoch is not None:
+        return train.steps_per_epoch
+    (batch,) = job.need("train.batch")
+    samples = job.data.samples
+    if samples is None and job.data.index is not None:
+        from foresee._native import Index
+
+        samples = len(Index.open(job.data.index))
+    if samples is None:
+        (samples,) = job.need("data.samples")
+    whole = batch * (job.cluster.ranks or 1)
+    steps = int(samples // whole if train.drop_last else -(-samples // whole))
+    if steps == 0:
+        raise ConfigError(
+            f"{_where(job)}train.batch = {batch}; {samples} samples make no whole step, and [train] drop_last leaves "
+            "out the rest"
+        )
+    return steps
+
+
+def _key(job: Job, data: str, machine: str | None) -> Key | None:
+    if machine is None:
+        return None
+    (batch,) = job.need("train.batch")
+    model = job.stagger.model or _stem(job)
+    return Key(machine=machine, data=data, model=model, batch=batch, loader=job.stagger.loader)
+
+
+def _stem(job: Job) -> str:
+    return os.path.splitext(os.path.basename(job.file))[0] if job.file else "job"
+
+
+def _names(jobs: Sequence[Job]) -> list[str]:
+    """What tables call the jobs: their models; where those are equal, numbered."""
+    names = [job.stagger.model or _stem(job) for job in jobs]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name} #{number}" for number, name in enumerate(names, 1)]
+
+
+def _shared(values: list[str], jobs: Sequence[Job], what: str, remedy: str) -> str:
+    if len(set(values)) > 1:
+        told = ", ".join(f"{value} in {job.file or 'a job'}" for value, job in zip(values, jobs, strict=True))
+        raise ConfigError(f"{what}: {told}; {remedy}")
+    return values[0]
+
+
+def _where(job: Job) -> str:
+    return f"{job.file}: " if job.file else ""

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalog: what jobs were measured to take per step, in an SQLite file. ``docs/formats/catalog.md`` describes it.
+
+Figures are kept by what they depend on: machine, data set, model, batch and the loader's settings; the wait in company
+by both jobs. Several programs may use one file: each change is one transaction, and who finds it locked waits for a
+while, then says so. What reality has contradicted stays, marked stale, until it is measured anew.
+
+Refuses to measure, and to guess: a figure that is not there is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import math
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
+from foresee.models.stagger import FIGURES, Figure, JobTimes
+
+__all__ = ["OFF", "VERSION", "Catalog", "Entry", "Key"]
+
+VERSION = 1
+#: "FSJC", in the header of the file: SQLite's ``application_id``.
+_APPLICATION = 0x46534A43
+_MAGIC = b"SQLite format 3\0"
+#: A makespan that is further than this share from its prediction makes the figures behind it stale.
+OFF = 0.10
+_BATCH_BELOW = 2**32
+#: Of one job, without company.
+_OWN: tuple[Figure, ...] = ("compute", "wait", "wait_cached")
+
+_SCHEMA = """
+CREATE TABLE job (
+    id INTEGER PRIMARY KEY,
+    machine TEXT NOT NULL,
+    data TEXT NOT NULL,
+    model TEXT NOT NULL,
+    batch INTEGER NOT NULL CHECK (batch >= 1),
+    loader TEXT NOT NULL,
+    UNIQUE (machine, data, model, batch, loader)
+);
+CREATE TABLE figure (
+    job INTEGER NOT NULL REFERENCES job (id),
+    beside INTEGER REFERENCES job (id),
+    name TEXT NOT NULL CHECK (name IN ('compute', 'wait', 'wait_cached', 'wait_conc')),
+    seconds REAL NOT NULL CHECK (seconds >= 0),
+    sd REAL CHECK (sd >= 0),
+    steps INTEGER CHECK (steps >= 1),
+    date TEXT NOT NULL,
+    program TEXT NOT NULL,
+    stale TEXT,
+    CHECK ((name = 'wait_conc') = (beside IS NOT NULL))
+);
+CREATE UNIQUE INDEX once ON figure (job, name, ifnull(beside, 0));
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What figures of a job depend on.
+
+    Raises:
+        ConfigError: a text that is empty or not printable, a batch outside its range; all faults at once.
+    """
+
+    machine: str
+    """Where it ran."""
+    data: str
+    """The data set, as jobs name it that share it."""
+    model: str
+    """What is trained."""
+    batch: int
+    """Samples per step, 1 to 2**32 - 1."""
+    loader: str
+    """The loader's settings, in whatever words tell them apart."""
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{field} is {value!r}; printable text expected, not empty"
+            for field in ("machine", "data", "model", "loader")
+            if not isinstance(value := getattr(self, field), str) or not value or not value.isprintable()
+        ]
+        if (
+            isinstance(self.batch, bool)
+            or not isinstance(self.batch, int)
+            or not 1 <= self.batch < _BATCH_BELOW
+        ):
+            faults.append(f"batch is {self.batch!r}; a whole number from 1 to 2**32 - 1 expected")
+        if faults:
+            raise ConfigError(faults)
+
+    def __str__(self) -> str:
+        return f"{self.model}, batch {self.batch}, of {self.data} on {self.machine} ({self.loader})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One figure.
+
+    Raises:
+        ConfigError: a value outside its range; all faults at once.
+    """
+
+    seconds: float
+    """Mean per step; finite, 0 or more."""
+    sd: float | None = None
+    """Standard deviation over the steps, seconds; None where there is none."""
+    steps: int | None = None
+    """Steps that were measured, 1 or more; None: derived from other figures instead."""
+    date: dt.date
+    """When."""
+    program: str
+    """Version of Foresee that measured it."""
+    stale: str | None = None
+    """What contradicted it; None: nothing yet."""
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not _seconds(self.seconds):
+            faults.append(f"seconds is {self.seconds!r}; a finite number of 0 or more expected")
+        if self.sd is not None and not _seconds(self.sd):
+            faults.append(f"sd is {self.sd!r}; a finite number of 0 or more expected, or None")
+        if self.steps is not None and (
+            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
+        ):
+            faults.append(f"steps is {self.steps!r}; a whole number of 1 or more expected, or None")
+        day: object = self.date  # annotations promise more than a caller keeps
+        if not isinstance(day, dt.date) or isinstance(day, dt.datetime):
+            faults.append(f"date is {day!r}; a date expected")
+        if not isinstance(self.program, str) or not self.program:
+            faults.append(f"program is {self.program!r}; a version expected")
+        if self.stale is not None and (not isinstance(self.stale, str) or not self.stale):
+            faults.append(f"stale is {self.stale!r}; a reason expected, or None")
+        if faults:
+            raise ConfigError(faults)
+
+
+class Catalog:
+    """An open catalog; a context manager. One object belongs to one thread."""
+
+    def __init__(self, path: str, database: sqlite3.Connection) -> None:
+        self._path = path
+        self._db = database
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, write: bool = False, wait: float = 5.0) -> Catalog:
+        """Open the catalog at ``path``.
+
+        Args:
+            path: of the file.
+            write: whether it may be changed; then a file that is missing or empty becomes a catalog.
+            wait: seconds for which a lock is waited for, 0 or more.
+
+        Raises:
+            CatalogInvalid: no catalog, of another version, or damaged.
+            CatalogBusy: locked by another program for longer than ``wait``.
+            OSError: the file cannot be opened.
+        """
+        shown = os.fspath(path)
+        with open(shown, "ab+" if write else "rb") as file:  # says what is wrong better than SQLite does
+            file.seek(0)
+            head = file.read(len(_MAGIC))
+        if head != _MAGIC and (head or not write):
+            raise CatalogInvalid(f"{shown}: no SQLite file, so this is no catalog of jobs")
+        uri = f"file:{quote(os.path.abspath(shown))}?mode={'rw' if write else 'ro'}"
+        with _told(shown):
+            database = sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)
+        catalog = cls(shown, database)
+        try:
+            catalog._begin_with(write)
+        except BaseException:
+            catalog.close()
+            raise
+        return catalog
+
+    def _begin_with(self, write: bool) -> None:
+        with _told(self._path):
+            self._db.execute("PRAGMA foreign_keys = ON")
+            if write:
+                with self._change():
+                    if self._number("PRAGMA schema_version") == 0:
+                        self._create()
+            application = self._number("PRAGMA application_id")
+            version = self._number("PRAGMA user_version")
+        if application != _APPLICATION:
+            raise CatalogInvalid(f"{self._path}: an SQLite file of another program, no catalog of jobs")
+        if version != VERSION:
+            raise CatalogInvalid(
+                f"{self._path}: version {version}; this program reads version {VERSION} of a catalog: measure anew "
+                "into another file, or install the release that wrote it"
+            )
+
+    def _create(self) -> None:
+        for statement in _SCHEMA.split(";\n"):
+            if statement.strip():
+                self._db.execute(statement)
+        self._db.execute(f"PRAGMA application_id = {_APPLICATION}")
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def keys(self) -> list[Key]:
+        """All jobs, in order of their keys."""
+        rows = self._rows("SELECT machine, data, model, batch, loader FROM job ORDER BY 1, 2, 3, 4, 5")
+        return [self._key(row) for row in rows]
+
+    def get(self, key: Key, name: Figure, *, beside: Key | None = None) -> Entry | None:
+        """A figure; None if it is not there.
+
+        Args:
+            key: of which job.
+            name: which; ``wait_conc`` is kept per company.
+            beside: the other job of ``wait_conc``, and of nothing else.
+
+        Raises:
+            ConfigError: no such figure, or ``beside`` does not belong to it.
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        _check(name, beside)
+        rows = self._rows(
+            "SELECT seconds, sd, steps, date, program, stale FROM figure WHERE job = ? AND name = ? AND beside IS ?",
+            self._id(key),
+            name,
+            None if beside is None else self._id(beside),
+        )
+        if not rows or (beside is not None and self._id(beside) is None):
+            return None
+        return self._entry(rows[0], f"{name} of {key}")
+
+    def put(self, key: Key, name: Figure, entry: Entry, *, beside: Key | None = None) -> None:
+        """Keep a figure, in place of what was kept before.
+
+        Arguments and errors are those of :meth:`get`.
+        """
+        _check(name, beside)
+        with self._change():
+            job = self._made(key)
+            company = None if beside is None else self._made(beside)
+            self._db.execute(
+                "DELETE FROM figure WHERE job = ? AND name = ? AND beside IS ?", (job, name, company)
+            )
+            values = (
+                entry.seconds,
+                entry.sd,
+                entry.steps,
+                entry.date.isoformat(),
+                entry.program,
+                entry.stale,
+            )
+            self._db.execute(
+                "INSERT INTO figure (job, beside, name, seconds, sd, steps, date, program, stale) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (job, company, name, *values),
+            )
+
+    def missing(self, key: Key, *, beside: Key | None = None) -> tuple[Figure, ...]:
+        """What has to be measured of a job: figures that are not there, or stale. With ``beside`` the pair's too."""
+        found = {name: self.get(key, name) for name in _OWN}
+        if beside is not None:
+            found["wait_conc"] = self.get(key, "wait_conc", beside=beside)
+        return tuple(name for name, entry in found.items() if entry is None or entry.stale is not None)
+
+    def mark_stale(self, key: Key, reason: str, *, beside: Key | None = None) -> int:
+        """Mark a job's figures, or with ``beside`` the pair's alone; how many were marked.
+
+        A figure that is marked already keeps its reason.
+
+        Raises:
+            ConfigError: ``reason`` is empty.
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        if not reason:
+            raise ConfigError("reason is empty; say what contradicts the figures")
+        job, company = self._id(key), None if beside is None else self._id(beside)
+        if job is None or (beside is not None and company is None):
+            return 0
+        with self._change():
+            return self._db.execute(
+                "UPDATE figure SET stale = ? WHERE job = ? AND beside IS ? AND stale IS NULL",
+                (reason, job, company),
+            ).rowcount
+
+    def judge(self, key: Key, beside: Key, *, predicted: float, measured: float) -> bool:
+        """Compare a makespan with what was predicted; mark all figures behind it if it is more than 10 % off.
+
+        Args:
+            key: one job of the pair.
+            beside: the other one.
+            predicted: seconds, finite, > 0.
+            measured: likewise.
+
+        Returns:
+            Whether the figures stand.
+
+        Raises:
+            ConfigError: a time outside its range.
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        faults = [
+            f"{field} is {value!r}; seconds expected, finite and above 0"
+            for field, value in (("predicted", predicted), ("measured", measured))
+            if not _seconds(value) or value == 0
+        ]
+        if faults:
+            raise ConfigError(faults)
+        off = (predicted - measured) / measured
+        if abs(off) <= OFF:
+            return True
+        reason = f"predicted {predicted:.6g} s for a makespan of {measured:.6g} s ({100 * off:+.1f} %)"
+        for one, other in ((key, beside), (beside, key)):
+            self.mark_stale(one, reason)
+            self.mark_stale(one, reason, beside=other)
+        return False
+
+    def times(
+        self, key: Key, *, steps: int, epochs: int = 1, beside: Key | None = None, name: str | None = None
+    ) -> JobTimes:
+        """A job's figures as predictions take them; ``wait_conc`` is None without ``beside``, or if not there.
+
+        Args:
+            key: of which job.
+            steps: per epoch.
+            epochs: how many.
+            beside: the other job.
+            name: what it is called; the model by default.
+
+        Raises:
+            NotMeasured: compute, wait or ``wait_cached`` is not there.
+            ConfigError: steps or epochs outside their range.
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        found: dict[Figure, Entry] = {}
+        for figure in _OWN:
+            entry = self.get(key, figure)
+            if entry is None:
+                raise NotMeasured(f"{figure} of {key}", f"measure it, and keep it in {self._path}")
+            found[figure] = entry
+        company = None if beside is None else self.get(key, "wait_conc", beside=beside)
+        if company is not None:
+            found["wait_conc"] = company
+        return JobTimes(
+            name=key.model if name is None else name,
+            compute=found["compute"].seconds,
+            wait=found["wait"].seconds,
+            wait_cached=found["wait_cached"].seconds,
+            wait_conc=None if company is None else company.seconds,
+            steps=steps,
+            epochs=epochs,
+            estimated=frozenset(figure for figure, entry in found.items() if entry.steps is None),
+        )
+
+    def stale(self, key: Key, *, beside: Key | None = None) -> Mapping[Figure, str]:
+        """Figures of a job that are marked stale, and why; with ``beside`` the pair's too."""
+        marked: dict[Figure, str] = {}
+        for figure in FIGURES:
+            if figure == "wait_conc" and beside is None:
+                continue
+            entry = self.get(key, figure, beside=beside if figure == "wait_conc" else None)
+            if entry is not None and entry.stale is not None:
+                marked[figure] = entry.stale
+        return marked
+
+    def facts(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        jobs: list[dict[str, Any]] = []
+        keys = self.keys()
+        for key in keys:
+            figures: list[dict[str, Any]] = []
+            for beside in (None, *keys):
+                for name in _OWN if beside is None else ("wait_conc",):
+                    entry = self.get(key, name, beside=beside)
+                    if entry is not None:
+                        figures.append(
+                            {
+                                "name": name,
+                                "beside": None if beside is None else vars(beside),
+                                **vars(entry),
+                                "date": entry.date.isoformat(),
+                            }
+                        )
+            jobs.append({**vars(key), "figures": figures})
+        return {"version": VERSION, "jobs": jobs}
+
+    def close(self) -> None:
+        """Close the file; again is fine."""
+        self._db.close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _rows(self, question: str, *values: object) -> list[tuple[Any, ...]]:
+        with _told(self._path):
+            return self._db.execute(question, values).fetchall()
+
+    def _number(self, question: str) -> int:
+        number: int = self._db.execute(question).fetchone()[0]
+        return number
+
+    def _id(self, key: Key) -> int | None:
+        question = (
+            "SELECT id FROM job WHERE machine = ? AND data = ? AND model = ? AND batch = ? AND loader = ?"
+        )
+        rows = self._rows(question, *astuple(key))
+        return rows[0][0] if rows else None
+
+    def _made(self, key: Key) -> int:
+        self._db.execute(
+            "INSERT OR IGNORE INTO job (machine, data, model, batch, loader) VALUES (?, ?, ?, ?, ?)",
+            astuple(key),
+        )
+        made = self._id(key)
+        assert made is not None
+        return made
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """One transaction, which begins by taking the lock: it never fails half-way for want of it."""
+        with _told(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _key(self, row: tuple[Any, ...]) -> Key:
+        machine, data, model, batch, loader = row
+        try:
+            return Key(machine=machine, data=data, model=model, batch=batch, loader=loader)
+        except ConfigError as error:
+            raise CatalogInvalid(f"{self._path}: damaged: job {row!r}: {'; '.join(error.faults)}") from None
+
+    def _entry(self, row: tuple[Any, ...], of: str) -> Entry:
+        seconds, sd, steps, date, program, stale = row
+        try:
+            day = dt.date.fromisoformat(date)
+            return Entry(seconds=seconds, sd=sd, steps=steps, date=day, program=program, stale=stale)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise CatalogInvalid(f"{self._path}: damaged: {of}: {error}") from None
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """What SQLite says, in our errors."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise CatalogBusy(
+                f"{path}: locked by another program; wait until it has ended, or end it"
+            ) from error
+        raise CatalogInvalid(f"{path}: {error}; this is no catalog, or it cannot be used here") from error
+    except sqlite3.DatabaseError as error:
+        raise CatalogInvalid(
+            f"{path}: damaged ({error}); restore it, or remove it and measure again what it had"
+        ) from error
+
+
+def _check(name: str, beside: Key | None) -> None:
+    if name not in FIGURES:
+        raise ConfigError(f"figure is {name!r}; one of {', '.join(FIGURES)} expected")
+    if (name == "wait_conc") != (beside is not None):
+        raise ConfigError(
+            "beside is missing; wait_conc depends on the other job"
+            if beside is None
+            else f"beside is {beside}; {name} depends on no other job"
+        )
+
+
+def _seconds(value: object) -> bool:
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )

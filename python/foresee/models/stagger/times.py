@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one job takes per step, alone and in company: the figures that every prediction of staggering starts from.
+
+Apart from the predictions, because a catalog keeps these figures and a job file gives some of them. Refuses to fill
+a gap: what nobody measured is None, and whoever needs it says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from foresee.errors import ConfigError, NotMeasured
+
+__all__ = ["EQUAL", "FIGURES", "Figure", "JobTimes", "seconds_fault", "wait_from_storage"]
+
+Figure = Literal["compute", "wait", "wait_cached", "wait_conc"]
+
+FIGURES: tuple[Figure, ...] = ("compute", "wait", "wait_cached", "wait_conc")
+"""What is measured of a job, per step."""
+
+EQUAL = 1e-12
+"""Makespans that differ by less than this share are equal; rounding alone makes them differ by a thousandth of it."""
+
+_STEPS_MAX = 2**40
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTimes:
+    """One job: seconds per step, steps, epochs.
+
+    Jobs that are compared read the same data in the same order, that is with the same seed. Their batches may differ:
+    then so do their steps per epoch, and both count the same samples.
+
+    Raises:
+        ConfigError: a figure outside its range; all faults at once, each with the job's name.
+
+    >>> job = JobTimes(name="resnet", compute=0.3036, wait=0.4493, wait_cached=0.04, steps=1560)
+    >>> round(job.alone(), 3)
+    1174.524
+    """
+
+    name: str = "job"
+    """For messages and tables; printable, not empty."""
+    compute: float
+    """I: seconds of a step without waiting for data; finite, > 0."""
+    wait: float
+    """W: seconds per step that it waits for data, alone, with a cold cache; finite, 0 or more."""
+    wait_cached: float
+    """W:cached: the same with a warm cache; finite, 0 or more."""
+    wait_conc: float | None = None
+    """W:conc: the same beside the other job while both read cold data; None: not measured. Needed only where
+    the follower catches up."""
+    steps: int
+    """Steps per epoch, 1 to 2**40."""
+    epochs: int = 1
+    """1 to 2**40."""
+    estimated: frozenset[Figure] = frozenset()
+    """Figures that were derived instead of measured; they are marked wherever they are shown."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "estimated", frozenset(self.estimated))
+        faults: list[str] = []
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+            faults.append(f"name is {self.name!r}; printable text expected, not empty")
+        for figure in FIGURES:
+            value = getattr(self, figure)
+            if value is None and figure == "wait_conc":
+                continue
+            fault = seconds_fault(f"{self.name}: {figure}", value, above_zero=figure == "compute")
+            if fault:
+                faults.append(fault)
+        for count in ("steps", "epochs"):
+            value = getattr(self, count)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _STEPS_MAX:
+                faults.append(f"{self.name}: {count} is {value!r}; a whole number from 1 to 2**40 expected")
+        faults += [
+            f"{self.name}: estimated has {figure!r}; known figures are {', '.join(FIGURES)}"
+            for figure in sorted(self.estimated - set(FIGURES))
+        ]
+        if faults:
+            raise ConfigError(faults)
+
+    def cold_epoch(self) -> float:
+        """Seconds of an epoch alone with a cold cache: ``steps * (compute + wait)``."""
+        return self.steps * (self.compute + self.wait)
+
+    def cached_epoch(self) -> float:
+        """Seconds of an epoch with all of its data in the cache: ``steps * (compute + wait_cached)``."""
+        return self.steps * (self.compute + self.wait_cached)
+
+    def conc_epoch(self) -> float:
+        """Seconds of an epoch in which both jobs read cold data: ``steps * (compute + wait_conc)``.
+
+        Raises:
+            NotMeasured: ``wait_conc`` is None.
+        """
+        if self.wait_conc is None:
+            raise NotMeasured(
+                f"{self.name}: wait_conc",
+                "run the jobs together with a cold cache for some steps and give each one's wait per step; where the "
+                "cache coalesces reads it is that of wait",
+            )
+        return self.steps * (self.compute + self.wait_conc)
+
+    def later_epoch(self, cache: float = 1.0) -> float:
+        """Seconds of an epoch after the first, if the cache keeps the share ``cache`` of the data, in [0, 1].
+
+        ``wait_cached`` counts for that share and ``wait`` for the rest.
+        """
+        wait = cache * self.wait_cached + (1 - cache) * self.wait
+        return self.steps * (self.compute + wait)
+
+    def alone(self, cache: float = 1.0) -> float:
+        """Seconds of the whole job, alone, from a cold cache."""
+        return self.cold_epoch() + (self.epochs - 1) * self.later_epoch(cache)
+
+    def doubts(self) -> tuple[str, ...]:
+        """What no machine should show; a prediction is made nevertheless."""
+        found = []
+        if self.wait_cached > self.wait:
+            found.append(
+                f"{self.name}: wait_cached {self.wait_cached:g} s is longer than wait {self.wait:g} s; was the cache "
+                "really cold for the one and warm for the other?"
+            )
+        if self.wait_conc is not None and self.wait_conc < self.wait:
+            found.append(
+                f"{self.name}: wait_conc {self.wait_conc:g} s is shorter than wait {self.wait:g} s; were both jobs "
+                "reading cold data all the time?"
+            )
+        return tuple(found)
+
+
+def wait_from_storage(compute: float, read: float, *, readers: int = 1) -> float:
+    """Seconds per step that a job waits for its data, from the time that the storage takes for it.
+
+    ``max(0, readers * read - compute)``: reading goes on while the job computes. One figure per storage replaces a
+    measurement per job: in the paper's Table I compute and wait of four models add up to one pipeline time.
+
+    Args:
+        compute: seconds of a step without waiting; finite, > 0.
+        read: seconds in which the storage delivers the data of one step to a job that only reads; finite, > 0.
+        readers: jobs that read cold data at once, each by itself; 1 or more. 1 also where the cache coalesces, 2 is
+            the most that two jobs do to each other.
+
+    Raises:
+        ConfigError: an argument outside its range.
+
+    >>> round(wait_from_storage(0.3036, 0.748), 4), round(wait_from_storage(0.3036, 0.748, readers=2), 4)
+    (0.4444, 1.1924)
+    """
+    faults = [
+        fault
+        for name, value in (("compute", compute), ("read", read))
+        if (fault := seconds_fault(name, value, above_zero=True))
+    ]
+    if isinstance(readers, bool) or not isinstance(readers, int) or readers < 1:
+        faults.append(f"readers is {readers!r}; a whole number of 1 or more expected")
+    if faults:
+        raise ConfigError(faults)
+    return max(0.0, readers * read - compute)
+
+
+def seconds_fault(field: str, value: object, *, above_zero: bool = False) -> str | None:
+    """What is wrong with ``value`` as a number of seconds; None if nothing is."""
+    rule = "finite and above 0" if above_zero else "finite and 0 or more"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    try:
+        right = number and math.isfinite(float(value)) and (value > 0 if above_zero else value >= 0)  # type: ignore[arg-type,operator]
+    except OverflowError:
+        right = False
+    return None if right else f"{field} is {value!r}; seconds expected, {rule}"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often a cache in front of a bucket misses that keeps what it has just read.
+
+A rank reads its share of a data set that is shuffled and dealt anew each epoch, as torch's ``DistributedSampler``
+does; its cache drops what came first (FIFO, a hit does not refresh) and keeps every sample that it missed.
+:func:`miss_rate` is the limit of many samples, :func:`misses` counts a known order.
+
+Source: the setting is that of Krichevsky et al., IC2E 2021, section V; the closed form is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from foresee.errors import ConfigError
+
+__all__ = ["miss_rate", "misses"]
+
+
+def miss_rate(ranks: int, share: float) -> float:
+    """Of an epoch's reads, which part the cache misses; the first epoch, all of it, apart.
+
+    While a share ``h`` of the epoch has passed, ``u`` (in shares of it) were missed and inserted, dropping as many of
+    the oldest: ``u' = 1 - (c - u) / n``, from ``u(0) = 0``, until all that the last epoch left is gone, ``u = c``. A
+    cache of more than an epoch's share has dropped nothing until it is full.
+
+    Args:
+        ranks: n, 1 or more.
+        share: c, what the cache holds in shares of a rank's samples per epoch, 0 or more; infinite: everything.
+
+    Raises:
+        ConfigError: an argument outside its range.
+
+    >>> [round(miss_rate(3, share), 4) for share in (math.inf, 0.75, 0.5, 0.25, 0.0)]
+    [0.6667, 0.887, 0.953, 0.989, 1.0]
+    """
+    faults = []
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        faults.append(f"ranks = {ranks!r}; a whole number of 1 or more expected")
+    if math.isnan(share) or share < 0:
+        faults.append(f"share = {share!r}; 0 or more expected")
+    if faults:
+        raise ConfigError(faults)
+    if share <= 1:
+        return _missed(ranks, share, 1.0)
+    if share >= 2 or ranks == 1:
+        return 1.0 - 1.0 / ranks
+    full = (share - 1) * ranks / (ranks - 1)
+    return 1.0 - 1.0 / ranks if full >= 1 else (share - 1) + _missed(ranks, 1.0, 1.0 - full)
+
+
+def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
+    """How many reads of each epoch the cache misses, in a known order.
+
+    Args:
+        epochs: ids of the samples that one rank reads, in order, epoch by epoch.
+        capacity: samples that the cache holds, 0 or more; None: all.
+
+    Raises:
+        ConfigError: ``capacity`` is negative.
+
+    >>> misses([[0, 1, 2, 3], [3, 0, 2, 1]], 2)
+    [4, 3]
+    """
+    if capacity is not None and capacity < 0:
+        raise ConfigError(f"capacity = {capacity}; a whole number of 0 or more expected")
+    held: OrderedDict[int, None] = OrderedDict()
+    counts = []
+    for ids in epochs:
+        missed = 0
+        for sample in np.asarray(ids).tolist():
+            if sample in held:
+                continue
+            missed += 1
+            held[sample] = None
+            if capacity is not None and len(held) > capacity:
+                held.popitem(last=False)
+        counts.append(missed)
+    return counts
+
+
+def _missed(ranks: int, share: float, passed: float) -> float:
+    """Of an epoch of which ``passed`` has passed, what a cache of ``share`` missed that was full of the last epoch."""
+    if share >= ranks:
+        return 0.0
+    gone = ranks * math.log(ranks / (ranks - share))
+    if passed <= gone:
+        return (ranks - share) * math.expm1(passed / ranks)
+    return share + passed - gone

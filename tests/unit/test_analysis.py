@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables out of run folders and Darshan logs, what those cannot tell, and what is refused."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import importlib
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from house import ROOT
+
+import foresee
+from foresee import analysis
+from foresee.analysis import IoTable, answers, darshan, ledger, offers
+from foresee.analysis.table import build
+from foresee.errors import ConfigError, NotMeasured, PackageMissing
+from foresee.models import storage
+from foresee.models.storage import Offer
+
+MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
+
+
+def example(name: str) -> str:
+    """A log that PyDarshan brings along."""
+    found = importlib.util.find_spec("darshan")
+    assert found is not None, "PyDarshan is missing: make setup"
+    assert found.origin is not None
+    return str(Path(found.origin).parent / "examples" / "example_logs" / f"{name}.darshan")
+
+
+def table(seconds: np.ndarray = MEASURED) -> IoTable:
+    """A table by hand."""
+    names = tuple(f"rank {at}" for at in range(len(seconds)))
+    return IoTable(seconds.astype(float), storage.CLASSES, names, (0.0,) * 4, ())
+
+
+@pytest.mark.parametrize("module", ["foresee.analysis.darshan", "foresee.analysis.offers"])
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted
+    assert not result.failed
+
+
+# Darshan logs.
+
+_load = darshan._load
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_read_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "extra" not in request.node.name and "modules" not in request.node.name:
+        monkeypatch.setattr(
+            darshan, "_load", lambda path: _once(path) if "example_logs" in path else _load(path)
+        )
+
+
+@functools.cache
+def _once(path: str) -> dict:
+    return _load(path)
+
+
+def test_a_log_has_the_seconds_of_each_rank() -> None:
+    told = darshan.read(example("sample-badost"), {"/scratch1": "gfs"})
+    assert told.classes == (*storage.CLASSES, "GFS-WRITE")
+    assert told.seconds.shape == (2048, 5)
+    assert told.known
+    slowest = storage.slowest(told.seconds)
+    assert told.processes[slowest.process] == "rank 1507"
+    assert slowest.seconds == pytest.approx(778.494, abs=1e-3)
+    assert told.seconds[0] == pytest.approx([0, 0.537971, 0, 0, 8.587706], abs=1e-6)
+    assert any("are left out, 299.8" in limit for limit in told.limits)
+
+
+def test_the_longest_prefix_decides_whose_a_path_is() -> None:
+    both = darshan.read(example("dxt"), {"/": "gfs", "/blues": "lfs"})
+    one = darshan.read(example("dxt"), {"/blues": "lfs"})
+    at = both.column("lfs-read")
+    assert both.seconds[0, at] == one.seconds[0, at] > 0
+    assert both.seconds[0, both.column("GFS-READ")] > 0
+
+
+def test_other_tiers_are_classes_of_their_own() -> None:
+    told = darshan.read(example("dxt"), {"/blues": "burst"})
+    assert told.classes == (*storage.CLASSES, "BURST-META", "BURST-READ")
+
+
+def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
+    whole = darshan.read(example("dxt"), {"/blues": "gfs"})
+    parts = [darshan.read(example("dxt"), {"/blues": "gfs"}, between=span) for span in ((0, 50), (50, 1e6))]
+    column = whole.column("gfs-read")
+    assert sum(part.seconds[0, column] for part in parts) == pytest.approx(whole.seconds[0, column], rel=0.05)
+    assert all(math.isnan(part.seconds[0, part.column("gfs-meta")]) for part in parts)
+    assert any("DXT tells reads and writes only" in limit for limit in parts[0].limits)
+
+
+def test_a_file_of_all_ranks_is_not_told_apart() -> None:
+    told = darshan.read(example("example"), {"/scratch2": "gfs"})
+    assert not told.known
+    assert np.isnan(told.seconds[:, told.column("gfs-meta")]).all()
+    assert told.seconds[:, told.column("gfs-read")].max() == 0  # nobody read, so nobody has to be told apart
+    assert told.shared[told.column("gfs-meta")] == pytest.approx(11.3008, abs=1e-4)
+    assert any("one entry for all of them" in limit for limit in told.limits)
+    with pytest.raises(NotMeasured, match="GFS-META, GFS-WRITE of each process is not known"):
+        answers.answer({0.0: told}, answers.Question(goal=1.0))
+    plain = answers.answer({0.0: told}, answers.Question())["tables"][0]
+    assert plain["slowest"] is None
+    assert plain["sums_of_all_ranks"]["GFS-META"] == pytest.approx(11.3008, abs=1e-4)
+
+
+def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = {
+        "modules": np.array(["POSIX", "DXT_POSIX"]),
+        "partial": np.array(["POSIX"]),
+        "mounts": np.array(["/"]),
+        "nprocs": np.array(2),
+        "ids": np.array([7], np.uint64),
+        "names": np.array(["/l/a"]),
+        "module": np.array(["POSIX"]),
+        "id": np.array([7], np.uint64),
+        "rank": np.array([-1]),
+        "read": np.array([3.0]),
+        "write": np.array([0.0]),
+        "meta": np.array([0.0]),
+        "dxt_id": np.array([7, 7], np.uint64),
+        "dxt_rank": np.array([0, 1]),
+        "dxt_write": np.array([False, False]),
+        "dxt_start": np.array([0.0, 1.0]),
+        "dxt_end": np.array([1.0, 3.0]),
+    }
+    monkeypatch.setattr(darshan, "_load", lambda path: log)
+    told = darshan.read("a.darshan", {"/l": "gfs"})
+    assert told.seconds.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    assert any("POSIX: the log says that it is partial" in limit for limit in told.limits)
+    log["read"], log["rank"] = np.array([-3.0]), np.array([1])
+    told = darshan.read("a.darshan", {"/l": "gfs"})
+    assert math.isnan(told.seconds[1, 0])
+    assert any("negative" in limit for limit in told.limits)
+
+
+def test_without_a_tier_the_log_says_what_it_has() -> None:
+    with pytest.raises(ConfigError, match=r"Give --tier gfs=PREFIX .* 69,715\.181 s below /scratch1"):
+        darshan.read(example("sample-badost"), {})
+    with pytest.raises(ConfigError, match="no I/O below /nowhere; it has"):
+        darshan.read(example("dxt"), {"/nowhere": "gfs"})
+
+
+@pytest.mark.parametrize("part", [0, 49, 989, 9899, 49499, 98008])
+def test_a_truncated_log_is_refused_and_left_alone(tmp_path: Path, part: int) -> None:
+    whole = Path(example("dxt")).read_bytes()
+    path = tmp_path / "cut.darshan"
+    path.write_bytes(whole[:part])
+    with pytest.raises(
+        ConfigError, match=r"cut\.darshan: not a Darshan log, or a truncated or damaged one: \w+"
+    ):
+        darshan.read(path, {"/blues": "gfs"})
+    assert path.read_bytes() == whole[:part]
+
+
+@pytest.mark.parametrize("content", [b"hello\n" * 99, b"PK\x03\x04" + bytes(999)])
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.darshan"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="not a Darshan log"):
+        darshan.read(path, {"/": "gfs"})
+
+
+def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
+    content = bytearray(Path(example("dxt")).read_bytes())
+    content[5000:5100] = bytes(100)
+    path = tmp_path / "a.darshan"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="truncated or damaged"):
+        darshan.read(path, {"/": "gfs"})
+
+
+def test_a_log_of_other_modules_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = darshan.read(example("noposix"), {"/global": "gfs"})  # no POSIX, but STDIO
+    assert told.shared[told.column("gfs-read")] > 0
+    monkeypatch.setattr(darshan, "_COUNTED", {"POSIX"})
+    with pytest.raises(ConfigError, match="neither POSIX nor STDIO in this log, which has LUSTRE, STDIO"):
+        darshan.read(example("noposix"), {"/global": "gfs"})
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="no DXT in this log"):
+        darshan.read(example("noposix"), {"/global": "gfs"}, between=(0, 1))
+
+
+def test_without_pydarshan_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = example("dxt")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PackageMissing, match=r"foresee\[darshan\]"):
+        darshan.read(log, {"/": "gfs"})
+
+
+def test_a_log_that_is_not_there_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"gone\.darshan"):
+        darshan.read("gone.darshan", {"/": "gfs"})
+
+
+@pytest.mark.parametrize(
+    ("tiers", "between", "expected"),
+    [
+        ({"/a": "l fs"}, None, "--tier l fs=/a: a name of letters"),
+        ({"a": "lfs"}, None, "a path that begins with /"),
+        ({"/a": ""}, None, "--tier =/a"),
+        ({"/": "gfs"}, (2.0, 1.0), "--between 2 1"),
+        ({"/": "gfs"}, (-1.0, 1.0), "--between -1 1"),
+        ({"/": "gfs"}, (math.nan, 1.0), "--between nan 1"),
+    ],
+)
+def test_tiers_and_times_are_checked(tiers: dict, between: tuple | None, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        darshan.read("gone.darshan", tiers, between=between)
+
+
+# Run folders.
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder: two epochs, the second from disk."""
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    cache = foresee.Cache(ram="1MB", disk=tmp_path / "cache", disk_size="1GB")
+    with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=cache, epochs=2) as loader:
+        for _ in range(2):
+            for batch in loader:
+                del batch
+    return tmp_path / "run"
+
+
+def entries(run: Path) -> list[dict]:
+    """The ledger, as Arrow reads it."""
+    with pyarrow.ipc.open_stream((run / "ledger" / "rank-0.arrow").read_bytes()) as stream:
+        return list(stream.read_all().to_pylist())
+
+
+def test_a_run_folders_table_adds_up_to_its_entries(run: Path) -> None:
+    told = ledger.read(run)
+    assert told.processes == ("rank 0",)
+    reads = sum(
+        entry["duration_ns"] for entry in entries(run) if (entry["op"], entry["source"]) == ("read", "origin")
+    )
+    assert told.seconds[0, told.column("gfs-read")] == pytest.approx(reads / 1e9)
+    meta = sum(
+        entry["duration_ns"]
+        for entry in entries(run)
+        if entry["op"] in {"list", "stat", "open", "close"} and entry["source"] == "origin"
+    )
+    assert told.seconds[0, told.column("gfs-meta")] == pytest.approx(meta / 1e9)
+    assert told.known
+
+
+def test_an_epoch_is_read_by_itself(run: Path) -> None:
+    parts = ledger.read_epochs(run)
+    whole = ledger.read(run)
+    assert 0 in parts
+    assert sum(part.seconds.sum() for part in parts.values()) == pytest.approx(whole.seconds.sum())
+    assert ledger.read(run, epoch=0).seconds.sum() == pytest.approx(parts[0].seconds.sum())
+    with pytest.raises(ConfigError, match="no I/O in epoch 7"):
+        ledger.read(run, epoch=7)
+
+
+def written(path: Path, rows: list[tuple[int, int, str, str, int]], version: bytes | None = b"1") -> None:
+    """A ledger by hand: rank, epoch, op, source, nanoseconds."""
+    words = pa.dictionary(pa.uint8(), pa.string())
+    metadata = {} if version is None else {b"foresee.ledger": version}
+    schema = pa.schema(
+        [
+            ("rank", pa.uint32()),
+            ("epoch", pa.uint64()),
+            ("op", words),
+            ("source", words),
+            ("duration_ns", pa.uint64()),
+        ],
+        metadata=metadata,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.ipc.new_stream(str(path), schema) as stream:
+        for row in rows:
+            columns = [
+                pa.array([value]).cast(field.type)
+                if field.type != words
+                else pa.array([value]).dictionary_encode().cast(words)
+                for value, field in zip(row, schema, strict=True)
+            ]
+            stream.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def test_ranks_ops_and_tiers_become_rows_and_classes(tmp_path: Path) -> None:
+    s = 10**9
+    written(
+        tmp_path / "ledger" / "rank-0.arrow",
+        [(0, 0, "read", "origin", s), (0, 0, "open", "origin", 2 * s), (0, 1, "read", "disk", 3 * s)],
+    )
+    written(
+        tmp_path / "ledger" / "rank-2.arrow",
+        [(2, 0, "write", "disk", s), (2, 0, "wait", "origin", 9 * s), (2, 0, "read", "moon", 9 * s)],
+    )
+    written(tmp_path / "ledger" / "rank-2.2.arrow", [(2, 0, "read", "peer", s), (2, 0, "read", "server", s)])
+    told = ledger.read(tmp_path)
+    assert told.processes == ("rank 0", "rank 2")
+    assert told.classes == (*storage.CLASSES, "LFS-WRITE", "PEER-READ")
+    assert told.seconds.tolist() == [[1, 2, 3, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+    assert ledger.read(tmp_path, epoch=1).seconds.tolist() == [[0, 0, 3, 0], [0, 0, 0, 0]]
+    epochs = ledger.read_epochs(tmp_path)
+    assert [epochs[at].seconds.sum(axis=1).tolist() for at in (0, 1)] == [[3, 2], [3, 0]]
+
+
+def test_a_ledger_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "ledger" / "rank-0.arrow"
+    written(path, [(0, 0, "read", "origin", 10**9)] * 3)
+    path.write_bytes(path.read_bytes()[:-200])
+    told = ledger.read(tmp_path)
+    assert 0 < told.seconds[0, 0] < 3
+    assert any("rank-0.arrow ends early" in limit for limit in told.limits)
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="no folder ledger in it"):
+        ledger.read(tmp_path)
+    (tmp_path / "ledger").mkdir()
+    with pytest.raises(ConfigError, match=r"no file rank-K\.arrow"):
+        ledger.read(tmp_path)
+    path = tmp_path / "ledger" / "rank-0.arrow"
+    for content in (b"", b"hello\n" * 20):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"rank-0\.arrow: no ledger"):
+            ledger.read(tmp_path)
+    written(path, [], version=None)
+    with pytest.raises(ConfigError, match=r"foresee\.ledger is not there"):
+        ledger.read(tmp_path)
+    written(path, [], version=b"9")
+    with pytest.raises(ConfigError, match=r"foresee\.ledger is '9'; this program reads ledgers of version 1"):
+        ledger.read(tmp_path)
+    written(path, [(0, 0, "wait", "none", 1)])
+    with pytest.raises(ConfigError, match="no I/O in its ledgers"):
+        ledger.read(tmp_path)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    written(tmp_path / "ledger" / "rank-0.arrow", [])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(PackageMissing, match=r"foresee\[ledger\]"):
+        ledger.read(tmp_path)
+
+
+# Tables and answers.
+
+
+def test_logs_of_one_run_stand_below_each_other() -> None:
+    one = build({("rank 0", "GFS-READ"): 1.0, ("rank 0", "GFS-WRITE"): 2.0}, ["rank 0"], limits=["a"])
+    other = build({("rank 0", "LFS-READ"): 3.0}, ["rank 0"], untold={"LFS-META": 4.0}, limits=["a", "b"])
+    told = analysis.join({"x": one, "y": other})
+    assert told.processes == ("x: rank 0", "y: rank 0")
+    assert told.seconds[0].tolist() == [1, 0, 0, 0, 2]
+    assert told.seconds[1, :3].tolist() == [0, 0, 3]
+    assert math.isnan(told.seconds[1, 3])
+    assert (told.shared, told.limits) == ((0, 0, 0, 4, 0), ("a", "b"))
+    assert analysis.join({"x": one}) is one
+    with pytest.raises(ConfigError, match="no table"):
+        analysis.join({})
+    with pytest.raises(ConfigError, match="moon-read is no class"):
+        one.column("moon-read")
+
+
+def test_answers_are_those_of_the_model() -> None:
+    question = answers.Question(change=[0, 50, 0, 0], goal=5.5, pair=("gfs-meta", "lfs-read"))
+    told = answers.answer({0.5: table()}, question)
+    (at,) = told["tables"]
+    assert (at["slowest"]["process"], at["slowest"]["bottleneck"]) == ("rank 0", "GFS-META")
+    assert at["what_if"]["seconds"] == pytest.approx(6.066667, abs=1e-6)
+    assert at["what_if"]["process"] == "rank 1"
+    assert sum(at["what_if"]["by_class"].values()) == pytest.approx(at["what_if"]["seconds"])
+    assert not told["goal"]["met"]
+    assert told["goal"]["best"] == pytest.approx(6.066667, abs=1e-6)
+    assert told["what_if"]["GFS-META"] == 50
+    (alone,) = told["goal"]["alone"]
+    assert alone["percent"]["GFS-META"] == pytest.approx(900)
+    corners = told["goal"]["pair"][0]["corners"]
+    assert [*corners[0], *corners[-1]] == pytest.approx([0, 100, 900, 0])
+    assert "optimistic bound" in told["limits"][-1]
+
+
+def test_the_cheapest_offer_wins_over_rates() -> None:
+    book = offers.loads(
+        "version = 1\n"
+        + "".join(
+            f'[[offer]]\nname = "{name}"\nimprovement = {gain}\nprice = {price}\n'
+            for name, gain, price in (
+                ("gfs-meta", 50, 40),
+                ("GFS-META", 100, 90),
+                ("lfs-read", 30, 50),
+                ("lfs-read", 50, 80),
+                ("lfs-read", 100, 150),
+            )
+        )
+        + "[[capacity]]\nrate = 1.0\nprice = 110\n"
+    )
+    question = answers.Question(goal=5.0, offers=book)
+    told = answers.answer({0.5: table()}, question)["goal"]
+    assert told["met"]
+    assert [way["price"] for way in told["offers"]["front"]] == [120, 140]
+    assert told["offers"]["cheapest"]["percent"] == {"GFS-META": 50.0, "LFS-READ": 50.0}
+    told = answers.answer({0.5: table(), 1.0: table(MEASURED / 2)}, question)["goal"]
+    assert (told["offers"]["cheapest"]["price"], told["offers"]["cheapest"]["rate"]) == (110, 1.0)
+    assert told["minimum_rate"] == 1.0
+    told = answers.answer({0.5: table()}, answers.Question(goal=1.0, offers=book))["goal"]
+    assert not told["met"]
+    assert told["offers"]["best"] == pytest.approx(4.2)
+
+
+def test_the_offers_page_has_every_key_and_its_example_is_read() -> None:
+    page = (ROOT / "docs" / "formats" / "offers.md").read_text()
+    book = offers.loads(page.split("```toml\n")[1].split("```")[0])
+    assert book.by_class(storage.CLASSES) == {1: [Offer(50.0, 40.0)]}
+    assert book.cache_prices == {0.5: 12.5}
+    for key in ("name", "improvement", "price", "rate"):
+        assert f"| `{key}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "version is missing"),
+        ("version = 2", "version = 2"),
+        ("version = 1\noffers = 1", "did you mean offer?"),
+        ('version = 1\n[[offer]]\nname = "a"\nimprovement = -100\nprice = 1', "offer[0].improvement = -100"),
+        ('version = 1\n[[offer]]\nname = "a"\nimprovement = nan\nprice = 1', "offer[0].improvement = nan"),
+        ('version = 1\n[[offer]]\nname = "a"\nimprovement = 1\nprice = -1', "offer[0].price = -1"),
+        ('version = 1\n[[offer]]\nname = "a"\nimprovement = 1', "offer[0].price is missing"),
+        (
+            "version = 1\n[[capacity]]\nrate = 1.5\nprice = 1",
+            "capacity[0].rate = 1.5; a finite number expected, 0 or",
+        ),
+        (
+            "version = 1\n[[capacity]]\nrate = 1\nprice = 1\n" + "[[capacity]]\nrate = 1\nprice = 2",
+            "each rate once",
+        ),
+    ],
+)
+def test_every_fault_of_offers_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "offers.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        offers.read(path)
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"{path}: ")
+    assert expected in fault
+
+
+def test_offers_for_classes_that_are_not_there_are_named() -> None:
+    book = offers.loads('version = 1\n[[offer]]\nname = "moon"\nimprovement = 1\nprice = 1')
+    with pytest.raises(ConfigError, match=r"offer\[0\]\.name = 'moon' is no class of the table"):
+        book.by_class(storage.CLASSES)

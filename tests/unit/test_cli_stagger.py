@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger predict``: its table, its figures as JSON, its pictures, its exit codes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import doctest
+import importlib
+import json
+import platform
+import sqlite3
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from foresee.cli import main
+from foresee.jobs import Catalog, Entry, Key
+from foresee.models import stagger
+
+TOML = """
+version = 1
+[data]
+name = "{data}"
+[train]
+batch = 64
+epochs = {epochs}
+seed = {seed}
+steps_per_epoch = 1560
+compute_step = "{compute} ms"
+[stagger]
+{stagger}
+[run]
+start = {start}
+"""
+MODELS = {"resnet": (303.6, 449.3, 600), "efficientnet": (204.7, 543.3, 700)}
+
+
+def write(folder: Path, name: str, given: str | None = None, **more: object) -> str:
+    """A job file of Table I, with the waits of the worked example."""
+    compute, wait, conc = MODELS[name.rstrip("2")]
+    if given is None:
+        given = f'wait = "{wait} ms"\nwait_cached = "40 ms"\nwait_conc = "{conc} ms"'
+    path = folder / f"{name}.toml"
+    values = {"data": "TinyImageNet", "epochs": 1, "seed": 0, "start": 0, "compute": compute, **more}
+    path.write_text(TOML.format(stagger=given, **values))
+    return str(path)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    return [write(tmp_path, "resnet"), write(tmp_path, "efficientnet")]
+
+
+def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
+    """What ``--json`` says."""
+    assert main(["stagger", "predict", *arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("module", ["foresee.cli._stagger_report", "foresee.cli._panels"])
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted
+    assert not result.failed
+
+
+def test_json_has_the_worked_example_in_both_orders(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair)
+    assert (told["data"], told["compat"], told["doubts"], told["running_percent"]) == (
+        "TinyImageNet",
+        "physical",
+        [],
+        None,
+    )
+    assert told["jobs"][0]["alone_seconds"] == pytest.approx(1174.524)
+    assert told["jobs"][0]["wait_conc_seconds"] == 0.6
+    first, second = told["orders"]
+    assert (first["leader"], first["follower"]) == ("resnet", "efficientnet")
+    assert (second["leader"], second["follower"]) == ("efficientnet", "resnet")
+    assert first["best"]["start"] == pytest.approx(792.792)
+    assert first["best"]["percent"] == pytest.approx(67.499, abs=5e-4)
+    assert first["best"]["makespan"] == pytest.approx(1174.524)
+    assert (first["best"]["case"], first["best"]["catch_up"]) == ("cached", None)
+    assert first["simultaneous"]["makespan"] == pytest.approx(1410.080, abs=5e-4)
+    assert first["sequential"]["makespan"] == pytest.approx(1556.256)
+    rows = {round(row["percent"]): row for row in first["table"]}
+    assert list(rows) == list(range(0, 101, 10))
+    assert rows[20]["makespan"] == pytest.approx(1340.285, abs=5e-4)
+    assert rows[40]["catch_up"] == pytest.approx(696.024, abs=5e-4)
+    assert rows[100]["case"] == "serial"
+    assert rows[80]["follower_wait_seconds"] == pytest.approx(0.04)
+    assert first["best_of_table"] == rows[60]
+    # A faster pipeline leads: what it takes is the makespan.
+    assert (told["best"]["leader"], told["best"]["makespan"]) == ("efficientnet", pytest.approx(1166.88))
+
+
+def test_the_papers_reading_keeps_the_slower_jobs_rate(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--compat", "paper")
+    assert told["orders"][0]["simultaneous"]["makespan"] == pytest.approx(1411.332, abs=5e-4)
+
+
+def test_a_job_that_runs_already_is_not_swapped(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--running", "75")
+    (order,) = told["orders"]
+    assert order["leader"] == "resnet"
+    assert order["earliest"] == pytest.approx(0.75 * 1174.524)
+    assert order["best"]["start"] == order["earliest"] == order["table"][0]["start"]
+    assert order["simultaneous"] is order["sequential"] is None
+    assert [round(row["percent"]) for row in order["table"]] == [75, 80, 90, 100]
+    assert facts(capsys, *pair, "--running", "30")["best"]["start"] == pytest.approx(792.792)
+
+
+def test_jobs_that_may_begin_later_do(tmp_path: Path, capsys) -> None:
+    files = [write(tmp_path, "resnet"), write(tmp_path, "efficientnet", start=900)]
+    first, second = facts(capsys, *files)["orders"]
+    assert first["best"]["start"] == first["earliest"] == 900
+    assert second["leader_start"] == 900
+    assert second["best"]["end"] == pytest.approx(900 + second["best"]["makespan"])
+    assert second["earliest"] == 0
+
+
+def test_a_small_cache_limits_the_start(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--cache", "0.5")
+    order = told["orders"][0]
+    assert order["best"]["percent"] == pytest.approx(50)
+    assert [row["within_cache"] for row in order["table"]] == [True] * 6 + [False] * 5
+    facts(capsys, *pair, "--cache", "0.5", "--running", "60", code=1)
+    assert main(["stagger", "predict", *pair, "--cache", "0.5", "--running", "60"]) == 1
+    assert "at no start" in capsys.readouterr().out
+
+
+def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys) -> None:
+    files = []
+    for name, step, epochs in (("a", 300, 1), ("b", 250, 1), ("c", 500, 2)):
+        path = tmp_path / f"{name}.toml"
+        values = {"data": "d", "epochs": epochs, "seed": 0, "start": 0, "compute": step}
+        path.write_text(TOML.format(stagger="wait_cached = 0", **values).replace("1560", "1000"))
+        files.append(str(path))
+    for read in ("750s", "750", "12.5 min"):
+        told = facts(capsys, *files, "--coalesces", "--read", read)
+        assert told["plan"] == {
+            "leader": "c",
+            "starts": [950, 1000, 0],
+            "runs": [300, 250, 1250],
+            "within_cache": [True, True, True],
+            "makespan": 1250,
+            "gpu_seconds": 1800,
+            "gpu_seconds_simultaneous": 2750,
+            "sequential": 1800,
+        }
+    assert told["jobs"][0]["estimated"] == ["wait", "wait_conc"]
+    assert main(["stagger", "predict", *files, "--coalesces", "--read", "750s"]) == 0
+    out = capsys.readouterr().out
+    assert "  leads" in out
+    assert "34.5 % less than all at once; the makespan would be the same" in out
+    assert "* estimated" in out
+
+
+def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
+    tmp_path: Path, pair: list[str], capsys
+) -> None:
+    files = [*pair, write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0", epochs=2)]
+    plan = facts(capsys, *files)["plan"]
+    # The fastest pipeline leads; the job of two epochs ends last.
+    assert plan["leader"] == "efficientnet"
+    assert plan["makespan"] == pytest.approx(1560 * (0.748 + 0.3036))
+    assert plan["gpu_seconds_simultaneous"] is None
+    assert plan["starts"][1] == 0
+    for i in (0, 2):
+        assert plan["starts"][i] + plan["runs"][i] == pytest.approx(plan["makespan"])
+    assert main(["stagger", "predict", *files]) == 0
+    assert "nobody catches up" in capsys.readouterr().out
+
+
+def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--simulate")
+    for order in told["orders"]:
+        for row in (*order["table"], order["best"]):
+            assert row["played"]["makespan"] == pytest.approx(row["makespan"], abs=4)
+    assert told["best_played"]["leader"] == told["best"]["leader"]
+    held = facts(capsys, *pair, "--simulate", "--hold", "0.02")["orders"][0]["simultaneous"]
+    assert held["played"]["held_seconds"] > 0
+    assert held["played"]["data_sets_read"] == 1
+    assert held["played"]["makespan"] < held["makespan"]
+    assert main(["stagger", "predict", *pair, "--simulate"]) == 0
+    assert "best of those played: resnet " in capsys.readouterr().out
+
+
+def test_beyond_the_caches_reach_the_play_answers(pair: list[str], capsys) -> None:
+    arguments = [*pair, "--cache", "0.5", "--running", "60"]
+    facts(capsys, *arguments, code=1)
+    told = facts(capsys, *arguments, "--simulate")
+    assert told["best"] is None
+    assert told["best_played"]["played"]["data_sets_read"] > 1
+    assert main(["stagger", "predict", *arguments, "--simulate"]) == 0
+    out = capsys.readouterr().out
+    assert "at no start" in out
+    assert "best of those played" in out
+
+
+def test_jobs_of_a_plan_may_arrive_later(tmp_path: Path, capsys) -> None:
+    files = [write(tmp_path, "resnet", start=100), write(tmp_path, "efficientnet", start=2000)]
+    plan = facts(capsys, *files, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
+    assert plan["leader"] == "resnet"
+    assert plan["starts"] == [0, 1900]
+    assert plan["gpu_seconds_simultaneous"] is None
+    assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
+
+
+def test_a_plan_may_be_played_too(pair: list[str], capsys) -> None:
+    plan = facts(capsys, *pair, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
+    assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
+    assert plan["played"]["gpu_seconds"] == pytest.approx(plan["gpu_seconds"])
+    assert main(["stagger", "predict", *pair, "--coalesces", "--read", "1166.88 s", "--simulate"]) == 0
+    assert "played step by step: makespan 1,166.9 s" in capsys.readouterr().out
+
+
+def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "catalog.db"
+    keys = {
+        model: Key(machine="m", data="TinyImageNet", model=model, batch=64, loader="default")
+        for model in MODELS
+    }
+    with Catalog.open(path, write=True) as catalog:
+        for model, other in (("resnet", "efficientnet"), ("efficientnet", "resnet")):
+            _, wait, conc = MODELS[model]
+            figures = {"wait": wait / 1e3, "wait_cached": 0.04, "wait_conc": conc / 1e3}
+            for name, seconds in figures.items():
+                entry = Entry(
+                    seconds=seconds,
+                    steps=100,
+                    date=dt.date(2026, 11, 22),
+                    program="0.1.0",
+                    stale="it was slower" if (model, name) == ("resnet", "wait") else None,
+                )
+                beside = keys[other] if name == "wait_conc" else None
+                catalog.put(keys[model], name, entry, beside=beside)
+    files = [write(tmp_path, model, "") for model in MODELS]
+    assert main(["stagger", "predict", *files, "--catalog", str(path), "--machine", "m", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["orders"][0]["best"]["start"] == pytest.approx(792.792)
+    assert "resnet: wait of 2026-11-22 is stale: it was slower" in err
+    assert main(["stagger", "predict", *files, "--catalog", str(path)]) == 2
+    assert "wait of resnet is not known" in capsys.readouterr().err
+    assert platform.node() != "m"
+
+
+def test_the_report_has_both_orders_and_an_advice(pair: list[str], capsys) -> None:
+    assert main(["stagger", "predict", *pair]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert "resnet first, then efficientnet" in lines
+    assert "efficientnet first, then resnet" in lines
+    (best,) = [line for line in lines if line.startswith("best") and "792.8 s" in line]
+    assert "67.5 %" in best
+    assert "1,174.5 s" in best
+    assert lines[-3] == "best: resnet 630.9 s after efficientnet, makespan 1,166.9 s"
+    assert "17.2 % shorter than simultaneous" in lines[-2]
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--running", "85"], ["--running", "150"], ["--cache", "0.4"], ["--compat", "paper"]]
+)
+def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, more: list[str]) -> None:
+    path = tmp_path / "curves.svg"
+    assert main(["stagger", "predict", *pair, "--plot", str(path), *more]) == 0
+    capsys.readouterr()
+    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
+    space = "{http://www.w3.org/2000/svg}"
+    panels = root.findall(f"{space}g")
+    assert len(panels) == (4 if "--running" in more else 8)
+    for panel in panels:
+        lines = panel.findall(f"{space}polyline")
+        assert lines
+        for line in lines:
+            points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+            assert all(0 <= x <= 470 and 0 <= y <= 240 for x, y in points)
+            assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert "resnet first, then efficientnet" in "".join(root.itertext())
+
+
+def test_a_plans_picture_has_a_line_per_job_and_names_cannot_break_it(
+    tmp_path: Path, pair: list[str], capsys
+) -> None:
+    odd = write(tmp_path, "resnet2", 'model = "<b>&"\nwait_cached = 0')
+    path = tmp_path / "plan.svg"
+    arguments = [*pair, odd, "--coalesces", "--read", "1166 s", "--plot", str(path)]
+    assert main(["stagger", "predict", *arguments]) == 0
+    capsys.readouterr()
+    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3
+    assert "<b>&" in "".join(root.itertext())
+
+
+def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--cache", "0.9")
+    jobs = [
+        stagger.JobTimes(
+            name=name,
+            compute=compute / 1e3,
+            wait=wait / 1e3,
+            wait_cached=0.04,
+            wait_conc=conc / 1e3,
+            steps=1560,
+        )
+        for name, (compute, wait, conc) in MODELS.items()
+    ]
+    best = stagger.optimum(*jobs, cache=0.9)
+    assert best is not None
+    assert told["orders"][0]["best"]["start"] == pytest.approx(best.start)
+    assert told["orders"][0]["best"]["gpu_seconds"] == pytest.approx(best.gpu_seconds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["{a}"], "1 job; two or more"),
+        (["{a}", "{b}", "{c}", "--running", "5"], "--running with --coalesces or with more than two jobs"),
+        (["{a}", "{folder}/nowhere.toml"], "nowhere.toml"),
+        (["{a}", "{folder}/other.toml"], "data sets differ"),
+        (["{a}", "{folder}/order.toml"], "orders differ"),
+        (["{a}", "{folder}/bare.toml"], "wait of bare is not known"),
+        (["{a}", "{b}", "--coalesces"], "--coalesces without --read"),
+        (["{a}", "{b}", "--coalesces", "--read", "750s", "--running", "5"], "--running with --coalesces"),
+        (["{a}", "{b}", "--hold", "0.1"], "--hold 0.1 without --simulate"),
+        (["{a}", "{b}", "--simulate", "--hold", "2"], "--hold 2.0: a share from 0 to 1"),
+        (
+            ["{a}", "{b}", "--simulate", "--hold", "0", "--coalesces", "--read", "9s"],
+            "--hold 0.0 with --coalesces",
+        ),
+        (["{a}", "{b}", "{c}", "--simulate"], "wait_conc"),
+        (["{a}", "{b}", "--read", "soon"], "--read 'soon': a time above 0 expected"),
+        (["{a}", "{b}", "--read", "0"], "--read '0'"),
+        (["{a}", "{b}", "--read", "nan"], "--read 'nan'"),
+        (["{a}", "{b}", "--cache", "0"], "--cache 0.0"),
+        (["{a}", "{b}", "--cache", "nan"], "--cache nan"),
+        (["{a}", "{b}", "--running", "-1"], "--running -1.0"),
+        (["{a}", "{b}", "--running", "inf"], "--running inf"),
+        (["{a}", "{b}", "--machine", "m"], "--machine 'm' without --catalog"),
+        (["{a}", "{b}", "--catalog", "{folder}/nowhere.db"], "nowhere.db"),
+        (["{a}", "{b}", "--catalog", "{a}"], "no SQLite file"),
+        (["{a}", "{b}", "--plot", "curves.png"], "only .svg is written"),
+        (["{a}", "{b}", "--plot", "{folder}/nowhere/curves.svg"], "nowhere"),
+        (["{a}", "{b}", "--compat", "other"], "invalid choice"),
+    ],
+)
+def test_bad_input_has_exit_code_2_and_a_message(
+    tmp_path: Path, pair: list[str], capsys, arguments: list[str], expected: str
+) -> None:
+    third = write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0")
+    for name, more in (
+        ("other", {"data": "CIFAR"}),
+        ("order", {"seed": 1}),
+        ("bare", {"given": ""}),
+    ):
+        (tmp_path / "efficientnet2.toml").unlink(missing_ok=True)
+        Path(write(tmp_path, "efficientnet2", **more)).rename(tmp_path / f"{name}.toml")
+    names = {"a": pair[0], "b": pair[1], "c": third, "folder": str(tmp_path)}
+    try:
+        code = main(["stagger", "predict", *(argument.format(**names) for argument in arguments)])
+    except SystemExit as left:  # argparse's own refusals
+        code = int(str(left.code))
+    assert code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert expected in err
+
+
+def test_a_locked_catalog_is_what_the_environment_lacks(
+    tmp_path: Path, pair: list[str], capsys, monkeypatch
+) -> None:
+    path = tmp_path / "catalog.db"
+    Catalog.open(path, write=True).close()
+    opened = Catalog.open
+    monkeypatch.setattr(Catalog, "open", lambda path: opened(path, wait=0.05))
+    locker = sqlite3.connect(path, isolation_level=None)
+    locker.execute("BEGIN EXCLUSIVE")
+    try:
+        assert main(["stagger", "predict", *pair, "--catalog", str(path)]) == 3
+    finally:
+        locker.close()
+    assert "locked by another program" in capsys.readouterr().err
+
+
+def test_an_action_is_asked_for(capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["stagger"])
+    assert left.value.code == 2
+    assert "ACTION" in capsys.readouterr().err

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model: published and hand-made figures, laws, and what it refuses."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import math
+
+import pytest
+from house import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee import _native
+from foresee.errors import ConfigError, NotMeasured
+from foresee.models import cost, window
+from foresee.models.cost import Bill, Rates, Workload
+
+VECTORS = json.loads((ROOT / "testdata" / "models" / "cost.json").read_text())
+RATES = Rates(machine=0.546, disk=0.04, bucket=0.02, lists=0.05, gets=0.004)
+
+
+def work(**changes: object) -> Workload:
+    """A workload like the paper's, with changes."""
+    given_ = {"machines": 3, "samples": 42000, "epochs": 2, "data_bytes": 0.27e9, "root_bytes": 16e9}
+    return Workload(**{**given_, "compute_time": 100.0, "wait_time": 200.0, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("module", ["foresee.models.cost", "foresee.models.window"])
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted
+    assert not result.failed
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+def test_every_vector_is_answered_so(vector: dict) -> None:
+    asked, expected = vector["inputs"], vector["expected"]
+    tolerance = {"rel" if key == "relative" else "abs": value for key, value in vector["tolerance"].items()}
+    if asked["kind"] == "miss_rate":
+        share = math.inf if asked["share"] is None else asked["share"]
+        told = {"miss_rate": window.miss_rate(asked["ranks"], share)}
+    else:
+        run = Workload(
+            machines=asked["machines"],
+            samples=asked["samples"],
+            epochs=asked["epochs"],
+            data_bytes=asked["data_GB"] * 1e9,
+            root_bytes=asked["root_GB"] * 1e9,
+            compute_time=0.0,
+            wait_time=asked["seconds"],
+            page=asked["page"],
+        )
+        how = {"compat": asked["compat"], "period": asked["period"]}
+        if asked["kind"] == "disk":
+            bill = cost.disk(run, Rates(**asked["rates"]), **how)
+        else:
+            lists = -(-run.samples // run.page) if asked.get("listed_once") else None
+            bill = cost.bucket(
+                run, Rates(**asked["rates"]), cached=asked["cached"], fetch=asked["fetch"], lists=lists, **how
+            )
+        told = {name: getattr(bill, name) for name in expected}
+    for name, value in expected.items():
+        assert told[name] == pytest.approx(value, **tolerance), name
+
+
+def test_without_a_period_the_paper_pays_a_month_and_we_the_run() -> None:
+    assert (
+        cost.disk(work(), RATES, compat="paper").storage == cost.disk(work(), RATES, period="month").storage
+    )
+    run = cost.disk(work(), RATES)
+    assert run.storage == pytest.approx(cost.disk(work(), RATES, period="month").storage * 300 / 3600 / 730)
+
+
+def test_misses_are_paid_but_in_the_paper() -> None:
+    assert cost.bucket(work(), RATES, misses=7).gets == 84_007
+    assert cost.bucket(work(), RATES, misses=7, compat="paper").gets == 84_000
+
+
+def test_counts_that_are_known_take_the_place_of_formulas() -> None:
+    bill = cost.bucket(work(), RATES, lists=42, gets=1000, misses=5)
+    assert (bill.lists, bill.gets) == (42, 1005)
+    assert bill.requests == pytest.approx((42 * 0.05 + 1005 * 0.004) / 1e4)
+
+
+def test_a_cache_in_memory_takes_no_disk() -> None:
+    on_disk = cost.bucket(work(), RATES, cached=42000)
+    in_ram = cost.bucket(work(), RATES, cached=42000, cache_in="ram")
+    assert on_disk.storage > in_ram.storage == cost.bucket(work(), RATES).storage
+    assert on_disk.machines == in_ram.machines
+
+
+def test_egress_is_paid_by_tier() -> None:
+    tariff = ((1e8, 10.0), (math.inf, 1.0))
+    bill = cost.bucket(work(), RATES, egress=tariff)
+    assert bill.egress == pytest.approx(0.1 * 10 + 0.44 * 1)
+    assert bill.total == pytest.approx(bill.storage + bill.machines + bill.requests + bill.egress)
+    with pytest.raises(NotMeasured, match="egress beyond"):
+        cost.bucket(work(), RATES, egress=((1e8, 10.0),))
+
+
+def test_two_ranks_of_a_machine_list_and_fetch_each_for_itself() -> None:
+    one = cost.bucket(work(), RATES, fetch=1000)
+    two = cost.bucket(work(ranks=6), RATES, fetch=1000)
+    assert (one.lists, two.lists) == (2 * 3 * 42 * 14, 2 * 6 * 42 * 7)
+    assert two.machines == one.machines
+
+
+@pytest.mark.parametrize("name", ["machine", "disk", "bucket", "lists", "gets"])
+def test_a_price_that_is_not_known_is_named(name: str) -> None:
+    rates = Rates(**{key: 1.0 for key in ("machine", "disk", "bucket", "lists", "gets") if key != name})
+    with pytest.raises(NotMeasured, match=f"the price {name} is not known") as caught:
+        cost.bucket(work(), rates)
+    assert caught.value.field == f"the price {name}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"machines": 0}, "machines = 0"),
+        ({"samples": 0}, "samples = 0"),
+        ({"epochs": 0}, "epochs = 0"),
+        ({"page": 0}, "page = 0"),
+        ({"ranks": 0}, "ranks = 0"),
+        ({"data_bytes": 0}, "data_bytes = 0"),
+        ({"data_bytes": math.nan}, "data_bytes = nan"),
+        ({"root_bytes": -1}, "root_bytes = -1"),
+        ({"compute_time": -1}, "compute_time = -1"),
+        ({"wait_time": math.inf}, "wait_time = inf"),
+    ],
+)
+def test_a_workload_outside_its_range_is_refused(changes: dict, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        work(**changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"cached": -1}, "cached = -1"),
+        ({"cached": 42001}, "at most all 42000 samples"),
+        ({"cached": True}, "cached = True"),
+        ({"fetch": 0}, "fetch = 0; a whole number of 1 or more"),
+        ({"misses": -1}, "misses = -1"),
+        ({"lists": -1}, "lists = -1"),
+        ({"gets": -1}, "gets = -1"),
+        ({"cache_in": "tape"}, "cache_in = 'tape'"),
+        ({"period": "year"}, "period = 'year'"),
+        ({"compat": "print"}, "compat = 'print'"),
+    ],
+)
+def test_an_argument_outside_its_range_is_refused(arguments: dict, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        cost.bucket(work(), RATES, **arguments)
+
+
+def test_negative_prices_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Rates(machine=-1, disk=math.nan)
+    assert len(caught.value.faults) == 2
+
+
+amounts = st.floats(0, 1e6)
+counts = st.integers(1, 10**6)
+
+
+@given(counts, counts, counts, counts, st.integers(1, 10**9), amounts, amounts, st.integers(0, 10**6))
+@settings(deadline=None)
+def test_bills_are_never_negative_and_grow_with_what_is_asked(
+    machines: int,
+    samples: int,
+    fetch: int,
+    epochs: int,
+    size: int,
+    computing: float,
+    waiting: float,
+    misses: int,
+) -> None:
+    run = work(
+        machines=machines,
+        samples=samples,
+        epochs=epochs,
+        data_bytes=size,
+        compute_time=computing,
+        wait_time=waiting,
+    )
+    bills: list[Bill] = [
+        cost.disk(run, RATES),
+        cost.bucket(run, RATES),
+        cost.bucket(run, RATES, fetch=fetch),
+        cost.bucket(run, RATES, fetch=fetch, misses=misses),
+        cost.bucket(run, RATES, fetch=fetch, compat="paper"),
+    ]
+    for bill in bills:
+        assert min(bill.storage, bill.machines, bill.requests, bill.egress) >= 0
+        assert bill.total == bill.storage + bill.machines + bill.requests + bill.egress
+    assert bills[1].lists <= bills[2].lists <= bills[4].lists
+    assert bills[2].requests <= bills[3].requests
+
+
+@given(amounts, amounts, amounts, amounts, st.floats(1e-3, 1e3))
+@settings(deadline=None)
+def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d: float, scale: float) -> None:
+    point = cost.break_even(lambda x: a + b * x, lambda x: c + d * x, scale=scale)
+    if point is not None:
+        assert point >= 0
+        slope, start = abs(b - d), abs(a - c)
+        # Two lines that nearly coincide meet where rounding says.
+        if slope > 1e-3 * max(b, d) and start > 1e-3 * max(a, c):
+            assert a + b * point == pytest.approx(c + d * point, rel=1e-3)
+
+
+def test_lines_that_never_meet_have_no_point() -> None:
+    assert cost.break_even(lambda x: x, lambda x: x + 1) is None
+    assert cost.break_even(lambda x: 2 + x, lambda x: 1 + 0 * x) is None
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.75, 1.0, 1.2, 1.5, 2.5])
+def test_the_miss_rate_is_the_limit_of_a_counted_order(ranks: int, share: float) -> None:
+    part = 12_000
+    orders = [_native.order_distributed(part * ranks, ranks, 0, seed=5, epoch=epoch) for epoch in range(2)]
+    first, second = window.misses(orders, int(share * part))
+    assert first == part
+    assert second / part == pytest.approx(window.miss_rate(ranks, share), abs=0.02)
+
+
+@given(st.integers(1, 64), st.floats(0, 4), st.floats(0, 4))
+@settings(deadline=None)
+def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> None:
+    small, large = sorted((one, other))
+    rates = window.miss_rate(ranks, small), window.miss_rate(ranks, large)
+    assert -1e-9 <= rates[1] <= rates[0] + 1e-9 <= 1 + 2e-9
+
+
+@given(st.lists(st.permutations(range(8)), min_size=1, max_size=4), st.integers(0, 9))
+@settings(deadline=None)
+def test_what_is_missed_was_dropped_or_never_there(orders: list[list[int]], capacity: int) -> None:
+    counts = window.misses(orders, capacity)
+    held: list[int] = []
+    for ids, count in zip(orders, counts, strict=True):
+        missed = 0
+        for sample in ids:
+            if sample not in held:
+                missed += 1
+                held.append(sample)
+                held = held[-capacity:] if capacity else []
+        assert missed == count
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(0, 1.0), (True, 1.0), (3, -0.1), (3, math.nan)])
+def test_a_miss_rate_of_nonsense_is_refused(ranks: int, share: float) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        window.miss_rate(ranks, share)
+
+
+def test_a_negative_capacity_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity = -1"):
+        window.misses([[0]], -1)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job file: every key is read into base units, all faults come at once, scenarios are what was published."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee import _values, job
+from foresee.errors import ConfigError
+from foresee.job import Cache, Cluster, Data, Job, Network, Tier, Train, Window, sections
+from foresee.models import network
+
+FOLDER = ROOT / "testdata" / "job"
+PAGE = ROOT / "docs" / "formats" / "job.md"
+TABLES = {
+    "data": sections.Data,
+    "train": sections.Train,
+    "cluster": sections.Cluster,
+    "cluster.staging": sections.Staging,
+    "cluster.tiers": sections.Tier,
+    "cluster.network": sections.Network,
+    "cluster.origin": sections.Origin,
+    "cache": sections.Cache,
+    "cache.window": sections.Window,
+    "gradients": sections.Gradients,
+    "stagger": sections.Stagger,
+    "run": sections.Run,
+    "cost": sections.Cost,
+}
+
+
+@pytest.mark.parametrize(
+    "module", ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections"]
+)
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted
+    assert not result.failed
+
+
+def test_the_golden_job_is_read_into_base_units() -> None:
+    told = job.facts(job.read(FOLDER / "full.toml"))
+    for section, key in (("cluster", "profile"), ("gradients", "model")):
+        told[section][key] = os.path.relpath(told[section][key], FOLDER)
+    text = json.dumps(told, indent=2) + "\n"
+    golden = FOLDER / "full.json"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_the_golden_job_has_every_key_but_those_that_exclude_others() -> None:
+    text = (FOLDER / "full.toml").read_text()
+    for name, table in TABLES.items():
+        (body,) = re.findall(
+            rf"^\[+{re.escape(name)}\]+$(.*?)(?=^\[|\Z)", text, flags=re.DOTALL | re.MULTILINE
+        )[:1]
+        rest = text if name == "cluster.tiers" else body
+        for key in (each.name for each in dataclasses.fields(table)):
+            if key in {"index", "compute_step", "read"} or f"{name}.{key}" in TABLES:
+                continue
+            assert re.search(rf"^{key} = ", rest, flags=re.MULTILINE), f"{name}.{key}"
+
+
+def test_the_page_has_every_key_and_no_other() -> None:
+    text = PAGE.read_text()
+    for name, table in TABLES.items():
+        (body,) = re.findall(
+            rf"^### `\[+{re.escape(name)}\]+`.*?$(.*?)(?=^##|\Z)", text, flags=re.DOTALL | re.MULTILINE
+        )
+        told = re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
+        keys = [each.name for each in dataclasses.fields(table) if f"{name}.{each.name}" not in TABLES]
+        assert sorted(told) == sorted(keys), name
+    for policy in (*sections.POLICIES, *sections.GRADIENT_POLICIES):
+        assert f"`{policy}`" in text
+
+
+def test_the_pages_example_is_a_job() -> None:
+    read = job.loads(PAGE.read_text().split("```toml\n")[1].split("```")[0], str(FOLDER))
+    assert read.need("data.samples", "train.batch", "cluster.ranks") == (1_281_167, 32, 4)
+
+
+def test_policies_of_gradients_are_those_of_the_model() -> None:
+    assert sections.GRADIENT_POLICIES == network.POLICIES
+
+
+def test_a_profile_gives_what_the_job_leaves_out_and_no_more() -> None:
+    read = job.read(FOLDER / "full.toml")
+    assert read.cluster.tiers[0].read == ((1, 5.5e9), (4, 12e9))
+    assert read.cluster.tiers[0].capacity == 120 * 2**30
+    assert read.cluster.tiers[1].read == ((1, 1.5e9), (2, 2e9))
+    assert read.cluster.origin.read == ((1, 330e6), (8, 23e9 / 8))
+    assert read.cluster.origin.latency == 0.02
+    assert read.cluster.network.rate == 12.5e9
+    assert read.cluster.machines == 2
+
+
+def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        'version = 1\n[data]\nindex = "train.fidx"\n[run]\nfolder = "/runs/a"\n'
+    )
+    read = job.read(tmp_path / "job.toml")
+    assert (read.data.index, read.run.folder) == (str(tmp_path / "train.fidx"), "/runs/a")
+
+
+def test_needing_what_is_not_there_names_all_of_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        job.scenario("thesis_1").need("train.batch", "run.command", "cluster.origin.latency")
+    first, second = caught.value.faults
+    assert "thesis_1.toml: run.command is missing; a list of texts expected" in first
+    assert "cluster.origin.latency is missing; a time 0 or more expected" in second
+
+
+def test_values_in_code_are_checked_like_those_of_a_file() -> None:
+    assert Data(samples=3, size="1.5 KiB").size == 1536.0
+    assert Cluster(network=Network(rate="1 Gbit/s")).network.rate == 125e6
+    with pytest.raises(ConfigError, match="capacity is missing"):
+        Tier(name="ram")
+    with pytest.raises(ConfigError, match="batch = 0; a whole number of 1 or more"):
+        Train(batch=0)
+    with pytest.raises(ConfigError, match=r"cluster\.ranks = 4; at most one rank per sample"):
+        Job(data=Data(samples=3, size=1), cluster=Cluster(ranks=4))
+    with pytest.raises(ConfigError, match="data = 3; a table expected"):
+        Job(data=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "version is missing; write version = 1"),
+        ("version = 2", "version = 2; this program reads version 1"),
+        ("version = true", "version = True"),
+        ("version = 1.0", "version = 1.0"),
+        ("version = ", "no TOML"),
+        ("[data]\n[data]", "no TOML"),
+        ("[dat]", "dat is no key of this table; did you mean data?"),
+        ("zzz = 1", "zzz is no key of this table; known are version, data, train"),
+        ('file = "a"', "file is no key"),
+        ("data = 3", "data = 3; a table expected"),
+        ("[data]\nsamples = 0\nsize = 1", "data.samples = 0; a whole number of 1 or more"),
+        ("[data]\nsamples = 1.0\nsize = 1", "data.samples = 1.0"),
+        ("[data]\nsamples = true\nsize = 1", "data.samples = true"),
+        ("[data]\nsamples = 1", "data.size is missing beside samples"),
+        ("[data]\nsize = 1", "data.samples is missing beside size"),
+        ('[data]\nindex = "a"\nsamples = 1', "data.samples = 1 beside index"),
+        ("[data]\nsamples = 1\nsize = nan", "data.size = nan; bytes above 0 expected"),
+        ("[data]\nsamples = 1\nsize = inf", "data.size = inf"),
+        ('[data]\nsamples = 1\nsize = "-1 KB"', 'data.size = "-1 KB"; bytes above 0'),
+        ('[data]\nsamples = 1\nsize = "12 GX"', "(B, KB to PB, KiB to PiB)"),
+        ('[data]\nsamples = 1\nsize = "12"', 'data.size = "12"'),
+        ('[data]\nsamples = 1\nsize = "1e999 B"', "data.size"),
+        ("[data]\nsize_sigma = -1", "data.size_sigma = -1; bytes 0 or more"),
+        ("[train]\nbatch = -1", "train.batch = -1"),
+        ('[train]\nseed = "a"', 'train.seed = "a"'),
+        ("[train]\ndrop_last = 1", "train.drop_last = 1; true or false"),
+        ("[train]\nbatchsize = 3", "did you mean batch?"),
+        ('[train]\ncompute_rate = "64 MB"', 'train.compute_rate = "64 MB"; a rate above 0'),
+        ("[train]\ncompute_rate = 0", "train.compute_rate = 0"),
+        ('[train]\ncompute_rate = "1 Gb/s"', 'train.compute_rate = "1 Gb/s"; a rate above 0'),
+        ('[train]\ncompute_rate = 1\ncompute_step = "1 s"', "both say how long a step computes"),
+        ('[train]\ncompute_step = "1 fortnight"', "(ns, us, ms, s, min, h, d)"),
+        ("[cluster]\nranks = 0", "cluster.ranks = 0"),
+        ("[cluster.staging]\nthreads = 1", "cluster.staging.capacity is missing; bytes above 0"),
+        ('[cluster.staging]\ncapacity = "0 GB"', 'cluster.staging.capacity = "0 GB"; bytes above 0'),
+        ("[cluster.staging]\ncapacity = 0.5", "cluster.staging.capacity = 0.5"),
+        ("[cluster.staging]\ncapacity = 1\nthreads = 0", "cluster.staging.threads = 0"),
+        (
+            '[[cluster.tiers]]\nname = "a"\ncapacity = 1\nread = {0 = "1 B/s"}',
+            "from threads (1 or more) to rates",
+        ),
+        ('[[cluster.tiers]]\nname = "a"\ncapacity = 1\nread = {a = "1 B/s"}', "cluster.tiers[0].read"),
+        ('[[cluster.tiers]]\nname = "a"\ncapacity = 1\nread = {}', "cluster.tiers[0].read = {}"),
+        ('[[cluster.tiers]]\nname = "a"\ncapacity = 1\nread = [1, 2]', "cluster.tiers[0].read = [1, 2]"),
+        ('[[cluster.tiers]]\nname = "a"\ncapacity = 1\nread = {1 = 0}', "cluster.tiers[0].read = {1 = 0}"),
+        (
+            '[[cluster.tiers]]\nname = "a"\ncapacity = 1\n[[cluster.tiers]]\nname = "a"\ncapacity = 1',
+            "each name once",
+        ),
+        ('[[cluster.tiers]]\nname = " "\ncapacity = 1', 'cluster.tiers[0].name = " "; a text expected'),
+        ("[[cluster.tiers]]\ncapacity = 1", "cluster.tiers[0].name"),
+        ("[cluster]\ntiers = [3]", "cluster.tiers[0] = 3; a table expected"),
+        ("[cluster]\ntiers = 3", "cluster.tiers = 3; a list of tables"),
+        ('[cluster.origin]\nreaders = "some"', "one of all, active expected"),
+        ("[cluster.origin]\nlatency = -1", "cluster.origin.latency = -1; a time 0 or more"),
+        ('[cache]\npolicies = ["nopf"]', "a list of perfect, naive"),
+        ("[cache]\npolicies = []", "cache.policies = []"),
+        ('[cache]\npolicies = ["nopfs", "nopfs"]', "each once"),
+        ("[cache]\npolicies = [[]]", "cache.policies = [[]]"),
+        ("[cache.window]\nthreshold = 1", "cache.window.fetch is missing beside threshold"),
+        ("[cache.window]\nfetch = 1\nthreshold = 0\nstrict = true", "a queue is never below it"),
+        ("[gradients]\nefficiency = 1.5", "above 0, at most 1"),
+        ("[gradients]\nefficiency = 0", "gradients.efficiency = 0"),
+        ("[run]\ncommand = []", "run.command = []; a list of texts"),
+        ('[run]\ncommand = "a \'b"', "run.command"),
+        ("[run]\ngpus = -1", "run.gpus = -1"),
+        ('[cost]\nperiod = "year"', "one of run, month"),
+        (
+            "[cost]\nwait_time = {direc = 3}",
+            "cost.wait_time.direc is no key of this table; did you mean direct?",
+        ),
+        ("[cost]\nwait_time = {direct = -3}", "cost.wait_time.direct = -3; a time 0 or more"),
+        ("[cost]\nwait_time = {}", "cost.wait_time = {}"),
+        ("[data]\nsamples = 3\nsize = 1\n[cluster]\nranks = 4", "at most one rank per sample expected"),
+    ],
+)
+def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text if not text or text.startswith("version") else f"version = 1\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        job.read(path)
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"{path}: ")
+    assert expected in fault
+
+
+def test_all_faults_come_at_once() -> None:
+    text = "version = 1\nx = 1\n[data]\nsamples = 0\nsize = 1\ncolour = 1\n[train]\nbatch = nan\n[cache.window]\nfetch = 0\n"
+    with pytest.raises(ConfigError) as caught:
+        job.loads(text)
+    found = [fault.split(" ")[0] for fault in caught.value.faults]
+    assert sorted(found) == ["cache.window.fetch", "data.colour", "data.samples", "train.batch", "x"]
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a = 1\0", b"a = " + b"[" * 100_000])
+def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "job.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"job\.toml: no TOML"):
+        job.read(path)
+
+
+def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('version = 1\n[cluster]\nprofile = "p.toml"\n')
+    with pytest.raises(FileNotFoundError, match=r"p\.toml"):
+        job.read(tmp_path / "job.toml")
+    (tmp_path / "p.toml").write_text("version = 9\n")
+    with pytest.raises(ConfigError, match=r"p\.toml: version = 9"):
+        job.read(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("1 B", 1),
+        ("1kB", 1000),
+        ("1.5 GiB", 1.5 * 2**30),
+        ("1_000 MB", 1e9),
+        ("2e3 TB", 2e15),
+        (" .5 KB ", 500),
+        ("1 PiB", 2**50),
+    ],
+)
+def test_sizes_are_written_as_people_write_them(word: str, value: float) -> None:
+    assert _values.Size().read(word) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("8 bit/s", 1), ("1Gbit/s", 125e6), ("1 GB/s", 1e9), ("1 KiB/s", 1024), ("3 B/s", 3)]
+)
+def test_rates_too(word: str, value: float) -> None:
+    assert _values.Rate().read(word) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("20 ms", 0.02), ("3 us", 3e-6), ("3 µs", 3e-6), ("2 h", 7200), ("0 s", 0), ("1d", 86400)],
+)
+def test_times_too(word: str, value: float) -> None:
+    assert _values.Time().read(word) == pytest.approx(value)
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
+@settings(deadline=None)
+def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
+    kinds = [_values.Size(), _values.Size(whole=True), _values.Rate(), _values.Time(), _values.Count()]
+    kinds += [_values.Number(), _values.Text(), _values.Texts(), _values.Curve(), _values.Choices(("a",))]
+    for kind in kinds:
+        try:
+            read = kind.read(value)
+        except ValueError:
+            continue
+        if isinstance(kind, _values.Quantity):
+            assert 0 <= read < kind.below
+
+
+def test_scenarios_have_the_published_figures() -> None:
+    names = job.scenarios()
+    assert len(names) == 18
+    for name in names:
+        read = job.scenario(name)
+        assert read.cache.policies == sections.CACHE_POLICIES
+        assert [tier.name for tier in read.cluster.tiers] == ["ram", "disk"]
+        printed = name.endswith("_printed")
+        assert (read.cluster.origin.link is None) == printed
+        assert name.startswith("thesis") or read.train.seed == 42
+    third = job.scenario("nopfs_3_script")
+    assert (third.data.samples, third.data.size, third.data.size_sigma) == (
+        14_197_103,
+        0.1077 * 2**20,
+        0.1 * 2**20,
+    )
+    assert dict(third.cluster.origin.read or ())[2] == 7272 * 2**20
+    assert dict(job.scenario("nopfs_fig9_script").cluster.origin.read or ())[2] == 727 * 2**20
+    assert job.scenario("nopfs_4b_script").cluster.ranks == 32
+    assert job.scenario("nopfs_fig9_printed").train.compute_rate == 320e6
+    with pytest.raises(ConfigError, match="did you mean thesis_1"):
+        job.scenario("thesis1")
+
+
+def test_reading_a_job_needs_neither_numpy_nor_the_core() -> None:
+    program = (
+        "import sys, foresee.job\nforesee.job.scenario('thesis_1')\n"
+        "assert not {'numpy', 'torch', 'foresee._native'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_window_and_a_cache_have_defaults() -> None:
+    assert Cache().window == Window()
+    assert Window().parallel == 16

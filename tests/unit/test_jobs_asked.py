@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From job files to figures: which source goes first, what is estimated, and what no prediction is made for."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pathlib
+
+import pytest
+
+from foresee import job
+from foresee.cli import main
+from foresee.errors import ConfigError, NotMeasured
+from foresee.jobs import Catalog, Entry, Key
+from foresee.jobs.asked import times
+from foresee.models.stagger import Figure
+
+TOML = """
+version = 1
+[data]
+name = "TinyImageNet"
+[train]
+batch = 64
+epochs = 2
+steps_per_epoch = 1560
+{train}
+[stagger]
+{stagger}
+"""
+WHOLE = 'wait = "449.3 ms"\nwait_cached = 0.04\nwait_conc = 0.6'
+MACHINE = "node-1"
+
+
+def made(model: str, *, train: str = "compute_step = 0.3036", stagger: str = WHOLE) -> job.Job:
+    return job.loads(TOML.format(train=train, stagger=f'model = "{model}"\n{stagger}'))
+
+
+def key(model: str, **more: object) -> Key:
+    return Key(
+        **{
+            "machine": MACHINE,
+            "data": "TinyImageNet",
+            "model": model,
+            "batch": 64,
+            "loader": "default",
+            **more,
+        }
+    )
+
+
+def keep(
+    path: pathlib.Path, model: str, name: Figure, seconds: float, *, beside: str | None = None, **more: object
+) -> None:
+    entry = Entry(
+        **{"seconds": seconds, "steps": 100, "date": dt.date(2026, 11, 22), "program": "0.1.0", **more}
+    )
+    with Catalog.open(path, write=True) as catalog:
+        catalog.put(key(model), name, entry, beside=None if beside is None else key(beside))
+
+
+def test_files_give_all_figures() -> None:
+    asked = times([made("a"), made("b", stagger=WHOLE + "\n")])
+    assert (asked.data, asked.doubts) == ("TinyImageNet", ())
+    first, second = asked.jobs
+    assert (first.name, second.name) == ("a", "b")
+    assert (first.compute, first.wait, first.wait_cached, first.wait_conc) == (0.3036, 0.4493, 0.04, 0.6)
+    assert (first.steps, first.epochs, first.estimated) == (1560, 2, frozenset())
+
+
+def test_the_catalog_gives_what_files_leave_out_and_no_more(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "catalog.db"
+    keep(path, "a", "compute", 0.5)
+    keep(path, "a", "wait", 0.9)
+    keep(path, "a", "wait_cached", 0.01, steps=None)
+    keep(path, "a", "wait_conc", 1.5, beside="b")
+    keep(path, "b", "wait_conc", 2.5, beside="a", stale="another kernel")
+    files = [made("a", train="", stagger="wait = 0.2"), made("b", stagger="wait = 0.2\nwait_cached = 0.1")]
+    with Catalog.open(path) as catalog:
+        asked = times(files, catalog=catalog, machine=MACHINE)
+        first, second = asked.jobs
+        assert (first.compute, first.wait, first.wait_cached, first.wait_conc) == (0.5, 0.2, 0.01, 1.5)
+        assert first.estimated == {"wait_cached"}
+        assert second.wait_conc == 2.5
+        assert asked.doubts == ("b: wait_conc of 2026-11-22 is stale: another kernel; measure it again",)
+        with pytest.raises(NotMeasured, match="compute of a is not known"):
+            times(files, catalog=catalog, machine="elsewhere")
+
+
+def test_the_storages_rate_gives_the_waits_that_are_nowhere_else() -> None:
+    files = [
+        made("a", train="compute_step = 0.25", stagger="wait_cached = 0"),
+        made("b", train="compute_step = 0.5", stagger="wait_cached = 0\nwait = 0.125"),
+    ]
+    read = 0.75 * 1560
+    first, second = times(files, read=read).jobs
+    assert (first.wait, first.wait_conc) == (0.5, 1.25)
+    assert first.estimated == {"wait", "wait_conc"}
+    assert (second.wait, second.wait_conc, second.estimated) == (0.125, 1.0, {"wait_conc"})
+    first, second = times(files, read=read, coalesces=True).jobs
+    assert (first.wait_conc, second.wait_conc) == (first.wait, second.wait)
+
+
+def test_a_rate_of_computing_makes_a_step_and_samples_make_steps() -> None:
+    text = """
+version = 1
+[data]
+name = "TinyImageNet"
+samples = 1000
+size = "2 KB"
+[train]
+batch = 30
+epochs = 1
+drop_last = {drop}
+compute_rate = "60 KB/s"
+[stagger]
+wait = 0
+wait_cached = 0
+"""
+    dropping, keeping = (job.loads(text.format(drop=drop)) for drop in ("true", "false"))
+    first, second = times([dropping, keeping]).jobs
+    assert (first.compute, first.steps, second.steps) == (1.0, 33, 34)
+    assert (first.name, second.name) == ("job #1", "job #2")
+
+
+def test_an_index_says_how_many_samples_there_are(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.fidx"
+    assert main(["index", str(folder), "-o", str(path)]) == 0
+    text = """
+version = 1
+[data]
+index = "train.fidx"
+[train]
+batch = {batch}
+epochs = 1
+compute_step = 1
+[cluster]
+ranks = 2
+[stagger]
+wait = 0
+wait_cached = 0
+"""
+    asked = times([job.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
+    assert [one.steps for one in asked.jobs] == [3, 1]
+    assert asked.data == str(path.resolve())
+
+
+def test_more_than_two_jobs_have_no_company_in_common(tmp_path: pathlib.Path) -> None:
+    keep(tmp_path / "catalog.db", "a", "wait_conc", 1.5, beside="b")
+    files = [made(name, stagger="wait = 0.1\nwait_cached = 0") for name in "abc"]
+    with Catalog.open(tmp_path / "catalog.db") as catalog:
+        asked = times(files, catalog=catalog, machine=MACHINE)
+    assert [one.wait_conc for one in asked.jobs] == [None, None, None]
+
+
+def test_what_no_machine_should_show_is_doubted() -> None:
+    odd = made("a", stagger="wait = 0.1\nwait_cached = 0.2\nwait_conc = 0.05")
+    first, second = times([odd, made("b")]).doubts
+    assert "a: wait_cached 0.2 s is longer than wait 0.1 s" in first
+    assert "a: wait_conc 0.05 s is shorter" in second
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (lambda: [made("a")], "1 job; two or more"),
+        (
+            lambda: [
+                made("a"),
+                job.loads(TOML.replace("TinyImageNet", "CIFAR").format(train="", stagger="")),
+            ],
+            "data sets differ: TinyImageNet in a job, CIFAR in a job; all jobs have to read the same data",
+        ),
+        (lambda: [made("a"), made("b", train="seed = 1")], "orders differ: 0 in a job, 1 in a job"),
+        (lambda: [made("a"), job.loads("version = 1\n")], "data.name is missing"),
+        (
+            lambda: [made("a"), job.loads('version = 1\n[data]\nname = "TinyImageNet"\n')],
+            "train.epochs is missing",
+        ),
+        (
+            lambda: [
+                made("a"),
+                job.loads('version = 1\n[data]\nname = "TinyImageNet"\n[train]\nepochs = 1\nbatch = 2'),
+            ],
+            "data.samples is missing",
+        ),
+        (
+            lambda: [
+                made("a"),
+                job.loads(
+                    'version = 1\n[data]\nname = "TinyImageNet"\nsamples = 1\nsize = 1\n'
+                    "[train]\nepochs = 1\nbatch = 2\ndrop_last = true"
+                ),
+            ],
+            "1 samples make no whole step",
+        ),
+        (lambda: [made("a"), made("b", train="")], "compute of b is not known; write [train] compute_step"),
+        (lambda: [made("a", stagger=""), made("b")], "wait of a is not known; write [stagger] wait"),
+        (lambda: [made("a", stagger="wait = 1"), made("b")], "wait_cached of a is not known"),
+    ],
+)
+def test_what_is_wrong_or_missing_is_named(files, expected: str) -> None:
+    with pytest.raises((ConfigError, NotMeasured)) as raised:
+        times(files())
+    assert expected in str(raised.value)

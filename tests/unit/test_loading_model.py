@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator through its Python face: sums that add up, bounds that hold, and what is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee import job
+from foresee.errors import ConfigError, Unsupported
+from foresee.job import vary
+from foresee.models import loading
+
+VECTORS = json.loads((Path(__file__).resolve().parents[2] / "testdata" / "models" / "reads.json").read_text())
+
+SMALL = """
+version = 1
+[data]
+samples = 3000
+size = "100 KB"
+size_sigma = "30 KB"
+[train]
+batch = 20
+epochs = 3
+compute_rate = "40 MB/s"
+preprocess_rate = "100 MB/s"
+[cluster]
+ranks = 3
+[cluster.staging]
+capacity = "30 MB"
+threads = 2
+[[cluster.tiers]]
+name = "ram"
+capacity = "60 MB"
+threads = 2
+read = "10 GB/s"
+[[cluster.tiers]]
+name = "disk"
+capacity = "90 MB"
+read = "400 MB/s"
+[cluster.network]
+rate = "500 MB/s"
+[cluster.origin]
+read = {1 = "50 MB/s", 3 = "90 MB/s"}
+latency = "2 ms"
+[cache.window]
+capacity = 400
+fetch = 100
+"""
+ORDER_KEPT = ("naive", "staging_buffer", "deepio_ordered", "nopfs", "foresee")
+
+
+def small(**values: object) -> job.Job:
+    made = job.loads(SMALL)
+    for key, value in values.items():
+        made = vary.with_value(made, key.replace("__", "."), value)
+    return made
+
+
+@pytest.mark.parametrize("compat", ["physical", "paper"])
+@pytest.mark.parametrize("policy", loading.POLICIES)
+def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, compat) -> None:
+    if policy.startswith("lbann"):
+        with pytest.raises(Unsupported, match=r"more than 3 times 60\.0 MB"):
+            loading.Run(small(), policy, compat=compat)
+        return
+    report = loading.Run(small(), policy, compat=compat).finish()
+    assert report.finished
+    spent = report.ranks * report.init_s + report.compute_s + report.stall_s + report.barrier_s
+    assert spent == pytest.approx(report.ranks * report.total_s, rel=1e-9)
+    assert len(report.epochs) == 3
+    assert report.epochs[-1].end_s == pytest.approx(report.total_s)
+    if policy not in {"perfect", "disk"}:
+        assert sum(each.samples for each in report.reads) == 3 * 3000
+        from_origin = sum(each.bytes for each in (*report.reads, *report.loads) if each.source == "origin")
+        assert report.origin_bytes >= from_origin
+    assert 0 < report.coverage <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    ranks=st.integers(1, 4),
+    batch=st.integers(1, 40),
+    ram=st.integers(1, 300),
+    origin=st.integers(5, 400),
+    seed=st.integers(0, 99),
+)
+def test_nobody_who_keeps_the_order_beats_perfect_and_none_the_origin(
+    ranks, batch, ram, origin, seed
+) -> None:
+    there = small(
+        cluster__ranks=ranks,
+        train__batch=batch,
+        train__seed=seed,
+        cluster__tiers__ram__capacity=f"{ram} MB",
+        cluster__origin__read=f"{origin} MB/s",
+    )
+    perfect = loading.Run(there, "perfect").finish().total_s
+    for policy in ORDER_KEPT:
+        report = loading.Run(there, policy).finish()
+        assert report.total_s >= perfect * (1 - 1e-9), policy
+        assert report.total_s >= report.origin_bytes / (origin * 1e6) * (1 - 1e-9), policy
+
+
+def test_a_run_can_be_looked_at_and_left_at_any_time() -> None:
+    run = loading.Run(small(), "foresee")
+    assert run.report().total_s == 0
+    stages = {run.advance(1)[0] for _ in range(40)}
+    report = run.report()
+    assert stages <= {"preparing", "training"}
+    assert not report.finished
+    assert 0 < report.total_s < loading.Run(small(), "foresee").finish().total_s
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.finish(stop)
+
+
+def test_an_index_gives_the_sizes(tmp_path) -> None:
+    for name, size in (("a", 1000), ("b", 3000), ("c", 5000)):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(b"x" * size)
+    from foresee._native import Index
+
+    Index.build(str(tmp_path / "data"), layout="flat").save(tmp_path / "data.fidx")
+    table = SMALL.replace(
+        'samples = 3000\nsize = "100 KB"\nsize_sigma = "30 KB"', f'index = "{tmp_path}/data.fidx"'
+    )
+    report = loading.Run(job.loads(table), "staging_buffer").finish()
+    assert report.origin_bytes == 3 * 9000
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        loading.Run(job.loads("version = 1\n[train]\nbatch = 3"), "foresee")
+    text = str(caught.value)
+    for key in ("train.epochs", "cluster.ranks", "cluster.staging"):
+        assert f"{key} is missing" in text
+    sparse = job.loads(
+        "version = 1\n[train]\nbatch = 3\nepochs = 1\n[cluster]\nranks = 1\n[cluster.staging]\ncapacity = 9"
+    )
+    with pytest.raises(ConfigError) as caught:
+        loading.Run(sparse, "fifty_fifty")
+    for key in ("data.samples", "train.compute_rate", "cluster.origin.read", "cluster.origin.latency"):
+        assert f"{key} is missing" in str(caught.value)
+
+
+def test_what_no_machine_has_is_refused_by_field_and_rule() -> None:
+    with pytest.raises(ConfigError, match="at most one rank per sample"):
+        small(cluster__ranks=4000)
+    with pytest.raises(ConfigError, match="policy='nofps'; one of perfect"):
+        loading.Run(small(), "nofps")
+    with pytest.raises(ConfigError, match="readers"):
+        loading.Run(small(cluster__origin__readers="active"), "foresee", compat="paper")
+    with pytest.raises(ConfigError, match=r"ranks times training\.batch"):
+        loading.Run(small(train__batch=2000, train__drop_last=True), "foresee")
+    with pytest.raises(Unsupported, match="lbann_dynamic has no answer") as caught:
+        loading.Run(small(), "lbann_dynamic")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.policy, str(again)) == ("lbann_dynamic", str(caught.value))
+
+
+@pytest.mark.parametrize("case", VECTORS["expected_above"], ids=lambda case: case["id"])
+def test_reads_follow_the_vectors_that_the_core_follows(case) -> None:
+    often = loading.read_often(
+        ranks=case["ranks"],
+        epochs=case["epochs"],
+        samples=case["samples"],
+        delta=case["delta"],
+        compat=case["compat"],
+    )
+    assert often == (case["reads"], pytest.approx(case["expected"], rel=case["tolerance"]))
+
+
+def test_reads_of_nobody_are_refused() -> None:
+    with pytest.raises(ConfigError, match="ranks"):
+        loading.read_often(ranks=0, epochs=1, samples=1, delta="0")
+    with pytest.raises(ConfigError, match=r"-0\.5"):
+        loading.read_often(ranks=1, epochs=1, samples=1, delta="-0.5")
+
+
+def test_a_draw_is_near_what_is_expected() -> None:
+    expected = loading.reads_by_count(ranks=16, epochs=90, samples=200_000)
+    drawn = loading.reads_by_count(ranks=16, epochs=90, samples=200_000, seed=7)
+    assert drawn.sum() == 200_000
+    assert expected.sum() == pytest.approx(200_000)
+    assert np.abs(drawn - expected).max() < 6 * np.sqrt(expected.max())
+    with pytest.raises(ConfigError, match=r"below 2\^32"):
+        loading.reads_by_count(ranks=2, epochs=2, samples=2**32, seed=1)
+
+
+def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
+    there = small(cluster__tiers__disk__capacity="1 GB", train__epochs=7)
+    assert [tier.capacity for tier in there.cluster.tiers] == [60_000_000, 10**9]
+    assert there.train.epochs == 7
+    assert small() == job.loads(SMALL)
+    points = list(vary.points(small(), {"train.batch": [1, 2], "train.epochs": [3, 4, 5]}))
+    assert [values for values, _ in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
+    assert [dataclasses.astuple(there.train)[:2] for _, there in points] == [values for values, _ in points]
+    for key, told in (
+        ("train.bach", "no key 'bach' there; one of batch"),
+        ("cluster.tiers.rma.capacity", "no tier 'rma'; this job has ram, disk"),
+        ("train.batch.size", "batch has no keys below it"),
+        ("cluster.tiers.ram", "no tier 'ram'"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            vary.with_value(small(), key, 1)
+    with pytest.raises(ConfigError, match="batch"):
+        vary.with_value(small(), "train.batch", 0)
+    with pytest.raises(ConfigError, match="no values to sweep"):
+        list(vary.points(small(), {"train.batch": []}))

@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The closed forms of staggering: vectors, laws, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from house import ROOT
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from foresee.errors import ConfigError, NotMeasured
+from foresee.models import stagger
+from foresee.models.stagger import JobTimes
+
+VECTORS = json.loads((ROOT / "testdata" / "models" / "stagger.json").read_text())["cases"]
+READINGS = ("physical", "paper")
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+def test_every_vector_is_met(vector: dict[str, Any]) -> None:
+    inputs, expected, tolerance = vector["inputs"], vector["expected"], vector["tolerance"]
+
+    def close(told: object, wanted: object) -> None:
+        np.testing.assert_allclose(
+            told, wanted, rtol=tolerance.get("relative", 0), atol=tolerance.get("absolute", 0)
+        )
+
+    if vector["ask"] == "plan":
+        plan = stagger.plan([JobTimes(**job) for job in inputs["jobs"]], inputs["read"])
+        assert plan.leader == expected.pop("leader")
+        assert all(plan.within_cache)
+        for field, wanted in expected.items():
+            close(getattr(plan, field), wanted)
+        return
+    a, b = JobTimes(**inputs["leader"]), JobTimes(**inputs["follower"])
+    compat = inputs.get("compat", "physical")
+    if vector["ask"] == "predict":
+        start = inputs["start"] if "start" in inputs else np.array(inputs["percent"]) / 100 * a.alone()
+        told = stagger.predict(a, b, start, compat=compat)
+        for field, wanted in expected.items():
+            close(getattr(told, field), wanted)
+        return
+    assert vector["ask"] == "optimum"
+    best = stagger.optimum(a, b, compat=compat)
+    assert best is not None
+    for field, wanted in expected.items():
+        if field == "percent":
+            close(100 * best.share, wanted)
+        elif field == "sequential":
+            close(stagger.sequential(a, b), wanted)
+        else:
+            close(getattr(best, field), wanted)
+
+
+@pytest.mark.parametrize("module", ["times", "pair", "frontier"])
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"foresee.models.stagger.{module}"))
+    assert result.attempted
+    assert not result.failed
+
+
+def test_the_catch_up_comes_to_the_end_of_the_leaders_epoch_as_the_start_comes_to_the_threshold() -> None:
+    a, b = pair_of_s1()
+    told = stagger.predict(a, b, 792.792 * (1 - 1e-12))
+    assert float(told.catch_up) == pytest.approx(1174.524)
+    assert float(told.caught_steps) == pytest.approx(1560)
+
+
+def pair_of_s1(**changes: Any) -> tuple[JobTimes, JobTimes]:
+    (vector,) = [vector for vector in VECTORS if vector["id"] == "s-1"]
+    a, b = (JobTimes(**vector["inputs"][role]) for role in ("leader", "follower"))
+    return dataclasses.replace(a, **changes), dataclasses.replace(b, **changes)
+
+
+def test_each_case_is_named() -> None:
+    a, b = pair_of_s1()
+    told = stagger.predict(a, b, [[0.0, 792.0], [793.0, 1174.524]])
+    assert told.case.tolist() == [["catch", "catch"], ["cached", "serial"]]
+    assert told.makespan.shape == (2, 2)
+    slow = dataclasses.replace(b, compute=2.0)
+    told = stagger.predict(a, slow, [0.0, 100.0, 2000.0])
+    assert told.case.tolist() == ["never", "never", "serial"]
+    assert np.isinf(told.catch_up).all()
+    assert told.follower.tolist() == [slow.cached_epoch()] * 3
+
+
+def test_a_follower_as_fast_as_the_leader_never_catches_up() -> None:
+    a = JobTimes(compute=1.0, wait=1.0, wait_cached=0.5, steps=10)
+    b = JobTimes(compute=1.5, wait=1.0, wait_cached=0.5, steps=10)
+    told = stagger.predict(a, b, 0.0)  # neither needs to have wait_conc
+    assert (told.case.item(), float(told.follower)) == ("never", 20.0)
+
+
+def test_a_job_that_runs_already_is_joined_later_than_now() -> None:
+    a, b = pair_of_s1()
+    best = stagger.optimum(a, b, now=500.0)
+    assert best is not None
+    assert best.start == pytest.approx(792.792)
+    late = stagger.optimum(a, b, now=900.0)
+    assert late is not None
+    assert (late.start, late.case) == (900.0, "cached")
+    assert late.makespan == pytest.approx(900 + b.cached_epoch())
+    over = stagger.optimum(a, b, now=5000.0)
+    assert over is not None
+    assert (over.start, over.case) == (5000.0, "serial")
+
+
+def test_the_two_readings_differ_where_one_ends_its_epoch_first() -> None:
+    a, b = pair_of_s1()
+    physical, paper = (stagger.predict(a, b, 0.0, compat=compat) for compat in READINGS)
+    assert physical.leader == paper.leader
+    assert physical.follower < paper.follower
+
+
+def test_a_cache_that_keeps_a_share_limits_the_start_and_slows_later_epochs() -> None:
+    a, b = pair_of_s1(epochs=3)
+    half = stagger.optimum(a, b, cache=0.5)
+    whole = stagger.optimum(a, b)
+    assert half is not None
+    assert whole is not None
+    assert half.start <= 0.5 * a.cold_epoch() + 1e-9
+    assert half.makespan > whole.makespan
+    assert a.later_epoch(0.5) == pytest.approx((a.cold_epoch() + a.cached_epoch()) / 2)
+    told = stagger.predict(a, b, [0.5 * a.cold_epoch(), 0.51 * a.cold_epoch()], cache=0.5)
+    assert told.within_cache.tolist() == [True, False]
+    assert stagger.optimum(a, b, now=0.51 * a.cold_epoch(), cache=0.5) is None
+    # The pair's optimum needs 1 - b/a of the data.
+    enough = 1 - b.cached_epoch() / a.cold_epoch()
+    one_epoch = (dataclasses.replace(job, epochs=1) for job in (a, b))
+    kept = stagger.optimum(*one_epoch, cache=enough * 1.001)
+    assert kept is not None
+    assert kept.makespan == pytest.approx(a.cold_epoch())
+
+
+def test_a_follower_that_falls_back_beyond_the_cache_has_no_optimum() -> None:
+    a, _ = pair_of_s1()
+    slow = JobTimes(compute=3.0, wait=0.0, wait_cached=0.0, steps=1560)
+    assert stagger.optimum(a, slow, cache=0.5) is None
+    assert stagger.optimum(a, slow) is not None
+    assert not stagger.predict(a, slow, 0.0, cache=0.5).within_cache
+
+
+def test_unequal_batches_count_the_same_samples() -> None:
+    a, b = pair_of_s1()
+    halved = dataclasses.replace(
+        b, steps=780, compute=2 * b.compute, wait=2 * b.wait, wait_cached=2 * b.wait_cached, wait_conc=2 * 0.7
+    )
+    starts = np.linspace(0, 1500, 31)
+    one, other = stagger.predict(a, b, starts), stagger.predict(a, halved, starts)
+    for field in ("catch_up", "caught_steps", "leader", "follower", "makespan"):
+        np.testing.assert_allclose(getattr(one, field), getattr(other, field))
+
+
+def test_waits_add_up_to_what_is_not_computed() -> None:
+    for epochs in (1, 3):
+        a, b = pair_of_s1(epochs=epochs)
+        for start in (0.0, 300.0, 792.792, 900.0, 4000.0):
+            for compat in READINGS:
+                told = stagger.predict(a, b, start, compat=compat)
+                for job, run, profile in zip(
+                    (a, b),
+                    (told.leader, told.follower),
+                    stagger.waits(a, b, start, compat=compat),
+                    strict=True,
+                ):
+                    assert (np.diff(profile.edges) > 0).all()
+                    spans = np.diff(profile.edges)
+                    assert spans.sum() == pytest.approx(float(run))
+                    if compat == "physical":
+                        steps = (spans / (job.compute + profile.wait)).sum()
+                        assert steps == pytest.approx(job.steps * job.epochs)
+
+
+def test_the_wait_from_the_storages_rate_is_what_computing_does_not_hide() -> None:
+    assert stagger.wait_from_storage(0.25, 0.75) == 0.5
+    assert stagger.wait_from_storage(0.25, 0.75, readers=2) == 1.25
+    assert stagger.wait_from_storage(1.0, 0.75) == 0.0
+
+
+def test_what_no_machine_should_show_is_doubted() -> None:
+    a, _ = pair_of_s1()
+    assert a.doubts() == ()
+    odd = dataclasses.replace(a, wait_cached=1.0, wait_conc=0.1)
+    first, second = odd.doubts()
+    assert "wait_cached 1 s is longer than wait 0.4493 s" in first
+    assert "wait_conc 0.1 s is shorter" in second
+
+
+def test_what_nobody_measured_is_asked_for() -> None:
+    a, b = pair_of_s1()
+    with pytest.raises(NotMeasured, match="EfficientNet-B0: wait_conc is not known") as raised:
+        stagger.predict(a, dataclasses.replace(b, wait_conc=None), 10.0)
+    assert raised.value.field == "EfficientNet-B0: wait_conc"
+    stagger.predict(a, dataclasses.replace(b, wait_conc=None), 800.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"compute": 0.0}, "ResNet-50: compute is 0.0; seconds expected, finite and above 0"),
+        ({"compute": "1"}, "compute is '1'"),
+        ({"compute": True}, "compute is True"),
+        ({"wait": -0.1}, "wait is -0.1; seconds expected, finite and 0 or more"),
+        ({"wait": math.nan}, "wait is nan"),
+        ({"wait_cached": math.inf}, "wait_cached is inf"),
+        ({"wait_cached": None}, "wait_cached is None"),
+        ({"wait_conc": -1}, "wait_conc is -1"),
+        ({"wait": 10**400}, "wait is 1000"),
+        ({"steps": 0}, "steps is 0; a whole number from 1 to 2**40 expected"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"epochs": True}, "epochs is True"),
+        ({"epochs": 2**41}, "epochs is 2199023255552"),
+        ({"name": ""}, "name is ''"),
+        ({"name": "a\nb"}, "printable"),
+        ({"estimated": {"speed"}}, "estimated has 'speed'"),
+    ],
+)
+def test_each_wrong_figure_is_named(changes: dict[str, Any], expected: str) -> None:
+    a, _ = pair_of_s1()
+    with pytest.raises(ConfigError) as raised:
+        dataclasses.replace(a, **changes)
+    assert expected in str(raised.value)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        JobTimes(compute=0, wait=-1, wait_cached=-1, steps=0)
+    assert len(raised.value.faults) == 4
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda a, b: stagger.predict(a, b, -1.0), "start is -1.0"),
+        (lambda a, b: stagger.predict(a, b, [0.0, math.nan]), "start is nan"),
+        (lambda a, b: stagger.predict(a, b, "soon"), "start is 'soon'"),
+        (lambda a, b: stagger.predict(a, b, 0.0, compat="other"), "compat is 'other'"),
+        (lambda a, b: stagger.predict(a, b, 0.0, cache=0.0), "cache is 0.0"),
+        (lambda a, b: stagger.predict(a, b, 0.0, cache=1.1), "cache is 1.1"),
+        (lambda a, b: stagger.optimum(a, b, now=-5.0), "now is -5.0"),
+        (lambda a, b: stagger.optimum(a, b, now=math.inf), "now is inf"),
+        (lambda a, b: stagger.sequential(a, b, cache=math.nan), "cache is nan"),
+        (lambda a, b: stagger.plan([], 750.0), "jobs is empty"),
+        (lambda a, b: stagger.plan([a], 0.0), "read is 0.0"),
+        (lambda a, b: stagger.plan([a, b], arrivals=[0.0]), "1 arrivals for 2 jobs"),
+        (lambda a, b: stagger.plan([a, b], arrivals=[0.0, -1.0]), "arrivals[1] is -1.0"),
+        (lambda a, b: stagger.plan([a], 750.0, cache=2), "cache is 2"),
+        (lambda a, b: stagger.wait_from_storage(0.0, 1.0), "compute is 0.0"),
+        (lambda a, b: stagger.wait_from_storage(1.0, math.nan), "read is nan"),
+        (lambda a, b: stagger.wait_from_storage(1.0, 1.0, readers=0), "readers is 0"),
+    ],
+)
+def test_each_wrong_argument_is_named(ask: Any, expected: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ask(*pair_of_s1())
+    assert expected in str(raised.value)
+
+
+seconds = st.floats(0, 10, allow_subnormal=False)
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[JobTimes, JobTimes]:
+    """Two jobs as machines have them: a warm cache helps, company does not."""
+    steps = draw(st.integers(1, 3000))
+
+    def job(name: str) -> JobTimes:
+        wait = draw(seconds)
+        return JobTimes(
+            name=name,
+            compute=draw(st.floats(0.01, 10)),
+            wait=wait,
+            wait_cached=wait * draw(st.floats(0, 1)),
+            wait_conc=wait + draw(seconds),
+            steps=steps,
+            epochs=draw(st.integers(1, 5)),
+        )
+
+    return job("a"), job("b")
+
+
+laws = settings(max_examples=200, deadline=None)
+readings = st.sampled_from(READINGS)
+
+
+@laws
+@given(pairs(), readings)
+def test_the_makespan_is_continuous(both: tuple[JobTimes, JobTimes], compat: stagger.Compat) -> None:
+    a, b = both
+    threshold = a.cold_epoch() - b.cached_epoch()
+    assume(threshold > 1e-3)
+    sides = stagger.predict(a, b, threshold * np.array([1 - 1e-10, 1, 1 + 1e-10]), compat=compat)
+    assert sides.case[0] == "catch"
+    assert sides.case[2] != "catch"
+    for field in ("leader_first", "follower_first", "leader", "follower", "makespan", "gpu_seconds"):
+        values = getattr(sides, field)
+        np.testing.assert_allclose(
+            values, values[1], rtol=1e-9, atol=1e-9 * (a.conc_epoch() + b.conc_epoch())
+        )
+    assert sides.catch_up[0] == pytest.approx(a.cold_epoch())
+
+
+@laws
+@given(pairs(), readings)
+def test_the_optimum_is_never_above_a_baseline_or_a_search(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat
+) -> None:
+    a, b = both
+    best = stagger.optimum(a, b, compat=compat)
+    assert best is not None
+    grid = np.linspace(0, 1.2 * a.alone(), 401)
+    searched = stagger.predict(a, b, grid, compat=compat).makespan
+    bound = best.makespan * (1 - 1e-9)
+    assert bound <= searched[0], "simultaneous"
+    assert bound <= stagger.sequential(a, b)
+    assert bound <= searched.min()
+    again = stagger.predict(a, b, best.start, compat=compat)
+    assert best.makespan == float(again.makespan)
+    # Nothing later is as short: what starts later occupies its GPU for less time.
+    later = grid[grid > best.start + 1e-6 * a.alone()]
+    if later.size:
+        assert (stagger.predict(a, b, later, compat=compat).makespan > best.makespan).all()
+
+
+@laws
+@given(pairs(), readings, st.floats(0, 1.5))
+def test_the_optimum_from_now_on_is_the_best_of_what_is_left(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, share: float
+) -> None:
+    a, b = both
+    now = share * a.alone()
+    best = stagger.optimum(a, b, now=now, compat=compat)
+    assert best is not None
+    assert best.start >= now
+    grid = now + np.linspace(0, 1.2 * a.alone(), 201)
+    assert best.makespan <= stagger.predict(a, b, grid, compat=compat).makespan.min() * (1 + 1e-9)
+
+
+@laws
+@given(pairs(), st.floats(0.05, 1))
+def test_the_optimum_of_a_small_cache_is_the_best_that_it_reaches(
+    both: tuple[JobTimes, JobTimes], cache: float
+) -> None:
+    a, b = both
+    best = stagger.optimum(a, b, cache=cache)
+    told = stagger.predict(a, b, np.linspace(0, 1.2 * a.alone(cache), 201), cache=cache)
+    reached = told.makespan[told.within_cache]
+    if best is None:
+        assert reached.size == 0
+        return
+    assert reached.size
+    assert best.makespan <= reached.min() * (1 + 1e-9)
+
+
+@laws
+@given(pairs(), readings)
+def test_one_epoch_each_is_at_its_best_where_the_follower_never_waits(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat
+) -> None:
+    a, b = (dataclasses.replace(job, epochs=1) for job in both)
+    threshold = a.cold_epoch() - b.cached_epoch()
+    assert a.wait_conc is not None
+    assert b.wait_conc is not None
+    assume(threshold > 1e-3)
+    # Beside each other no step is faster than the leader's alone.
+    assume(compat == "paper" or b.compute + b.wait_conc >= a.compute + a.wait)
+    best = stagger.optimum(a, b, compat=compat)
+    assert best is not None
+    assert best.start == pytest.approx(threshold)
+    assert best.makespan == pytest.approx(a.cold_epoch())
+
+
+@laws
+@given(pairs(), readings, st.sampled_from([1e-3, 0.5, 3.0, 1e3]), st.floats(0, 2))
+def test_another_unit_of_time_scales_every_answer(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, unit: float, share: float
+) -> None:
+    a, b = both
+    scaled = [
+        dataclasses.replace(job, **{figure: unit * getattr(job, figure) for figure in stagger.FIGURES})
+        for job in both
+    ]
+    start = share * a.alone()
+    one = stagger.predict(a, b, start, compat=compat)
+    other = stagger.predict(*scaled, unit * start, compat=compat)
+    for field in ("catch_up", "leader", "follower", "makespan", "gpu_seconds"):
+        np.testing.assert_allclose(unit * getattr(one, field), getattr(other, field), rtol=1e-6, atol=1e-300)
+
+
+@laws
+@given(st.lists(pairs(), min_size=1, max_size=3), st.floats(0.1, 5000), st.floats(0.05, 1))
+def test_no_plan_ends_before_its_bound_and_company_costs_no_time(
+    several: list[tuple[JobTimes, JobTimes]], read: float, cache: float
+) -> None:
+    jobs = [job for pair in several for job in pair]
+    for kept in (1.0, cache):
+        plan = stagger.plan(jobs, read, cache=kept)
+        ends = [start + run for start, run in zip(plan.starts, plan.runs, strict=True)]
+        assert max(ends) <= plan.makespan * (1 + 1e-12)
+        assert plan.starts[plan.leader] == 0
+        assert plan.gpu_seconds <= plan.gpu_seconds_simultaneous * (1 + 1e-12)
+        bounds = [max(read, job.cached_epoch()) + (job.epochs - 1) * job.later_epoch(kept) for job in jobs]
+        assert plan.makespan == pytest.approx(max(bounds))
+        for job, run in zip(jobs, plan.runs, strict=True):
+            assert run >= (job.cached_epoch() + (job.epochs - 1) * job.later_epoch(kept)) * (1 - 1e-12)
+
+
+@laws
+@given(st.lists(pairs(), min_size=1, max_size=3))
+def test_without_coalescing_nobody_catches_up(several: list[tuple[JobTimes, JobTimes]]) -> None:
+    jobs = [job for pair in several for job in pair]
+    plan = stagger.plan(jobs)
+    leader = jobs[plan.leader]
+    assert plan.gpu_seconds_simultaneous is None
+    assert plan.makespan <= plan.sequential * (1 + 1e-12)
+    for i, (job, start, run) in enumerate(zip(jobs, plan.starts, plan.runs, strict=True)):
+        assert start + run <= plan.makespan * (1 + 1e-12)
+        if i != plan.leader:
+            told = stagger.predict(leader, job, start * (1 + 1e-12))
+            assert float(told.catch_up) >= leader.cold_epoch() * (1 - 1e-9)
+            assert run == pytest.approx(float(told.follower))
+
+
+@laws
+@given(pairs())
+def test_of_two_jobs_the_plan_is_the_better_order_where_company_costs_time(
+    both: tuple[JobTimes, JobTimes],
+) -> None:
+    slowest = max(job.compute + job.wait for job in both)
+    jobs = [dataclasses.replace(job, epochs=1, wait_conc=slowest - min(job.compute, slowest)) for job in both]
+    assume(all(job.compute + job.wait_conc >= slowest for job in jobs if job.wait_conc is not None))
+    orders = [stagger.optimum(*jobs), stagger.optimum(*reversed(jobs))]
+    assert stagger.plan(jobs).makespan == pytest.approx(
+        min(best.makespan for best in orders if best is not None)
+    )
+
+
+@laws
+@given(st.lists(st.tuples(st.floats(0.01, 3), st.integers(1, 3)), min_size=1, max_size=6), st.floats(0.1, 2))
+def test_where_all_keep_up_the_slowest_leads(jobs: list[tuple[float, int]], step_read: float) -> None:
+    steps = [(min(step, step_read), epochs) for step, epochs in jobs]
+    made = [JobTimes(compute=step, wait=0, wait_cached=0, steps=100, epochs=epochs) for step, epochs in steps]
+    plan = stagger.plan(made, 100 * step_read)
+    slowest = max(job.compute for job in made)
+    assert made[plan.leader].compute == pytest.approx(slowest)
+    wasted = plan.gpu_seconds - sum(job.epochs * job.cached_epoch() for job in made)
+    assert wasted == pytest.approx(100 * (step_read - slowest), abs=1e-6 * plan.makespan)
+
+
+def test_a_job_slower_than_the_origin_leads_where_that_costs_no_time() -> None:
+    fast = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=1000)
+    slow = JobTimes(compute=2.0, wait=0.0, wait_cached=0.0, steps=1000)
+    plan = stagger.plan([fast, slow], 750.0)
+    assert (plan.leader, plan.starts, plan.makespan, plan.gpu_seconds) == (1, (1750.0, 0.0), 2000.0, 2250.0)
+
+
+@laws
+@given(
+    st.lists(st.tuples(pairs(), st.floats(0, 5000)), min_size=1, max_size=3), st.none() | st.floats(0.1, 5000)
+)
+def test_nobody_starts_before_it_is_there(
+    several: list[tuple[tuple[JobTimes, JobTimes], float]], read: float | None
+) -> None:
+    jobs = [job for pair, _ in several for job in pair]
+    arrivals = [arrival * share for _, arrival in several for share in (1.0, 0.3)]
+    plan = stagger.plan(jobs, read, arrivals=arrivals)
+    first = min(arrivals)
+    begin = plan.starts[plan.leader]
+    assert begin == arrivals[plan.leader] - first
+    for start, run, arrival in zip(plan.starts, plan.runs, arrivals, strict=True):
+        assert start >= max(arrival - first, begin)
+        assert start + run <= plan.makespan * (1 + 1e-12)
+    assert plan.makespan <= plan.sequential * (1 + 1e-12)
+    late = stagger.plan(jobs, read, arrivals=[arrival + 7 for arrival in arrivals])
+    assert late.makespan == pytest.approx(plan.makespan)
+
+
+def test_a_cache_too_small_to_stay_behind_is_told() -> None:
+    a, b = pair_of_s1()
+    enough = 1 - b.cached_epoch() / a.cold_epoch()
+    assert all(stagger.plan([a, b], cache=enough * 1.001).within_cache)
+    assert not all(stagger.plan([a, b], cache=enough * 0.7).within_cache)
+    assert all(stagger.plan([a, b], a.cold_epoch(), cache=enough * 0.7).within_cache)
+
+
+def test_a_cache_too_small_for_a_slow_follower_is_told() -> None:
+    fast = JobTimes(compute=0.5, wait=0.25, wait_cached=0.0, steps=1000)
+    slow = JobTimes(compute=3.0, wait=0.0, wait_cached=0.0, steps=1000)
+    assert stagger.plan([fast, slow], 750.0).within_cache == (True, True)
+    assert stagger.plan([fast, slow], 750.0, cache=0.5).within_cache == (True, False)

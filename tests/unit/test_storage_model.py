@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage model: hand-made figures, brute force over small grids, and what it refuses."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from house import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee.errors import ConfigError, NotMeasured
+from foresee.models import storage
+from foresee.models.storage import Choices, Front, Infeasible, Offer
+
+VECTORS = json.loads((ROOT / "testdata" / "models" / "storage.json").read_text())
+MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
+
+seconds = st.one_of(st.just(0.0), st.floats(1e-3, 1e3))
+tables = st.integers(1, 6).flatmap(
+    lambda rows: st.lists(st.lists(seconds, min_size=4, max_size=4), min_size=rows, max_size=rows)
+)
+gains = st.one_of(st.just(0.0), st.floats(0, 1e4))
+
+
+def test_the_examples_in_the_docstrings_are_true() -> None:
+    result = doctest.testmod(importlib.import_module("foresee.models.storage"))
+    assert result.attempted
+    assert not result.failed
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+def test_every_vector_is_answered_so(vector: dict) -> None:
+    asked, expected = vector["inputs"], vector["expected"]
+    near = {"rel" if key == "relative" else "abs": value for key, value in vector["tolerance"].items()}
+    table = asked["seconds"]
+    if asked["kind"] == "what_if":
+        assert storage.totals(table, asked["improvement"]) == pytest.approx(expected["totals"], **near)
+        told = storage.slowest(table, asked["improvement"])
+        assert told.seconds == pytest.approx(expected["seconds"], **near)
+        assert told.process == expected["process"]
+    elif asked["kind"] == "sufficient":
+        need = storage.sufficient(table, asked["goal"], asked["classes"])
+        assert need == pytest.approx(expected["percent"], **near)
+    elif asked["kind"] == "front":
+        pairs = storage.front(table, asked["goal"], asked["first"], asked["second"])
+        assert isinstance(pairs, Front)
+        assert [pairs.least(gain) for gain in asked["gains"]] == pytest.approx(expected["least"], **near)
+    else:
+        offers = {int(column): [Offer(*offer) for offer in each] for column, each in asked["offers"].items()}
+        ways = storage.choose({0.0: table}, asked["goal"], offers)
+        assert isinstance(ways, Choices)
+        assert [[way.price, list(way.improvement)] for way in ways.front] == expected["front"]
+
+
+@given(tables, st.lists(gains, min_size=4, max_size=4))
+@settings(deadline=None)
+def test_improvements_never_slow_a_job_and_rows_are_added_first(table: list, improvement: list) -> None:
+    told = storage.slowest(table, improvement)
+    by_hand = [sum(t * 100 / (100 + n) for t, n in zip(row, improvement, strict=True)) for row in table]
+    assert told.seconds == pytest.approx(max(by_hand))
+    assert told.seconds <= storage.slowest(table).seconds * (1 + 1e-12)
+    assert storage.totals(table, improvement) == pytest.approx(by_hand)
+
+
+@given(tables, st.floats(0.05, 1.2), st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True))
+@settings(deadline=None)
+def test_what_is_sufficient_meets_the_goal_and_less_does_not(
+    table: list, share: float, classes: list[int]
+) -> None:
+    before = storage.slowest(table).seconds
+    if before == 0:
+        return
+    goal = share * before
+    need = storage.sufficient(table, goal, classes)
+    if math.isinf(need):
+        rest = np.delete(np.array(table), classes, axis=1).sum(axis=1)
+        assert rest.max() >= goal * (1 - 1e-9)
+        return
+    improvement = [need if column in classes else 0.0 for column in range(4)]
+    assert storage.slowest(table, improvement).seconds <= goal * (1 + 1e-9)
+    if need > 1e-6:
+        less = [n * (1 - 1e-6) for n in improvement]
+        assert storage.slowest(table, less).seconds > goal * (1 - 1e-12)
+
+
+@given(tables, st.floats(0.05, 1.2), st.permutations(range(4)), gains)
+@settings(max_examples=300, deadline=None)
+def test_the_front_is_what_each_gain_leaves_to_the_other(
+    table: list, share: float, order: list[int], gain: float
+) -> None:
+    before = storage.slowest(table).seconds
+    if before == 0:
+        return
+    goal, (first, second, *_) = share * before, order
+    pairs = storage.front(table, goal, first, second)
+    improvement = [gain if column == first else 0.0 for column in range(4)]
+    # By the closed form of one class, the other one being given.
+    expected = storage.sufficient(table, goal, second, improvement)
+    if isinstance(pairs, Infeasible):
+        assert math.isinf(expected)
+        assert pairs.best >= goal
+        return
+    told = pairs.least(gain)
+    if math.isinf(told) or math.isinf(expected):
+        # At a corner rounding may decide between a very large gain and none that does.
+        assert min(told, expected) > 1e5 or told == expected or at_the_edge(pairs, gain)
+        return
+    assert 100 / (100 + told) == pytest.approx(100 / (100 + expected), abs=1e-9)
+
+
+def at_the_edge(pairs: Front, gain: float) -> bool:
+    """Whether a gain is, but for rounding, the least from which on the front begins."""
+    return 100 / (100 + gain) == pytest.approx(100 / (100 + pairs.corners[0][0]), rel=1e-9)
+
+
+@given(tables, st.floats(0.05, 1.2))
+@settings(deadline=None)
+def test_corners_of_a_front_rise_and_fall(table: list, share: float) -> None:
+    before = storage.slowest(table).seconds
+    if before == 0:
+        return
+    pairs = storage.front(table, share * before, 0, 2)
+    if isinstance(pairs, Front):
+        firsts, seconds_ = zip(*pairs.corners, strict=True)
+        assert list(firsts) == sorted(firsts)
+        assert list(seconds_) == sorted(seconds_, reverse=True)
+
+
+offer_lists = st.lists(
+    st.tuples(
+        st.sampled_from([-20.0, 0.0, 10.0, 50.0, 100.0, 400.0]), st.sampled_from([0.0, 1.0, 5.0, 9.0, 20.0])
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.lists(tables, min_size=1, max_size=2),
+    st.floats(0.2, 1.1),
+    st.lists(offer_lists, min_size=4, max_size=4),
+    st.lists(st.sampled_from([0.0, 3.0, 7.0]), min_size=2, max_size=2),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_cheapest_choice_is_that_of_trying_all(
+    measured: list, share: float, offered: list, cache: list
+) -> None:
+    goal = share * max(storage.slowest(table).seconds for table in measured)
+    if goal == 0:
+        return
+    by_rate = {float(at): table for at, table in enumerate(measured)}
+    prices = {float(at): cache[at] for at in range(len(measured))}
+    offers = {column: [Offer(*offer) for offer in each] for column, each in enumerate(offered)}
+    told = storage.choose(by_rate, goal, offers, cache_prices=prices)
+    tried = [
+        (
+            sum(offer[1] for offer in combination) + prices[rate],
+            storage.slowest(table, [offer[0] for offer in combination]).seconds,
+        )
+        for rate, table in by_rate.items()
+        for combination in itertools.product(*[[(0.0, 0.0), *each] for each in offered])
+    ]
+    met = [price for price, time in tried if time <= goal]
+    if isinstance(told, Infeasible):
+        assert not met or min(time for _, time in tried) == pytest.approx(goal)
+        assert told.best == pytest.approx(min(time for _, time in tried))
+        return
+    assert told.cheapest.price == pytest.approx(min(met))
+    for way in told.front:
+        assert way.seconds <= goal
+        assert storage.slowest(by_rate[way.rate], way.improvement).seconds == pytest.approx(way.seconds)
+        assert [other.price for other in told.front] == sorted(other.price for other in told.front)
+
+
+@given(tables, st.lists(gains, min_size=4, max_size=4))
+@settings(deadline=None)
+def test_pruned_processes_are_never_the_slowest(table: list, improvement: list) -> None:
+    kept = storage.prune(table)
+    assert list(kept) == sorted(set(kept.tolist()))
+    assert storage.totals(np.array(table)[kept], improvement).max() == pytest.approx(
+        storage.slowest(table, improvement).seconds
+    )
+
+
+def test_many_processes_take_no_time() -> None:
+    table = np.random.default_rng(1).gamma(2.0, 1.0, (4096, 4))
+    goal = 0.7 * storage.slowest(table).seconds
+    pairs = storage.front(table, goal, 0, 2, [0, 100, 0, 100])
+    assert isinstance(pairs, Front)
+    assert len(pairs.corners) < 40
+    offers = {column: [Offer(10.0 * n, float(n)) for n in range(1, 20)] for column in range(4)}
+    assert isinstance(storage.choose({0.0: table}, goal, offers), Choices)
+
+
+def test_ties_go_to_the_first_process_and_class() -> None:
+    assert storage.slowest([[1, 1], [1, 1]])[1:] == (0, 0)
+
+
+def test_cache_rates_need_not_form_an_interval() -> None:
+    tables_ = {0.0: [[4.0]], 0.25: [[3.0]], 0.5: [[5.0]], 0.75: [[3.0]], 1.0: [[6.0]]}
+    assert storage.best_rate(tables_) == 0.25
+    assert storage.minimum_rate(tables_, 3.0) == 0.25
+    assert storage.minimum_rate(tables_, 2.0) == Infeasible(2.0, 3.0)
+    assert storage.minimum_rate(tables_, 2.0, [100.0]) == 0.0
+
+
+def test_between_rates_a_table_is_linear() -> None:
+    tables_ = {0.0: MEASURED, 0.5: MEASURED * 2}
+    assert storage.at_rate(tables_, 0.25) == pytest.approx(MEASURED * 1.5)
+    assert storage.at_rate(tables_, 0.5) == pytest.approx(MEASURED * 2)
+    for rate in (-0.1, 0.6, math.nan):
+        with pytest.raises(ConfigError, match=r"measured are 0 to 0\.5"):
+            storage.at_rate(tables_, rate)
+    with pytest.raises(ConfigError, match="of one shape"):
+        storage.at_rate({0.0: MEASURED, 1.0: MEASURED[:2]}, 0.5)
+
+
+def test_what_was_not_measured_is_asked_for_by_name() -> None:
+    table = MEASURED.copy()
+    table[2, 1] = math.nan
+    with pytest.raises(NotMeasured, match="GFS-META of process 2 is not known"):
+        storage.totals(table)
+    with pytest.raises(NotMeasured, match="class 1 of process 0"):
+        storage.totals([[1.0, math.nan]])
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: storage.totals([1.0, 2.0]), r"shape \(2,\)"),
+        (lambda: storage.totals(np.zeros((0, 4))), r"shape \(0, 4\)"),
+        (lambda: storage.totals([[1.0, -1.0]]), r"seconds\[0, 1\] = -1.0"),
+        (lambda: storage.totals([[1.0, math.inf]]), r"seconds\[0, 1\] = inf"),
+        (lambda: storage.totals(MEASURED, [0, 0]), r"improvement has shape \(2,\)"),
+        (lambda: storage.totals(MEASURED, [0, 0, -100, 0]), "percent above -100"),
+        (lambda: storage.totals(MEASURED, [0, 0, math.nan, 0]), "percent above -100"),
+        (lambda: storage.sufficient(MEASURED, 0.0, 1), "goal = 0.0; seconds expected, above 0"),
+        (lambda: storage.sufficient(MEASURED, math.nan, 1), "goal = nan"),
+        (lambda: storage.sufficient(MEASURED, math.inf, 1), "goal = inf"),
+        (lambda: storage.sufficient(MEASURED, 5.0, 4), "columns from 0 to 3"),
+        (lambda: storage.sufficient(MEASURED, 5.0, [1, 1]), "each once"),
+        (lambda: storage.sufficient(MEASURED, 5.0, []), "columns from 0 to 3"),
+        (lambda: storage.front(MEASURED, 5.0, 1, 1), "two classes expected"),
+        (lambda: storage.front(MEASURED, 5.0, 1, 7), "columns from 0 to 3"),
+        (lambda: storage.front(MEASURED, 5.0, 1, 2).least(-1), "percent expected, 0 or more"),
+        (lambda: storage.best_rate({}), "no table"),
+        (lambda: storage.minimum_rate({}, 1.0), "no table"),
+        (lambda: storage.at_rate({}, 1.0), "0 tables"),
+        (lambda: storage.choose({}, 1.0, {}), "no table"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {4: []}), "offers of class 4"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {0: [Offer(-100, 1)]}), "-100 % for 1"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {0: [Offer(1, -1)]}), "1 % for -1"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {0: [Offer(math.nan, 1)]}), "nan % for 1"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {}, cache_prices={0.0: -1}), "cache price of 0 = -1"),
+        (
+            lambda: storage.choose(
+                {0.0: MEASURED}, 1.0, {c: [Offer(n, n) for n in range(1, 60)] for c in range(4)}
+            ),
+            "combinations of offers",
+        ),
+    ],
+)
+def test_what_is_outside_its_range_is_refused(call, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        call()

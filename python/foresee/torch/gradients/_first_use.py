@@ -23,7 +23,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode
 
 from foresee.torch.gradients._hooks import EnterHook, LeaveHook
-from foresee.torch.gradients._plan import plain
+from foresee.torch.gradients._plan import DEVICES, plain
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._plan import Entry
@@ -155,7 +155,7 @@ class FirstUse:
         if entry is not None:
             yield entry
             return
-        if not plain(tensor) or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        if not plain(tensor) or tensor.layout != torch.strided or tensor.device.type not in DEVICES:
             return
         places = self._by_storage.get(tensor.untyped_storage().data_ptr())
         if not places or not tensor.numel():

@@ -3,7 +3,7 @@
 
 Apart from the rounds, which move them: a plan changes a few times in a run, a round every step. Ids follow the
 order of registration, which is the same on every rank; classes follow the order of first use, which need not be.
-Refuses tensors that are not one dense piece of CPU memory, by name.
+Refuses tensors that are not one dense piece of memory, of the CPU or of a CUDA device, by name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from foresee.torch.gradients._taken import Taken
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
 
-__all__ = ["WIRE_DTYPES", "Entry", "Plan", "dense", "plain", "same_memory"]
+__all__ = ["DEVICES", "WIRE_DTYPES", "Entry", "Plan", "dense", "plain", "same_memory"]
 
 #: What the servers can sum, and what can be copied.
 WIRE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
 _SUMMABLE = WIRE_DTYPES[:4]
+#: Kinds of devices whose memory gradients travel from.
+DEVICES = ("cpu", "cuda")
 # Classes are one octet: a scheduler finds the first of 256 in a few instructions.
 _CLASSES = 256
 
@@ -79,19 +81,10 @@ class Entry:
         return average() is gradient and version == gradient._version  # noqa: SLF001
 
     def copied(self) -> torch.Tensor:
-        """Its values, in the strides of the plan."""
-        copied = torch.empty_strided(self.spec.shape, self.spec.strides, dtype=self.spec.dtype)
+        """Its values, in the strides of the plan, where it is."""
+        spec, device = self.spec, self.tensor.device
+        copied = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device=device)
         return copied.copy_(self.tensor.detach())
-
-    def same_as_sent(self) -> bool:
-        """Whether every bit of it is what all ranks have."""
-        if self.sent is None or not same_memory(self.tensor, self.spec):
-            return False
-        flat = [
-            one.detach().as_strided((one.numel(),), (1,)).view(torch.uint8)
-            for one in (self.tensor, self.sent)
-        ]
-        return torch.equal(flat[0], flat[1])
 
     @property
     def name(self) -> str:
@@ -171,7 +164,15 @@ class Plan:
                 faults.append(f"{fault}, or pass buffers=False")
                 continue
             self._add(Entry(self._spec(name, "buffer", buffer), buffer, None, owner=(module, key)))
-        return faults
+        return faults + self._mixed()
+
+    def _mixed(self) -> list[str]:
+        """What is wrong with where the tensors are: some in CPU memory, some on a device."""
+        kinds = {entry.tensor.device.type: entry for entry in self.entries}
+        if len(kinds) < 2:
+            return []
+        told = " and ".join(f"{entry.name} on {entry.tensor.device}" for entry in kinds.values())
+        return [f"{told}: all on the CPU, or all on CUDA devices; move the model, or pass buffers=False"]
 
     def order(self, profile: FirstUse, model: torch.nn.Module) -> None:
         """Give classes by first use; what was not seen is last. A buffer has that of its module's first parameter."""
@@ -258,8 +259,8 @@ def _fault(name: str, kind: str, tensor: torch.Tensor, dtypes: Iterable[torch.dt
         return f"{what} is a {type(tensor).__name__}, which has no plain memory to send; use plain tensors"
     if tensor.layout != torch.strided:
         return f"{what} is {tensor.layout}; make it dense with to_dense()"
-    if tensor.device.type != "cpu":
-        return f"{what} is on {tensor.device}; gradients travel from CPU memory, keep the model there"
+    if tensor.device.type not in DEVICES:
+        return f"{what} is on {tensor.device}; gradients travel from memory of the CPU or of CUDA devices"
     if tensor.dtype not in dtypes:
         allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         return f"{what} is {tensor.dtype}; one of {allowed}"

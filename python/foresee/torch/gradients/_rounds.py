@@ -30,12 +30,13 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from foresee.errors import Closed, ConfigError
-from foresee.torch._exchange import Exchange, as_tensor
+from foresee.torch._exchange import Exchange
 from foresee.torch.gradients import _errors
 from foresee.torch.gradients._clip import Clip
+from foresee.torch.gradients._courier import Courier
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._hooks import GradientHook
-from foresee.torch.gradients._plan import Entry, Plan, plain, same_memory
+from foresee.torch.gradients._plan import DEVICES, Entry, Plan, plain, same_memory
 from foresee.torch.gradients._steps import Hyper, snapshot, step_some
 from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
@@ -64,12 +65,14 @@ class Rounds:
         plan: Plan,
         clip: Clip,
         options: Options,
+        courier: Courier,
         timeline: Timeline | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self._base = type(optimizer)
         self._exchange = exchange
+        self._courier = courier
         self._plan = plan
         self._clip = clip
         self._options = options
@@ -137,7 +140,7 @@ class Rounds:
                 raise _errors.unplanned(foreign)
             self._close_round()
             self._arm()
-            if torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+            if torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, DEVICES)):
                 # The region outlives this step: casts of the old values must not serve the next forward pass.
                 torch.clear_autocast_cache()
             if self._barrier or self._has_step_hooks():
@@ -233,6 +236,7 @@ class Rounds:
             if self._timeline is not None:
                 self._timeline.close()
             self._exchange.close()
+            self._courier.close()
 
     def __deepcopy__(self, memo: object) -> None:
         """A copy of the model is not synchronized."""
@@ -247,8 +251,7 @@ class Rounds:
         """Agree on the plan, copy rank 0's values of ``entries``, and hook them."""
         self._end_plan()
         self._exchange.agree(self._plan.specs)
-        places = [(entry.spec.id, entry.tensor.data_ptr(), entry.spec.nbytes) for entry in entries]
-        self._exchange.broadcast(places)
+        self._courier.broadcast([(entry.spec, entry.tensor) for entry in entries])
         self._begin_plan()
         for entry in entries:
             # The exchange wrote behind torch's back; autograd must not trust what it saved of the old values.
@@ -282,7 +285,7 @@ class Rounds:
                 continue
             if not (self._push_buffer(entry) if entry.taken is None else self._push_late(entry)):
                 absent.append(entry.spec.id)
-        self._exchange.round_end(self._round, absent)
+        self._courier.round_end(self._round, absent)
         self._round += 1
         if self._timeline is not None:
             self._timeline.round_ended()
@@ -312,11 +315,13 @@ class Rounds:
         if not entry.refresh():
             raise _errors.buffer_form(entry.name, _form(entry.spec.dtype, entry.spec.shape))
         # The version counter would not tell: batch_norm writes its statistics without a trace.
-        if self._exchange.rank != self._sender or entry.same_as_sent():
+        if self._exchange.rank != self._sender:
             return False
-        # The next forward pass writes to the buffer while this copy travels.
-        entry.sent = entry.copied()
-        self._push(entry, entry.sent)
+        # The next forward pass writes to the buffer while a copy travels.
+        sent = self._courier.push_changed(entry.spec, entry.tensor, entry.sent)
+        if sent is None:
+            return False
+        entry.sent, entry.pushed = sent, self._round
         return True
 
     def _push(self, entry: Entry, gradient: torch.Tensor) -> None:
@@ -329,9 +334,11 @@ class Rounds:
             raise _errors.other_form(entry.name, _form(gradient.dtype, gradient.shape), planned)
         sent = gradient.detach()
         if not same_memory(sent, spec):
-            sent = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype).copy_(sent)
+            sent = torch.empty_strided(
+                spec.shape, spec.strides, dtype=spec.dtype, device=gradient.device
+            ).copy_(sent)
         entry.pushed = self._round
-        self._exchange.push(spec.id, sent.data_ptr(), spec.nbytes, sent)
+        self._courier.push(spec, sent)
 
     def _arm(self) -> None:
         self._hyper = snapshot(self.optimizer)
@@ -435,12 +442,12 @@ class Rounds:
             entry.tensor.copy_(self._average(entry))
 
     def _average(self, entry: Entry) -> torch.Tensor:
-        return as_tensor(self._exchange.received(entry.spec.id), entry.spec)
+        return self._courier.average(entry.spec, entry.tensor.device)
 
     def _wait_for(self, entries: Sequence[Entry]) -> None:
         began = time.perf_counter()
         try:
-            self._exchange.wait([entry.spec.id for entry in entries], self._check_open)
+            self._courier.wait([entry.spec.id for entry in entries], self._check_open)
         finally:
             self._exposed_s += time.perf_counter() - began
 
@@ -478,8 +485,8 @@ class Rounds:
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
-            if torch.is_autocast_enabled("cpu"):
-                stack.enter_context(torch.autocast("cpu", enabled=False))
+            for kind in filter(torch.is_autocast_enabled, DEVICES):
+                stack.enter_context(torch.autocast(kind, enabled=False))
             if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
                 stack.enter_context(_disable_current_modes())
             for profile in filter(None, (self._profile, self._check)):

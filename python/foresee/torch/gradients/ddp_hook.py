@@ -24,7 +24,9 @@ from typing import Literal, Protocol
 import torch
 
 from foresee.errors import Closed, ConfigError
-from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
+from foresee.torch._exchange import Exchange, TensorSpec
+from foresee.torch.gradients._courier import Courier, courier_for
+from foresee.torch.gradients._plan import DEVICES
 from foresee.torch.gradients._servers import TIMEOUT_S, opened, wrong
 from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 
@@ -107,6 +109,9 @@ class DdpState:
             timeline=tracing.events,
         )
         self._timeline = tracing.of(self._exchange)
+        # For where the first bucket is, and all others.
+        self._courier: Courier | None = None
+        self._device = torch.device("cpu")
         self._specs: list[TensorSpec] = []
         self._ids: dict[_Key, int] = {}
         self._round = 0
@@ -130,6 +135,8 @@ class DdpState:
         self._exchange.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        if self._courier is not None:
+            self._courier.close()
         if self._timeline is not None:
             self._timeline.close()
 
@@ -137,13 +144,21 @@ class DdpState:
         """Push a bucket, or set it aside until the plan knows it; its average comes with the future."""
         if self._failure is not None:
             raise self._failure
-        # DDP writes averages, and the next gradients, into a bucket that the exchange may still hold.
-        gradients = bucket.buffer().detach().clone()
-        if gradients.device.type != "cpu":
+        # DDP writes averages, and the next gradients, into a bucket that the exchange may still hold: it gets a copy.
+        gradients = bucket.buffer().detach()
+        if gradients.device.type not in DEVICES:
             raise ConfigError(
-                f"bucket {bucket.index()} is on {gradients.device}; gradients travel from CPU memory"
+                f"bucket {bucket.index()} is on {gradients.device}; gradients travel from memory of the CPU or of CUDA "
+                "devices"
             )
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future: torch.futures.Future[torch.Tensor]
+        if gradients.device.type == "cpu":
+            gradients, future = gradients.clone(), torch.futures.Future()
+        else:
+            # What leaves a device is a copy, made before the average is there; DDP waits for it in its own streams.
+            future = torch.futures.Future(devices=[gradients.device])
+        if self._courier is None:
+            self._courier, self._device = courier_for(self._exchange, [gradients]), gradients.device
         key = (bucket.index(), gradients.numel(), gradients.dtype)
         id_ = self._ids.get(key)
         if id_ is None:
@@ -177,15 +192,17 @@ class DdpState:
 
     def _finish(self, waiting: Mapping[int, torch.futures.Future[torch.Tensor]]) -> None:
         """End a round in which ``waiting`` were pushed."""
-        self._exchange.round_end(self._round, [spec.id for spec in self._specs if spec.id not in waiting])
+        courier = self._courier
+        assert courier is not None, "a bucket came before"
+        courier.round_end(self._round, [spec.id for spec in self._specs if spec.id not in waiting])
         self._round += 1
         if self._timeline is not None:
             self._timeline.round_ended()
         # All before any: with its last average DDP goes on, and may push the buckets of an earlier layout again.
-        self._exchange.wait([spec.id for spec in self._specs], self._check)
+        courier.wait([spec.id for spec in self._specs], self._check)
         for id_, future in waiting.items():
             # DDP copies it into the bucket before the next backward, so the exchange may have its memory back then.
-            future.set_result(as_tensor(self._exchange.received(id_), self._specs[id_]))
+            future.set_result(courier.average(self._specs[id_], self._device))
 
     def _agree(self, keys: Sequence[_Key]) -> None:
         for index, numel, dtype in keys:
@@ -202,7 +219,8 @@ class DdpState:
             self._timeline.planned(self._round)
 
     def _push(self, id_: int, sent: torch.Tensor) -> None:
-        self._exchange.push(id_, sent.data_ptr(), self._specs[id_].nbytes, sent)
+        assert self._courier is not None, "a bucket came before"
+        self._courier.push(self._specs[id_], sent)
 
     def _check(self) -> None:
         if self._failure is not None:

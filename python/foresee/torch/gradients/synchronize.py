@@ -18,6 +18,7 @@ from foresee.errors import ConfigError
 from foresee.torch._exchange import Exchange
 from foresee.torch.gradients import _separable
 from foresee.torch.gradients._clip import Clip, ClipMode
+from foresee.torch.gradients._courier import courier_for
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
 from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._rounds import Options, Rounds
@@ -71,7 +72,8 @@ def synchronize(
     of each other are run so, with a warning.
 
     Args:
-        model: parameters and buffers in CPU memory.
+        model: parameters and buffers in CPU memory, or all on CUDA devices: then gradients and averages are copied to
+            and from pinned memory beside the computation, and neither backward nor the loop waits for the device.
         optimizer: over parameters of the model; others are averaged too, but ``step()`` waits for them. LBFGS, SAM
             and others that need a closure are refused.
         servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is
@@ -158,6 +160,7 @@ def synchronize(
         plan,
         Clip(clip, max_norm or 0.0),
         Options(overlap=overlap, buffers=buffers, debug=debug),
+        courier_for(exchange, (entry.tensor for entry in plan.entries)),
         tracing.of(exchange),
     )
     try:

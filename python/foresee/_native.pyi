@@ -224,7 +224,8 @@ class Trial:
 
     def facts(self) -> dict[str, int | bool]:
         """Of memory ``pool_bytes``, that samples are drawn from. Of a disk ``bytes`` of the file, ``room`` with it,
-        ``direct`` (past the page cache) and ``in_memory`` (no device). Of an origin ``pages`` (it has a page cache).
+        ``direct`` (past the page cache) and ``in_memory`` (no device). Of an origin ``pages`` (it has a page cache)
+        and ``in_memory``.
         """
 
     def samples(self, count: int, *, bytes_max: int) -> list[bytes]:

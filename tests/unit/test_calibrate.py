@@ -7,6 +7,7 @@ import copy
 import datetime as dt
 import doctest
 import importlib
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -107,7 +108,7 @@ def test_counts_ascend_from_1_to_the_most_and_at_most_double(most: int) -> None:
     made = counts(most)
     assert made[0] == 1
     assert made[-1] == most
-    assert all(low < high <= 2 * low for low, high in zip(made, made[1:], strict=False))
+    assert all(low < high <= 2 * low for low, high in itertools.pairwise(made))
 
 
 def write(folder: Path, *jobs: dict[str, Any], **table: Any) -> str:
@@ -226,6 +227,40 @@ def test_fio_jobs_that_contradict_one_another_are_refused_all_at_once(tmp_path: 
     assert len(caught.value.faults) == 3
     assert "jobs[1]: another job has 1 reads under way" in caught.value.faults[0]
     assert "jobs[2]: 2 entries of a job with numjobs = 3; 1 or 3 expected" in caught.value.faults[2]
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+)
+
+
+def places(within: Any) -> list[tuple[Any, Any]]:
+    """Every key, and what it is a key of."""
+    keys = (
+        list(within) if isinstance(within, dict) else range(len(within)) if isinstance(within, list) else ()
+    )
+    return [(within, key) for key in keys] + [each for key in keys for each in places(within[key])]
+
+
+@given(st.data())
+def test_any_value_at_any_key_of_results_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
+    table = copy.deepcopy(
+        {"fio version": "fio-3.33", "timestamp": 1795364184, "jobs": [job(numjobs="2")] * 2}
+    )
+    for _ in range(data.draw(st.integers(1, 3))):
+        within, key = data.draw(st.sampled_from(places(table)))
+        within[key] = data.draw(json_values)
+    assert all(fault and "\n" not in fault for fault in faults(table))
+
+
+def faults(table: dict[str, Any]) -> list[str]:
+    """What is wrong with results, or nothing: no other error."""
+    try:
+        assert all(figure.base > 0 for figure in fio.figures(table, NAMES))
+    except ConfigError as error:
+        return error.faults or [""]
+    return []
 
 
 def ask(**words: Any) -> Any:

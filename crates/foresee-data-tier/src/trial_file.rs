@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -53,7 +54,7 @@ impl TrialFile {
 
     /// Whether the file system keeps its files in memory.
     pub fn in_memory(&self) -> bool {
-        fstatfs(&self.cached).is_ok_and(|facts| IN_MEMORY.contains(&facts.f_type))
+        in_memory(&self.cached)
     }
 
     /// Free bytes of the file system, for this user.
@@ -127,6 +128,11 @@ impl AlignedBuffer {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
+}
+
+/// Whether there is no device behind the file system of `file`.
+pub(crate) fn in_memory(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|facts| IN_MEMORY.contains(&facts.f_type))
 }
 
 /// A new file with a name that nobody has.

@@ -92,7 +92,10 @@ impl Trial {
                 facts.set_item("bytes", disk.file_bytes().get())?;
                 facts.set_item("room", disk.room().map_err(errors::of_calibrate)?.get())?;
             }
-            Subject::Origin(origin) => facts.set_item("pages", origin.has_pages())?,
+            Subject::Origin(origin) => {
+                facts.set_item("pages", origin.has_pages())?;
+                facts.set_item("in_memory", origin.in_memory())?;
+            }
         }
         Ok(facts)
     }

@@ -18,7 +18,7 @@ from foresee._values import shown
 from foresee.errors import ConfigError
 from foresee.job import Figure
 
-__all__ = ["read"]
+__all__ = ["figures", "read"]
 
 _FILE_BYTES_MAX = 64 << 20
 #: Engines that wait for each read: ``iodepth`` has no effect.
@@ -42,27 +42,36 @@ def read(path: str, names: Mapping[str, str]) -> list[Figure]:
         OSError: the file cannot be read.
     """
     table = _load(path)
+    try:
+        return figures(table, names)
+    except ConfigError as error:
+        raise ConfigError([f"{path}: {fault}" for fault in error.faults]) from None
+
+
+def figures(table: Mapping[str, Any], names: Mapping[str, str]) -> list[Figure]:
+    """As :func:`read`, of what stands in the file."""
     jobs = table.get("jobs")
     if not isinstance(jobs, list) or not jobs:
-        raise ConfigError(f"{path}: jobs is missing; results of fio --output-format=json expected")
+        raise ConfigError("jobs is missing; results of fio --output-format=json expected")
     faults: list[str] = []
-    figures: dict[tuple[str, int | None], Figure] = {}
+    found: dict[tuple[str, int | None], Figure] = {}
     for number, group in _groups(jobs):
         try:
             made = list(_figures(group, table, names))
         except _Fault as fault:
-            faults.append(f"{path}: jobs[{number}]{fault}")
+            faults.append(f"jobs[{number}]{fault}")
+            continue
+        except ConfigError as error:
+            faults += [f"jobs[{number}].read: {fault}" for fault in error.faults]
             continue
         for figure in made:
             key = figure.name, figure.at
-            if key in figures:
-                faults.append(
-                    f"{path}: jobs[{number}]: another job has {figure.at} reads under way; each once"
-                )
-            figures[key] = figure
+            if key in found:
+                faults.append(f"jobs[{number}]: another job has {figure.at} reads under way; each once")
+            found[key] = figure
     if faults:
         raise ConfigError(faults)
-    return list(figures.values())
+    return list(found.values())
 
 
 def _load(path: str) -> dict[str, Any]:

@@ -172,9 +172,12 @@ def origin(
     """``origin.*``: samples of an index, at their origin."""
     index = source.index
     notes = _Notes(tell, left_out)
-    pages = trial.facts()["pages"]
+    facts = trial.facts()
+    pages = facts["pages"]
     most = min(_DIRECTORY_READERS if pages else _STORE_READERS, len(index))
     where = f"{len(index):,} samples of {_size(index.total_bytes / len(index))} on average, {index.uri}"
+    if facts["in_memory"]:
+        where += ", a file system in memory"
     each = "one request per reader"
     cold = f"{each}, pages dropped before (posix_fadvise)" if pages else each
     yield from notes.curve(

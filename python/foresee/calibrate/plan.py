@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 #: Parts of the time, relative to each other: where figures scatter most, most is spent.
 _WEIGHTS = {"memcpy": 1.0, "checksum": 1.0, "ram": 2.5, "origin": 6.0, "decode": 2.0, "network": 3.0}
 _DISK_WEIGHT = 6.0
+#: However late it is, each part gets this much of its share: a figure of few bytes is better than none.
+_SHARE_LEAST = 0.1
 
 
 @dataclass(frozen=True)
@@ -192,11 +195,15 @@ _Run = Callable[[float], Iterator[Figure]]
 
 
 def _shares(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> Iterator[tuple[_Run, float]]:
-    """What is run, in order, each with its seconds."""
+    """What is run, in order, each with its seconds: less than its share where those before took longer than theirs."""
+    until = time.monotonic() + wanted.seconds
     runs = list(_runs(wanted, tell, left_out))
-    whole = sum(weight for _, weight in runs)
+    whole = rest = sum(weight for _, weight in runs)
     for run, weight in runs:
-        yield run, wanted.seconds * weight / whole
+        share = wanted.seconds * weight / whole
+        left = (until - time.monotonic()) * weight / rest
+        rest -= weight
+        yield run, max(min(share, left), _SHARE_LEAST * share)
 
 
 def _runs(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> Iterator[tuple[_Run, float]]:

@@ -105,6 +105,11 @@ impl OriginTrial {
         self.pages.is_some()
     }
 
+    /// Whether there is no device behind the origin: it is a directory of a file system in memory.
+    pub fn in_memory(&self) -> bool {
+        self.pages.as_ref().is_some_and(CachedPages::in_memory)
+    }
+
     /// One repeat with `readers` requests under way.
     pub fn measure(
         &self,

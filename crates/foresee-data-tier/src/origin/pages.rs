@@ -10,6 +10,7 @@ use rustix::fs::{Advice, fadvise};
 
 use super::posix::{open_file, open_root};
 use super::{Location, OriginError};
+use crate::trial_file::in_memory;
 use crate::uri::{Place, Uri};
 
 /// The page cache, as far as it holds files of one directory.
@@ -28,6 +29,11 @@ impl CachedPages {
             Place::Directory(root) => Ok(Some(Self { root: open_root(root)? })),
             Place::Bucket { .. } | Place::Web { .. } => Ok(None),
         }
+    }
+
+    /// Whether the file system keeps its files in memory: then nothing is ever forgotten.
+    pub fn in_memory(&self) -> bool {
+        in_memory(&self.root)
     }
 
     /// Forgets `len` bytes of a sample; whether the kernel took the advice.

@@ -22,7 +22,7 @@ __all__ = ["REPEATS", "Measure", "Point", "Sweep", "cores", "counts", "rate", "s
 REPEATS = 5
 #: A sweep goes on while twice the threads bring this much more.
 GAIN = 1.05
-#: A sweep whose single operations take longer than its repeats ends at this multiple of its share of the time.
+#: A sweep whose single operations take longer than its repeats ends before this multiple of its share of the time.
 OVERTIME = 1.5
 
 #: Threads and seconds to bytes moved, seconds taken, and the median seconds of one operation.
@@ -85,19 +85,22 @@ def sweep(
     began = clock()
     each = seconds / len(at) / (REPEATS + 1)
     points: list[Point] = []
-    best = 0.0
+    best = last = 0.0
     for count in at:
-        if points and clock() - began > OVERTIME * seconds:
+        # A point takes as long as the one before it, or longer.
+        now = clock()
+        if points and now + last - began > OVERTIME * seconds:
             return Sweep(tuple(points), cut=True)
         tell(count)
         share = each if small is None else 0.7 * each
         rates = [moved / took for moved, took, _ in _repeats(measure, count, share)]
         latencies = [] if small is None else [each_ for *_, each_ in _repeats(small, count, each - share)]
         points.append(Point(count, tuple(rates), tuple(latencies)))
-        now = statistics.median(rates)
-        if now < GAIN * best:
+        last = clock() - now
+        median = statistics.median(rates)
+        if median < GAIN * best:
             break
-        best = now
+        best = median
     return Sweep(tuple(points))
 
 

@@ -26,9 +26,12 @@ __all__ = [
     "Loader",
     "LoadingRun",
     "NetworkStep",
+    "Trial",
     "__version__",
     "gradient_packet_bytes",
     "jobs_simulate",
+    "links_answer",
+    "links_measure",
     "network_goodput",
     "network_packet_delay",
     "network_servers",
@@ -182,6 +185,78 @@ class Batch:
         ``kind``: ``missing``, ``changed``, ``denied``, ``corrupt``, ``timeout`` or ``failed``.
         """
     def __len__(self) -> int: ...
+
+@final
+class Trial:
+    """Memory, a disk or an origin, to be measured one short repeat at a time; see ``foresee.calibrate``."""
+
+    @staticmethod
+    def memory() -> Trial:
+        """Memory: works ``copy``, ``checksum``, ``tier_read``, ``tier_small_read`` and ``tier_write``."""
+
+    @staticmethod
+    def disk(folder: str | PathLike[str], *, bytes_max: int, seconds: float) -> Trial:
+        """The disk that ``folder`` is on: works ``read``, ``small_read``, ``cached_read`` and ``write``.
+
+        Writes a file without a name, which ends with this object or the process: at most ``bytes_max`` bytes and a
+        quarter of the free room, at least 4 MiB, and no more than ``seconds`` allow. Ctrl-C ends it.
+
+        Raises:
+            CacheError: the folder takes no file, or there is too little room; the message names it and the remedy.
+        """
+
+    @staticmethod
+    def origin(index: Index, uri: str, *, options: Mapping[str, str] | None = None) -> Trial:
+        """The origin of ``index`` at ``uri``: works ``read``, ``small_read``, and of a directory ``cached_read``.
+
+        Asks it one small question. ``options``: storage options. Ctrl-C ends the wait.
+
+        Raises:
+            OriginError: it cannot be reached.
+            IndexInvalid: all samples have 0 bytes.
+        """
+
+    def measure(self, work: str, *, threads: int, seconds: float) -> tuple[int, float, float]:
+        """One repeat: bytes moved, seconds taken, and the median seconds of one operation.
+
+        ``threads``: 1 or more; requests under way, of an origin. ``seconds``: 0 or more; every thread ends the
+        operation that it has begun. Ctrl-C ends it.
+
+        Raises:
+            OriginError: a sample cannot be read.
+            CacheError: the disk fails.
+            ValueError: no such work, or an argument out of range.
+        """
+
+    def facts(self) -> dict[str, int | bool]:
+        """Of memory ``pool_bytes``, that samples are drawn from. Of a disk ``bytes`` of the file, ``room`` with it,
+        ``direct`` (past the page cache) and ``in_memory`` (no device). Of an origin ``pages`` (it has a page cache)
+        and ``in_memory``.
+        """
+
+    def samples(self, count: int, *, bytes_max: int) -> list[bytes]:
+        """Some samples of an origin, 16 MiB of each at most; of others none. Ctrl-C ends it."""
+
+def links_answer(address: str, *, rank: int, world: int, secret: str, wait_s: float) -> None:
+    """Answer rank 0 at ``address`` (``ip:port``) until it has measured; tries for ``wait_s`` to reach it.
+
+    Ctrl-C ends it.
+
+    Raises:
+        ForeseeError: it is not there, or the link broke.
+    """
+
+def links_measure(
+    address: str, *, world: int, secret: str, repeats: int, seconds: float, wait_s: float
+) -> list[tuple[int, tuple[int, float, float], tuple[int, float, float]]]:
+    """On rank 0, listen at ``address`` for all others for ``wait_s``, then measure link after link. Ctrl-C ends it.
+
+    Returns for each repeat the other rank, bytes sent in ``seconds`` as :meth:`Trial.measure` has them, and round trips
+    of a small message in half the time, whose operation is one of them.
+
+    Raises:
+        ForeseeError: ranks did not come, or a link broke.
+    """
 
 TIMELINE_KINDS: list[str]
 """Kinds of events of a timeline, by their numbers: ``pushed``, ``sent``, ``arrived``, ``summed``, ``landed``,

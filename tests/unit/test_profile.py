@@ -102,3 +102,12 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
 def test_a_figure_needs_its_count_in_code_too() -> None:
     with pytest.raises(ConfigError, match="measured against threads"):
         Figure(name="memcpy.rate", value=1.0, unit="GB/s")
+
+
+def test_a_tier_that_ranks_of_a_machine_share_is_shared_equally() -> None:
+    room = Figure(name="tier.ram.capacity", value=100.0, unit="GB")
+    measured = Profile(machine="a", date=dt.date(2026, 11, 22), figure=(room,))
+    tiers = [{"name": "ram"}, {"name": "disk", "capacity": "1 GB"}]
+    assert measured.complete({"tiers": tiers})["tiers"][0]["capacity"] == 100e9
+    shared = measured.complete({"tiers": tiers, "ranks_per_machine": 3})["tiers"]
+    assert shared == [{"name": "ram", "capacity": 33_333_333_333}, {"name": "disk", "capacity": "1 GB"}]

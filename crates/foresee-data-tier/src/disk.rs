@@ -378,5 +378,10 @@ pub const fn disk_footprint(len: Bytes) -> Bytes {
     Bytes::new(layout(len.get()).0.saturating_mul(cell::GRANULE))
 }
 
+/// The checksum that a sample on the disk is proved by: CRC-32C.
+pub fn sample_checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
 #[cfg(test)]
 mod tests;

@@ -19,21 +19,23 @@ mod ram;
 mod relay;
 mod slab;
 mod throttled;
+mod trial_file;
 mod uri;
 
 pub use completion::Completions;
 pub use counted::{Count, Counted, OpKind};
-pub use disk::{DiskConfig, DiskError, DiskTier, Held, disk_footprint};
+pub use disk::{DiskConfig, DiskError, DiskTier, Held, disk_footprint, sample_checksum};
 pub use faulty::{Faults, Faulty};
 pub use list::{ListProgress, Listed, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
 pub use origin::{
-    Locate, Location, OriginError, OriginOptions, PosixOrigin, PosixTag, StoreOrigin, open_origin, posix_tag,
-    probe_origin, read_whole,
+    CachedPages, Locate, Location, OriginError, OriginOptions, PosixOrigin, PosixTag, StoreOrigin,
+    open_origin, posix_tag, probe_origin, read_whole,
 };
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
 pub use throttled::{Limits, Throttled};
+pub use trial_file::{AlignedBuffer, TrialFile};
 pub use uri::Uri;
 
 use foresee_units::{Bytes, Nanos};

@@ -10,6 +10,7 @@ mod client;
 pub(crate) mod fake;
 mod fault;
 pub(crate) mod flight;
+mod pages;
 mod posix;
 #[cfg(test)]
 pub(crate) mod shelf;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use foresee_units::{Nanos, SampleId};
 
 pub(crate) use client::{Client, Door, Failure};
+pub use pages::CachedPages;
 pub use posix::PosixOrigin;
 pub(crate) use posix::{safe_key, tag_of};
 pub use store::StoreOrigin;

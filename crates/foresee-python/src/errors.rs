@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use foresee_data_index::IndexError;
-use foresee_data_loader::{IndexingError, LoaderError};
+use foresee_data_loader::{CalibrateError, IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
 use foresee_grad_exchange::{ExchangeError, Lost};
 use foresee_grad_queue::QueueError;
@@ -98,6 +98,20 @@ pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
         ExchangeError::System(why) => of_wire(why),
         ExchangeError::Closed => classes::Closed::new_err(message),
         _ => classes::ForeseeError::new_err(message),
+    }
+}
+
+/// Why there is no figure.
+pub(crate) fn of_calibrate(error: CalibrateError) -> PyErr {
+    match error {
+        CalibrateError::Origin(error) => of_origin(&error),
+        CalibrateError::Wire(error) => of_wire(&error),
+        CalibrateError::Folder { .. } | CalibrateError::Full { .. } => {
+            classes::CacheError::new_err(error.to_string())
+        }
+        CalibrateError::NoBytes { .. } => invalid_index(error.to_string()),
+        CalibrateError::Sample { .. } => classes::OriginError::new_err(error.to_string()),
+        other => classes::ForeseeError::new_err(other.to_string()),
     }
 }
 

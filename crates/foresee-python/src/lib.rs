@@ -8,6 +8,7 @@
 
 mod batch;
 mod cache;
+mod calibrate;
 mod errors;
 mod gradients;
 mod index;
@@ -37,6 +38,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
     module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;
+    module.add_class::<calibrate::Trial>()?;
+    module.add_function(wrap_pyfunction!(calibrate::links_answer, module)?)?;
+    module.add_function(wrap_pyfunction!(calibrate::links_measure, module)?)?;
     jobs::register(module)?;
     network::register(module)?;
     simulation::register(module)?;

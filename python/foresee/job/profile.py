@@ -50,7 +50,9 @@ class _Meaning:
 
 
 NAMES: Mapping[str, _Meaning] = {
-    "tier.NAME.capacity": _Meaning(Size(), None, "room of the tier NAME"),
+    "tier.NAME.capacity": _Meaning(
+        Size(), None, "room of the tier NAME on the machine, of which each of its ranks has an equal part"
+    ),
     "tier.NAME.read": _Meaning(Rate(), "threads", "random reads from the tier NAME, all threads together"),
     "tier.NAME.write": _Meaning(Rate(), "threads", "writes into it, all threads together"),
     "tier.NAME.latency": _Meaning(Time(), "threads", "one read of it"),
@@ -143,8 +145,13 @@ class Profile(Checked):
         )
 
     def complete(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay."""
+        """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay.
+
+        A tier's room was measured for the machine, and a job's tier is that of a rank: each has an equal part.
+        """
         made = dict(cluster)
+        beside = made.get("ranks_per_machine", 1)
+        sharing = beside if isinstance(beside, int) and beside > 0 else 1
         network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
         latencies = self.curve("origin.latency")
         origin = {
@@ -158,14 +165,17 @@ class Profile(Checked):
         tiers = made.get("tiers")
         if isinstance(tiers, list):
             made["tiers"] = [
-                self._of_tier(str(tier.get("name"))) | dict(tier) if isinstance(tier, Mapping) else tier
+                self._of_tier(str(tier.get("name")), sharing) | dict(tier)
+                if isinstance(tier, Mapping)
+                else tier
                 for tier in tiers
             ]
         return made
 
-    def _of_tier(self, name: str) -> dict[str, Any]:
+    def _of_tier(self, name: str, sharing: int) -> dict[str, Any]:
+        room = self.get(f"tier.{name}.capacity")
         measured = {
-            "capacity": self.get(f"tier.{name}.capacity"),
+            "capacity": None if room is None else room // sharing,
             "read": self.curve(f"tier.{name}.read"),
             "write": self.curve(f"tier.{name}.write"),
         }

@@ -373,7 +373,7 @@ pub(super) fn read_whole(
 }
 
 /// Opens for reading. Not to wait at a pipe that nobody writes to: one found under a sample's name fails.
-fn open_file(root: &OwnedFd, key: &[u8]) -> Result<OwnedFd, Errno> {
+pub(super) fn open_file(root: &OwnedFd, key: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let key = std::ffi::OsStr::from_bytes(key);
     retry(|| rustix::fs::openat(root, key, flags, Mode::empty()))

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A disk, by a nameless file in a folder: random reads and writes that reach the device, and reads that the page cache
+//! answers, apart.
+//!
+//! The file is as large as its first writing allows in the time given for it, so a slow disk is not waited for.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use foresee_data_tier::{AlignedBuffer, TrialFile};
+use foresee_units::Bytes;
+
+use super::race::{Draw, race};
+use super::{CalibrateError, Repeat};
+
+/// Size of a read: about a picture's.
+const SAMPLE: usize = 128 << 10;
+/// Size of a write: the disk tier gathers small samples before it writes them.
+const PIECE: usize = 1 << 20;
+const SAMPLES_PER_PIECE: usize = PIECE / SAMPLE;
+/// Size of a read of which the time is asked, not the rate.
+const SMALL: usize = 4 << 10;
+/// Below this nothing can be said of a disk.
+const LEAST: u64 = 4 << 20;
+/// Of the free room at most a quarter is taken.
+const SHARE_OF_ROOM: u64 = 4;
+/// What is held in the page cache while that is measured.
+const WARM_SAMPLES: usize = 512;
+
+/// What is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskWork {
+    /// Random reads of 128 KiB from the device.
+    Read,
+    /// Random reads of 4 KiB from the device.
+    SmallRead,
+    /// Random reads of 128 KiB that the page cache answers.
+    CachedRead,
+    /// Writes of 1 MiB in random places, until the device has them.
+    Write,
+}
+
+/// A file to measure a disk with. It has no name: it is gone when this is.
+#[derive(Debug)]
+pub struct DiskTrial {
+    folder: PathBuf,
+    file: TrialFile,
+    pieces: usize,
+    /// Samples in random order: a read that may leave pages behind takes each once.
+    order: Vec<u32>,
+}
+
+impl DiskTrial {
+    /// Writes the file: `most` bytes, or what is written `within` that time, a quarter of the free room at most.
+    pub fn create(
+        folder: &Path,
+        most: Bytes,
+        within: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Self, CalibrateError> {
+        // A quota says no although there is room.
+        let failed = |doing, room| {
+            move |source: io::Error| match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(folder, room),
+                _ => CalibrateError::Folder { folder: folder.to_owned(), doing, source },
+            }
+        };
+        let file = TrialFile::create(folder).map_err(failed("making a file", Bytes::ZERO))?;
+        let room = file.room().map_err(failed("asking for free room", Bytes::ZERO))?;
+        let len = length(most, room).ok_or_else(|| full(folder, room))?;
+        file.allocate(Bytes::new(len)).map_err(failed("making room", room))?;
+        let began = Instant::now();
+        let mut buffer = AlignedBuffer::new(PIECE);
+        Draw(1).fill(buffer.as_mut_slice());
+        let whole = usize::try_from(len / PIECE as u64).unwrap_or(usize::MAX);
+        let mut pieces = 0;
+        let at_least = usize::try_from(LEAST / PIECE as u64).unwrap_or(1);
+        while pieces < whole && (pieces < at_least || began.elapsed() < within) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(CalibrateError::Stopped);
+            }
+            // Another beginning each time: equal pieces would be kept once by some file systems.
+            Draw(pieces as u64).fill(&mut buffer.as_mut_slice()[..4096]);
+            file.write(buffer.as_mut_slice(), (pieces * PIECE) as u64).map_err(failed("writing", room))?;
+            pieces += 1;
+        }
+        file.sync().map_err(failed("writing", room))?;
+        let mut order: Vec<u32> =
+            (0..pieces * SAMPLES_PER_PIECE).map_while(|nth| u32::try_from(nth).ok()).collect();
+        let mut draw = Draw(2);
+        for nth in (1..order.len()).rev() {
+            order.swap(nth, draw.below(nth + 1));
+        }
+        Ok(Self { folder: folder.to_owned(), file, pieces, order })
+    }
+
+    /// Whether reads and writes went past the page cache; else pages were dropped before.
+    pub fn is_direct(&self) -> bool {
+        self.file.is_direct()
+    }
+
+    /// Whether there is no device behind the folder.
+    pub fn in_memory(&self) -> bool {
+        self.file.in_memory()
+    }
+
+    /// The file's length.
+    pub fn file_bytes(&self) -> Bytes {
+        Bytes::new((self.pieces * PIECE) as u64)
+    }
+
+    /// What is free beside the file, and what the file takes.
+    pub fn room(&self) -> Result<Bytes, CalibrateError> {
+        let free = self.file.room().map_err(|why| self.fault("asking for free room", why))?;
+        Ok(free.saturating_add(self.file_bytes()))
+    }
+
+    /// One repeat with `threads` threads.
+    pub fn measure(
+        &self,
+        work: DiskWork,
+        threads: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        match work {
+            DiskWork::Read => self.read_device(SAMPLE, threads, lasts, stop),
+            DiskWork::SmallRead => self.read_device(SMALL, threads, lasts, stop),
+            DiskWork::CachedRead => self.read_cached(threads, lasts, stop),
+            DiskWork::Write => self.write(threads, lasts, stop),
+        }
+    }
+
+    fn read_device(
+        &self,
+        len: usize,
+        threads: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        if !self.is_direct() {
+            self.file
+                .sync()
+                .and_then(|()| self.file.drop_pages())
+                .map_err(|why| self.fault("dropping pages", why))?;
+        }
+        let next = AtomicUsize::new(0);
+        let step = |hand: &mut (Draw, AlignedBuffer)| {
+            let taken = next.fetch_add(1, Ordering::Relaxed);
+            if taken >= self.order.len() && !self.is_direct() {
+                return Ok(None);
+            }
+            let sample = self.order[taken % self.order.len()] as usize;
+            let within = hand.0.below(SAMPLE / len) * len;
+            self.file
+                .read(hand.1.as_mut_slice(), (sample * SAMPLE + within) as u64)
+                .map_err(|why| self.fault("reading", why))?;
+            Ok(Some(len as u64))
+        };
+        let hand = |nth| (Draw(nth as u64), AlignedBuffer::new(len));
+        race(threads, lasts, stop, hand, step, || Ok(()))
+    }
+
+    fn read_cached(
+        &self,
+        threads: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        let warm = self.order.len().min(WARM_SAMPLES);
+        let read = |buffer: &mut AlignedBuffer, sample: usize| {
+            let done = self.file.read_cached(buffer.as_mut_slice(), (sample * SAMPLE) as u64);
+            done.map_err(|why| self.fault("reading", why))
+        };
+        let mut buffer = AlignedBuffer::new(SAMPLE);
+        for sample in 0..warm {
+            read(&mut buffer, sample)?;
+        }
+        let step = |hand: &mut (Draw, AlignedBuffer)| {
+            let sample = hand.0.below(warm);
+            read(&mut hand.1, sample).map(|()| Some(SAMPLE as u64))
+        };
+        let hand = |nth| (Draw(nth as u64), AlignedBuffer::new(SAMPLE));
+        race(threads, lasts, stop, hand, step, || Ok(()))
+    }
+
+    fn write(
+        &self,
+        threads: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        let step = |hand: &mut (Draw, AlignedBuffer)| {
+            let piece = hand.0.below(self.pieces);
+            let word = hand.0.next();
+            hand.1.as_mut_slice()[..8].copy_from_slice(&word.to_le_bytes());
+            self.file
+                .write(hand.1.as_mut_slice(), (piece * PIECE) as u64)
+                .map_err(|why| self.fault("writing", why))?;
+            Ok(Some(PIECE as u64))
+        };
+        let hand = |nth| {
+            let (mut draw, mut buffer) = (Draw(nth as u64), AlignedBuffer::new(PIECE));
+            draw.fill(buffer.as_mut_slice());
+            (draw, buffer)
+        };
+        let settle = || self.file.sync().map_err(|why| self.fault("writing", why));
+        race(threads, lasts, stop, hand, step, settle)
+    }
+
+    fn fault(&self, doing: &'static str, source: io::Error) -> CalibrateError {
+        CalibrateError::Folder { folder: self.folder.clone(), doing, source }
+    }
+}
+
+/// How long the file may get, in whole pieces; `None` if the disk is too full.
+fn length(most: Bytes, room: Bytes) -> Option<u64> {
+    let len = most.get().max(LEAST).min(room.get() / SHARE_OF_ROOM) / PIECE as u64 * PIECE as u64;
+    (len >= LEAST).then_some(len)
+}
+
+fn full(folder: &Path, room: Bytes) -> CalibrateError {
+    CalibrateError::Full { folder: folder.to_owned(), room, least: Bytes::new(LEAST * SHARE_OF_ROOM) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Bytes = Bytes::new(8 << 20);
+
+    fn create(folder: &Path) -> Result<DiskTrial, CalibrateError> {
+        DiskTrial::create(folder, MOST, Duration::from_secs(60), &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn every_work_moves_bytes_and_nothing_is_left_behind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let trial = create(folder.path()).expect("a file");
+        assert_eq!(trial.file_bytes(), MOST);
+        assert!(trial.room().expect("facts") > MOST);
+        let stop = AtomicBool::new(false);
+        let all = [
+            (DiskWork::Read, SAMPLE),
+            (DiskWork::SmallRead, SMALL),
+            (DiskWork::CachedRead, SAMPLE),
+            (DiskWork::Write, PIECE),
+        ];
+        for (work, size) in all {
+            for threads in [1, 3] {
+                let threads = NonZeroUsize::new(threads).expect("at least one");
+                let done = trial.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
+                assert!(done.bytes.get() >= size as u64 && done.operations > 0, "{work:?}");
+            }
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn without_time_the_file_is_as_small_as_it_may_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let stop = AtomicBool::new(false);
+        let trial = DiskTrial::create(folder.path(), MOST, Duration::ZERO, &stop).expect("a file");
+        assert_eq!(trial.file_bytes(), Bytes::new(LEAST));
+    }
+
+    #[test]
+    fn at_most_a_quarter_of_the_room_is_taken_and_a_full_disk_is_refused() {
+        let mib = |n: u64| Bytes::new(n << 20);
+        assert_eq!(length(mib(256), mib(100_000)), Some(256 << 20));
+        assert_eq!(length(mib(256), mib(100)), Some(25 << 20));
+        assert_eq!(length(Bytes::ZERO, mib(100)), Some(LEAST));
+        assert_eq!(length(mib(256), mib(16)), Some(LEAST));
+        assert_eq!(length(mib(256), mib(15)), None);
+        let words = full(Path::new("/mnt/x"), mib(1)).to_string();
+        assert!(words.contains("/mnt/x: 1.0 MB free, at least 16.8 MB needed"), "{words}");
+    }
+
+    #[test]
+    fn a_folder_that_is_none_and_a_raised_flag_are_refused() {
+        let nowhere = create(Path::new("/proc/no such folder")).expect_err("no folder").to_string();
+        assert!(nowhere.contains("/proc/no such folder") && nowhere.contains("making a file"), "{nowhere}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let stopped = DiskTrial::create(folder.path(), MOST, Duration::ZERO, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(CalibrateError::Stopped)), "{stopped:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+}

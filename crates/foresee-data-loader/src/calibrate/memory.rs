@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies, checksums and the memory tier, over more bytes than a core's caches hold.
+//!
+//! Destinations are walked through like a staging buffer, sources are drawn at random like samples.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use foresee_data_tier::{
+    Completions, Fingerprint, Outcome, RamTier, SampleKey, TagHash, memory_limit, sample_checksum,
+};
+use foresee_units::{Bytes, SampleId};
+
+use super::race::{Draw, race};
+use super::{CalibrateError, Repeat};
+
+/// Size of a sample: about a picture's.
+const SAMPLE: usize = 128 << 10;
+/// Size of a plain copy, for which the call itself costs nothing.
+const PIECE: usize = 1 << 20;
+/// Size of a read of which the time is asked, not the rate.
+const SMALL: usize = 4 << 10;
+/// A thread's destination.
+const RING: usize = 8 << 20;
+/// Source bytes, and at least; never more than a 16th of the memory that this process may use.
+const POOL_MOST: u64 = 256 << 20;
+const POOL_LEAST: u64 = 16 << 20;
+
+/// What is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryWork {
+    /// Plain copies of 1 MiB.
+    Copy,
+    /// Checksums of samples of 128 KiB, as the disk tier takes them.
+    Checksum,
+    /// Samples of 128 KiB out of the memory tier, as a batch is made.
+    TierRead,
+    /// 4 KiB out of a sample of the memory tier.
+    TierSmallRead,
+    /// Samples of 128 KiB into the memory tier, in place of others.
+    TierWrite,
+}
+
+/// Memory to measure with.
+#[derive(Debug)]
+pub struct MemoryTrial {
+    pool: Vec<u8>,
+    tier: Mutex<Option<Filled>>,
+}
+
+/// The memory tier, with a copy of every sample.
+#[derive(Clone, Debug)]
+struct Filled {
+    tier: RamTier,
+    /// Whether copies are still those of the pool, under its keys.
+    clean: bool,
+}
+
+impl MemoryTrial {
+    /// Takes the memory, and touches it.
+    pub fn new() -> Self {
+        let allowed = memory_limit().map_or(POOL_MOST, |limit| limit.get() / 16);
+        let len = allowed.clamp(POOL_LEAST, POOL_MOST) / PIECE as u64 * PIECE as u64;
+        let mut pool = vec![0; usize::try_from(len).unwrap_or(PIECE)];
+        Draw(1).fill(&mut pool);
+        Self { pool, tier: Mutex::default() }
+    }
+
+    /// Bytes that sources are drawn from.
+    pub fn pool(&self) -> Bytes {
+        Bytes::new(self.pool.len() as u64)
+    }
+
+    /// One repeat with `threads` threads.
+    pub fn measure(
+        &self,
+        work: MemoryWork,
+        threads: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        let tier = match work {
+            MemoryWork::Copy | MemoryWork::Checksum => None,
+            MemoryWork::TierRead | MemoryWork::TierSmallRead => Some(self.tier(true)?),
+            MemoryWork::TierWrite => Some(self.tier(false)?),
+        };
+        let samples = self.pool.len() / SAMPLE;
+        // What a checksum came to is kept, so that it has to be computed.
+        let sums = AtomicU64::new(0);
+        let step = |hand: &mut Hand| -> Result<Option<u64>, CalibrateError> {
+            let sample = hand.draw.below(samples);
+            let moved = match (work, &tier) {
+                (MemoryWork::Checksum, _) => {
+                    let sum = sample_checksum(&self.pool[sample * SAMPLE..][..SAMPLE]);
+                    sums.fetch_xor(u64::from(sum), Ordering::Relaxed);
+                    SAMPLE
+                }
+                (MemoryWork::TierRead | MemoryWork::TierSmallRead, Some(tier)) => {
+                    let len = if work == MemoryWork::TierRead { SAMPLE } else { SMALL };
+                    let pin = tier.pin(&key(sample)).ok_or_else(lost)?;
+                    hand.place(len).copy_from_slice(&pin[..len]);
+                    len
+                }
+                (MemoryWork::TierWrite, Some(tier)) => {
+                    let from = hand.draw.below(samples);
+                    // Another version each time: of the same one the tier would keep the copy that it has.
+                    let key = SampleKey { tag: TagHash(hand.draw.next()), ..key(sample) };
+                    match tier.write_from(&key, &self.pool[from * SAMPLE..][..SAMPLE]) {
+                        Outcome::Ok => SAMPLE,
+                        _ => 0,
+                    }
+                }
+                (MemoryWork::Copy, _) | (_, None) => {
+                    let from = hand.draw.below(self.pool.len() / PIECE) * PIECE;
+                    hand.place(PIECE).copy_from_slice(&self.pool[from..][..PIECE]);
+                    PIECE
+                }
+            };
+            std::hint::black_box(&hand.ring);
+            Ok(Some(moved as u64))
+        };
+        race(threads, lasts, stop, Hand::new, step, || Ok(()))
+    }
+
+    /// The tier, filled when it is first wanted, and again for reads after writes.
+    fn tier(&self, for_reads: bool) -> Result<RamTier, CalibrateError> {
+        let mut made = self.tier.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(filled) = &mut *made
+            && (filled.clean || !for_reads)
+        {
+            filled.clean &= for_reads;
+            return Ok(filled.tier.clone());
+        }
+        // The old one's memory goes before the new one's is taken.
+        *made = None;
+        // A quarter more, since a sample is there twice while it is replaced.
+        let capacity = Bytes::new(self.pool.len() as u64 / 4 * 5);
+        let tier = RamTier::new(capacity, Completions::new(|| ()))
+            .map_err(|why| CalibrateError::Machine { what: "memory", why: why.to_string() })?;
+        for (nth, sample) in self.pool.chunks_exact(SAMPLE).enumerate() {
+            if tier.write_from(&key(nth), sample) != Outcome::Ok {
+                return Err(lost());
+            }
+        }
+        *made = Some(Filled { tier: tier.clone(), clean: for_reads });
+        Ok(tier)
+    }
+}
+
+impl Default for MemoryTrial {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A thread's own.
+struct Hand {
+    draw: Draw,
+    ring: Vec<u8>,
+    next: usize,
+}
+
+impl Hand {
+    fn new(nth: usize) -> Self {
+        Self { draw: Draw(nth as u64 + 2), ring: vec![1; RING], next: 0 }
+    }
+
+    /// The next `len` bytes of the destination.
+    fn place(&mut self, len: usize) -> &mut [u8] {
+        if self.next + len > self.ring.len() {
+            self.next = 0;
+        }
+        let at = self.next;
+        self.next += len;
+        &mut self.ring[at..at + len]
+    }
+}
+
+fn key(nth: usize) -> SampleKey {
+    SampleKey { fingerprint: Fingerprint::default(), id: SampleId(nth as u64), tag: TagHash::default() }
+}
+
+fn lost() -> CalibrateError {
+    CalibrateError::Machine { what: "memory", why: "the memory tier does not hold its samples".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_work_moves_bytes_with_one_thread_and_with_more() {
+        let trial = MemoryTrial::new();
+        let stop = AtomicBool::new(false);
+        let all = [
+            (MemoryWork::Copy, PIECE),
+            (MemoryWork::Checksum, SAMPLE),
+            (MemoryWork::TierRead, SAMPLE),
+            (MemoryWork::TierSmallRead, SMALL),
+            (MemoryWork::TierWrite, SAMPLE),
+            (MemoryWork::TierRead, SAMPLE),
+        ];
+        for (work, size) in all {
+            for threads in [1, 3] {
+                let threads = NonZeroUsize::new(threads).expect("at least one");
+                let done = trial.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
+                assert!(done.bytes.get() >= size as u64, "{work:?}");
+                assert_eq!(done.bytes.get() % size as u64, 0, "{work:?}");
+            }
+        }
+    }
+}

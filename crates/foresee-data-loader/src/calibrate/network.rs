@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links between ranks: one direction's rate, and the round trip of a small message.
+//!
+//! Rank 0 asks and every other rank answers: it counts what comes, and sends each sign of life back. One link at a time
+//! is measured, so that none takes from another. The connection is the wire's, proved by the job's secret; payload is
+//! of no meaning and is dropped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use foresee_units::Dtype;
+use foresee_wire::{
+    Bye, Connection, DialOptions, Header, Hello, Kind, ListenOptions, Listener, Message, Ping, Purpose, Role,
+    Secret, Wait, Welcome, WireError, dial,
+};
+
+use super::race::Tally;
+use super::{CalibrateError, Repeat};
+
+/// Name of the job in the handshake: only ranks that calibrate speak to each other.
+const JOB: &str = "foresee-calibrate";
+/// Bytes of a frame, large enough that its header costs nothing.
+const FRAME: u32 = 1 << 20;
+/// Between two looks at the flag, and two attempts to reach rank 0.
+const LOOK: Duration = Duration::from_millis(50);
+/// A link that says nothing for so long is broken.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Round trips before any is timed: the first ones pay for what both ends set up.
+const ROUNDS_FIRST: usize = 3;
+
+/// One repeat on one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRepeat {
+    /// The rank at the other end.
+    pub rank: u32,
+    /// Bytes that it got from rank 0.
+    pub sent: Repeat,
+    /// Round trips of a message without payload; their median is the latency.
+    pub rounds: Repeat,
+}
+
+/// Rank 0's part: waits at `address` for all others `within` a time, then measures link after link, `repeats` times
+/// `lasts` for the rate and half as long for round trips.
+pub fn measure_links(
+    address: SocketAddr,
+    world: u32,
+    secret: &Secret,
+    repeats: u32,
+    lasts: Duration,
+    within: Duration,
+    stop: &AtomicBool,
+) -> Result<Vec<LinkRepeat>, CalibrateError> {
+    let key = secret.clone();
+    let keys: foresee_wire::Keys = Arc::new(move |hello: &Hello| is_ours(hello, world).then(|| key.clone()));
+    let mut listener = Listener::bind(address, keys, ListenOptions::default())?;
+    let expected = world.saturating_sub(1);
+    let mut links: Vec<Connection> = Vec::new();
+    let until = Instant::now() + within;
+    while links.len() < expected as usize {
+        if stop.load(Ordering::Relaxed) {
+            return Err(CalibrateError::Stopped);
+        }
+        if Instant::now() >= until {
+            let came = u32::try_from(links.len()).unwrap_or(u32::MAX);
+            return Err(CalibrateError::RanksMissing { came, expected, address, within: within.into() });
+        }
+        if let Some(arrival) = listener.accept(Wait::within(LOOK))? {
+            let link = arrival.welcome(Welcome::default(), Wait::within(SILENCE))?;
+            // A rank that was started again takes its own place.
+            links.retain(|other| other.hello.rank != link.hello.rank);
+            links.push(link);
+        }
+    }
+    drop(listener);
+    links.sort_unstable_by_key(|link| link.hello.rank);
+    let mut measured = Vec::new();
+    for link in &mut links {
+        let mut asked = Asked { link, number: 0 };
+        for _ in 0..ROUNDS_FIRST {
+            asked.round()?;
+        }
+        for _ in 0..repeats {
+            let rounds = asked.rounds(lasts / 2, stop)?;
+            let sent = asked.send(lasts, stop)?;
+            measured.push(LinkRepeat { rank: asked.link.hello.rank, sent, rounds });
+        }
+    }
+    for link in &mut links {
+        let bye = Message::Bye(Bye { reason: "measured".to_owned() });
+        link.sender.send_message(&bye, 0, Wait::within(SILENCE))?;
+    }
+    Ok(measured)
+}
+
+/// The part of every other rank: dials rank 0 until it is there, and answers until rank 0 says that it is done.
+pub fn answer_links(
+    address: SocketAddr,
+    rank: u32,
+    world: u32,
+    secret: &Secret,
+    within: Duration,
+    stop: &AtomicBool,
+) -> Result<(), CalibrateError> {
+    let until = Instant::now() + within;
+    let mut link = loop {
+        let hello = Hello::new(Purpose::Samples, Role::Data, JOB, rank, world);
+        match dial(address, hello, secret, &DialOptions::default(), Wait::within(SILENCE)) {
+            Ok(link) => break link,
+            Err(WireError::NobodyThere { .. }) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(why) => return Err(why.into()),
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(CalibrateError::Stopped);
+        }
+    };
+    // Others are measured before this one, and rank 0 may still wait for some.
+    let patience = Instant::now() + within + SILENCE * world.min(1024);
+    let mut payload = vec![0; FRAME as usize];
+    loop {
+        let header = match link.receiver.header(Wait::within(LOOK)) {
+            Ok(header) => header,
+            Err(why) if why.is_late() && !stop.load(Ordering::Relaxed) && Instant::now() < patience => {
+                continue;
+            }
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(CalibrateError::Stopped),
+            Err(why) => return Err(why.into()),
+        };
+        match header {
+            Some(Header { kind: Kind::Push, length, .. }) => {
+                let into = payload.get_mut(..length as usize);
+                match into {
+                    Some(into) => link.receiver.payload(into, Wait::within(SILENCE))?,
+                    None => link.receiver.discard(Wait::within(SILENCE))?,
+                }
+            }
+            Some(_) => match link.receiver.message(Wait::within(SILENCE))? {
+                Message::Bye(_) => return Ok(()),
+                Message::Ping(ping) => {
+                    link.sender.send_message(&Message::Ping(ping), 0, Wait::within(SILENCE))?;
+                }
+                _ => {}
+            },
+            None => return Err(WireError::Closed { peer: address }.into()),
+        }
+    }
+}
+
+fn is_ours(hello: &Hello, world: u32) -> bool {
+    hello.job == JOB && hello.purpose == Purpose::Samples && hello.world == world && hello.rank > 0
+}
+
+/// A link that answers.
+struct Asked<'a> {
+    link: &'a mut Connection,
+    number: u64,
+}
+
+impl Asked<'_> {
+    /// Until everything that was sent has been read there.
+    fn round(&mut self) -> Result<(), CalibrateError> {
+        let (number, wait) = (self.number, Wait::within(SILENCE));
+        self.number += 1;
+        self.link.sender.send_message(&Message::Ping(Ping { number }), 0, wait)?;
+        loop {
+            match self.link.receiver.next_message(wait)? {
+                Some(Message::Ping(answer)) if answer.number == number => return Ok(()),
+                Some(_) => {}
+                None => return Err(WireError::Closed { peer: self.link.link().peer() }.into()),
+            }
+        }
+    }
+
+    fn rounds(&mut self, lasts: Duration, stop: &AtomicBool) -> Result<Repeat, CalibrateError> {
+        let mut tally = Tally::default();
+        let began = Instant::now();
+        loop {
+            let asked = Instant::now();
+            self.round()?;
+            tally.add(0, asked.elapsed());
+            go_on(stop)?;
+            if began.elapsed() >= lasts {
+                return Ok(tally.repeat(began.elapsed()));
+            }
+        }
+    }
+
+    fn send(&mut self, lasts: Duration, stop: &AtomicBool) -> Result<Repeat, CalibrateError> {
+        let payload = vec![1; FRAME as usize];
+        let mut header = Header::control(Kind::Push, 0, FRAME);
+        header.dtype = Some(Dtype::F32);
+        let mut tally = Tally::default();
+        let began = Instant::now();
+        loop {
+            let sent = Instant::now();
+            self.link.sender.send_all(&header, &payload, Wait::within(SILENCE))?;
+            tally.add(u64::from(FRAME), sent.elapsed());
+            go_on(stop)?;
+            if began.elapsed() >= lasts {
+                break;
+            }
+        }
+        self.round()?;
+        Ok(tally.repeat(began.elapsed()))
+    }
+}
+
+fn go_on(stop: &AtomicBool) -> Result<(), CalibrateError> {
+    if stop.load(Ordering::Relaxed) { Err(CalibrateError::Stopped) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use foresee_units::{Bytes, Nanos};
+
+    fn free_port() -> SocketAddr {
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        probe.local_addr().expect("its address")
+    }
+
+    #[test]
+    fn rank_0_measures_the_link_to_every_other_rank() {
+        let (address, secret) = (free_port(), Secret::draw().expect("chance"));
+        let (short, long) = (Duration::from_millis(2), Duration::from_secs(30));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| measure_links(address, 3, &secret, 2, short, long, &stop));
+            let answering = [1, 2].map(|rank| {
+                let (secret, stop) = (&secret, &stop);
+                scope.spawn(move || answer_links(address, rank, 3, secret, long, stop))
+            });
+            let measured = asking.join().expect("no panic").expect("figures");
+            assert_eq!(measured.iter().map(|repeat| repeat.rank).collect::<Vec<_>>(), [1, 1, 2, 2]);
+            for repeat in measured {
+                assert!(repeat.sent.bytes >= Bytes::new(u64::from(FRAME)) && repeat.sent.took > Nanos::ZERO);
+                assert!(repeat.rounds.operations > 0 && repeat.rounds.latency > Nanos::ZERO);
+            }
+            for rank in answering {
+                rank.join().expect("no panic").expect("an orderly end");
+            }
+        });
+    }
+
+    #[test]
+    fn ranks_that_do_not_come_are_counted_and_a_raised_flag_ends_the_wait() {
+        let (address, secret) = (free_port(), Secret::draw().expect("chance"));
+        let none = Duration::ZERO;
+        let alone = measure_links(address, 4, &secret, 1, none, none, &AtomicBool::new(false));
+        assert!(alone.expect_err("nobody").to_string().contains("0 of 3 ranks came"));
+        let stopped = measure_links(address, 2, &secret, 1, none, none, &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(CalibrateError::Stopped)));
+        let nobody = answer_links(address, 1, 2, &secret, none, &AtomicBool::new(false));
+        assert!(matches!(nobody, Err(CalibrateError::Wire(WireError::NobodyThere { .. }))), "{nobody:?}");
+    }
+}

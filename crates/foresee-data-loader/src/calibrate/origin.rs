@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The origin of a data set: whole samples in random order, so many at a time, by the loader's own client.
+//!
+//! One thread keeps as many requests under way as there are readers, and each answer makes room for the next. Of a
+//! directory, pages of the samples to come are dropped first; where that is enough of them, no sample is read twice
+//! in a repeat.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_data_index::Index;
+use foresee_data_order::Keyed;
+use foresee_data_tier::{
+    CachedPages, Completions, Dest, Done, Locate, Op, OriginOptions, Outcome, Scratch, Ticket, Tier, Uri,
+    open_origin, probe_origin,
+};
+use foresee_units::{Bytes, Epoch, Nanos, SampleId};
+
+use super::race::Tally;
+use super::{CalibrateError, Repeat};
+use crate::bell::Bell;
+use crate::data_set::DataSet;
+
+/// Of a longer sample this much is read: a repeat is short.
+const READ_MOST: u64 = 16 << 20;
+/// Size of a read of which the time is asked, not the rate.
+const SMALL: u64 = 4 << 10;
+/// Samples whose pages are dropped before a repeat: more than are read in it.
+const COLD_MOST: usize = 1 << 16;
+/// What is held in the page cache while that is measured.
+const WARM_BYTES: u64 = 64 << 20;
+const WARM_SAMPLES: usize = 4096;
+/// Answers that another attempt may mend; with more of them than samples, there is no figure.
+const REFUSALS_FREE: u64 = 100;
+/// Between two looks at the flag.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long answers on their way are waited for at the end.
+const GRACE: Nanos = Nanos::from_millis(100);
+/// The order of samples is drawn from it; any number would do.
+const SEED: u64 = 1;
+
+/// What is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginWork {
+    /// Whole samples; of a directory, from the device.
+    Read,
+    /// At most 4 KiB of a sample; of a directory, from the device.
+    SmallRead,
+    /// Whole samples that the page cache answers; of a directory alone.
+    CachedRead,
+}
+
+/// An origin to measure.
+pub struct OriginTrial {
+    data: Arc<DataSet>,
+    tier: Arc<dyn Tier>,
+    completions: Completions,
+    bell: Arc<Bell>,
+    pages: Option<CachedPages>,
+    order: Keyed,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How far the order has been walked.
+    position: u64,
+    ticket: u64,
+    /// Memory of reads that have ended.
+    free: Vec<Vec<u8>>,
+}
+
+/// A read under way.
+struct Read {
+    id: SampleId,
+    scratch: Arc<Scratch>,
+    began: Instant,
+}
+
+impl OriginTrial {
+    /// Opens the origin of `index` at `uri`, and asks it one small question.
+    pub fn open(index: Index, uri: &str, storage: Vec<(String, String)>) -> Result<Self, CalibrateError> {
+        if index.total_bytes().is_zero() {
+            return Err(CalibrateError::NoBytes { uri: uri.to_owned() });
+        }
+        let place = Uri::parse(uri)?;
+        let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
+        probe_origin(&place, &options)?;
+        let order = Keyed::new(index.len(), SEED, Epoch(0))
+            .map_err(|why| CalibrateError::Machine { what: "an order", why: why.to_string() })?;
+        let bell = Arc::new(Bell::default());
+        let ringer = Arc::clone(&bell);
+        let completions = Completions::new(move || ringer.ring());
+        let data = Arc::new(DataSet::new(index));
+        let tier = open_origin(&place, &options, Arc::clone(&data) as _, completions.clone())?;
+        let pages = CachedPages::of(&place)?;
+        Ok(Self { data, tier, completions, bell, pages, order, state: Mutex::default() })
+    }
+
+    /// Whether pages are dropped before reads: it is a directory.
+    pub fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    /// Whether there is no device behind the origin: it is a directory of a file system in memory.
+    pub fn in_memory(&self) -> bool {
+        self.pages.as_ref().is_some_and(CachedPages::in_memory)
+    }
+
+    /// One repeat with `readers` requests under way.
+    pub fn measure(
+        &self,
+        work: OriginWork,
+        readers: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Repeat, CalibrateError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = if work == OriginWork::SmallRead { SMALL } else { READ_MOST };
+        match (work, &self.pages) {
+            (OriginWork::CachedRead, _) => {
+                let warm = self.take(&mut state, WARM_SAMPLES, WARM_BYTES, stop, |_| true);
+                let all = Duration::MAX;
+                self.read_all(&mut state, warm.iter().copied(), most, readers, all, stop, |_| ())?;
+                let again = warm.iter().copied().cycle();
+                self.read_all(&mut state, again, most, readers, lasts, stop, |_| ())
+            }
+            (_, Some(pages)) => {
+                let began = Instant::now();
+                let least = readers.get();
+                let mut forgotten = 0;
+                let cold = self.take(&mut state, COLD_MOST, u64::MAX, stop, |id| {
+                    if let Some(location) = self.data.locate(id) {
+                        pages.forget(&location, self.data.index().size(id).get());
+                    }
+                    forgotten += 1;
+                    forgotten < least || began.elapsed() < lasts
+                });
+                self.read_all(&mut state, cold.into_iter(), most, readers, lasts, stop, |_| ())
+            }
+            (_, None) => {
+                let samples = self.data.index().len();
+                let start = state.position;
+                let next = (start..).map(|at| self.order.id(at % samples));
+                let next = next.filter(|&id| !self.data.index().size(id).is_zero());
+                let done = self.read_all(&mut state, next, most, readers, lasts, stop, |_| ())?;
+                state.position = (start + done.operations) % samples;
+                Ok(done)
+            }
+        }
+    }
+
+    /// The bytes of some samples, at most `samples` of them and about `bytes` together: what decoding is tried with.
+    pub fn samples(
+        &self,
+        samples: usize,
+        bytes: Bytes,
+        stop: &AtomicBool,
+    ) -> Result<Vec<Vec<u8>>, CalibrateError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.take(&mut state, samples.max(1), bytes.get(), stop, |_| true);
+        let readers = NonZeroUsize::new(wanted.len().clamp(1, 16)).unwrap_or(NonZeroUsize::MIN);
+        let mut read = Vec::with_capacity(wanted.len());
+        let keep = |content: &[u8]| read.push(content.to_vec());
+        self.read_all(&mut state, wanted.into_iter(), READ_MOST, readers, Duration::MAX, stop, keep)?;
+        Ok(read)
+    }
+
+    /// The next samples that have bytes, until there are `samples`, `bytes` together, or `more` says no.
+    fn take(
+        &self,
+        state: &mut State,
+        samples: usize,
+        bytes: u64,
+        stop: &AtomicBool,
+        mut more: impl FnMut(SampleId) -> bool,
+    ) -> Vec<SampleId> {
+        let index = self.data.index();
+        let (mut taken, mut sum) = (Vec::new(), 0_u64);
+        let mut walked = 0;
+        while walked < index.len() && !stop.load(Ordering::Relaxed) {
+            let id = self.order.id(state.position);
+            state.position = (state.position + 1) % index.len();
+            walked += 1;
+            let size = index.size(id).get();
+            if size == 0 {
+                continue;
+            }
+            if !taken.is_empty() && sum.saturating_add(size) > bytes {
+                break;
+            }
+            sum = sum.saturating_add(size);
+            taken.push(id);
+            if !more(id) || taken.len() >= samples {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Reads samples with `readers` under way until there is none left, or for `lasts`; at least `readers` of them.
+    #[expect(clippy::too_many_arguments, reason = "what one repeat consists of")]
+    fn read_all(
+        &self,
+        state: &mut State,
+        mut next: impl Iterator<Item = SampleId>,
+        most: u64,
+        readers: NonZeroUsize,
+        lasts: Duration,
+        stop: &AtomicBool,
+        mut seen: impl FnMut(&[u8]),
+    ) -> Result<Repeat, CalibrateError> {
+        let mut reads = HashMap::with_capacity(readers.get());
+        let (mut tally, mut refusals) = (Tally::default(), 0);
+        let mut ended = Vec::new();
+        let began = Instant::now();
+        for id in next.by_ref().take(readers.get()) {
+            self.submit(state, id, most, &mut reads);
+        }
+        while !reads.is_empty() {
+            self.bell.wait(Some(LOOK));
+            if stop.load(Ordering::Relaxed) {
+                self.give_up(&reads);
+                return Err(CalibrateError::Stopped);
+            }
+            self.completions.drain(&mut ended);
+            for done in ended.drain(..) {
+                // What an earlier repeat left behind when it was stopped.
+                let Some(read) = reads.remove(&done.ticket) else { continue };
+                match self.settle(&done, &read) {
+                    Ok(true) => {
+                        tally.add(done.bytes.get(), read.began.elapsed());
+                        if let Ok(bytes) = read.scratch.into_bytes() {
+                            seen(&bytes);
+                            state.free.push(bytes);
+                        }
+                    }
+                    Ok(false) => {
+                        refusals += 1;
+                        if refusals > REFUSALS_FREE + tally.operations {
+                            self.give_up(&reads);
+                            return Err(self.fault(&done, read.id));
+                        }
+                    }
+                    Err(error) => {
+                        self.give_up(&reads);
+                        return Err(error);
+                    }
+                }
+                if began.elapsed() < lasts
+                    && let Some(id) = next.next()
+                {
+                    self.submit(state, id, most, &mut reads);
+                }
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(CalibrateError::Stopped);
+        }
+        Ok(tally.repeat(began.elapsed()))
+    }
+
+    fn submit(&self, state: &mut State, id: SampleId, most: u64, reads: &mut HashMap<Ticket, Read>) {
+        let size = self.data.index().size(id).get().min(most);
+        let mut memory = state.free.pop().unwrap_or_default();
+        memory.resize(usize::try_from(size).unwrap_or(0), 0);
+        let (dest, scratch) = Dest::from_vec(memory);
+        let ticket = Ticket(state.ticket);
+        state.ticket += 1;
+        reads.insert(ticket, Read { id, scratch, began: Instant::now() });
+        self.tier.submit(Op::Read { ticket, key: self.data.key(id), offset: 0, dest });
+    }
+
+    /// Whether the read brought its bytes; if not, whether another may.
+    fn settle(&self, done: &Done, read: &Read) -> Result<bool, CalibrateError> {
+        match done.outcome {
+            Outcome::Ok => Ok(true),
+            Outcome::Throttled { .. } | Outcome::Retryable => Ok(false),
+            _ => Err(self.fault(done, read.id)),
+        }
+    }
+
+    fn fault(&self, done: &Done, id: SampleId) -> CalibrateError {
+        let why = match (&done.detail.message, done.outcome) {
+            (Some(message), _) => message.to_string(),
+            (None, Outcome::Absent) => "it does not exist any more; index the data set again".to_owned(),
+            (None, outcome) => format!("{outcome:?}"),
+        };
+        CalibrateError::Sample { uri: self.data.index().uri(id), why }
+    }
+
+    /// Nobody waits for these any more.
+    fn give_up(&self, reads: &HashMap<Ticket, Read>) {
+        for &ticket in reads.keys() {
+            self.tier.cancel(ticket);
+        }
+    }
+}
+
+impl Drop for OriginTrial {
+    fn drop(&mut self) {
+        self.tier.close(GRACE);
+    }
+}
+
+impl std::fmt::Debug for OriginTrial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OriginTrial").field("place", &self.tier.facts().place).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::indexing::build_index;
+    use foresee_data_index::LayoutOptions;
+
+    fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginTrial, CalibrateError>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (nth, &size) in (0_u8..).zip(sizes) {
+            std::fs::write(folder.path().join(format!("{nth:04}")), vec![nth; size]).expect("a file");
+        }
+        let uri = folder.path().display().to_string();
+        let layout = LayoutOptions::Flat { extensions: Vec::new() };
+        let built = build_index(&uri, Vec::new(), layout, None, &|_| {}, &AtomicBool::new(false));
+        let trial = OriginTrial::open(built.expect("an index").0, &uri, Vec::new());
+        (folder, trial)
+    }
+
+    fn readers(count: usize) -> NonZeroUsize {
+        NonZeroUsize::new(count).expect("at least one")
+    }
+
+    #[test]
+    fn every_work_reads_samples_with_one_reader_and_with_more_than_there_are() {
+        let (_folder, trial) = open(&[5000, 0, 7000, 100]);
+        let trial = trial.expect("an origin");
+        assert!(trial.has_pages());
+        let stop = AtomicBool::new(false);
+        for work in [OriginWork::Read, OriginWork::SmallRead, OriginWork::CachedRead] {
+            for count in [1, 8] {
+                let done =
+                    trial.measure(work, readers(count), Duration::from_millis(1), &stop).expect("a repeat");
+                assert!(done.operations > 0 && done.bytes > Bytes::ZERO, "{work:?}");
+            }
+        }
+        let once =
+            trial.measure(OriginWork::Read, readers(8), Duration::from_secs(9), &stop).expect("a repeat");
+        assert_eq!(once.bytes, Bytes::new(12_100), "cold samples are read once, those without bytes never");
+        let small = trial
+            .measure(OriginWork::SmallRead, readers(1), Duration::from_secs(9), &stop)
+            .expect("a repeat");
+        assert_eq!(small.bytes, Bytes::new(4096 + 4096 + 100));
+    }
+
+    #[test]
+    fn samples_come_whole() {
+        let (_folder, trial) = open(&[3, 5, 9]);
+        let stop = AtomicBool::new(false);
+        let mut read = trial.expect("an origin").samples(9, Bytes::new(1 << 20), &stop).expect("samples");
+        read.sort();
+        assert_eq!(read, [vec![0; 3], vec![1; 5], vec![2; 9]]);
+    }
+
+    #[test]
+    fn a_data_set_without_bytes_a_lost_file_and_a_raised_flag_are_refused() {
+        let (_folder, empty) = open(&[0, 0]);
+        assert!(matches!(empty, Err(CalibrateError::NoBytes { .. })), "{empty:?}");
+        let (folder, trial) = open(&[10, 10]);
+        let trial = trial.expect("an origin");
+        let stop = AtomicBool::new(true);
+        let stopped = trial.measure(OriginWork::Read, readers(1), Duration::ZERO, &stop);
+        assert!(matches!(stopped, Err(CalibrateError::Stopped)), "{stopped:?}");
+        drop(folder);
+        stop.store(false, Ordering::Relaxed);
+        let lost =
+            trial.measure(OriginWork::Read, readers(2), Duration::ZERO, &stop).expect_err("it is gone");
+        assert!(matches!(lost, CalibrateError::Sample { .. }), "{lost}");
+    }
+}

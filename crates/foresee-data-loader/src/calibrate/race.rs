@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Threads that begin together, do the same thing over and over, and end at one moment.
+//!
+//! Apart from what they do, so that every rate against threads is counted alike: bytes of all threads over the time
+//! from the common start to the last one's end.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use foresee_units::{Bytes, Nanos};
+
+use super::{CalibrateError, Repeat};
+
+/// Times of single operations that a thread keeps: the median of so many does not move any more.
+const TIMES_MOST: usize = 1 << 16;
+
+/// What a thread did.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) bytes: u64,
+    pub(super) operations: u64,
+    pub(super) times: Vec<Duration>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, bytes: u64, took: Duration) {
+        self.bytes += bytes;
+        self.operations += 1;
+        if self.times.len() < TIMES_MOST {
+            self.times.push(took);
+        }
+    }
+
+    fn join(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.operations += other.operations;
+        self.times.extend(other.times);
+    }
+
+    pub(super) fn repeat(mut self, took: Duration) -> Repeat {
+        let latency = match self.times.len() {
+            0 => Duration::ZERO,
+            many => *self.times.select_nth_unstable(many / 2).1,
+        };
+        Repeat {
+            bytes: Bytes::new(self.bytes),
+            took: Nanos::from(took),
+            latency: Nanos::from(latency),
+            operations: self.operations,
+        }
+    }
+}
+
+/// Lets `threads` threads repeat `work` for `lasts`, each with a state of its own, and at least once. `work` says how
+/// many bytes it moved; `None` ends its thread. `after` is part of the time.
+pub(super) fn race<S: Send>(
+    threads: NonZeroUsize,
+    lasts: Duration,
+    stop: &AtomicBool,
+    make: impl FnMut(usize) -> S,
+    work: impl Fn(&mut S) -> Result<Option<u64>, CalibrateError> + Sync,
+    after: impl FnOnce() -> Result<(), CalibrateError>,
+) -> Result<Repeat, CalibrateError> {
+    // Made before the start: memory that is touched for the first time is not what is measured.
+    let states: Vec<S> = (0..threads.get()).map(make).collect();
+    let gate = Gate::default();
+    let (work, gate) = (&work, &gate);
+    std::thread::scope(|scope| {
+        let mut running = Vec::with_capacity(states.len());
+        for state in states {
+            let started =
+                Builder::new().name("foresee-calibrate".to_owned()).spawn_scoped(scope, move || {
+                    gate.wait()
+                        .map_or_else(|| Ok(Tally::default()), |began| run(state, began, lasts, stop, work))
+                });
+            match started {
+                Ok(thread) => running.push(thread),
+                Err(why) => {
+                    gate.say(Word::GoHome);
+                    return Err(CalibrateError::Machine { what: "a thread", why: why.to_string() });
+                }
+            }
+        }
+        let began = Instant::now();
+        gate.say(Word::Go(began));
+        let mut all = Tally::default();
+        for thread in running {
+            let tally = thread.join().map_err(|_| CalibrateError::Machine {
+                what: "a measurement",
+                why: "a thread of it has failed".to_owned(),
+            })??;
+            all.join(tally);
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(CalibrateError::Stopped);
+        }
+        after()?;
+        Ok(all.repeat(began.elapsed()))
+    })
+}
+
+fn run<S>(
+    mut state: S,
+    began: Instant,
+    lasts: Duration,
+    stop: &AtomicBool,
+    work: &(impl Fn(&mut S) -> Result<Option<u64>, CalibrateError> + Sync),
+) -> Result<Tally, CalibrateError> {
+    let mut tally = Tally::default();
+    let mut now = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let Some(bytes) = work(&mut state)? else { break };
+        let ended = Instant::now();
+        tally.add(bytes, ended - now);
+        now = ended;
+        if now - began >= lasts {
+            break;
+        }
+    }
+    Ok(tally)
+}
+
+/// What threads wait at until all are there.
+#[derive(Debug, Default)]
+struct Gate {
+    word: Mutex<Word>,
+    heard: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Word {
+    #[default]
+    Wait,
+    /// The common start.
+    Go(Instant),
+    /// Not all of them could be started.
+    GoHome,
+}
+
+impl Gate {
+    fn say(&self, word: Word) {
+        *self.word.lock().unwrap_or_else(PoisonError::into_inner) = word;
+        self.heard.notify_all();
+    }
+
+    /// When all began; `None` if nothing is to be done.
+    fn wait(&self) -> Option<Instant> {
+        let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match *word {
+                Word::Wait => word = self.heard.wait(word).unwrap_or_else(PoisonError::into_inner),
+                Word::Go(began) => return Some(began),
+                Word::GoHome => return None,
+            }
+        }
+    }
+}
+
+/// Numbers without a pattern: SplitMix64 of Steele, Lea and Flood, 2014.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw(pub(super) u64);
+
+impl Draw {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `limit`, which is 1 or more.
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % limit.max(1) as u64).unwrap_or(0)
+    }
+
+    /// Bytes that no file system makes shorter.
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.next().to_le_bytes()[..part.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    fn threads(count: usize) -> NonZeroUsize {
+        NonZeroUsize::new(count).expect("at least one")
+    }
+
+    #[test]
+    fn every_thread_works_at_least_once_and_all_are_counted() {
+        let stop = AtomicBool::new(false);
+        let done =
+            race(threads(3), Duration::ZERO, &stop, |nth| nth as u64 + 1, |&mut n| Ok(Some(n)), || Ok(()))
+                .expect("a repeat");
+        assert_eq!((done.bytes, done.operations), (Bytes::new(6), 3));
+        assert!(done.took > Nanos::ZERO);
+    }
+
+    #[test]
+    fn a_thread_without_work_ends_and_one_that_fails_is_the_answer() {
+        let stop = AtomicBool::new(false);
+        let left = AtomicU64::new(5);
+        let take = |(): &mut ()| {
+            let took = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            Ok(took.ok().map(|_| 10))
+        };
+        let long = Duration::from_secs(3600);
+        let done = race(threads(2), long, &stop, |_| (), take, || Ok(())).expect("a repeat");
+        assert_eq!(done.bytes, Bytes::new(50));
+        let failing = |(): &mut ()| Err(CalibrateError::NoBytes { uri: "x".to_owned() });
+        assert!(race(threads(2), long, &stop, |_| (), failing, || Ok(())).is_err());
+    }
+
+    #[test]
+    fn a_raised_flag_ends_it_without_a_figure() {
+        let stop = AtomicBool::new(true);
+        let long = Duration::from_secs(3600);
+        let stopped = race(threads(2), long, &stop, |_| (), |&mut ()| Ok(Some(1)), || Ok(()));
+        assert!(matches!(stopped, Err(CalibrateError::Stopped)));
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A nameless file on a disk, for measurements: written and read past the page cache where that can be had.
+//!
+//! Apart from the disk tier, which wants what the page cache gives: here a read has to reach the device. Where the file
+//! system takes `O_DIRECT`, it is used; elsewhere pages are sent to the device and dropped, which is only advice and
+//! works on clean ones. The file has no name once it is open, so whatever ends the process leaves nothing behind.
+//!
+//! Refuses to time anything, and to interpret a failure.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use foresee_units::Bytes;
+use rustix::fs::{
+    Advice, FallocateFlags, OFlags, fadvise, fallocate, fdatasync, fstatfs, fstatvfs, ftruncate,
+};
+use rustix::io::Errno;
+
+/// What `O_DIRECT` asks of offsets, lengths and memory, on any usual device.
+const ALIGN: usize = 4096;
+
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `statfs(2)`: no device is behind these.
+const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// A file that nobody else can open.
+#[derive(Debug)]
+pub struct TrialFile {
+    cached: File,
+    direct: Option<File>,
+}
+
+impl TrialFile {
+    /// A new file in the directory `folder`, without a name.
+    pub fn create(folder: &Path) -> io::Result<Self> {
+        let (path, cached) = named(folder)?;
+        let direct = File::options().read(true).write(true).custom_flags(direct_flag()).open(&path);
+        std::fs::remove_file(&path)?;
+        // Reading ahead would put neighbours into the page cache that are asked for later.
+        let _ = fadvise(&cached, 0, None, Advice::Random);
+        let mut file = Self { cached, direct: direct.ok() };
+        if file.direct.is_some() && !file.direct_works()? {
+            file.direct = None;
+        }
+        Ok(file)
+    }
+
+    /// Whether reads and writes go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Whether the file system keeps its files in memory.
+    pub fn in_memory(&self) -> bool {
+        in_memory(&self.cached)
+    }
+
+    /// Free bytes of the file system, for this user.
+    pub fn room(&self) -> io::Result<Bytes> {
+        let facts = fstatvfs(&self.cached)?;
+        Ok(Bytes::new(facts.f_bavail.saturating_mul(facts.f_frsize)))
+    }
+
+    /// Gives the file its length, and the room for it where the file system can promise that.
+    pub fn allocate(&self, len: Bytes) -> io::Result<()> {
+        match fallocate(&self.cached, FallocateFlags::empty(), 0, len.get()) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(ftruncate(&self.cached, len.get())?),
+            done => Ok(done?),
+        }
+    }
+
+    /// Writes `bytes` at `offset`; both are multiples of 4096.
+    pub fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.direct.as_ref().unwrap_or(&self.cached).write_all_at(bytes, offset)
+    }
+
+    /// Fills `into` from `offset`, from the device if its pages are not in memory; both are multiples of 4096.
+    pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.direct.as_ref().unwrap_or(&self.cached).read_exact_at(into, offset)
+    }
+
+    /// Fills `into` from `offset`, through the page cache.
+    pub fn read_cached(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.cached.read_exact_at(into, offset)
+    }
+
+    /// Sends what was written to the device.
+    pub fn sync(&self) -> io::Result<()> {
+        Ok(fdatasync(&self.cached)?)
+    }
+
+    /// Drops the file's pages from memory, those that are on the device.
+    pub fn drop_pages(&self) -> io::Result<()> {
+        Ok(fadvise(&self.cached, 0, None, Advice::DontNeed)?)
+    }
+
+    /// Some file systems open with `O_DIRECT` and then refuse every transfer.
+    fn direct_works(&self) -> io::Result<bool> {
+        let mut block = AlignedBuffer::new(ALIGN);
+        let tried = self.write(block.as_mut_slice(), 0).and_then(|()| self.read(block.as_mut_slice(), 0));
+        match tried {
+            Ok(()) => Ok(true),
+            Err(why) if why.kind() == io::ErrorKind::InvalidInput => Ok(false),
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// Memory that `O_DIRECT` takes.
+#[derive(Debug)]
+pub struct AlignedBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuffer {
+    /// `len` bytes, all in memory.
+    pub fn new(len: usize) -> Self {
+        let bytes = vec![1; len + ALIGN];
+        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Self { bytes, start, len }
+    }
+
+    /// The bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+/// Whether there is no device behind the file system of `file`.
+pub(crate) fn in_memory(file: impl AsFd) -> bool {
+    fstatfs(file).is_ok_and(|facts| IN_MEMORY.contains(&facts.f_type))
+}
+
+/// A new file with a name that nobody has.
+fn named(folder: &Path) -> io::Result<(std::path::PathBuf, File)> {
+    let mut nth = 0_u32;
+    loop {
+        let path = folder.join(format!(".foresee-calibrate.{}-{nth}.tmp", std::process::id()));
+        let made = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        match made {
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => nth += 1,
+            made => return made.map(|file| (path, file)),
+        }
+    }
+}
+
+fn direct_flag() -> i32 {
+    i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_both_ways_and_nothing_has_a_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = TrialFile::create(folder.path()).expect("a file");
+        file.allocate(Bytes::new(1 << 20)).expect("room");
+        let mut block = AlignedBuffer::new(2 * ALIGN);
+        block.as_mut_slice().fill(7);
+        file.write(block.as_mut_slice(), 8 * ALIGN as u64).expect("written");
+        file.sync().expect("on the device");
+        file.drop_pages().expect("dropped");
+        for cached in [false, true] {
+            block.as_mut_slice().fill(0);
+            let into = block.as_mut_slice();
+            let at = 8 * ALIGN as u64;
+            if cached { file.read_cached(into, at) } else { file.read(into, at) }.expect("read");
+            assert!(block.as_mut_slice().iter().all(|&byte| byte == 7), "cached: {cached}");
+        }
+        assert!(file.room().expect("facts") > Bytes::ZERO);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "it has no name");
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let taken = folder.path().join(format!(".foresee-calibrate.{}-0.tmp", std::process::id()));
+        std::fs::write(&taken, "another's").expect("a file");
+        TrialFile::create(folder.path()).expect("another name");
+        assert_eq!(std::fs::read_to_string(&taken).expect("still there"), "another's");
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_the_systems_error() {
+        let error = TrialFile::create(Path::new("/proc/no such folder")).expect_err("no folder");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn aligned_memory_is_aligned_and_as_long_as_asked() {
+        for len in [1, ALIGN, 3 * ALIGN + 1] {
+            let mut buffer = AlignedBuffer::new(len);
+            assert_eq!(buffer.as_mut_slice().len(), len);
+            assert_eq!(buffer.as_mut_slice().as_ptr().addr() % ALIGN, 0);
+        }
+    }
+}

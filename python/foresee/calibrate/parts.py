@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory, disks and the origin: which sweeps belong to each, and what a reader must know of their conditions.
+
+What comes from the page cache is a figure of its own (``cached_read``), never mixed with what comes from a device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from foresee import _native
+from foresee.calibrate.sweep import REPEATS, Measure, Sweep, cores, counts, rate, sweep, time_of
+from foresee.job import Figure
+
+if TYPE_CHECKING:
+    from foresee._source import Source
+
+__all__ = ["available_memory", "checksum", "disk", "load", "memcpy", "origin", "ram"]
+
+#: More threads than this keep no device busier.
+_DISK_THREADS = 32
+#: The loader's own bounds: threads that read a directory; a bucket is asked over more connections.
+_DIRECTORY_READERS, _STORE_READERS = 64, 128
+_FILE_BYTES = 1 << 30
+_MEBI = 1 << 20
+
+Tell = Callable[[str], None]
+
+
+class _Notes:
+    """Sweeps of one part: each becomes figures, and what is missing is said."""
+
+    def __init__(self, tell: Tell, left_out: list[str]) -> None:
+        self._tell = tell
+        self._left_out = left_out
+
+    def curve(
+        self,
+        name: str,
+        measure: Measure,
+        most: int,
+        seconds: float,
+        conditions: str,
+        *,
+        small: tuple[str, Measure, str] | None = None,
+    ) -> Iterator[Figure]:
+        """The figures of a sweep; with ``small``: name, measurement and conditions of a latency."""
+        made = sweep(
+            measure,
+            counts(most),
+            seconds,
+            lambda count: self._tell(f"{name} at {count}"),
+            small=None if small is None else small[1],
+        )
+        yield from self._figures(name, made, conditions, small)
+
+    def _figures(
+        self, name: str, made: Sweep, conditions: str, small: tuple[str, Measure, str] | None
+    ) -> Iterator[Figure]:
+        around = f"{REPEATS} repeats, {load()}"
+        for point in made.points:
+            if not all(point.rates):
+                self._left_out.append(f"{name} at {point.at}: a repeat moved nothing")
+                continue
+            yield rate(name, point.at, point.rates, f"{conditions}; {around}")
+            if small is not None and all(point.latencies):
+                yield time_of(small[0], point.at, point.latencies, f"{small[2]}; {around}")
+        if made.cut:
+            self._left_out.append(f"{name} beyond {made.points[-1].at}: its share of --seconds was up")
+
+
+def load() -> str:
+    """What else runs: the load of the last minute, over the cores that are there.
+
+    >>> load().startswith("load ")
+    True
+    """
+    return f"load {os.getloadavg()[0]:.1f} on {cores()} cores"
+
+
+def memcpy(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
+    """``memcpy.rate``."""
+    conditions = f"1 MiB pieces, drawn from {_mebibytes(trial, 'pool_bytes')}"
+    yield from _Notes(tell, left_out).curve("memcpy.rate", _work(trial, "copy"), cores(), seconds, conditions)
+
+
+def checksum(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
+    """``checksum.rate``."""
+    conditions = f"CRC-32C of 128 KiB samples, drawn from {_mebibytes(trial, 'pool_bytes')}"
+    yield from _Notes(tell, left_out).curve(
+        "checksum.rate", _work(trial, "checksum"), cores(), seconds, conditions
+    )
+
+
+def ram(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
+    """``tier.ram.*``: the loader's memory tier."""
+    notes = _Notes(tell, left_out)
+    held = f"{_mebibytes(trial, 'pool_bytes')} in the memory tier"
+    room = available_memory()
+    if room is None:
+        left_out.append("tier.ram.capacity: this machine does not say how much memory is available")
+    else:
+        conditions = "memory available when measured, for all ranks of the machine together"
+        yield Figure(name="tier.ram.capacity", value=float(room), unit="B", conditions=conditions)
+    yield from notes.curve(
+        "tier.ram.read",
+        _work(trial, "tier_read"),
+        cores(),
+        0.6 * seconds,
+        f"128 KiB samples at random, {held}",
+        small=("tier.ram.latency", _work(trial, "tier_small_read"), f"4 KiB of a sample, {held}"),
+    )
+    yield from notes.curve(
+        "tier.ram.write",
+        _work(trial, "tier_write"),
+        cores(),
+        0.4 * seconds,
+        f"128 KiB samples in place of others, {held}",
+    )
+
+
+def disk(
+    name: str, folder: str, seconds: float, tell: Tell, left_out: list[str], *, reads: bool = True
+) -> Iterator[Figure]:
+    """``tier.NAME.*`` of the disk that ``folder`` is on; its reads only if no other source has them."""
+    tell(f"tier.{name}: writing a file")
+    trial = _native.Trial.disk(folder, bytes_max=_FILE_BYTES, seconds=0.2 * seconds)
+    facts = trial.facts()
+    notes = _Notes(tell, left_out)
+    file = f"file of {_mebibytes(trial, 'bytes')} in {os.path.abspath(folder)}"
+    if facts["in_memory"]:
+        file += ", a file system in memory"
+    past = "O_DIRECT" if facts["direct"] else "pages dropped before (posix_fadvise), no O_DIRECT here"
+    yield Figure(
+        name=f"tier.{name}.capacity",
+        value=float(facts["room"]),
+        unit="B",
+        conditions=f"free for this user when measured, in {os.path.abspath(folder)}",
+    )
+    if reads:
+        small = (f"tier.{name}.latency", _work(trial, "small_read"), f"4 KiB random reads, {past}, {file}")
+        yield from notes.curve(
+            f"tier.{name}.read",
+            _work(trial, "read"),
+            _DISK_THREADS,
+            0.4 * seconds,
+            f"128 KiB random reads, {past}, {file}",
+            small=small,
+        )
+    yield from notes.curve(
+        f"tier.{name}.cached_read",
+        _work(trial, "cached_read"),
+        cores(),
+        0.1 * seconds,
+        f"128 KiB random reads, page-cache hits, {file}",
+    )
+    written = "O_DIRECT and fdatasync" if facts["direct"] else "page cache and fdatasync, no O_DIRECT here"
+    yield from notes.curve(
+        f"tier.{name}.write",
+        _work(trial, "write"),
+        _DISK_THREADS,
+        0.3 * seconds,
+        f"1 MiB writes, {written}, {file}",
+    )
+
+
+def origin(
+    trial: _native.Trial, source: Source, seconds: float, tell: Tell, left_out: list[str]
+) -> Iterator[Figure]:
+    """``origin.*``: samples of an index, at their origin."""
+    index = source.index
+    notes = _Notes(tell, left_out)
+    facts = trial.facts()
+    pages = facts["pages"]
+    most = min(_DIRECTORY_READERS if pages else _STORE_READERS, len(index))
+    where = f"{len(index):,} samples of {_size(index.total_bytes / len(index))} on average, {index.uri}"
+    if facts["in_memory"]:
+        where += ", a file system in memory"
+    each = "one request per reader"
+    cold = f"{each}, pages dropped before (posix_fadvise)" if pages else each
+    yield from notes.curve(
+        "origin.read",
+        _work(trial, "read"),
+        most,
+        (0.85 if pages else 1.0) * seconds,
+        f"whole samples at random, {cold}, {where}",
+        small=("origin.latency", _work(trial, "small_read"), f"at most 4 KiB of a sample, {cold}, {where}"),
+    )
+    if not pages:
+        return
+    yield from notes.curve(
+        "origin.cached_read",
+        _work(trial, "cached_read"),
+        min(cores(), len(index)),
+        0.15 * seconds,
+        f"whole samples, page-cache hits, {each}, {where}",
+    )
+
+
+def available_memory() -> int | None:
+    """Bytes that could be had without swapping, by the kernel's estimate; None where it has none."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _work(trial: _native.Trial, work: str) -> Measure:
+    return lambda threads, seconds: trial.measure(work, threads=threads, seconds=seconds)
+
+
+def _mebibytes(trial: _native.Trial, fact: str) -> str:
+    return f"{trial.facts()[fact] // _MEBI} MiB"
+
+
+def _size(bytes_: float) -> str:
+    return f"{bytes_ / 1e6:.3g} MB" if bytes_ >= 1e6 else f"{bytes_ / 1e3:.3g} KB"

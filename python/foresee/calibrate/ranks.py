@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links between ranks: rank 0 measures one after the other, all others answer and are done.
+
+Ranks meet at ``MASTER_ADDR``, one port above ``MASTER_PORT``, which the launcher keeps for itself. A connection is
+proved by ``FORESEE_TOKEN`` where that is set. Where it is not, by a word that anybody could know: nothing but padding
+travels, so a stranger could spoil a figure and nothing else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator, Mapping
+
+from foresee import _addresses, _native
+from foresee._world import World
+from foresee.calibrate.sweep import REPEATS, rate, time_of
+from foresee.errors import ConfigError
+from foresee.job import Figure
+
+__all__ = ["WAIT_S", "answer", "links", "meeting"]
+
+#: How long ranks wait for each other to start.
+WAIT_S = 60.0
+_WORD = "foresee-calibrate, no secret"
+
+
+def meeting(port: int | None, environ: Mapping[str, str] | None = None) -> str:
+    """``ip:port`` at which rank 0 is found.
+
+    Raises:
+        ConfigError: the launcher does not say where, or what it says cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
+    if port is not None:
+        missing = [name for name in missing if name != "MASTER_PORT"]
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)} not set: ranks do not know where to meet; set them as torchrun does, or leave "
+            "the network out with --only"
+        )
+    if port is None:
+        text = env["MASTER_PORT"]
+        if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 16:
+            raise ConfigError(f"MASTER_PORT={text!r}; a port from 1 to 65535 expected")
+        port = int(text) + 1 if int(text) < (1 << 16) - 1 else int(text) - 1
+    host = env["MASTER_ADDR"]
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return _addresses.resolve(f"{host}:{port}", what="MASTER_ADDR")
+
+
+def links(world: World, address: str, seconds: float) -> Iterator[Figure]:
+    """``network.*``, on rank 0."""
+    repeats = _native.links_measure(
+        _own(address),
+        world=world.size,
+        secret=_secret(),
+        repeats=REPEATS,
+        seconds=seconds / 1.5 / REPEATS / (world.size - 1),
+        wait_s=WAIT_S,
+    )
+    rates = [moved / took for _, (moved, took, _), _ in repeats]
+    rounds = [latency for *_, (_, _, latency) in repeats]
+    around = f"rank 0 to {world.size - 1} others in turn, {REPEATS} repeats each, TCP"
+    yield rate("network.rate", None, rates, f"1 MiB frames, {around}")
+    yield time_of("network.latency", None, rounds, f"round trip of a small message, {around}")
+
+
+def answer(world: World, address: str) -> None:
+    """The part of every other rank; returns when rank 0 has measured all links."""
+    _native.links_answer(address, rank=world.rank, world=world.size, secret=_secret(), wait_s=WAIT_S)
+
+
+def _own(address: str) -> str:
+    """Where rank 0 listens: on all interfaces, or where others cannot come from outside, on that one alone."""
+    host, _, port = address.rpartition(":")
+    ip = ipaddress.ip_address(host.strip("[]"))
+    if ip.is_loopback:
+        return address
+    return f"0.0.0.0:{port}" if ip.version == 4 else f"[::]:{port}"
+
+
+def _secret() -> str:
+    return os.environ.get("FORESEE_TOKEN") or _WORD

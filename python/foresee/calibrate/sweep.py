@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sweep: the same measurement with 1, 2, 4, ... threads or readers, until more of them bring nothing.
+
+A point is the median of several short repeats; its spread is half of the distance between their quartiles. Refuses to
+know what is measured.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from foresee.job import Figure
+
+__all__ = ["REPEATS", "Measure", "Point", "Sweep", "cores", "counts", "rate", "spread", "sweep", "time_of"]
+
+#: Of each point; one more before them is thrown away: connections, threads and caches settle in it.
+REPEATS = 5
+#: A sweep goes on while twice the threads bring this much more.
+GAIN = 1.05
+#: A sweep whose single operations take longer than its repeats ends before this multiple of its share of the time.
+OVERTIME = 1.5
+
+#: Threads and seconds to bytes moved, seconds taken, and the median seconds of one operation.
+Measure: TypeAlias = Callable[[int, float], tuple[int, float, float]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was measured with one count of threads."""
+
+    at: int
+    rates: tuple[float, ...]
+    """Bytes per second of each repeat."""
+    latencies: tuple[float, ...] = ()
+    """Seconds of one small operation, of each repeat; empty if that was not asked for."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A curve, and whether the time was up before its end."""
+
+    points: tuple[Point, ...]
+    cut: bool = False
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def counts(most: int) -> tuple[int, ...]:
+    """Powers of two up to ``most``, and ``most``.
+
+    >>> counts(1), counts(6), counts(8)
+    ((1,), (1, 2, 4, 6), (1, 2, 4, 8))
+    """
+    powers = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return (*powers, most)
+
+
+def sweep(
+    measure: Measure,
+    at: Sequence[int],
+    seconds: float,
+    tell: Callable[[int], None],
+    *,
+    small: Measure | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Sweep:
+    """Measure with each count of ``at``, ascending, in about ``seconds``, until one brings less than 5 % more.
+
+    Args:
+        measure: moves bytes; its rate counts.
+        at: counts of threads.
+        seconds: for all counts together, above 0.
+        tell: called with each count before it is measured.
+        small: moves few bytes; the time of one of its operations is the latency.
+        clock: of the time that passes.
+    """
+    began = clock()
+    each = seconds / len(at) / (REPEATS + 1)
+    points: list[Point] = []
+    best = last = 0.0
+    for count in at:
+        # A point takes as long as the one before it, or longer.
+        now = clock()
+        if points and now + last - began > OVERTIME * seconds:
+            return Sweep(tuple(points), cut=True)
+        tell(count)
+        share = each if small is None else 0.7 * each
+        rates = [moved / took for moved, took, _ in _repeats(measure, count, share)]
+        latencies = [] if small is None else [each_ for *_, each_ in _repeats(small, count, each - share)]
+        points.append(Point(count, tuple(rates), tuple(latencies)))
+        last = clock() - now
+        median = statistics.median(rates)
+        if median < GAIN * best:
+            break
+        best = median
+    return Sweep(tuple(points))
+
+
+def _repeats(measure: Measure, count: int, seconds: float) -> list[tuple[int, float, float]]:
+    return [measure(count, seconds) for _ in range(REPEATS + 1)][1:]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the distance between the first and the last quartile; 0 of a single value.
+
+    >>> spread([1.0, 2.0, 3.0, 4.0, 9.0])
+    1.0
+    """
+    if len(values) < 2:
+        return 0.0
+    first, _, last = statistics.quantiles(values, n=4, method="inclusive")
+    return (last - first) / 2
+
+
+def rate(name: str, at: int | None, rates: Sequence[float], conditions: str) -> Figure:
+    """The figure of some repeats, given in bytes per second."""
+    return _figure(name, at, [each / 1e6 for each in rates], "MB/s", conditions)
+
+
+def time_of(name: str, at: int | None, times: Sequence[float], conditions: str) -> Figure:
+    """The figure of some repeats, given in seconds."""
+    return _figure(name, at, [each * 1e6 for each in times], "us", conditions)
+
+
+def _figure(name: str, at: int | None, values: Sequence[float], unit: str, conditions: str) -> Figure:
+    return Figure(
+        name=name,
+        at=at,
+        value=_digits(statistics.median(values)),
+        unit=unit,
+        spread=_digits(spread(values)),
+        conditions=conditions,
+    )
+
+
+def _digits(value: float) -> float:
+    """Four digits that mean something: no repeat is more exact."""
+    return float(f"{value:.4g}")

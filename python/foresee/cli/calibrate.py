@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee calibrate``: measure this machine, and write its profile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee import calibrate
+    from foresee._source import Source
+    from foresee.job import Profile
+
+_HELP = "measure this machine's memory, disks, origin and network, and write profile.toml"
+_EPILOG = (
+    "Needs no root. A disk is measured with a file without a name, of a quarter of the free room and 1 GiB at most; an "
+    "origin is only read. Under a launcher run it on every rank: links are measured, and rank 0 measures the rest and "
+    "writes the file."
+)
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("calibrate", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument(
+        "-o", "--output", default="profile.toml", metavar="FILE", help="the profile to write (%(default)s)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over FILE")
+    parser.add_argument(
+        "--disk",
+        action="append",
+        default=[],
+        metavar="[NAME=]FOLDER",
+        help="a folder on a disk to measure, and what its tier is called (disk)",
+    )
+    parser.add_argument(
+        "--origin", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file, or an index of one"
+    )
+    parser.add_argument("--index", metavar="FILE", help="of the origin; then nothing is listed")
+    parser.add_argument(
+        "--layout",
+        default="auto",
+        choices=("auto", "folder", "flat", "npy", "bin"),
+        help="of the origin, where it is listed",
+    )
+    parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
+    parser.add_argument(
+        "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
+    )
+    parser.add_argument(
+        "--fio",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="random reads of the tier NAME (disk), or of NAME origin, as fio --output-format=json has measured them",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="A,B",
+        help="memcpy, checksum, ram, origin, decode, network, or the names of disks",
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="for everything together, listing the origin apart (45)"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="where ranks meet (MASTER_PORT + 1)")
+    parser.add_argument("--machine", metavar="TEXT", help="what the profile calls this machine")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee import calibrate
+    from foresee.job import profile
+
+    seconds = calibrate.SECONDS if options.seconds is None else options.seconds
+    only = [part for word in options.only for part in word.split(",") if part]
+    wanted = calibrate.asked(
+        seconds=seconds, disks=options.disk, results=options.fio, only=only, port=options.port
+    )
+    machine = calibrate.machine_name() if options.machine is None else options.machine
+    if wanted.world.rank == 0:
+        _check(options, machine)
+        wanted = replace(wanted, origin=_origin(options))
+    progress = _Progress(seconds)
+    try:
+        measured = calibrate.measure(wanted, progress)
+    finally:
+        progress.end()
+    if measured is None:
+        print(f"rank {wanted.world.rank}: rank 0 writes the profile", file=sys.stderr)
+        return 0
+    if not measured.figures:
+        raise ConfigError("nothing was measured: " + "; ".join(measured.left_out))
+    made = calibrate.profile(measured, machine)
+    _check_file(options)
+    profile.write(made, options.output)
+    for line in measured.left_out:
+        print(f"foresee: left out: {line}", file=sys.stderr)
+    print(
+        json.dumps(_facts(made, measured, options.output)) if options.json else _report(made, options.output)
+    )
+    return 0
+
+
+def _check(options: argparse.Namespace, machine: str) -> None:
+    """What can be wrong with the words and the file, before a minute is spent."""
+    from foresee._values import Refused, Text
+
+    try:
+        Text().read(machine)
+    except Refused:
+        raise ConfigError(f"--machine {machine!r}: {Text().expected}") from None
+    if options.origin is None:
+        given = [
+            name
+            for name, value in (
+                ("--index", options.index),
+                ("--keys", options.keys),
+                ("--row-bytes", options.row_bytes),
+                ("--option", options.option),
+            )
+            if value
+        ]
+        if given:
+            raise ConfigError(f"{', '.join(given)}: of which origin? Add --origin URI")
+    _check_file(options)
+
+
+def _check_file(options: argparse.Namespace) -> None:
+    if os.path.isdir(options.output):
+        raise ConfigError(f"-o {options.output}: it is a folder; name a file")
+    if os.path.lexists(options.output) and not options.force:
+        raise ConfigError(f"-o {options.output}: it is there already; --force writes over it")
+    folder = os.path.dirname(os.path.abspath(options.output))
+    try:
+        # It has no name, or none for longer than this line.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(
+            f"-o {options.output}: {folder} cannot be written to ({why}); name a file elsewhere"
+        ) from None
+
+
+def _origin(options: argparse.Namespace) -> Source | None:
+    from foresee import _source
+
+    if options.origin is None:
+        return None
+    faults = [f"--option {pair!r}: write KEY=VALUE" for pair in options.option if "=" not in pair]
+    if options.keys is not None and options.index is not None:
+        faults.append("--keys and --index: an index has the keys; give one of them")
+    if faults:
+        raise ConfigError(faults)
+    storage = dict(pair.split("=", 1) for pair in options.option)
+    if options.keys is not None:
+        with open(options.keys, "rb") as file:
+            keys = [line for line in file.read().splitlines() if line]
+        listed = _source.build(
+            options.origin,
+            layout=options.layout,
+            row_bytes=options.row_bytes,
+            keys=keys,
+            options=storage,
+        )
+        return _source.Source(listed, _source.split(options.origin, options.layout)[0], storage, listed=True)
+    return _source.resolve(
+        options.origin,
+        index=options.index,
+        layout=options.layout,
+        row_bytes=options.row_bytes,
+        options=storage,
+    )
+
+
+def _facts(made: Profile, measured: calibrate.Measured, path: str) -> dict[str, Any]:
+    """The profile in plain values."""
+    keys = ("name", "at", "value", "unit", "spread", "conditions", "date")
+    return {
+        "version": made.version,
+        "machine": made.machine,
+        "date": made.date.isoformat(),
+        "figure": [
+            {
+                key: value.isoformat() if key == "date" else value
+                for key in keys
+                if (value := getattr(figure, key)) is not None
+            }
+            for figure in made.figure
+        ],
+        "left_out": list(measured.left_out),
+        "file": os.path.abspath(path),
+    }
+
+
+def _report(made: Profile, path: str) -> str:
+    """A line per figure."""
+    lines = [f"{path}: {len(made.figure)} figures of {made.machine}"]
+    for figure in made.figure:
+        at = "" if figure.at is None else f"{figure.at}"
+        spread = "" if figure.spread is None else f"± {figure.spread:g}"
+        lines.append(f"  {figure.name:<24}{at:>4}  {figure.value:>14,g} {figure.unit:<5} {spread}".rstrip())
+    return "\n".join(lines)
+
+
+class _Progress:
+    """One line on a terminal, rewritten in place."""
+
+    def __init__(self, seconds: float) -> None:
+        self._began = time.monotonic()
+        self._seconds = seconds
+        self._shown = sys.stderr is not None and sys.stderr.isatty()
+        self._printed = False
+
+    def __call__(self, what: str) -> None:
+        if self._shown:
+            passed = time.monotonic() - self._began
+            print(f"\r\x1b[K{passed:.0f} of {self._seconds:g} s: {what}", end="", file=sys.stderr, flush=True)
+            self._printed = True
+
+    def end(self) -> None:
+        if self._printed:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

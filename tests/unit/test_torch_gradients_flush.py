@@ -16,7 +16,7 @@ import torch
 from house import ROOT
 from support.exchanges import Hub
 from support.ranks import Training, assert_same_bits, noise
-from torch import nn
+from torch import nn, overrides
 
 import foresee.torch as ft
 
@@ -258,8 +258,43 @@ def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
     exchange = model.__dict__["_foresee_rounds"]._exchange
     assert torch._C._len_torch_function_stack() >= max(modes, 1)
     del model, optimizer
-    assert modes_after_collection() <= modes
+    gc.collect()
     assert exchange._closed
+    # Code is compiled again from the next call on; the mode goes with the next profile.
+    torch.zeros(1).add(1)
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    assert torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(1)) == 1
+    assert compiled
+    _, optimizer = trained(0)
+    optimizer.close()
+    assert modes_after_collection() <= modes
+
+
+def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):
+    modes = modes_after_collection()
+    gc.disable()
+    try:
+        model, optimizer = trained(0)
+        exchange = model.__dict__["_foresee_rounds"]._exchange
+        del model, optimizer
+        pop = overrides._pop_mode
+
+        def collecting():
+            gc.collect()
+            return pop()
+
+        monkeypatch.setattr(overrides, "_pop_mode", collecting)
+        assert torch.norm(torch.ones(4)) == 2
+    finally:
+        gc.enable()
+    monkeypatch.undo()
+    assert exchange._closed
+    assert torch._C._len_torch_function_stack() >= max(modes, 1)
 
 
 def test_both_are_still_of_their_own_classes():

@@ -12,7 +12,6 @@ The same watch serves ``debug=True``, where every use is checked against the upd
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,14 +65,14 @@ class FirstUse:
         self._on_use = on_use
         self._running: list[tuple[torch.nn.Module, bool]] = []
         self._hooks: list[Any] = []
-        self._release: weakref.finalize[..., FirstUse] | None = None
+        self._mode: _Watch | None = None
         self._paused = False
         self.watch(entries)
 
     @property
     def running(self) -> bool:
         """Whether uses are being noted."""
-        return self._release is not None
+        return self._mode is not None
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Know these tensors, by themselves and by the memory that views of them share."""
@@ -87,24 +86,22 @@ class FirstUse:
 
     def start(self) -> None:
         """Watch this thread from here on. Compiled code runs eagerly until ``stop``, or its uses were not seen."""
-        assert self._release is None
+        assert self._mode is None
         for module in self._model.modules():
             self._hooks.append(module.register_forward_pre_hook(EnterHook(self), prepend=True))
             self._hooks.append(module.register_forward_hook(LeaveHook(self), always_call=True))
-        # Also when this object is dropped in mid-profile: nobody else could take the mode off this thread.
-        self._release = weakref.finalize(self, _Watch.join(self))
-        self._release.atexit = False
+        self._mode = _Watch.join(self)
 
     def stop(self) -> None:
         """Leave the model and torch as they were. May be called by any thread, and twice."""
-        if self._release is None:
+        if self._mode is None:
             return
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._running.clear()
-        self._release()
-        self._release = None
+        self._mode.leave(weakref.ref(self))
+        self._mode = None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -174,40 +171,47 @@ class _Watch(TorchFunctionMode):
 
     It lies at the bottom of torch's stack of modes: modes that the user opened before it, or opens after it,
     may then close in any order without popping ours, or ours theirs.
+
+    A profile that is dropped before it stopped is noticed at the thread's next call, and not by a finalizer: torch
+    takes a mode off while it handles a call, and the garbage collector may come between its look at the stack and that.
+    The mode stays then, idle, until the next profile of this thread stops.
     """
 
     _of_thread: ClassVar[threading.local] = threading.local()
 
     def __init__(self) -> None:
         super().__init__()
+        # Changed by one call at a time that cannot be interrupted: any thread may leave.
         self._profiles: list[weakref.ref[FirstUse]] = []
 
     @classmethod
-    def join(cls, profile: FirstUse) -> Callable[[], None]:
-        """Show this thread's calls to ``profile`` too; returns what ends that."""
+    def join(cls, profile: FirstUse) -> _Watch:
+        """Show this thread's calls to ``profile`` too, until it leaves."""
         mode: _Watch | None = getattr(cls._of_thread, "mode", None)
         if mode is None:
             mode = cls._of_thread.mode = cls()
             _relay(lambda below: [mode, *below])
-        reference = weakref.ref(profile)
-        mode._profiles.append(reference)
+        mode._profiles.append(weakref.ref(profile))
         _Eager.acquire()
-        return functools.partial(mode._leave, reference)
+        return mode
 
-    def _leave(self, profile: weakref.ref[FirstUse]) -> None:
-        """The last one takes the mode with it. Left by another thread, the mode stays, idle."""
-        _Eager.release()
-        self._profiles = [one for one in self._profiles if one is not profile]
+    def leave(self, profile: weakref.ref[FirstUse]) -> None:
+        """End that. The last one takes the mode with it; left by another thread, the mode stays, idle."""
+        self._forget(profile)
         if not self._profiles and getattr(self._of_thread, "mode", None) is self:
 
             def without(below: list[TorchFunctionMode]) -> list[TorchFunctionMode]:
-                # Torch takes a mode off while it handles a call, and the garbage collector may come just then: a mode
-                # that is not there now will be again, and serves the next profile.
+                # In a call that torch shows to a mode, the mode is not there: it will be again, for the next profile.
                 if any(mode is self for mode in below):
                     self._of_thread.mode = None
                 return [mode for mode in below if mode is not self]
 
             _relay(without)
+
+    def _forget(self, profile: weakref.ref[FirstUse]) -> None:
+        with contextlib.suppress(ValueError):
+            self._profiles.remove(profile)
+            _Eager.release()
 
     def __torch_function__(
         self,
@@ -219,11 +223,12 @@ class _Watch(TorchFunctionMode):
         """Make the call, then show it to the profiles."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self._profiles and _uses_values(func):
-            for reference in self._profiles:
-                profile = reference()
-                if profile is not None:
-                    profile.see((*args, *kwargs.values()), result)
+        for reference in tuple(self._profiles):
+            profile = reference()
+            if profile is None:
+                self._forget(reference)
+            elif _uses_values(func):
+                profile.see((*args, *kwargs.values()), result)
         return result
 
 

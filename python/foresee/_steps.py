@@ -11,6 +11,7 @@ disturb the training: a file that cannot be written any more is given up with on
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import math
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from foresee import _world
 from foresee.errors import ConfigError
 
-__all__ = ["ROW", "VERSION", "Followed", "Head", "Lap", "Meter", "mark"]
+__all__ = ["GATE", "ROW", "VERSION", "Followed", "Head", "Lap", "Meter", "mark"]
 
 VERSION = 1
 _MAGIC = b"FORESTEP"
@@ -44,6 +45,8 @@ ROW = np.dtype(
     ]
 )
 assert _ROW.size == ROW.itemsize
+#: A file beside those of steps: while the launcher has it locked, no loader begins.
+GATE = "gate"
 
 _log = logging.getLogger("foresee")
 
@@ -109,6 +112,19 @@ class Meter:
             _log.warning("%s: steps are not written: %s", path, error)
             return
         self._write(_HEAD.pack(_MAGIC, VERSION, world.rank, world.size, min(steps, 2**32 - 1), order))
+        self._pass_gate()
+
+    def _pass_gate(self) -> None:
+        """Wait while the launcher keeps the gate locked; a launcher that dies lets go of it."""
+        assert self._folder is not None
+        try:
+            gate = os.open(os.path.join(self._folder, GATE), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(gate, fcntl.LOCK_SH)
+        finally:
+            os.close(gate)
 
     def _add(self, begin: int, wait: int, compute: int, epoch: int, step: int) -> None:
         self._steps += 1

@@ -55,9 +55,9 @@ class Measured(Generic[T_co]):
 
     def __iter__(self) -> Iterator[T_co]:
         """One epoch of the loader."""
-        order = _order(self._loader)
+        # Before the iterator, whose worker processes begin to read at once: the launcher may hold us here.
+        lap = self._meter.lap(steps=_length(self._loader), order=_order(self._loader))
         batches = iter(self._loader)
-        lap = self._meter.lap(steps=_length(self._loader), order=order)
         try:
             while True:
                 lap.ask()

@@ -149,7 +149,7 @@ class Process:
     def steps(self) -> NDArray[np.float64]:
         """Steps that all ranks have done: begin, wait, compute in seconds, means over the ranks; shape (steps, 3)."""
         done = self.done
-        each = [np.concatenate(rows)[:done] for rows in self._each()] or [np.zeros(0, ROW)]
+        each = [np.concatenate([np.zeros(0, ROW), *rows])[:done] for rows in self._each() or [[]]]
         columns = [np.mean([rows[name] / 1e9 for rows in each], axis=0) for name in ROW.names[:3]]  # type: ignore[index]
         return np.stack(columns, axis=1)
 

@@ -54,6 +54,7 @@ def main() -> None:
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("this job sleeps", flush=True)
+    print("cache", os.environ.get("FORESEE_CACHE_DIR"), flush=True)
     file = os.open(asked.data, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     meter = Meter(os.environ.get("FORESEE_STEPS"))

@@ -252,6 +252,51 @@ def test_a_job_that_ignores_the_signal_is_killed(
     assert not left()
 
 
+def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORESEE_CACHE_DIR", str(tmp_path / "cache"))
+    calibrate(tmp_path, data, *pair, "--folder", str(tmp_path / "logs"))
+    logs = sorted(
+        (tmp_path / "logs").glob("*/*.log"), key=lambda log: (int(log.parent.name.split("-")[0]), log.name)
+    )
+    caches = [log.read_text().split("cache ")[1].strip() for log in logs]
+    assert [caches.index(cache) for cache in caches] == [0, 0, 2, 2, 4, 4]
+    assert all(cache.startswith(str(tmp_path / "cache" / "calibrate-")) for cache in caches)
+
+
+def test_company_that_has_read_everything_is_none(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [
+        write(tmp_path, "a", data, "--compute", "0.3", "--epochs", "9", epochs=9),
+        write(tmp_path, "b", data, "--compute", "0", "--wait", "0", "--epochs", "999", epochs=999),
+    ]
+    said = calibrate(tmp_path, data, *jobs, code=2)
+    assert "before the first epoch of a job beside it was over" in said
+
+
+def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import os\nfrom foresee._steps import Meter\nfrom foresee._world import World\n"
+        "for rank in (0, 1):\n    lap = Meter(os.environ['FORESEE_STEPS'], World(rank, 2)).lap(steps=40)\n"
+        "    for _ in range(3 - rank):\n"
+        "        lap._asked, lap._got = 10**9, (2 + 2 * rank) * 10**9\n        lap.end()\n"
+    )
+    command = json.dumps([sys.executable, "ranks.py"])
+    one = process.Process(job.read(write(tmp_path, "a", data, command=command)), "a", str(tmp_path))
+    deadline = time.monotonic() + 20
+    while one.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    one.poll()
+    assert one.done == 2
+    assert one.steps()[:, :2].tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert one.head is not None
+    assert (one.head.rank, one.head.ranks) == (0, 2)
+    one.stop()
+
+
 def test_data_that_stay_in_memory_are_not_called_cold(
     tmp_path: pathlib.Path, in_memory: pathlib.Path
 ) -> None:

@@ -71,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee import job
     from foresee._native import __version__
+    from foresee.cli._ended import like_interrupt
     from foresee.jobs import Catalog
     from foresee.jobs.calibrate import Plan, calibrate, facts
 
@@ -89,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
     folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
     os.makedirs(folder, exist_ok=True)
-    with Catalog.open(options.catalog, write=True) as catalog:
+    with like_interrupt(), Catalog.open(options.catalog, write=True) as catalog:
         ran = calibrate(jobs, catalog, machine, plan, folder, program=__version__, tell=_tell)
         told: dict[str, Any] = {
             "catalog": options.catalog,

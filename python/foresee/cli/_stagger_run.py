@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from types import FrameType
 
     from foresee.job import Job
     from foresee.jobs import Catalog
@@ -79,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, machine: str | None) -> int:
+    from foresee.cli._ended import like_interrupt
     from foresee.jobs import asked
     from foresee.jobs.process import command
     from foresee.jobs.running import Runner
@@ -109,12 +108,9 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         tell=_tell,
         show=_shown(),
     )
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
+    with like_interrupt():
         ran = runner.run()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        _shown()("")
+    _shown()("")
     told = _facts(options, known, chosen, ran)
     told["folder"] = folder
     told["stands"] = _judged(options, jobs, machine, told)
@@ -124,10 +120,6 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
     if ran.interrupted:
         return 130
     return 0 if all(outcome.state == "done" for outcome in ran.outcomes) else 1
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _tell(line: str) -> None:

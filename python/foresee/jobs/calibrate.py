@@ -37,6 +37,8 @@ from foresee.models.stagger import Figure, wait_from_storage
 __all__ = ["Plan", "Ran", "calibrate", "facts"]
 
 _CACHE = "FORESEE_CACHE_DIR"
+#: Fewer have no spread.
+_STEPS_LEAST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +185,10 @@ class _Calibration:
                 missing = self._catalog.missing(key)
                 if missing:
                     (ran,) = self._run("cold", at)
-                    self._keep(key, missing, {"compute": ran.compute, "wait": ran.wait})
+                    self._keep(key, missing, ran.steps, {"compute": ran.compute, "wait": ran.wait})
                 if "wait_cached" in missing:
                     (ran,) = self._run("warm", at)
-                    self._keep(key, missing, {"wait_cached": ran.wait})
+                    self._keep(key, missing, ran.steps, {"wait_cached": ran.wait})
         for one, other in itertools.combinations(range(len(self._jobs)), 2):
             pair = ((one, other), (other, one))
             missing_of = [self._catalog.missing(self._keys[a], beside=self._keys[b]) for a, b in pair]
@@ -194,7 +196,7 @@ class _Calibration:
                 continue
             both = self._run("pair", one, other)
             for (a, b), missing, ran in zip(pair, missing_of, both, strict=True):
-                self._keep(self._keys[a], missing, {"wait_conc": ran.wait}, beside=self._keys[b])
+                self._keep(self._keys[a], missing, ran.steps, {"wait_conc": ran.wait}, beside=self._keys[b])
 
     def _short(self) -> None:
         """One job cold, for the rate of the storage; all of them warm, from what it has read."""
@@ -210,7 +212,7 @@ class _Calibration:
         # The largest batch reads what the others need in as many steps.
         first = max(range(len(self._jobs)), key=lambda at: self._keys[at].batch)
         (ran,) = self._run("cold", first)
-        self._keep(self._keys[first], missing[first], {"compute": ran.compute, "wait": ran.wait})
+        self._keep(self._keys[first], missing[first], ran.steps, {"compute": ran.compute, "wait": ran.wait})
         sample = (ran.compute[0] + ran.wait[0]) / self._keys[first].batch
         bound = ran.wait[0] > ran.wait[1] / self._plan.steps**0.5
         if not bound:
@@ -221,9 +223,9 @@ class _Calibration:
         for at, key in enumerate(self._keys):
             if missing[at]:
                 (ran,) = self._run("warm", at)
-                self._keep(key, missing[at], {"wait_cached": ran.wait})
+                self._keep(key, missing[at], ran.steps, {"wait_cached": ran.wait})
                 if at != first:
-                    self._keep(key, missing[at], {"compute": ran.compute})
+                    self._keep(key, missing[at], ran.steps, {"compute": ran.compute})
                     read = sample * key.batch
                     self._derive(key, missing[at], "wait", wait_from_storage(ran.compute[0], read))
         for a, b in lacking:
@@ -272,8 +274,16 @@ class _Calibration:
         if kind != "warm":
             self._check_cold(names, read)
         told = []
+        until = min(_first_epoch_end(process) for process in processes)
         for process, name, bytes_ in zip(processes, names, read, strict=True):
             steps = process.steps()[self._plan.warmup : self._want]
+            # Once one has read everything, the other finds it: that is no company any more.
+            steps = steps[steps[:, 0] < until]
+            if len(steps) < _STEPS_LEAST:
+                raise ConfigError(
+                    f"{name} has taken {len(steps)} steps that count before the first epoch of a job beside it was "
+                    f"over; measure fewer steps than {self._plan.steps}, or fewer before them than {self._plan.warmup}"
+                )
             beside = next((other for other in names if other != name), None)
             told.append(
                 Ran(
@@ -320,15 +330,14 @@ class _Calibration:
         self,
         key: Key,
         missing: Sequence[Figure],
+        steps: int,
         figures: dict[Figure, tuple[float, float]],
         *,
         beside: Key | None = None,
     ) -> None:
         for name, (mean, sd) in figures.items():
             if name in missing:
-                entry = Entry(
-                    seconds=mean, sd=sd, steps=self._plan.steps, date=_today(), program=self._program
-                )
+                entry = Entry(seconds=mean, sd=sd, steps=steps, date=_today(), program=self._program)
                 self._catalog.put(key, name, entry, beside=beside)
 
     def _derive(
@@ -363,6 +372,13 @@ def facts(ran: Ran) -> dict[str, Any]:
         "lasted_seconds": ran.lasted,
         "read_bytes": ran.read_bytes,
     }
+
+
+def _first_epoch_end(process: Process) -> float:
+    """When a job had read everything, of ``time.monotonic()``; infinite: not yet."""
+    epoch = steps_per_epoch(process.job)
+    steps = process.steps()
+    return float(steps[epoch - 1].sum()) if len(steps) >= epoch else np.inf
 
 
 def _today() -> dt.date:

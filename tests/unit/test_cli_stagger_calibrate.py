@@ -178,6 +178,19 @@ def test_the_short_calibration_measures_one_job_cold_and_derives_the_rest(
     )
 
 
+def test_of_three_jobs_each_pair_is_known(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    jobs = [*pair, write(tmp_path, "c", data)]
+    told = json.loads(calibrate(tmp_path, data, *jobs, "--short", "--coalesces"))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [
+        ("cold", "a"),
+        *(("warm", name) for name in "abc"),
+    ]
+    beside = {(job["name"], each["beside"]) for job in told["jobs"] for each in job["figures"]}
+    assert {each for each in beside if each[1]} == {(a, b) for a in "abc" for b in "abc" if a != b}
+
+
 def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

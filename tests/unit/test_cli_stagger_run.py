@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -239,6 +240,28 @@ def test_what_cannot_be_run_is_said_before_anything_starts(
     _, heard = run(tmp_path, *jobs, *options, code=2)
     assert said in heard
     assert not (tmp_path / "run").exists()
+
+
+def test_a_leader_that_is_not_its_job_file_is_ended(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [write(tmp_path, "a", data, "--loader-steps", "50"), write(tmp_path, "b", data)]
+    _, said = run(tmp_path, *jobs, code=2)
+    assert "a: its loader has 50 steps per epoch, 40 by its job file" in said
+    assert not left()
+
+
+def test_a_terminal_has_one_line_of_progress(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    master, slave = os.openpty()
+    jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data)]
+    command = [sys.executable, "-m", "foresee", "stagger", "run", *jobs, "--folder", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True) as process:
+        out, _ = process.communicate(timeout=60)
+    os.close(slave)
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert process.returncode == 0
+    assert re.search(r"a \d+/40 \(\d+ %\), b starts in \d+ s\x1b\[K\r", shown)
+    assert "a: done after 40 of 40 steps" in out
+    assert re.search(r"^makespan +2\.0 s +\d+\.\d s +[+-]\d+\.\d %$", out, flags=re.MULTILINE)
 
 
 def test_a_leader_that_takes_no_steps_is_ended(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import os
@@ -16,6 +17,8 @@ import time
 import pytest
 from house import ROOT
 
+from foresee import job
+from foresee.cli import _stagger_run
 from foresee.jobs import Catalog, Entry, Key
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
@@ -200,27 +203,44 @@ def test_an_interrupt_ends_both_and_says_what_was_done(
     assert not left()
 
 
-@pytest.mark.parametrize(("off", "stands"), [(1.0, True), (4.0, False)])
-def test_the_catalog_is_told_how_right_it_was(
-    tmp_path: pathlib.Path, data: pathlib.Path, off: float, *, stands: bool
-) -> None:
-    path = tmp_path / "jobs.db"
+def figures(path: pathlib.Path, seconds: float) -> list[Key]:
+    """A catalog in which both jobs compute and wait for as long."""
     keys = [Key(machine="here", data="sleepy", model=name, batch=4, loader="default") for name in ("a", "b")]
-    # Long steps, so that a busy machine is still within 10 %.
     with Catalog.open(path, write=True) as catalog:
         for key, beside in zip(keys, reversed(keys), strict=True):
-            for name, seconds in (("compute", 0.1), ("wait", 0.1), ("wait_cached", 0.0), ("wait_conc", 0.1)):
-                entry = Entry(seconds=off * seconds, steps=9, date=dt.date(2026, 11, 22), program="0")
+            for name in ("compute", "wait", "wait_cached", "wait_conc"):
+                value = 0.0 if name == "wait_cached" else seconds
+                entry = Entry(seconds=value, steps=9, date=dt.date(2026, 11, 22), program="0")
                 catalog.put(key, name, entry, beside=beside if name == "wait_conc" else None)
-    jobs = [
-        write(tmp_path, name, data, "--compute", "0.1", "--wait", "0.1", train="", stagger="")
-        for name in ("a", "b")
-    ]
+    return keys
+
+
+def test_figures_that_reality_contradicts_are_marked_stale(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
     told, said = run(tmp_path, *jobs, "--catalog", str(path), "--machine", "here")
-    assert told["stands"] is stands
+    assert told["stands"] is False
+    assert told["predicted"]["makespan"] == pytest.approx(80)
+    assert "marked stale" in said
     with Catalog.open(path) as catalog:
-        assert bool(catalog.stale(keys[0], beside=keys[1])) is not stands
-    assert ("marked stale" in said) is not stands
+        assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
+
+
+def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    jobs = [job.read(write(tmp_path, name, data, train="", stagger="")) for name in ("a", "b")]
+    options = argparse.Namespace(catalog=str(path))
+    told = {"measured": {"makespan": 100.0}, "predicted_at_start": {"makespan": 92.0}, "doubts": []}
+    assert _stagger_run._judged(options, jobs, "here", told) is True
+    # What was not about these jobs, or did not end, says nothing.
+    assert _stagger_run._judged(options, jobs, "here", {**told, "doubts": ["another order"]}) is None
+    assert _stagger_run._judged(options, jobs, "here", {**told, "measured": None}) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foresee import _native
+from foresee import _native, _steps
 
 if TYPE_CHECKING:
     from foresee._batch import Ints
@@ -45,6 +45,14 @@ class RunOrder:
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
         }
+
+    @property
+    def mark(self) -> int:
+        """What jobs that share their data compare; drop_last and padding touch an epoch's end only."""
+        if not self.shuffle:
+            return _steps.mark(f"sequential {self.n}")
+        name = "keyed" if self.name == "keyed-1" else "distributed"
+        return _steps.mark(f"{name} {self.n} {self.seed}")
 
     def describe(self) -> dict[str, Any]:
         """What a state keeps of it."""

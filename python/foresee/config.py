@@ -168,6 +168,8 @@ class Settings:
     """``FORESEE_THREADS``: threads of the engine, 1 or more; default: the engine's choice."""
     run_dir: str | None = None
     """``FORESEE_TRACE``: run folder that gets the ledger; default: none is written."""
+    steps_dir: str | None = None
+    """``FORESEE_STEPS``: folder that gets a row per step, set by ``foresee stagger``; default: none is written."""
     log: str | None = None
     """``FORESEE_LOG``: level of the logger ``foresee`` (debug, info, warning, error), shown on stderr."""
     ram: str | None = None
@@ -201,6 +203,7 @@ class Settings:
             off=off == "1",
             threads=None if threads is None else int(threads),
             run_dir=env.get("FORESEE_TRACE"),
+            steps_dir=env.get("FORESEE_STEPS"),
             log=log,
             ram=env.get("FORESEE_RAM"),
             cache_dir=env.get("FORESEE_CACHE_DIR"),

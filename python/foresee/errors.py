@@ -19,12 +19,14 @@ __all__ = [
     "ConfigError",
     "ForeseeError",
     "IndexInvalid",
+    "JobFailed",
     "NotMeasured",
     "OriginChanged",
     "OriginDenied",
     "OriginError",
     "OriginMissing",
     "PackageMissing",
+    "PageCacheKept",
     "RankLost",
     "SampleFault",
     "ServerLost",
@@ -69,6 +71,14 @@ class CatalogInvalid(ForeseeError, ValueError):
 
 class CatalogBusy(ForeseeError, TimeoutError):
     """Another program has a catalog locked, and did not let go in time."""
+
+
+class JobFailed(ForeseeError, RuntimeError):
+    """A job that was started ended too early, or takes no steps; the message has the end of its log."""
+
+
+class PageCacheKept(ForeseeError, OSError):
+    """The data's files cannot be driven out of memory here, so no figure of a cold cache can be measured."""
 
 
 class StallTimeout(ForeseeError, TimeoutError):

@@ -14,6 +14,7 @@ from foresee import _orders, _source, _world
 from foresee._arguments import checked, milliseconds
 from foresee._face import Face
 from foresee._session import Session
+from foresee._steps import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 
@@ -128,6 +129,7 @@ class Loader(Face):
         self._order = known
         self._batch_size = batch_size
         self._timeout_ms = milliseconds(timeout)
+        self._meter = Meter(settings.steps_dir, world)
 
     @property
     def index(self) -> _native.Index:
@@ -167,13 +169,16 @@ class Loader(Face):
     def _epoch(self, token: int, place: Place) -> Iterator[Batch]:
         session = self._session
         over = place.finished
+        lap = self._meter.lap(steps=len(self), order=self._order.mark)
         try:
             while not over:
                 session.progress.check(token)
+                lap.ask()
                 raw = session.engine.next_batch(timeout_ms=self._timeout_ms)
                 if raw is None:
                     over = True
                     break
+                lap.got()
                 batch = session.batch(raw, place.position)
                 session.hand_over(token, raw)
                 over = raw.last
@@ -181,6 +186,7 @@ class Loader(Face):
                 yield batch
                 del batch
         finally:
+            lap.end()
             if not over and session.progress.is_current(token):
                 session.abandon(place.epoch)
 

@@ -21,6 +21,8 @@ from foresee import errors
         (errors.CacheError, OSError),
         (errors.CatalogInvalid, ValueError),
         (errors.CatalogBusy, TimeoutError),
+        (errors.JobFailed, RuntimeError),
+        (errors.PageCacheKept, OSError),
         (errors.StallTimeout, TimeoutError),
         (errors.Closed, RuntimeError),
         (errors.SampleFault, RuntimeError),

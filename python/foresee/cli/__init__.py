@@ -12,7 +12,15 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from foresee.errors import CatalogInvalid, ConfigError, ForeseeError, IndexInvalid, NotMeasured, OriginMissing
+from foresee.errors import (
+    CatalogInvalid,
+    ConfigError,
+    ForeseeError,
+    IndexInvalid,
+    JobFailed,
+    NotMeasured,
+    OriginMissing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         CatalogInvalid,
         ConfigError,
         IndexInvalid,
+        JobFailed,
         NotMeasured,
         OriginMissing,
         FileNotFoundError,

@@ -32,8 +32,11 @@ _PERCENTS = tuple(range(0, 101, 10))
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
+    from foresee.cli import _stagger_calibrate, _stagger_run
+
     parser = commands.add_parser("stagger", help=_HELP, description=_HELP)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _stagger_calibrate.add_to(actions)
     predict = actions.add_parser("predict", help=_PREDICT, description=_PREDICT, epilog=_EPILOG)
     predict.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
@@ -74,6 +77,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
     predict.set_defaults(run=run)
+    _stagger_run.add_to(actions)
 
 
 def run(options: argparse.Namespace) -> int:

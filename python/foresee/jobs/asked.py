@@ -16,7 +16,7 @@ from foresee.job import Job
 from foresee.jobs.catalog import Catalog, Key
 from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 
-__all__ = ["Asked", "times"]
+__all__ = ["Asked", "Shared", "shared", "steps_per_epoch", "times"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,35 @@ class Asked:
     """In the order given, names distinct."""
     doubts: tuple[str, ...]
     """What should make a reader doubt a prediction."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What jobs have in common, and how they are told apart; one entry per job, in the order given."""
+
+    data: str
+    """The data set: its name, or the path of its index."""
+    names: tuple[str, ...]
+    """What tables call the jobs."""
+    keys: tuple[Key | None, ...]
+    """Where a catalog has them; None without a machine."""
+
+
+def shared(jobs: Sequence[Job], machine: str | None) -> Shared:
+    """What jobs that share their data have in common.
+
+    Raises:
+        ConfigError: fewer than two jobs, other data, another order, or a key that is missing.
+    """
+    if len(jobs) < 2:
+        raise ConfigError(f"{len(jobs)} job; two or more that share their data expected")
+    data = _shared(
+        [_data(job) for job in jobs], jobs, "data sets differ", "all jobs have to read the same data"
+    )
+    _shared(
+        [str(job.train.seed) for job in jobs], jobs, "orders differ", "give all jobs the same [train] seed"
+    )
+    return Shared(data=data, names=tuple(_names(jobs)), keys=tuple(_key(job, data, machine) for job in jobs))
 
 
 def times(
@@ -53,27 +82,19 @@ def times(
         NotMeasured: a figure is nowhere; which, of which job, and how to come by it.
         CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
     """
-    if len(jobs) < 2:
-        raise ConfigError(f"{len(jobs)} job; two or more that share their data expected")
-    data = _shared(
-        [_data(job) for job in jobs], jobs, "data sets differ", "all jobs have to read the same data"
-    )
-    _shared(
-        [str(job.train.seed) for job in jobs], jobs, "orders differ", "give all jobs the same [train] seed"
-    )
-    keys = [_key(job, data, machine) for job in jobs]
-    names = _names(jobs)
+    common = shared(jobs, machine)
+    keys = common.keys
     # A wait in company is of two; of more there is no telling whose it is.
     others = (1, 0) if len(jobs) == 2 else (None,) * len(jobs)
     made: list[JobTimes] = []
     doubts: list[str] = []
-    for job, name, key, other in zip(jobs, names, keys, others, strict=True):
+    for job, name, key, other in zip(jobs, common.names, keys, others, strict=True):
         beside = None if other is None else keys[other]
         found = _Found(job, name, catalog, key, beside, read, coalesces)
         one = found.times()
         made.append(one)
         doubts += [*one.doubts(), *found.doubts]
-    return Asked(data=data, jobs=tuple(made), doubts=tuple(doubts))
+    return Asked(data=common.data, jobs=tuple(made), doubts=tuple(doubts))
 
 
 class _Found:
@@ -97,7 +118,7 @@ class _Found:
 
     def times(self) -> JobTimes:
         (epochs,) = self._job.need("train.epochs")
-        steps = _steps(self._job)
+        steps = steps_per_epoch(self._job)
         compute = self._compute()
         asked = self._job.stagger
         step_read = None if self._read is None else self._read / steps
@@ -174,8 +195,12 @@ def _data(job: Job) -> str:
     )
 
 
-def _steps(job: Job) -> int:
-    """Steps per epoch, of one rank as of all."""
+def steps_per_epoch(job: Job) -> int:
+    """Steps per epoch, of one rank as of all.
+
+    Raises:
+        ConfigError: a key that is missing, or not one whole step.
+    """
     train = job.train
     if train.steps_per_epoch is not None:
         return train.steps_per_epoch

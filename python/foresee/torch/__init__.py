@@ -6,6 +6,7 @@ from foresee.torch.array import ArrayDataset
 from foresee.torch.folder import FolderDataset
 from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model
 from foresee.torch.loader import DataLoader
+from foresee.torch.measure import measure
 
 __all__ = [
     "ArrayDataset",
@@ -15,6 +16,7 @@ __all__ = [
     "FolderDataset",
     "GradientMisuse",
     "ddp_hook",
+    "measure",
     "synchronize",
     "trace_model",
 ]

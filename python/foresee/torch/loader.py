@@ -16,6 +16,7 @@ from foresee._arguments import checked, milliseconds
 from foresee._face import Face
 from foresee._progress import Place
 from foresee._session import Session
+from foresee._steps import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 from foresee.torch._arguments import Asked, workers_checked
@@ -170,6 +171,7 @@ class DataLoader(Face):
         )
         self.sampler, self.batch_sampler = asked.samplers(self._session)
         self._timeout_ms = milliseconds(timeout)
+        self._meter = Meter(settings.steps_dir, world)
         self._resources = Resources(
             self._session,
             Recipe(dataset, collate_fn),
@@ -210,6 +212,7 @@ class DataLoader(Face):
         session, plan = self._session, self._plan
         lead = self.num_workers * (self.prefetch_factor or 0)
         handed, over = 0, place.finished
+        lap = self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark)
         try:
             if target is None and not over:
                 session.progress.check(token)
@@ -219,10 +222,12 @@ class DataLoader(Face):
                 feed.restart(target)
             while not over:
                 session.progress.check(token)
+                lap.ask()
                 delivery = feed.next(self._timeout_ms)
                 if delivery is None:
                     over = True
                     break
+                lap.got()
                 receipt, value = delivery
                 session.hand_over(token, receipt)
                 handed += 1
@@ -235,6 +240,7 @@ class DataLoader(Face):
                 del value
             plan.handed(handed + lead + 1)
         finally:
+            lap.end()
             if session.progress.is_current(token) and not over:
                 feed.pause()
                 self._resources.epoch_over()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger calibrate``: run jobs for some steps, alone and together, and keep what they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee.job import Job
+    from foresee.jobs import Catalog
+
+_HELP = "run jobs for some steps, alone and together, and keep in a catalog what they take"
+_EPILOG = (
+    "Each job's [run] command is run from its file's folder and ended after its steps; it has to train with a Foresee "
+    "loader, or with one in foresee.torch.measure(loader). What the catalog has is not measured again, unless it is "
+    "stale. exit code 3: the data cannot be driven out of memory, or the catalog is locked."
+)
+
+
+def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the action."""
+    parser = actions.add_parser("calibrate", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument(
+        "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
+    )
+    parser.add_argument("--catalog", metavar="FILE", required=True, help="the catalog; made if missing")
+    parser.add_argument("--machine", metavar="NAME", help="whose figures these are (this one's name)")
+    parser.add_argument("--steps", type=int, default=100, metavar="K", help="that count, of each run (100)")
+    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps before them (10)")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="where the data lie, to be driven out of memory (where the jobs' index has them); may be repeated",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="one job cold and all warm; the other waits are derived and marked as estimates",
+    )
+    parser.add_argument(
+        "--coalesces", action="store_true", help="with --short: the cache coalesces reads, company is free"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for a job to begin, and between two of its steps (300)",
+    )
+    parser.add_argument(
+        "--drop-caches",
+        action="store_true",
+        help="as root: drop the whole machine's page cache where dropping the data's files is not enough",
+    )
+    parser.add_argument("--folder", metavar="PATH", help="keep logs and steps here; made if missing")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee import job
+    from foresee._native import __version__
+    from foresee.cli._ended import like_interrupt
+    from foresee.jobs import Catalog
+    from foresee.jobs.calibrate import Plan, calibrate, facts
+
+    plan = Plan(
+        steps=options.steps,
+        warmup=options.warmup,
+        short=options.short,
+        coalesces=options.coalesces,
+        patience=options.patience,
+        data=tuple(options.data),
+        drop_machine=options.drop_caches,
+    )
+    jobs = [job.read(path) for path in options.jobs]
+    machine = platform.node() if options.machine is None else options.machine
+    began = time.monotonic()
+    # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
+    folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
+    os.makedirs(folder, exist_ok=True)
+    with like_interrupt(), Catalog.open(options.catalog, write=True) as catalog:
+        ran = calibrate(jobs, catalog, machine, plan, folder, program=__version__, tell=_tell)
+        told: dict[str, Any] = {
+            "catalog": options.catalog,
+            "machine": machine,
+            "steps": plan.steps,
+            "warmup": plan.warmup,
+            "short": plan.short,
+            "folder": folder,
+            "runs": [facts(each) for each in ran],
+            "jobs": _jobs(jobs, catalog, machine),
+            "lasted_seconds": time.monotonic() - began,
+        }
+    print(json.dumps(told, allow_nan=False) if options.json else _report(told))
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(f"foresee: {line}", file=sys.stderr)
+
+
+def _jobs(jobs: list[Job], catalog: Catalog, machine: str) -> list[dict[str, Any]]:
+    """What the catalog has now."""
+    from foresee.jobs.asked import shared
+
+    common = shared(jobs, machine)
+    told = []
+    for at, (name, key) in enumerate(zip(common.names, common.keys, strict=True)):
+        assert key is not None
+        figures: list[dict[str, Any]] = []
+        besides = [(None, None), *zip(common.names, common.keys, strict=True)]
+        del besides[at + 1]
+        for other, beside in besides:
+            for figure in ("compute", "wait", "wait_cached") if beside is None else ("wait_conc",):
+                entry = catalog.get(key, figure, beside=beside)
+                if entry is not None:
+                    figures.append(
+                        {
+                            "name": figure,
+                            "beside": other,
+                            "seconds": entry.seconds,
+                            "sd": entry.sd,
+                            "steps": entry.steps,
+                            "date": entry.date.isoformat(),
+                            "estimated": entry.steps is None,
+                        }
+                    )
+        told.append({"name": name, "figures": figures})
+    return told
+
+
+def _report(told: dict[str, Any]) -> str:
+    lines = [f"{'per step':24}{'mean':>13}{'spread':>13}{'steps':>8}"]
+    for job in told["jobs"]:
+        for figure in job["figures"]:
+            beside = f" beside {figure['beside']}" if figure["beside"] else ""
+            spread = "-" if figure["sd"] is None else f"{1e3 * figure['sd']:.3f} ms"
+            steps = "derived" if figure["estimated"] else str(figure["steps"])
+            mean = f"{1e3 * figure['seconds']:.3f} ms"
+            lines.append(f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{beside}")
+    runs = len(told["runs"])
+    lines.append(
+        "nothing was missing"
+        if not runs
+        else f"measured in {told['lasted_seconds']:.1f} s; logs in {told['folder']}"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cold start: the data's files driven out of the page cache, and a check that they are gone.
+
+Linux drops the clean pages of a file on ``posix_fadvise(DONTNEED)`` for whoever may read it; ``mincore`` says which are
+left, but only to the owner and to those who may write it. Apart from the calibration, which knows no page. Refuses to
+call a cache cold that it has not seen empty, and to empty the whole machine's unless told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from foresee.errors import ConfigError, PageCacheKept
+from foresee.job import Job
+
+__all__ = ["Evicted", "evict", "files_of", "resident"]
+
+#: Files whose pages are counted at most, evenly spread: a few ten thousand calls would outlast the measurement.
+_LOOKED_AT = 4096
+#: Share of the bytes that may stay: pages that somebody else touches at this moment.
+_KEPT_MAX = 0.01
+_DROP = "/proc/sys/vm/drop_caches"
+_PROT_READ, _MAP_SHARED = 1, 1
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """What was driven out."""
+
+    files: int
+    """How many."""
+    bytes: int
+    """Their sizes."""
+    kept: int | None
+    """Bytes of those looked at that are still in memory; None: the kernel tells only their owner."""
+
+
+def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
+    """The files that jobs read: those at ``paths``, or else where the jobs' index has them.
+
+    Returns:
+        Sorted paths; None where the data lie in no file system of this machine, so that there is nothing to drop.
+
+    Raises:
+        ConfigError: nothing says where the data lie, or there is nothing.
+    """
+    places = list(paths)
+    if not places:
+        index = next((job.data.index for job in jobs if job.data.index is not None), None)
+        if index is None:
+            raise ConfigError(
+                "where do the data lie? Name their folder with --data, or their index by data.index in a job file"
+            )
+        from foresee._native import Index
+
+        uri = Index.open(index).uri
+        parts = urlsplit(uri)
+        if parts.scheme not in {"", "file"}:
+            return None
+        places = [unquote(parts.path) if parts.scheme else uri]
+    found: list[str] = []
+    for place in places:
+        if not os.path.exists(place):
+            raise ConfigError(f"--data {place}: there is no such file or folder")
+        if os.path.isfile(place):
+            found.append(place)
+        for folder, _, names in os.walk(place):
+            found += [os.path.join(folder, name) for name in names]
+    if not found:
+        raise ConfigError(f"--data {' '.join(places)}: no file in it")
+    return sorted(found)
+
+
+def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
+    """Drive ``files`` out of the page cache.
+
+    Args:
+        files: regular ones, readable.
+        machine: where that is not enough, drop the page cache of the whole machine; root may.
+
+    Raises:
+        PageCacheKept: they stay in memory, or they may not be dropped.
+        OSError: a file cannot be read.
+    """
+    total = 0
+    for path in files:
+        with _opened(path) as file:
+            total += os.fstat(file).st_size
+            with contextlib.suppress(OSError):
+                os.fsync(file)  # dirty pages stay
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    kept, looked_at = resident(files)
+    if kept is not None and kept > _KEPT_MAX * looked_at and machine:
+        os.sync()
+        try:
+            with open(_DROP, "w", encoding="ascii") as file_:
+                file_.write("1")
+        except OSError as error:
+            raise PageCacheKept(
+                f"{_DROP}: {error.strerror}; only root may drop the machine's page cache"
+            ) from None
+        kept, looked_at = resident(files)
+    if kept is not None and kept > _KEPT_MAX * looked_at:
+        raise PageCacheKept(
+            f"{kept} of {looked_at} bytes of the data stay in memory ({files[0]} and others), so nothing can be "
+            "measured cold: a tmpfs keeps its files there, and files that somebody has mapped stay too; "
+            + (
+                "move the data to a disk"
+                if machine
+                else "move the data to a disk, or try --drop-caches as root"
+            )
+        )
+    return Evicted(files=len(files), bytes=total, kept=kept)
+
+
+def resident(files: Sequence[str]) -> tuple[int | None, int]:
+    """Bytes of ``files`` that are in memory, and bytes that were looked at; None: the kernel does not tell us."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    kept = looked_at = 0
+    told = False
+    for path in files[:: -(-len(files) // _LOOKED_AT)]:
+        with _opened(path) as file:
+            status = os.fstat(file)
+            size = status.st_size
+            # To others the kernel says that all is in memory.
+            ours = os.geteuid() in {0, status.st_uid} or os.access(path, os.W_OK)
+            if size == 0 or not ours:
+                continue
+            address = libc.mmap(None, size, _PROT_READ, _MAP_SHARED, file, 0)
+            if address == _FAILED:
+                continue
+            pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+            if libc.mincore(address, size, pages.ctypes.data) == 0:
+                told = True
+                looked_at += size
+                kept += min(int(np.count_nonzero(pages & 1)) * mmap.PAGESIZE, size)
+            libc.munmap(address, size)
+    return (kept if told else None), looked_at
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)

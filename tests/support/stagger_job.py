@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that sleeps instead of computing, and reads a real file: what is not in the page cache takes ``--wait``.
+
+The kernel is asked with ``RWF_NOWAIT`` whether a step's bytes are in memory. If not, the origin delivers them to one job
+after the other, as a lock on a file has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+import time
+
+from foresee._steps import Meter, mark
+
+CHUNK = 1 << 16
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--compute", type=float, default=0.004)
+    parser.add_argument("--wait", type=float, default=0.008)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--order", default="sequential 40")
+    parser.add_argument("--loader-steps", type=int)
+    parser.add_argument("--dies-after", type=int)
+    parser.add_argument("--hangs-after", type=int)
+    parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    return parser.parse_args()
+
+
+def read(file: int, step: int, wait: float) -> None:
+    """The bytes of a step."""
+    room = bytearray(CHUNK)
+    try:
+        if os.preadv(file, [room], step * CHUNK, os.RWF_NOWAIT) == CHUNK:
+            return
+    except BlockingIOError:
+        pass
+    with open(f"/proc/self/fd/{file}", "rb") as origin:
+        fcntl.flock(origin, fcntl.LOCK_EX)
+        time.sleep(wait)
+        os.preadv(file, [room], step * CHUNK)
+
+
+def main() -> None:
+    asked = options()
+    if asked.deaf:
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("this job sleeps", flush=True)
+    print("cache", os.environ.get("FORESEE_CACHE_DIR"), flush=True)
+    file = os.open(asked.data, os.O_RDONLY)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    meter = Meter(os.environ.get("FORESEE_STEPS"))
+    done = 0
+    for _ in range(asked.epochs):
+        lap = meter.lap(steps=asked.loader_steps or asked.steps, order=mark(asked.order))
+        for step in range(asked.steps):
+            lap.ask()
+            if done == asked.dies_after:
+                print("no more memory", flush=True)
+                sys.exit(3)
+            if done == asked.hangs_after:
+                time.sleep(600)
+            read(file, step, asked.wait)
+            lap.got()
+            time.sleep(asked.compute)
+            done += 1
+        lap.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger calibrate``: real processes, a real page cache, and what can be wrong with both."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from foresee import job
+from foresee.cli import main
+from foresee.errors import ConfigError, PageCacheKept
+from foresee.jobs import Catalog, cold, process
+from foresee.jobs.calibrate import Plan
+
+JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
+CHUNK = 1 << 16
+TOML = """
+version = 1
+[data]
+name = "sleepy"
+[train]
+batch = {batch}
+epochs = {epochs}
+steps_per_epoch = {steps}
+seed = {seed}
+[run]
+command = {command}
+"""
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """40 chunks in a file."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "chunks.bin").write_bytes(os.urandom(40 * CHUNK))
+    return folder
+
+
+@pytest.fixture
+def in_memory() -> Iterator[pathlib.Path]:
+    """A folder that no page cache lies before."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (pathlib.Path(folder) / "chunks.bin").write_bytes(bytes(40 * CHUNK))
+        yield pathlib.Path(folder)
+
+
+def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **more: object) -> str:
+    """A job file; ``words`` are of its command."""
+    command = [sys.executable, str(JOB), str(data / "chunks.bin"), *words]
+    values = {"batch": 4, "epochs": 1, "steps": 40, "seed": 0, "command": json.dumps(command), **more}
+    path = folder / f"{name}.toml"
+    path.write_text(TOML.format(**values))
+    return str(path)
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
+    return [write(tmp_path, "a", data), write(tmp_path, "b", data, "--compute", "0.006")]
+
+
+def calibrate(tmp_path: pathlib.Path, data: pathlib.Path, *arguments: str, code: int = 0) -> str:
+    return run(
+        tmp_path,
+        "--steps",
+        "12",
+        "--warmup",
+        "2",
+        "--data",
+        str(data),
+        "--patience",
+        "20",
+        *arguments,
+        code=code,
+    )
+
+
+def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> str:
+    """What it prints."""
+    fixed = ["--catalog", str(tmp_path / "jobs.db"), "--machine", "here", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "foresee", "stagger", "calibrate", *arguments, *fixed],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def left() -> list[str]:
+    """Jobs of these tests that still run."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(JOB).encode() in words:
+            found.append(name)
+    return found
+
+
+def test_cold_waits_warm_does_not_and_company_waits_longer(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    told = json.loads(calibrate(tmp_path, data, *pair))
+    assert [(ran["kind"], ran["job"], ran["beside"]) for ran in told["runs"]] == [
+        ("cold", "a", None),
+        ("warm", "a", None),
+        ("cold", "b", None),
+        ("warm", "b", None),
+        ("pair", "a", "b"),
+        ("pair", "b", "a"),
+    ]
+    assert {ran["steps"] for ran in told["runs"]} == {12}
+    kept = {(job["name"], figure["name"]): figure for job in told["jobs"] for figure in job["figures"]}
+    assert len(kept) == 8
+    for name, compute in (("a", 0.004), ("b", 0.006)):
+        assert kept[name, "compute"]["seconds"] >= compute
+        assert kept[name, "wait"]["seconds"] >= 0.008
+        assert kept[name, "wait_cached"]["seconds"] < 0.008
+        assert kept[name, "wait"]["sd"] >= 0
+        assert kept[name, "wait"]["steps"] == 12
+    # What one has read the other finds, so that together they wait for one chunk a step.
+    assert max(kept[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
+    assert not left()
+    again = json.loads(calibrate(tmp_path, data, *pair))
+    assert again["runs"] == []
+    assert again["jobs"] == told["jobs"]
+    # A prediction needs nothing else.
+    arguments = [*pair, "--catalog", str(tmp_path / "jobs.db"), "--machine", "here"]
+    assert main(["stagger", "predict", *arguments]) == 0
+
+
+def test_only_what_is_stale_is_measured_again(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    calibrate(tmp_path, data, *pair)
+    with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
+        a, b = catalog.keys()
+        catalog.mark_stale(a, "a makespan", beside=b)
+    told = json.loads(calibrate(tmp_path, data, *pair))
+    assert [ran["kind"] for ran in told["runs"]] == ["pair", "pair"]
+    with Catalog.open(tmp_path / "jobs.db") as catalog:
+        assert not catalog.stale(a, beside=b)
+
+
+def test_the_short_calibration_measures_one_job_cold_and_derives_the_rest(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    told = json.loads(calibrate(tmp_path, data, *pair, "--short"))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [
+        ("cold", "a"),
+        ("warm", "a"),
+        ("warm", "b"),
+    ]
+    figures = {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
+    assert {key for key, each in figures.items() if each["estimated"]} == {
+        ("a", "wait_conc"),
+        ("b", "wait"),
+        ("b", "wait_conc"),
+    }
+    step = figures["a", "compute"]["seconds"] + figures["a", "wait"]["seconds"]
+    assert figures["b", "wait"]["seconds"] == pytest.approx(step - figures["b", "compute"]["seconds"])
+    assert figures["a", "wait_conc"]["seconds"] == pytest.approx(
+        2 * step - figures["a", "compute"]["seconds"]
+    )
+
+
+def test_of_three_jobs_each_pair_is_known(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    jobs = [*pair, write(tmp_path, "c", data)]
+    told = json.loads(calibrate(tmp_path, data, *jobs, "--short", "--coalesces"))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [
+        ("cold", "a"),
+        *(("warm", name) for name in "abc"),
+    ]
+    beside = {(job["name"], each["beside"]) for job in told["jobs"] for each in job["figures"]}
+    assert {each for each in beside if each[1]} == {(a, b) for a in "abc" for b in "abc" if a != b}
+
+
+def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, time, torch\nimport foresee.torch as ft\n"
+        "from torch.utils.data import DataLoader, DistributedSampler\n"
+        f"class Data(torch.utils.data.Dataset):\n    def __len__(self): return 40\n"
+        f"    def __getitem__(self, i): open({str(data / 'chunks.bin')!r}, 'rb').read(9); return i\n"
+        "order = DistributedSampler(Data(), num_replicas=1, rank=0, seed=int(sys.argv[1]))\n"
+        "for batch in ft.measure(DataLoader(Data(), 1, sampler=order)):\n    time.sleep(0.005)\n"
+    )
+    jobs = [
+        write(tmp_path, name, data, command=json.dumps([sys.executable, "train.py", seed]))
+        for name, seed in (("a", "0"), ("b", "0"), ("c", "1"))
+    ]
+    short = ("--short", "--coalesces")
+    told = json.loads(calibrate(tmp_path, data, *jobs[:2], *short))
+    assert told["runs"][0]["compute_seconds"] >= 0.005
+    said = calibrate(tmp_path, data, jobs[0], jobs[2], *short, code=2)
+    assert "a and c read other data or in another order" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "said"),
+    [
+        (["--dies-after", "5"], {}, "b ended (exit code 3) after 5 steps; the end of"),
+        (["--hangs-after", "5"], {}, "b has taken no step for 2 s, after 5"),
+        (["--loader-steps", "50"], {}, "b: its loader has 50 steps per epoch, 40 by its job file"),
+        (["--order", "sequential 41"], {}, "a and b read other data or in another order"),
+        ([], {"seed": 1}, "orders differ: 1 in"),
+        ([], {"steps": 13}, "14 steps (2 before 12 that count), but an epoch of b has 13"),
+        ([], {"command": '["no-such-program"]'}, "run.command = 'no-such-program'; a program expected"),
+        ([], {"command": '["./train.sh"]'}, "run.command = './train.sh'; a program expected"),
+        ([], {"command": '["true"]'}, "b ended (exit code 0) before a loader began a step"),
+        (
+            [],
+            {"command": '["sleep", "60"]'},
+            "b began no step within 2 s; it has to train with a Foresee loader",
+        ),
+    ],
+)
+def test_jobs_that_cannot_be_calibrated(
+    tmp_path: pathlib.Path, data: pathlib.Path, words: list[str], more: dict, said: str
+) -> None:
+    jobs = [write(tmp_path, "b", data, *words, **more), write(tmp_path, "a", data)]
+    names = sorted(jobs) if "a and b" in said else jobs
+    assert said in calibrate(tmp_path, data, *names, "--patience", "2", code=2)
+    assert not left()
+
+
+def test_a_job_of_another_data_set_is_none_of_these(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    other = pathlib.Path(pair[1])
+    other.write_text(other.read_text().replace("sleepy", "other"))
+    assert "data sets differ" in calibrate(tmp_path, data, *pair, code=2)
+
+
+def test_a_job_that_ignores_the_signal_is_killed(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_GRACE", 0.5)
+    one = process.Process(
+        job.read(write(tmp_path, "a", data, "--deaf", "--hangs-after", "1")), "a", str(tmp_path)
+    )
+    deadline = time.monotonic() + 20
+    while one.done < 1 and time.monotonic() < deadline:
+        assert one.poll() is None
+        time.sleep(0.02)
+    one.stop()
+    one.stop()
+    assert one.poll() == -signal.SIGKILL
+    assert not left()
+
+
+def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORESEE_CACHE_DIR", str(tmp_path / "cache"))
+    calibrate(tmp_path, data, *pair, "--folder", str(tmp_path / "logs"))
+    logs = sorted(
+        (tmp_path / "logs").glob("*/*.log"), key=lambda log: (int(log.parent.name.split("-")[0]), log.name)
+    )
+    caches = [log.read_text().split("cache ")[1].strip() for log in logs]
+    assert [caches.index(cache) for cache in caches] == [0, 0, 2, 2, 4, 4]
+    assert all(cache.startswith(str(tmp_path / "cache" / "calibrate-")) for cache in caches)
+
+
+def test_company_that_has_read_everything_is_none(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [
+        write(tmp_path, "a", data, "--compute", "0.3", "--epochs", "9", epochs=9),
+        write(tmp_path, "b", data, "--compute", "0", "--wait", "0", "--epochs", "999", epochs=999),
+    ]
+    said = calibrate(tmp_path, data, *jobs, code=2)
+    assert "before the first epoch of a job beside it was over" in said
+
+
+def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import os\nfrom foresee._steps import Meter\nfrom foresee._world import World\n"
+        "for rank in (0, 1):\n    lap = Meter(os.environ['FORESEE_STEPS'], World(rank, 2)).lap(steps=40)\n"
+        "    for _ in range(3 - rank):\n"
+        "        lap._asked, lap._got = 10**9, (2 + 2 * rank) * 10**9\n        lap.end()\n"
+    )
+    command = json.dumps([sys.executable, "ranks.py"])
+    one = process.Process(job.read(write(tmp_path, "a", data, command=command)), "a", str(tmp_path))
+    deadline = time.monotonic() + 20
+    while one.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    one.poll()
+    assert one.done == 2
+    assert one.steps()[:, :2].tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert one.head is not None
+    assert (one.head.rank, one.head.ranks) == (0, 2)
+    one.stop()
+
+
+def test_data_that_stay_in_memory_are_not_called_cold(
+    tmp_path: pathlib.Path, in_memory: pathlib.Path
+) -> None:
+    jobs = [write(tmp_path, name, in_memory) for name in ("a", "b")]
+    said = calibrate(tmp_path, in_memory, *jobs, code=3)
+    assert f"{40 * CHUNK} of {40 * CHUNK} bytes of the data stay in memory" in said
+    assert "tmpfs" in said
+
+
+def test_the_whole_cache_is_dropped_only_when_told(
+    tmp_path: pathlib.Path, in_memory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = tmp_path / "drop_caches"
+    drop.write_text("")
+    monkeypatch.setattr(cold, "_DROP", str(drop))
+    files = [str(in_memory / "chunks.bin")]
+    with pytest.raises(PageCacheKept, match="try --drop-caches as root"):
+        cold.evict(files)
+    assert drop.read_text() == ""
+    with pytest.raises(PageCacheKept, match=r"move the data to a disk$"):
+        cold.evict(files, machine=True)
+    assert drop.read_text() == "1"
+    monkeypatch.setattr(cold, "_DROP", str(tmp_path / "missing" / "drop_caches"))
+    with pytest.raises(PageCacheKept, match="only root may drop"):
+        cold.evict(files, machine=True)
+
+
+def test_files_on_a_disk_are_driven_out_and_seen_to_be(data: pathlib.Path) -> None:
+    files = [str(data / "chunks.bin")]
+    assert cold.resident(files) == (40 * CHUNK, 40 * CHUNK)
+    assert cold.evict(files) == cold.Evicted(files=1, bytes=40 * CHUNK, kept=0)
+    (data / "chunks.bin").read_bytes()
+    assert cold.resident(files) == (40 * CHUNK, 40 * CHUNK)
+
+
+def test_where_the_data_lie_has_to_be_known(tmp_path: pathlib.Path, pair: list[str]) -> None:
+    steps = ("--steps", "12", "--warmup", "2")
+    assert "Name their folder with --data" in run(tmp_path, *pair, *steps, code=2)
+    assert "there is no such file or folder" in run(tmp_path, *pair, *steps, "--data", "/no/such", code=2)
+    (tmp_path / "empty").mkdir()
+    assert "no file in it" in run(tmp_path, *pair, *steps, "--data", str(tmp_path / "empty"), code=2)
+
+
+def test_a_catalog_that_is_locked_is_said_before_anything_runs(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    holder = (
+        "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('BEGIN EXCLUSIVE')\nprint('held', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(tmp_path / "jobs.db")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as held:
+        assert held.stdout is not None
+        held.stdout.readline()
+        said = calibrate(tmp_path, data, *pair, code=3)
+        assert held.stdin is not None
+        held.stdin.close()
+    assert "locked by another program" in said
+    assert "cold:" not in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"steps": 1}, "steps is 1; a whole number of 2 or more expected"),
+        ({"warmup": -1}, "warmup is -1; a whole number of 0 or more expected"),
+        ({"patience": 0}, "patience is 0; seconds above 0 expected"),
+        ({"patience": float("nan")}, "patience is nan"),
+        ({"coalesces": True}, "coalesces without short"),
+    ],
+)
+def test_a_plan_that_makes_no_sense(wrong: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Plan(**wrong)

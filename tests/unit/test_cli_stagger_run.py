@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger run``: real processes that start when predicted, fail, dawdle, and are interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from house import ROOT
+
+from foresee import job
+from foresee.cli import _stagger_run
+from foresee.jobs import Catalog, Entry, Key
+
+JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
+CHUNK = 1 << 16
+TOML = """
+version = 1
+[data]
+name = "sleepy"
+[train]
+batch = 4
+epochs = {epochs}
+steps_per_epoch = 40
+{train}
+[stagger]
+{stagger}
+[run]
+command = {command}
+start = {start}
+"""
+#: Of a job that computes for 20 ms and waits for 30 or not at all.
+FIGURES = "wait = 0.03\nwait_cached = 0.0\nwait_conc = 0.03"
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """40 chunks in a file, none of them in memory."""
+    path = tmp_path / "chunks.bin"
+    path.write_bytes(os.urandom(40 * CHUNK))
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+    return path
+
+
+def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **more: object) -> str:
+    """A job file; ``words`` are of its command."""
+    command = [sys.executable, str(JOB), str(data), "--compute", "0.02", "--wait", "0.03", *words]
+    values = {
+        "epochs": 1,
+        "train": "compute_step = 0.02",
+        "stagger": FIGURES,
+        "start": 0,
+        "command": json.dumps(command),
+        **more,
+    }
+    path = folder / f"{name}.toml"
+    path.write_text(TOML.format(**values))
+    return str(path)
+
+
+def begun(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
+    fixed = ["--folder", str(tmp_path / "run"), "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "foresee", "stagger", "run", *arguments, *fixed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, str]:
+    """What it prints, and what it says."""
+    with begun(tmp_path, *arguments) as process:
+        out, said = process.communicate(timeout=100)
+    assert process.returncode == code, said
+    return json.loads(out) if out else {}, said
+
+
+def left() -> list[str]:
+    """Jobs of these tests that still run."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(JOB).encode() in words:
+            found.append(name)
+    return found
+
+
+def test_the_second_job_starts_when_predicted_and_both_are_compared(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    told, said = run(tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data))
+    assert (told["leader"], told["follower"], told["predicted"]["case"]) == ("a", "b", "cached")
+    assert told["predicted"]["start"] == pytest.approx(40 * 0.03)
+    assert told["predicted"]["makespan"] == pytest.approx(40 * 0.05)
+    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in told["jobs"]] == [40, 40]
+    # However slow the machine is: not before what the leader's own rate says.
+    assert told["measured"]["start"] >= 40 * 0.03 * 0.95
+    assert told["measured"]["makespan"] >= 40 * 0.05
+    assert told["measured"]["gpu_seconds"] == pytest.approx(
+        told["measured"]["leader_seconds"] + told["measured"]["follower_seconds"]
+    )
+    assert told["jobs"][1]["wait"] < told["jobs"][0]["wait"]
+    assert told["stands"] is None
+    assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
+    assert "this job sleeps" in (tmp_path / "run" / "a.log").read_text()
+    assert "b starts at" in said
+    assert not left()
+    page = (ROOT / "docs/formats/stagger.md").read_text()
+    keys = {*told, *told["predicted"], *told["measured"], *told["jobs"][0]}
+    assert {key for key in keys if f"`{key}`" not in page} == set()
+
+
+def test_a_leader_slower_than_predicted_moves_the_start(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    slow = write(tmp_path, "a", data, "--wait", "0.1")
+    late = write(tmp_path, "b", data, start=0.2)
+    told, said = run(tmp_path, slow, late)
+    assert told["leader"] == "a"
+    assert told["retimed"]
+    assert told["retimed"][-1]["start"] > told["predicted"]["start"]
+    assert told["measured"]["start"] > 1.5 * told["predicted"]["start"]
+    assert "a is not as predicted: b starts at" in said
+
+
+def test_jobs_whose_best_start_is_at_once_are_let_go_together(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    quick = "wait = 0.0\nwait_cached = 0.0\nwait_conc = 0.0"
+    told, _ = run(
+        tmp_path, *(write(tmp_path, name, data, "--wait", "0", stagger=quick) for name in ("a", "b"))
+    )
+    assert told["predicted"]["start"] == 0
+    assert abs(told["measured"]["start"]) < 0.5
+
+
+@pytest.mark.parametrize("words", [["--dies-after", "5"], ["--dies-after", "0"]])
+def test_a_leader_that_fails_lets_the_other_start_at_once(
+    tmp_path: pathlib.Path, data: pathlib.Path, words: list[str]
+) -> None:
+    told, said = run(
+        tmp_path, write(tmp_path, "a", data, *words, epochs=1), write(tmp_path, "b", data), code=1
+    )
+    assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
+    assert told["jobs"][0]["code"] == 3
+    assert told["measured"] is None
+    assert "a ended (exit code 3)" in said
+    assert "no more memory" in said
+    assert "b starts at once, alone" in said
+    assert not left()
+
+
+def test_a_follower_that_fails_leaves_the_leader_alone(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    told, _ = run(
+        tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data, "--dies-after", "1"), code=1
+    )
+    assert [job["state"] for job in told["jobs"]] == ["done", "failed"]
+    assert told["jobs"][0]["steps"] == 40
+
+
+def test_a_follower_in_another_order_runs_with_a_doubt(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    told, said = run(
+        tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data, "--order", "sequential 41")
+    )
+    (doubt,) = told["doubts"]
+    assert "a and b read other data or in another order" in doubt
+    assert doubt in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_both_and_says_what_was_done(
+    tmp_path: pathlib.Path, data: pathlib.Path, number: int
+) -> None:
+    jobs = [write(tmp_path, name, data, "--epochs", "50", epochs=50) for name in ("a", "b")]
+    with begun(tmp_path, *jobs) as process:
+        deadline = time.monotonic() + 30
+        steps = tmp_path / "run" / "a" / "rank-0.steps"
+        while not (steps.exists() and steps.stat().st_size > 300) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    told = json.loads(out)
+    assert told["interrupted"] is True
+    assert told["jobs"][0]["state"] == "stopped"
+    assert 0 < told["jobs"][0]["steps"] < 2000
+    assert told["jobs"][1]["state"] in {"stopped", "not started"}
+    assert not left()
+
+
+def figures(path: pathlib.Path, seconds: float) -> list[Key]:
+    """A catalog in which both jobs compute and wait for as long."""
+    keys = [Key(machine="here", data="sleepy", model=name, batch=4, loader="default") for name in ("a", "b")]
+    with Catalog.open(path, write=True) as catalog:
+        for key, beside in zip(keys, reversed(keys), strict=True):
+            for name in ("compute", "wait", "wait_cached", "wait_conc"):
+                value = 0.0 if name == "wait_cached" else seconds
+                entry = Entry(seconds=value, steps=9, date=dt.date(2026, 11, 22), program="0")
+                catalog.put(key, name, entry, beside=beside if name == "wait_conc" else None)
+    return keys
+
+
+def test_figures_that_reality_contradicts_are_marked_stale(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    told, said = run(tmp_path, *jobs, "--catalog", str(path), "--machine", "here")
+    assert told["stands"] is False
+    assert told["predicted"]["makespan"] == pytest.approx(80)
+    assert "marked stale" in said
+    with Catalog.open(path) as catalog:
+        assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
+
+
+def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    jobs = [job.read(write(tmp_path, name, data, train="", stagger="")) for name in ("a", "b")]
+    options = argparse.Namespace(catalog=str(path))
+    told = {"measured": {"makespan": 100.0}, "predicted_at_start": {"makespan": 92.0}, "doubts": []}
+    assert _stagger_run._judged(options, jobs, "here", told) is True
+    # What was not about these jobs, or did not end, says nothing.
+    assert _stagger_run._judged(options, jobs, "here", {**told, "doubts": ["another order"]}) is None
+    assert _stagger_run._judged(options, jobs, "here", {**told, "measured": None}) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "said"),
+    [
+        ({"command": '["no-such-program"]'}, [], "run.command = 'no-such-program'; a program expected"),
+        ({"command": '["true"]', "stagger": "wait = 0.03"}, [], "wait_cached of b is not known"),
+        ({}, ["--cache", "0"], "--cache 0.0: a share above 0"),
+        ({}, ["--machine", "here"], "without --catalog"),
+        ({}, ["--patience", "0"], "--patience 0.0: seconds above 0 expected"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_starts(
+    tmp_path: pathlib.Path, data: pathlib.Path, more: dict, options: list[str], said: str
+) -> None:
+    jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data, **more)]
+    _, heard = run(tmp_path, *jobs, *options, code=2)
+    assert said in heard
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_leader_that_is_not_its_job_file_is_ended(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [write(tmp_path, "a", data, "--loader-steps", "50"), write(tmp_path, "b", data)]
+    _, said = run(tmp_path, *jobs, code=2)
+    assert "a: its loader has 50 steps per epoch, 40 by its job file" in said
+    assert not left()
+
+
+def test_a_terminal_has_one_line_of_progress(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    master, slave = os.openpty()
+    jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data)]
+    command = [sys.executable, "-m", "foresee", "stagger", "run", *jobs, "--folder", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave, text=True) as process:
+        out, _ = process.communicate(timeout=60)
+    os.close(slave)
+    shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert process.returncode == 0
+    assert re.search(r"a \d+/40 \(\d+ %\), b starts in \d+ s\x1b\[K\r", shown)
+    assert "a: done after 40 of 40 steps" in out
+    assert re.search(r"^makespan +2\.0 s +\d+\.\d s +[+-]\d+\.\d %$", out, flags=re.MULTILINE)
+
+
+def test_a_leader_that_takes_no_steps_is_ended(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [write(tmp_path, "a", data, command='["sleep", "60"]'), write(tmp_path, "b", data)]
+    _, said = run(tmp_path, *jobs, "--patience", "1", code=2)
+    assert "has to train with a Foresee loader" in said
+
+
+def test_a_run_folder_is_not_written_twice(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "a.log").write_text("")
+    _, said = run(tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data), code=2)
+    assert "not empty; a run folder of its own expected" in said

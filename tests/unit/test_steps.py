@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that loaders tell whoever started them: the file, its reader, and ``ft.measure`` around stock loaders."""
+
+from __future__ import annotations
+
+import doctest
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from house import ROOT
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import foresee
+import foresee.torch as ft
+from foresee import _steps
+from foresee._steps import Followed, Meter, mark
+from foresee._world import World
+from foresee.errors import ConfigError
+
+DATA = TensorDataset(torch.arange(10))
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the environment names."""
+    monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / "steps"))
+    return tmp_path / "steps"
+
+
+def rows(folder: Path, rank: int = 0) -> tuple[_steps.Head, np.ndarray]:
+    file = Followed(str(folder / f"rank-{rank}.steps"))
+    new = file.poll()
+    assert file.head is not None
+    return file.head, new
+
+
+def test_the_examples_in_the_docstrings_are_true() -> None:
+    assert not doctest.testmod(_steps).failed
+
+
+def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs/formats/steps.md").read_text()
+    example = re.findall(r"^```\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[-1]
+    (tmp_path / "rank-1.steps").write_bytes(bytes.fromhex(example))
+    head, steps = rows(tmp_path, 1)
+    assert head == _steps.Head(rank=1, ranks=2, steps=3, order=mark("sequential 10"))
+    assert steps.tolist() == [(10**9, 2 * 10**6, 5 * 10**6, 0, 0)]
+
+
+def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: Path) -> None:
+    meter = Meter(str(tmp_path / "new"), World(1, 2))
+    file = Followed(str(tmp_path / "new" / "rank-1.steps"))
+    assert len(file.poll()) == 0
+    lap = meter.lap(steps=3, order=7)
+    for _ in range(2):
+        lap.ask()
+        time.sleep(0.02)
+        lap.got()
+        time.sleep(0.04)
+    (first,) = file.poll()
+    assert first["wait_ns"] >= 20e6
+    assert first["compute_ns"] >= 40e6
+    lap.end()
+    lap.end()
+    (second,) = file.poll()
+    assert (second["epoch"], second["step"]) == (0, 1)
+    assert second["begin_ns"] == first["begin_ns"] + first["wait_ns"] + first["compute_ns"]
+    assert file.head == _steps.Head(rank=1, ranks=2, steps=3, order=7)
+    stats = meter.stats()
+    assert (stats["steps"], stats["epochs"]) == (2, 1)
+    assert stats["wait_seconds"] == pytest.approx((first["wait_ns"] + second["wait_ns"]) / 2e9)
+    assert stats["compute_seconds_sd"] == pytest.approx(
+        np.std([float(first["compute_ns"]), float(second["compute_ns"])], ddof=1) / 1e9
+    )
+
+
+def test_without_the_variable_nothing_is_written_and_stats_has_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loader = ft.measure(DataLoader(DATA, batch_size=4))
+    assert loader.stats()["wait_seconds"] is None
+    assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(loader) == 3
+    assert loader.batch_size == 4
+    assert (loader.stats()["steps"], loader.stats()["epochs"]) == (3, 1)
+    assert not os.listdir(tmp_path)
+    with pytest.raises(AttributeError):
+        _ = loader.no_such_thing
+
+
+def test_a_stock_loader_tells_steps_epochs_and_its_order(told: Path) -> None:
+    loader = ft.measure(DataLoader(DATA, batch_size=4))
+    for _ in range(2):
+        list(loader)
+    head, steps = rows(told)
+    assert head == _steps.Head(rank=0, ranks=1, steps=3, order=mark("sequential 10"))
+    assert steps["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert steps["step"].tolist() == [0, 1, 2, 0, 1, 2]
+    assert (np.diff(steps["begin_ns"].astype(np.int64)) > 0).all()
+
+
+def test_a_loop_that_is_left_early_has_told_its_steps(told: Path) -> None:
+    for _ in ft.measure(DataLoader(DATA, batch_size=4)):
+        break
+    assert len(rows(told)[1]) == 1
+
+
+def orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *loaders: DataLoader, seed: int = 0
+) -> list[int | None]:
+    marks = []
+    for i, loader in enumerate(loaders):
+        monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        measured = ft.measure(loader)
+        shuffled = [batch[0].tolist() for batch in measured]
+        marks.append(rows(tmp_path / str(i))[0].order)
+        torch.set_rng_state(before)
+        assert shuffled == [batch[0].tolist() for batch in loader], "measuring draws nothing"
+    return marks
+
+
+def test_equal_orders_have_equal_marks_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dealt(seed: int) -> DataLoader:
+        return DataLoader(DATA, 2, sampler=DistributedSampler(DATA, num_replicas=1, rank=0, seed=seed))
+
+    marks = orders(
+        tmp_path, monkeypatch, dealt(3), dealt(4), DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True)
+    )
+    assert len({*marks, None}) == 5
+    assert marks[0] == mark("distributed 10 3")
+
+
+def test_the_state_of_a_generator_marks_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = []
+    for i, (seed, batch) in enumerate([(3, 2), (3, 5), (4, 2)]):
+        monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
+        generator = torch.Generator().manual_seed(seed)
+        list(ft.measure(DataLoader(DATA, batch, shuffle=True, generator=generator)))
+        marks.append(rows(tmp_path / str(i))[0].order)
+    assert marks[0] == marks[1] != marks[2]
+    assert None not in marks
+
+
+def test_an_order_that_only_its_owner_knows_has_no_mark(told: Path) -> None:
+    list(ft.measure(DataLoader(DATA, 2, sampler=[3, 1, 2, 0])))
+    assert rows(told)[0].order is None
+
+
+def test_whatever_can_be_iterated_can_be_measured(told: Path) -> None:
+    loader = ft.measure(range(3))
+    assert list(loader) == [0, 1, 2]
+    head, steps = rows(told)
+    assert (head.steps, head.order, len(steps)) == (3, None, 3)
+    endless = ft.measure(iter([1, 2]))
+    with pytest.raises(TypeError):
+        len(endless)
+    assert list(endless) == [1, 2]
+
+
+def test_the_first_loader_of_a_rank_counts(told: Path) -> None:
+    list(ft.measure(DataLoader(DATA, batch_size=4)))
+    list(ft.measure(DataLoader(DATA, batch_size=1)))
+    head, steps = rows(told)
+    assert (head.steps, len(steps)) == (3, 3)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_our_loaders_tell_the_same_without_a_wrapper(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shuffle: bool
+) -> None:
+    expected = mark("distributed 23 5" if shuffle else "sequential 23")
+    for i, make in enumerate(
+        (
+            lambda: foresee.Loader(folder, batch_size=4, shuffle=shuffle, seed=5, epochs=2),
+            lambda: ft.DataLoader(ft.FolderDataset(folder), batch_size=4, shuffle=shuffle, seed=5, epochs=2),
+        )
+    ):
+        monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
+        with make() as loader:
+            assert sum(1 for _ in range(2) for _ in loader) == 12
+        head, steps = rows(tmp_path / str(i))
+        assert head == _steps.Head(rank=0, ranks=1, steps=6, order=expected)
+        assert steps["step"].tolist() == [*range(6), *range(6)]
+
+
+def test_a_kill_loses_no_step_that_had_ended(told: Path) -> None:
+    script = (
+        "import os, signal\nfrom foresee._steps import Meter\n"
+        "lap = Meter(os.environ['FORESEE_STEPS']).lap()\n"
+        "for _ in range(1000):\n    lap.ask()\n    lap.got()\n"
+        "lap.ask()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -signal.SIGKILL
+    path = told / "rank-0.steps"
+    with path.open("ab") as file:
+        file.write(b"half a step")
+    file = Followed(str(path))
+    assert len(file.poll()) == 1000
+    assert len(file.poll()) == 0
+
+
+def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_training(
+    told: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told.write_text("no folder")
+    assert len(list(ft.measure(range(3)))) == 3
+    assert "steps are not written" in caplog.text
+
+
+def test_a_disk_that_is_full_costs_a_warning_and_no_training(
+    told: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "write", full)
+    loader = ft.measure(range(3))
+    assert len(list(loader)) == 3
+    assert loader.stats()["steps"] == 3
+    assert caplog.text.count("steps are not written any more") == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"x" * 32, "no file of steps"),
+        (b"FORESTEP" + bytes([9]) + bytes(23), "version 9; this program reads version 1"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+    (tmp_path / "rank-0.steps").write_bytes(data)
+    with pytest.raises(ConfigError, match=what):
+        Followed(str(tmp_path / "rank-0.steps")).poll()

@@ -7,7 +7,18 @@ Apart from ``models``, which knows no file, and from ``analysis``, which asks on
 
 from __future__ import annotations
 
-from foresee.forecast.elsewhere import Forecast, Range, Task, interval, policies, predict, task
+from foresee.forecast.elsewhere import Forecast, Range, Task, interval, policies, predict, staging_bytes, task
 from foresee.forecast.trace import Trace, read
 
-__all__ = ["Forecast", "Range", "Task", "Trace", "interval", "policies", "predict", "read", "task"]
+__all__ = [
+    "Forecast",
+    "Range",
+    "Task",
+    "Trace",
+    "interval",
+    "policies",
+    "predict",
+    "read",
+    "staging_bytes",
+    "task",
+]

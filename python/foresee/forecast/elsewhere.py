@@ -27,13 +27,14 @@ from foresee.forecast.trace import Trace
 from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed
 from foresee.models import loading
 
-__all__ = ["Forecast", "Range", "Task", "interval", "policies", "predict", "task"]
+__all__ = ["Forecast", "Range", "Task", "interval", "policies", "predict", "staging_bytes", "task"]
 
 _DRAWS = 1000
 _SEED = 0
 _SHARE = 0.9
-#: As the loader takes it without being told: so many batches, at most so many bytes.
-_STAGING_BATCHES, _STAGING_MAX = 8, 2 * 10**9
+#: As the loader takes it without being told: batches; or samples if that is more, but not for more than some bytes;
+#: at most so many bytes in all.
+_STAGING_BATCHES, _STAGING_SAMPLES, _STAGING_SAMPLES_BYTES, _STAGING_MAX = 8, 4096, 64 * 2**20, 2 * 10**9
 _LEAST_S = 1e-9
 
 
@@ -158,6 +159,16 @@ def policies(job: Job) -> tuple[str, ...]:
     return CACHE_POLICIES if job.cluster.origin.latency is None else (*CACHE_POLICIES, *WINDOW_POLICIES)
 
 
+def staging_bytes(batch: int, mean: float) -> int:
+    """What the loader takes for its staging buffer, without being told, for samples of ``mean`` bytes.
+
+    >>> staging_bytes(1000, 1e6), staging_bytes(32, 100.0)
+    (2000000000, 409600)
+    """
+    ahead = min(_STAGING_SAMPLES * mean, _STAGING_SAMPLES_BYTES)
+    return max(1, math.ceil(min(max(_STAGING_BATCHES * batch * mean, ahead), _STAGING_MAX)))
+
+
 def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
     compute = asked.compute_s
     steps = (None,) if compute is None else tuple(dict.fromkeys((compute.value, compute.low, compute.high)))
@@ -194,7 +205,6 @@ def _later(report: loading.Report) -> float:
 def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str, Any]]:
     """What the trace tells, as tables of a job file."""
     mean = float(trace.sizes.mean())
-    staging = min(_STAGING_MAX, math.ceil(_STAGING_BATCHES * trace.batch * mean))
     train: dict[str, Any] = {
         "batch": trace.batch,
         "epochs": trace.epochs,
@@ -212,7 +222,7 @@ def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str
         "train": train,
         "cluster": {
             "ranks": trace.ranks,
-            "staging": {"capacity": max(1, staging), "threads": trace.fetches},
+            "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
             "tiers": [{"name": name} for name in _tiers(there)],
         },
     }

@@ -191,8 +191,10 @@ def _compute(waits: Mapping[int, _Columns], steps: int) -> NDArray[np.float64]:
 
 
 def _read_alone(columns: _Columns) -> NDArray[np.bool_]:
-    which: NDArray[np.bool_] = (columns["op"] == "read") & (columns["subject"] == "sample")
-    return which & (columns["outcome"] == "ok")
+    which: NDArray[np.bool_] = (
+        (columns["op"] == "read") & (columns["subject"] == "sample") & (columns["outcome"] == "ok")
+    )
+    return which
 
 
 def _sizes(by_rank: Mapping[int, _Columns]) -> tuple[NDArray[Any], NDArray[np.float64]]:

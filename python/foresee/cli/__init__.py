@@ -54,13 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import analyze, cost, index, network, predict, serve, simulate, stagger
+    from foresee.cli import analyze, cost, frequency, index, network, predict, serve, simulate, stagger
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     analyze.add_to(commands)
     cost.add_to(commands)
+    frequency.add_to(commands)
     index.add_to(commands)
     network.add_to(commands)
     predict.add_to(commands)

@@ -118,6 +118,8 @@ def test_the_first_steps_tell_how_long_one_computes(tmp_path: Path, clock: Clock
     assert told["error"]["total"] == pytest.approx(-1 / 6, abs=0.01)
     assert told["error"]["compute"] == pytest.approx(0, abs=0.01)
     assert told["error"]["wait"] < -0.9
+    assert told["error"]["wait_origin"] == pytest.approx(told["error"]["wait"])
+    assert told["error"]["wait_disk"] is None
 
 
 def test_a_job_file_tells_before_the_first_step(tmp_path: Path, clock: Clock, made: Any) -> None:
@@ -224,8 +226,13 @@ def golden() -> str:
         'version = 1\n[data]\nsamples = 8\nsize = "1 MB"\n[train]\nbatch = 2\nepochs = 2\ncompute_step = 0.5\n'
         '[cluster]\nranks = 1\n[cluster.staging]\ncapacity = "8 MB"\nthreads = 1\n[cluster.origin]\nread = 4_000_000\n'
     )
-    report = loading.Run(small, "foresee", order="sequential").finish()
-    told = foretold.predicted(report, 2)
+    reports: list[loading.Report] = []
+    simulated = loading.Run(small, "foresee", order="sequential")
+    while len(reports) < 2:
+        simulated.advance()
+        if len(simulated.report().epochs) > len(reports):
+            reports.append(simulated.report())
+    told = foretold.predicted(reports, 2)
     found = foretold.measured([2.5, 2.0], [0.5, 0.0], {"origin_read": 0.4, "copy": 0.1}, 0.5)
     return foretold.dumps(
         {
@@ -256,13 +263,9 @@ def test_the_golden_file_is_what_is_written_and_comes_back() -> None:
 def test_the_page_has_every_key() -> None:
     page = (GOLDEN.parents[2] / "docs" / "formats" / "prediction.md").read_text()
     document = json.loads(GOLDEN.read_text())
-    keys = {
-        *document,
-        *document["predicted"],
-        *document["measured"],
-        *document["error"],
-        *document["compute"],
-    }
+    predicted = document["predicted"]
+    keys = {*document, *predicted, *document["measured"], *document["error"], *document["compute"]}
+    keys |= {*predicted["first_waits_s"], *(cause for place in foretold.PLACES.values() for cause in place)}
     assert not {key for key in keys if f"`{key}`" not in page}
 
 

@@ -194,11 +194,16 @@ class Beside:
             )
         order: Literal["distributed", "sequential"] = "distributed" if shape.shuffled else "sequential"
         simulated = loading.Run(job, _POLICY, order=order)
+        reports: list[loading.Report] = []
         stage = ""
         while stage != "finished":
             if self._stop.is_set():
                 return
             stage, _, _ = simulated.advance()
+            # An advance ends where an epoch does.
+            now = simulated.report()
+            if len(now.epochs) > len(reports):
+                reports.append(now)
         self._document = {
             "policy": _POLICY,
             "profile": self._profile_file,
@@ -213,7 +218,7 @@ class Beside:
                 "bytes_per_s": job.train.compute_rate,
             },
             "after_steps": after,
-            "predicted": foretold.predicted(simulated.report(), shape.epochs),
+            "predicted": foretold.predicted(reports, shape.epochs),
             "measured": None,
             "error": None,
         }

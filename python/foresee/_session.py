@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from foresee._source import Source
     from foresee._world import World
     from foresee.config import Cache, Settings
+    from foresee.forecast.beside import Beside
 
     Engine: TypeAlias = _native.Loader | PlainEngine
+
+
+#: Samples whose sizes tell how the sizes of all of them scatter.
+_SIZES = 1024
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,9 @@ class Session:
         self._announced: Announced | None = None
         self._begun = Place(0, 0)
         self._handed = _Prefix()
+        self._beside = self._predicted(settings)
         # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
-        self._finalizer = weakref.finalize(self, self.engine.close)
+        self._finalizer = weakref.finalize(self, _end, self.engine, self._beside)
 
     def begin(self) -> tuple[int, Place]:
         """Start what comes next; the engine is told by ``aim``, from the thread that asks it for batches.
@@ -119,6 +125,8 @@ class Session:
         self._begun = place
         self._handed = _Prefix()
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
+        if self._beside is not None:
+            self._beside.begin(whole=place.position == 0)
         return token, place
 
     def aim(self, place: Place, announced: Announced | None = None) -> None:
@@ -171,6 +179,8 @@ class Session:
         steps, samples, finished = self._handed.add(raw)
         self.progress.handed(token, self.position(steps, samples), finished=finished)
         self._audit.record(raw.epoch, raw.start, raw.ids)
+        if self._beside is not None:
+            self._beside.handed(finished=finished)
 
     def position(self, steps: int, samples: int) -> int:
         """Position after this rank's ``steps`` with ``samples`` since the epoch began or was resumed."""
@@ -239,6 +249,42 @@ class Session:
         """End iterators and engine."""
         self.progress.stop()
         self._finalizer()
+
+    def _predicted(self, settings: Settings) -> Beside | None:
+        """What predicts this run, if the environment asks for that; one rank does it for all."""
+        if settings.profile is None or settings.run_dir is None or settings.off or self.world.rank != 0:
+            return None
+        from foresee.forecast import beside
+
+        index, order, engine = self.source.index, self.order, self.engine
+        few = range(0, len(index), max(1, len(index) // _SIZES))
+        shape = beside.Shape(
+            samples=len(index),
+            mean_bytes=index.total_bytes / len(index),
+            sigma_bytes=float(np.std([index.size(sample) for sample in few])),
+            batch=1 if self.batch_size is None else self.batch_size,
+            drop_last=self.drop_last,
+            epochs=self.epochs,
+            ranks=self.world.size,
+            rank=self.world.rank,
+            seed=0 if order is None else order.seed % 2**63,
+            shuffled=order is None or order.shuffle,
+            ram_bytes=self.cache.ram_bytes,
+            disk_bytes=self.cache.disk_bytes,
+            threads=settings.threads,
+        )
+
+        def waits() -> dict[str, float]:
+            told = engine.stats()["waits"]
+            return {cause: each["seconds"] for cause, each in told.items() if each is not None}
+
+        return beside.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
+
+
+def _end(engine: Engine, beside: Beside | None) -> None:
+    engine.close()
+    if beside is not None:
+        beside.end()
 
 
 class _Prefix:

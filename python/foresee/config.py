@@ -170,6 +170,12 @@ class Settings:
     """``FORESEE_TRACE``: run folder that gets the ledger; default: none is written."""
     steps_dir: str | None = None
     """``FORESEE_STEPS``: folder that gets a row per step, set by ``foresee stagger``; default: none is written."""
+    profile: str | None = None
+    """``FORESEE_PROFILE``: machine profile from which a run with a run folder is predicted; default: it is not."""
+    job: str | None = None
+    """``FORESEE_JOB_FILE``: job file with what the loader does not know of the run to be predicted; default: its first steps
+    tell how long one computes.
+    """
     log: str | None = None
     """``FORESEE_LOG``: level of the logger ``foresee`` (debug, info, warning, error), shown on stderr."""
     ram: str | None = None
@@ -204,6 +210,8 @@ class Settings:
             threads=None if threads is None else int(threads),
             run_dir=env.get("FORESEE_TRACE"),
             steps_dir=env.get("FORESEE_STEPS"),
+            profile=env.get("FORESEE_PROFILE"),
+            job=env.get("FORESEE_JOB_FILE"),
             log=log,
             ram=env.get("FORESEE_RAM"),
             cache_dir=env.get("FORESEE_CACHE_DIR"),

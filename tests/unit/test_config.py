@@ -81,6 +81,8 @@ def test_environment_variables_are_read_and_empty_ones_are_not_set():
         {"FORESEE_OFF": "1", "FORESEE_THREADS": "3", "FORESEE_TRACE": "runs/a", "FORESEE_LOG": ""}
     )
     assert (read.off, read.threads, read.run_dir, read.log) == (True, 3, "runs/a", None)
+    read = Settings.read({"FORESEE_PROFILE": "profile.toml", "FORESEE_JOB_FILE": "job.toml"})
+    assert (read.profile, read.job, read.run_dir) == ("profile.toml", "job.toml", None)
 
 
 def test_wrong_environment_variables_are_reported_together():

@@ -75,6 +75,7 @@ def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, comp
     assert report.finished
     spent = report.ranks * report.init_s + report.compute_s + report.stall_s + report.barrier_s
     assert spent == pytest.approx(report.ranks * report.total_s, rel=1e-9)
+    assert sum(each.waited_s for each in report.reads) == pytest.approx(report.stall_s, rel=1e-9, abs=1e-9)
     assert len(report.epochs) == 3
     assert report.epochs[-1].end_s == pytest.approx(report.total_s)
     if policy not in {"perfect", "disk"}:

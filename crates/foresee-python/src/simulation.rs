@@ -307,5 +307,6 @@ fn counted(py: Python<'_>, reads: Reads) -> PyResult<Bound<'_, PyDict>> {
     one.set_item("samples", reads.samples)?;
     one.set_item("bytes", reads.bytes)?;
     one.set_item("seconds", reads.seconds)?;
+    one.set_item("waited", reads.waited)?;
     Ok(one)
 }

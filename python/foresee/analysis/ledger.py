@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from foresee.analysis.table import IoTable, Spent, build
 from foresee.errors import ConfigError, PackageMissing
 
-__all__ = ["read", "read_epochs"]
+__all__ = ["batches", "files", "read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
@@ -61,42 +62,38 @@ def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
     return {epoch: build(by_epoch[epoch], ranks, limits=limits) for epoch in sorted(by_epoch)}
 
 
-def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
-    """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
+def files(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
+    """The ledgers of a run folder, by name: path, and whose rank it is. A rank may have several.
+
+    Raises:
+        ConfigError: no ledger there.
+        OSError: the folder cannot be read.
+    """
     shown = os.fspath(folder)
-    by_epoch: dict[int, Spent] = {}
-    limits = [_LIMIT]
-    ranks: set[int] = set()
-    for name, rank in _files(shown):
-        ranks.add(rank)
-        entries, early = _sums(os.path.join(shown, "ledger", name), by_epoch, ranks)
-        if early:
-            limits.append(
-                f"{name} ends early, after {entries:,} entries: what came later is not in the figures"
-            )
-    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
-
-
-def _files(folder: str) -> list[tuple[str, int]]:
-    where = os.path.join(folder, "ledger")
+    where = os.path.join(shown, "ledger")
     if not os.path.isdir(where):
         raise ConfigError(
-            f"{folder}: no folder ledger in it; a run folder expected, as FORESEE_TRACE names it"
+            f"{shown}: no folder ledger in it; a run folder expected, as FORESEE_TRACE names it"
         )
     found = sorted((name, int(match[1])) for name in os.listdir(where) if (match := _FILE.fullmatch(name)))
     if not found:
         raise ConfigError(f"{where}: no file rank-K.arrow; was the run traced (FORESEE_TRACE)?")
-    return found
+    return [(os.path.join(where, name), rank) for name, rank in found]
 
 
-def _sums(path: str, by_epoch: dict[int, Spent], ranks: set[int]) -> tuple[int, bool]:
-    """Add a file's seconds to ``by_epoch``; how many entries it has, and whether it ends early."""
+def batches(path: str) -> Iterator[Any]:
+    """A ledger's entries as Arrow's `RecordBatch`; None comes last where the file ends early, as after a kill.
+
+    Raises:
+        ConfigError: not a ledger of ours, or of another version.
+        PackageMissing: pyarrow is not installed.
+        OSError: the file cannot be read.
+    """
     try:
         import pyarrow as pa
         import pyarrow.ipc
     except ModuleNotFoundError as error:
         raise PackageMissing("ledgers are read with pyarrow; install it, or foresee[ledger]") from error
-    entries = 0
     with pa.OSFile(path) as file:
         try:
             stream = pyarrow.ipc.open_stream(file)
@@ -112,11 +109,31 @@ def _sums(path: str, by_epoch: dict[int, Spent], ranks: set[int]) -> tuple[int, 
             try:
                 batch = stream.read_next_batch()
             except StopIteration:
-                return entries, False
+                return
             except (pa.ArrowInvalid, OSError):
-                return entries, True
-            entries += batch.num_rows
-            _add(batch, by_epoch, ranks)
+                yield None
+                return
+            yield batch
+
+
+def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
+    """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
+    by_epoch: dict[int, Spent] = {}
+    limits = [_LIMIT]
+    ranks: set[int] = set()
+    for path, rank in files(folder):
+        ranks.add(rank)
+        entries = 0
+        for batch in batches(path):
+            if batch is None:
+                limits.append(
+                    f"{os.path.basename(path)} ends early, after {entries:,} entries: what came later is not in the "
+                    "figures"
+                )
+            else:
+                entries += batch.num_rows
+                _add(batch, by_epoch, ranks)
+    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
 
 
 def _add(batch: Any, by_epoch: dict[int, Spent], ranks: set[int]) -> None:

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import analyze, calibrate, cost, index, network, serve, simulate, stagger
+    from foresee.cli import analyze, calibrate, cost, frequency, index, network, predict, serve, simulate, stagger
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -71,8 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     analyze.add_to(commands)
     calibrate.add_to(commands)
     cost.add_to(commands)
+    frequency.add_to(commands)
     index.add_to(commands)
     network.add_to(commands)
+    predict.add_to(commands)
     serve.add_to(commands)
     simulate.add_to(commands)
     stagger.add_to(commands)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacked bars as SVG: seconds by class, one bar per cache rate or process, beside it what they would be.
+"""Stacked bars as SVG: seconds or counts by class, one bar per cache rate or process, beside it what they would be.
 
 Separate from the command, which knows what the bars mean, and from ``_plot``, which draws curves. Written by hand, so
 that a picture needs no further package. Refuses to style: one size, colours that the colour-blind can tell apart.
@@ -24,7 +24,7 @@ _LABELS_MAX = 16
 
 @dataclass(frozen=True)
 class Stack:
-    """One bar: seconds by class, in the order of the legend, >= 0."""
+    """One bar: by class, in the order of the legend, >= 0."""
 
     values: Sequence[float]
     faint: bool = False
@@ -46,8 +46,9 @@ def svg(
     classes: Sequence[str],
     groups: Sequence[Group],
     goal: float | None = None,
+    unit: str = "seconds",
 ) -> str:
-    """A page of its own; ``goal``, in seconds, is a dashed line."""
+    """A page of its own; ``goal``, in ``unit``, is a dashed line."""
     highest = max([sum(stack.values) for group in groups for stack in group.stacks] + [goal or 0.0])
     step = _step(highest)
     top = max(step, math.ceil(highest / step - 1e-9) * step)
@@ -61,8 +62,8 @@ def svg(
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         _label(_LEFT, 26, title, size=16),
         *(_label(_LEFT, 48 + 18 * i, line) for i, line in enumerate(lines)),
-        *_frame(top, step, axis),
-        *_bars(groups, classes, top),
+        *_frame(top, step, axis, unit),
+        *_bars(groups, classes, top, unit),
         *_legend(classes),
     ]
     if goal is not None:
@@ -75,7 +76,7 @@ def svg(
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _frame(top: float, step: float, axis: str) -> list[str]:
+def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
     bottom, right = _TOP + _PLOT_HEIGHT, _LEFT + _PLOT_WIDTH
     parts = []
     for i in range(round(top / step) + 1):
@@ -87,13 +88,15 @@ def _frame(top: float, step: float, axis: str) -> list[str]:
     )
     parts.append(_label(_LEFT + _PLOT_WIDTH / 2, bottom + 44, axis, anchor="middle"))
     parts.append(
-        f'<text transform="translate(18 {_TOP + _PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">seconds</text>'
+        f'<text transform="translate(18 {_TOP + _PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">'
+        f"{escape(unit)}</text>"
     )
     return parts
 
 
-def _bars(groups: Sequence[Group], classes: Sequence[str], top: float) -> list[str]:
+def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str) -> list[str]:
     parts = []
+    short = "s" if unit == "seconds" else unit
     room = _PLOT_WIDTH / len(groups)
     every = -(-len(groups) // _LABELS_MAX)
     for at, group in enumerate(groups):
@@ -104,7 +107,7 @@ def _bars(groups: Sequence[Group], classes: Sequence[str], top: float) -> list[s
             for name, colour, value in zip(classes, _colours(len(classes)), stack.values, strict=True):
                 if value > 0:
                     y = _y(below + value, top)
-                    told = escape(f"{group.label} {name}: {value:.4g} s")
+                    told = escape(f"{group.label} {name}: {value:.4g} {short}")
                     parts.append(
                         f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{_y(below, top) - y:.2f}" '
                         f'fill="{colour}" fill-opacity="{0.45 if stack.faint else 0.9}"><title>{told}</title></rect>'

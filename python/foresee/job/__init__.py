@@ -8,7 +8,7 @@ and knows no file. Needs no torch, and nothing of the native core.
 
 from __future__ import annotations
 
-from foresee.job.file import facts, loads, read, scenario, scenarios
+from foresee.job.file import completed, facts, loads, read, scenario, scenarios
 from foresee.job.profile import Figure, Profile
 from foresee.job.sections import (
     CACHE_POLICIES,
@@ -52,6 +52,7 @@ __all__ = [
     "Tier",
     "Train",
     "Window",
+    "completed",
     "facts",
     "loads",
     "read",

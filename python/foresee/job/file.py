@@ -18,7 +18,7 @@ from foresee.errors import ConfigError
 from foresee.job import profile
 from foresee.job.sections import Job
 
-__all__ = ["VERSION", "facts", "loads", "read", "scenario", "scenarios"]
+__all__ = ["VERSION", "completed", "facts", "loads", "read", "scenario", "scenarios"]
 
 VERSION = 1
 _PATHS = (("data", "index"), ("cluster", "profile"), ("gradients", "model"), ("run", "folder"))
@@ -49,6 +49,63 @@ def loads(text: str, folder: str = "") -> Job:
     return _job(_toml.parse(text), folder, None)
 
 
+def completed(
+    known: Mapping[str, Mapping[str, Any]],
+    measured: profile.Profile,
+    path: str | os.PathLike[str] | None = None,
+) -> Job:
+    r"""The job that is ``known`` from elsewhere, on the machine that was ``measured``.
+
+    Args:
+        known: tables as a job file has them, without ``version``.
+        measured: gives what the cluster leaves out, in place of a profile that the file names.
+        path: of a job file, whose keys go before those of ``known``.
+
+    Raises:
+        ConfigError: as :func:`read`.
+        OSError: the file cannot be read.
+
+    >>> figures = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
+    >>> completed({"train": {"batch": 8}}, figures).train.batch
+    8
+    """
+    if path is None:
+        return _job({"version": VERSION, **known}, "", None, measured)
+    shown = os.fspath(path)
+    given = _toml.load(shown)
+    return _toml.named(
+        shown, lambda: _job(_over(known, given), os.path.dirname(os.path.abspath(shown)), shown, measured)
+    )
+
+
+#: Keys that say the same in other words: where one is given, what is known by the others gives way.
+_INSTEAD = {
+    ("data", "index"): ("samples", "size", "size_sigma"),
+    ("data", "size"): ("size_sigma",),
+    ("train", "compute_rate"): ("compute_step",),
+    ("train", "compute_step"): ("compute_rate",),
+}
+
+
+def _over(known: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with the keys of both; what is given goes before what is known, and tables within tables alike."""
+    made: dict[str, Any] = dict(given)
+    for section, table in known.items():
+        over = given.get(section, {})
+        if not isinstance(over, Mapping):
+            continue
+        gone = {
+            word for (of, key), words in _INSTEAD.items() if of == section and key in over for word in words
+        }
+        below = {key: value for key, value in table.items() if key not in gone}
+        inner = {key: value for key, value in below.items() if isinstance(value, Mapping)}
+        made[section] = below | dict(over)
+        for key, value in inner.items():
+            if isinstance(over.get(key), Mapping):
+                made[section][key] = dict(value) | dict(over[key])
+    return made
+
+
 def scenarios() -> tuple[str, ...]:
     """Names of the job files that are shipped: the simulations of published papers."""
     return tuple(sorted(name[: -len(_SUFFIX)] for name in os.listdir(_SCENARIOS) if name.endswith(_SUFFIX)))
@@ -74,7 +131,9 @@ def facts(job: Job) -> dict[str, Any]:
     return {key: value for key, value in dataclasses.asdict(job).items() if key != "file"}
 
 
-def _job(table: dict[str, Any], folder: str, shown: str | None) -> Job:
+def _job(
+    table: dict[str, Any], folder: str, shown: str | None, measured: profile.Profile | None = None
+) -> Job:
     if fault := _toml.version_fault(table, VERSION, "job"):
         raise ConfigError(fault)
     table = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
@@ -83,8 +142,12 @@ def _job(table: dict[str, Any], folder: str, shown: str | None) -> Job:
         if isinstance(within, dict) and isinstance(within.get(key), str) and within[key]:
             within[key] = os.path.join(folder, within[key])
     cluster = table.get("cluster")
-    if isinstance(cluster, dict) and isinstance(cluster.get("profile"), str) and cluster["profile"]:
-        measured = profile.read(cluster["profile"])
-        table["cluster"] = measured.complete(cluster)
+    if isinstance(cluster, dict):
+        if measured is not None:
+            cluster.pop("profile", None)
+        elif isinstance(cluster.get("profile"), str) and cluster["profile"]:
+            measured = profile.read(cluster["profile"])
+        if measured is not None:
+            table["cluster"] = measured.complete(cluster)
     job = build(Job, table)
     return dataclasses.replace(job, file=shown) if shown else job

@@ -60,6 +60,8 @@ class Reads:
     bytes: int
     seconds: float
     """Added up over threads."""
+    waited_s: float
+    """For which training waited for them; a stall is charged to where its sample was read."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class Run:
 
     @staticmethod
     def _reads(told: Mapping[str, Any], source: str) -> Reads:
-        return Reads(source, told["samples"], told["bytes"], told["seconds"])
+        return Reads(source, told["samples"], told["bytes"], told["seconds"], told["waited"])
 
 
 class Often(NamedTuple):

@@ -133,18 +133,34 @@ impl Epochs {
 
     /// What `ranks` read in all epochs, each epoch after epoch, made in one pass over the epochs.
     pub(super) fn gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
+        self.begin_gather(ranks.clone(), streams);
+        let mut list = Vec::new();
+        for epoch in 0..self.count {
+            self.gather_epoch(epoch, ranks.clone(), &mut list, streams);
+        }
+    }
+
+    /// The start of [`gather`](Self::gather), for who takes one epoch at a time: empty streams with room for all.
+    pub(super) fn begin_gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
         streams.resize_with(ranks.len(), Vec::new);
-        for (stream, rank) in streams.iter_mut().zip(ranks.clone()) {
+        for (stream, rank) in streams.iter_mut().zip(ranks) {
             stream.clear();
             stream.reserve_exact(self.reads(rank) * self.count as usize);
         }
-        let mut list = Vec::new();
-        for epoch in 0..self.count {
-            self.fill(epoch, &mut list);
-            for step in 0..self.steps {
-                for (stream, rank) in streams.iter_mut().zip(ranks.clone()) {
-                    stream.extend_from_slice(&list[self.batch(step, rank)]);
-                }
+    }
+
+    /// Adds an epoch, the next one, to the streams of `ranks`; `list` is kept for its memory.
+    pub(super) fn gather_epoch(
+        &self,
+        epoch: u32,
+        ranks: Range<usize>,
+        list: &mut Vec<u32>,
+        streams: &mut [Vec<u32>],
+    ) {
+        self.fill(epoch, list);
+        for step in 0..self.steps {
+            for (stream, rank) in streams.iter_mut().zip(ranks.clone()) {
+                stream.extend_from_slice(&list[self.batch(step, rank)]);
             }
         }
     }

@@ -134,6 +134,7 @@ impl<C: Caching> Driver for Prefetching<C> {
                 let consumed = free.max(available);
                 lane.hold(size, consumed);
                 stall += consumed - free;
+                book.wait(source, consumed - free);
                 let computing = size * self.rates.compute;
                 compute += computing;
                 free = consumed + computing;

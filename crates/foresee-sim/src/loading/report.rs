@@ -18,6 +18,8 @@ pub struct Reads {
     pub bytes: u64,
     /// How long they took, added up over threads and ranks, in seconds.
     pub seconds: f64,
+    /// How long training waited for them, over ranks, in seconds.
+    pub waited: f64,
 }
 
 /// Where samples are read.
@@ -107,6 +109,7 @@ pub(super) struct Tally {
     samples: u64,
     bytes: f64,
     seconds: f64,
+    waited: f64,
 }
 
 impl Tally {
@@ -118,7 +121,7 @@ impl Tally {
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
     fn reads(self) -> Reads {
-        Reads { samples: self.samples, bytes: self.bytes as u64, seconds: self.seconds }
+        Reads { samples: self.samples, bytes: self.bytes as u64, seconds: self.seconds, waited: self.waited }
     }
 }
 
@@ -160,6 +163,11 @@ impl Book {
     /// A read into staging.
     pub(super) fn read(&mut self, source: SourceCode, size: f64, seconds: f64) {
         self.sources[usize::from(source)].add(size, seconds);
+    }
+
+    /// Training waited for a sample that was read there.
+    pub(super) fn wait(&mut self, source: SourceCode, seconds: f64) {
+        self.sources[usize::from(source)].waited += seconds;
     }
 
     /// Training saw a sample.

@@ -45,6 +45,7 @@ impl Driver for Series {
             }
             clock.free[rank] += stall + compute;
             book.stall += stall;
+            book.wait(ORIGIN, stall);
             book.compute += compute;
         }
         if self.readers == OriginReaders::Active {

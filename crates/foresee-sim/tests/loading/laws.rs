@@ -121,6 +121,8 @@ proptest! {
             let booked = ranks * report.init + report.compute + report.stall + report.barrier;
             prop_assert!((booked - ranks * report.total).abs() <= 1e-9 * booked, "{}", policy);
             prop_assert!(report.stall >= 0.0 && report.barrier >= -1e-9 && report.finished);
+            let waited: f64 = report.reads.iter().map(|(_, reads)| reads.waited).sum();
+            prop_assert!((waited - report.stall).abs() <= 1e-9 * report.stall.max(1.0));
             let ends: Vec<f64> = report.epochs.iter().map(|epoch| epoch.end).collect();
             prop_assert!(ends.is_sorted() && ends.last() == Some(&report.total), "{}", policy);
             let stalls: f64 = report.epochs.iter().map(|epoch| epoch.stall).sum();

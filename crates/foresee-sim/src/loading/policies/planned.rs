@@ -5,7 +5,11 @@
 //! Plans depend on the order alone and not on time, so they are made beforehand, rank by rank, in the memory of one;
 //! a byte per read of the run is what remains of them. A kept copy costs no time of its own: the runtime writes it
 //! beside the fetches.
+//!
+//! Planning takes as long as training does and is cut into parts of [`PART`] reads, so that who waits for it sees it go
+//! on and can stop it. What cannot be cut is an epoch of one rank, which the planner takes as a whole.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_data_plan::{
@@ -22,72 +26,236 @@ use crate::loading::run::Setup;
 pub(super) struct Planned {
     /// By read of the run: its source.
     sources: Vec<SourceCode>,
-    /// Ranks whose reads are planned.
-    done: usize,
+    /// Reads that are planned.
+    done: u64,
+    /// Ranks whose streams are at hand, from the first one.
+    first: usize,
     streams: Vec<Vec<u32>>,
+    /// Epochs that the streams have.
+    gathered: u32,
+    /// An epoch's list; kept for its memory.
+    list: Vec<u32>,
+    /// Of those ranks the ones that are not planned yet.
+    waiting: Range<usize>,
+    /// The first of them, in the middle of its run.
+    planning: Option<Planning>,
+}
+
+/// One rank's planner, and how far it got.
+struct Planning {
+    planner: PlannerStack,
+    access: StackAccess,
+    /// Reads of its stream that it was told.
+    announced: usize,
+    epoch: u32,
+    step: usize,
 }
 
 /// Bytes per sample for the streams of ranks that are planned after one pass over the epochs.
 const STREAM_BYTES: usize = 8;
 
+/// Reads that are dealt, announced or planned in one part: tens of milliseconds.
+const PART: usize = 1 << 21;
+
 impl Planned {
     pub(super) fn new(setup: &Setup) -> Result<Self, String> {
-        Ok(Self { sources: byte_per_read(setup)?, done: 0, streams: Vec::new() })
+        Ok(Self {
+            sources: byte_per_read(setup)?,
+            done: 0,
+            first: 0,
+            streams: Vec::new(),
+            gathered: 0,
+            list: Vec::new(),
+            waiting: 0..0,
+            planning: None,
+        })
     }
 
-    fn plan(&mut self, rank: usize, stream: &[u32], setup: &Setup) {
+    /// The next thing there is to do, of `left` reads or few more; how many it was, `None` if nothing is left.
+    fn go_on(&mut self, left: usize, setup: &Setup) -> Option<usize> {
+        let epochs = &setup.epochs;
+        if self.waiting.is_empty() {
+            self.first = self.waiting.end;
+            if self.first == epochs.ranks {
+                return None;
+            }
+            self.waiting = self.first..epochs.ranks.min(self.first + epochs.group(STREAM_BYTES));
+            epochs.begin_gather(self.waiting.clone(), &mut self.streams);
+            self.gathered = 0;
+        }
+        if self.gathered < epochs.count {
+            epochs.gather_epoch(self.gathered, self.waiting.clone(), &mut self.list, &mut self.streams);
+            self.gathered += 1;
+            return Some(epochs.places);
+        }
+        let rank = self.waiting.start;
+        let planning = self.planning.get_or_insert_with(|| Planning::new(setup));
+        let stream = &self.streams[rank - self.first];
+        let (planned, announced) = planning.go_on(left, rank, stream, setup, &mut self.sources);
+        self.done += planned as u64;
+        if planning.epoch == epochs.count {
+            self.planning = None;
+            self.waiting.start += 1;
+        }
+        Some(planned + announced)
+    }
+}
+
+impl Planning {
+    fn new(setup: &Setup) -> Self {
         let room = |capacity| TierRoom { capacity, align: 1, overhead: Bytes::ZERO };
         let tiers: Vec<_> = setup.scenario.cluster.tiers.iter().map(|tier| room(tier.capacity)).collect();
         // A disk below memory outlives the run; memory alone does not.
         let lasting = tiers.len() > 1;
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::MAX };
         let sizes = Arc::clone(&setup.sizes) as Arc<dyn SampleSizes>;
-        let mut planner = PlannerStack::new(config, lasting, sizes).expect("tiers and samples were counted");
+        let planner = PlannerStack::new(config, lasting, sizes).expect("tiers and samples were counted");
+        Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0 }
+    }
+
+    /// Plans batches of `rank` until `left` reads were planned or announced, or no more are left; how many were planned,
+    /// and how many announced.
+    fn go_on(
+        &mut self,
+        left: usize,
+        rank: usize,
+        stream: &[u32],
+        setup: &Setup,
+        sources: &mut [SourceCode],
+    ) -> (usize, usize) {
         let epochs = &setup.epochs;
         let reads = epochs.reads(rank);
-        let mut announced = 0;
-        let mut access = StackAccess::default();
-        for epoch in 0..epochs.count as usize {
-            for step in 0..epochs.steps {
-                let batch = epochs.batch(step, rank);
-                let before = epoch * epochs.places;
-                for source in &mut self.sources[before + batch.start..before + batch.end] {
-                    while announced < stream.len() && planner.wants_epoch() {
-                        let ids = &stream[announced..announced + reads];
-                        planner.handle_epoch(&mut ids.iter().map(|&id| SampleId(u64::from(id))));
-                        announced += reads;
-                        if announced == stream.len() {
-                            planner.handle_end();
-                        }
-                    }
-                    assert!(planner.poll_access(&mut access), "every announced read is planned");
-                    *source = match access.source {
-                        Source::Origin => ORIGIN,
-                        Source::Tier(tier) => Rates::local(usize::from(tier.0)),
-                    };
-                }
+        let (mut planned, told) = (0, self.announced);
+        while self.epoch < epochs.count && planned + self.announced - told < left {
+            if self.step == epochs.steps {
+                (self.epoch, self.step) = (self.epoch + 1, 0);
+                continue;
             }
+            let batch = epochs.batch(self.step, rank);
+            let before = self.epoch as usize * epochs.places;
+            planned += batch.len();
+            for source in &mut sources[before + batch.start..before + batch.end] {
+                while self.announced < stream.len() && self.planner.wants_epoch() {
+                    let ids = &stream[self.announced..self.announced + reads];
+                    self.planner.handle_epoch(&mut ids.iter().map(|&id| SampleId(u64::from(id))));
+                    self.announced += reads;
+                    if self.announced == stream.len() {
+                        self.planner.handle_end();
+                    }
+                }
+                assert!(self.planner.poll_access(&mut self.access), "every announced read is planned");
+                *source = match self.access.source {
+                    Source::Origin => ORIGIN,
+                    Source::Tier(tier) => Rates::local(usize::from(tier.0)),
+                };
+            }
+            self.step += 1;
         }
+        (planned, self.announced - told)
     }
 }
 
 impl Caching for Planned {
     fn prepare(&mut self, setup: &Setup, _: &Rates, _: &mut Book) -> (u64, u64) {
-        let ranks = setup.epochs.ranks;
-        let group = self.done..ranks.min(self.done + setup.epochs.group(STREAM_BYTES));
-        let mut streams = std::mem::take(&mut self.streams);
-        setup.epochs.gather(group.clone(), &mut streams);
-        for (rank, stream) in group.clone().zip(&streams) {
-            self.plan(rank, stream, setup);
+        let all = setup.epochs.places as u64 * u64::from(setup.epochs.count);
+        let mut left = PART;
+        while left > 0 {
+            match self.go_on(left, setup) {
+                Some(done) => left = left.saturating_sub(done),
+                None => break,
+            }
         }
-        self.done = group.end;
-        if self.done < ranks {
-            self.streams = streams;
+        if self.done == all {
+            (self.streams, self.list, self.planning) = (Vec::new(), Vec::new(), None);
         }
-        (self.done as u64, ranks as u64)
+        (self.done, all)
     }
 
     fn supply(&mut self, access: Access, _: f64, _: &Rates) -> Supply {
         Supply::From(self.sources[access.place])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use foresee_model::{OriginCurve, ThreadCurve};
+    use foresee_units::BytesPerSecond;
+
+    use super::*;
+    use crate::loading::order::Epochs;
+    use crate::loading::{
+        AccessOrder, Cluster, DataSet, Options, Policy, Progress, Run, Scenario, Tier, Training,
+    };
+
+    fn scenario(count: u64, ranks: u32, epochs: u32, room: u64) -> Scenario {
+        let tier = |capacity| Tier {
+            capacity: Bytes::new(capacity),
+            threads: NonZeroU32::new(1).unwrap(),
+            read: ThreadCurve::new([(1, BytesPerSecond::new(10_000_000))]).unwrap(),
+            write: None,
+        };
+        Scenario {
+            cluster: Cluster {
+                ranks,
+                staging: tier(10_000),
+                tiers: vec![tier(room), tier(2 * room)],
+                origin: OriginCurve::new([(1, BytesPerSecond::new(1_000_000))]).unwrap(),
+                origin_link: None,
+                peer_link: None,
+            },
+            data: DataSet::Equal { count, size: Bytes::new(100) },
+            training: Training {
+                batch: 3,
+                epochs,
+                drop_last: false,
+                compute: BytesPerSecond::new(1_000_000),
+                preprocess: None,
+            },
+            options: Options { order: AccessOrder::Distributed { seed: 1 }, ..Options::default() },
+            bucket: None,
+        }
+    }
+
+    fn setup(scenario: Scenario) -> Setup {
+        let sizes = scenario.data.sizes();
+        let training = &scenario.training;
+        let shape = (scenario.cluster.ranks as usize, training.batch as usize);
+        let epochs =
+            Epochs::new(scenario.options.order, sizes.len(), shape, training.epochs, training.drop_last);
+        Setup { scenario, sizes: Arc::new(sizes), epochs, paper: false }
+    }
+
+    #[test]
+    fn a_plan_made_bit_by_bit_is_the_plan() {
+        for (count, ranks, epochs) in [(100, 1, 3), (101, 4, 5), (7, 3, 2), (64, 5, 1)] {
+            let setup = setup(scenario(count, ranks, epochs, 900));
+            let all = |left| {
+                let mut planned = Planned::new(&setup).unwrap();
+                let mut parts = 0;
+                while planned.go_on(left, &setup).is_some() {
+                    parts += 1;
+                }
+                assert_eq!(planned.done, setup.epochs.places as u64 * u64::from(epochs));
+                (planned.sources, parts)
+            };
+            let (whole, few) = all(usize::MAX);
+            let (bits, many) = all(1);
+            assert_eq!(bits, whole);
+            assert!(many > few);
+            assert!(ranks > 1 || whole.iter().any(|&source| source != ORIGIN));
+        }
+    }
+
+    #[test]
+    fn planning_is_seen_to_go_on() {
+        let mut run = Run::new(&scenario(400_000, 2, 8, 100_000), Policy::Foresee).unwrap();
+        let mut seen = Vec::new();
+        while let Progress::Preparing { done, of } = run.advance(1) {
+            assert!(done < of);
+            seen.push(done);
+        }
+        assert!(seen.len() > 1 && seen.is_sorted(), "{seen:?}");
     }
 }

@@ -237,7 +237,9 @@ impl Driver for Windowed {
                 if !hit && self.window == Window::Cache {
                     node.cache.insert(id);
                 }
-                book.read(if hit { Rates::local(0) } else { ORIGIN }, size, time);
+                let source = if hit { Rates::local(0) } else { ORIGIN };
+                book.read(source, size, time);
+                book.wait(source, time);
                 book.see(id);
                 compute += size * self.compute;
             }

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee predict``: from a traced run and the profile of another machine, how long the run takes there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee import forecast
+
+__all__ = ["add_to", "run"]
+
+_HELP = "from a traced run and another machine's profile, how long the run takes there under each policy of loading"
+_EPILOG = (
+    "Intervals are those of the time per step: 90 % of the means over steps drawn anew. Ctrl-C prints what was "
+    "predicted so far, and exits with 130."
+)
+_CLASSES = ("init", "compute", "stall", "barrier")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("predict", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument("folder", metavar="RUN", help="a run folder, as FORESEE_TRACE names it")
+    parser.add_argument("--profile", required=True, metavar="there.toml", help="of the machine asked about")
+    parser.add_argument(
+        "--job", metavar="job.toml", help="keys that no trace can tell, or that are to be others"
+    )
+    parser.add_argument(
+        "--compute-factor", type=float, default=1.0, metavar="X", help="a step computes X times as long there"
+    )
+    parser.add_argument("--policies", nargs="+", metavar="P", help="instead of the job's")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.add_argument("--plot", metavar="FILE.svg", help="stacked bars: where the time goes there")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee import forecast
+    from foresee.job import profile
+    from foresee.models import loading
+
+    if options.plot is not None and not options.plot.endswith(".svg"):
+        raise ConfigError(f"--plot {options.plot!r}: only .svg is written")
+    unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
+    if unknown:
+        raise ConfigError(
+            f"--policies {' '.join(unknown)}: one or more of {', '.join(loading.POLICIES)} expected"
+        )
+    there = profile.read(options.profile)
+    trace = forecast.read(options.folder)
+    asked = forecast.task(trace, there, job_file=options.job, compute_factor=options.compute_factor)
+    made: list[forecast.Forecast] = []
+    stopped = False
+    try:
+        for policy in options.policies or forecast.policies(asked.job):
+            made += forecast.predict(asked, [policy])
+    except KeyboardInterrupt:
+        stopped = True
+    facts = _facts(trace, asked, made, there.machine, interrupted=stopped)
+    if options.plot is not None:
+        _draw(options.plot, facts)
+    print(json.dumps(facts) if options.json else _report(facts))
+    if stopped:
+        print("interrupted", file=sys.stderr)
+    return 130 if stopped else 0
+
+
+def _facts(
+    trace: forecast.Trace,
+    asked: forecast.Task,
+    made: list[forecast.Forecast],
+    machine: str,
+    *,
+    interrupted: bool,
+) -> dict[str, Any]:
+    measured = list(trace.epoch_s)
+    later = measured[1:]
+    return {
+        "run": trace.folder,
+        "machine": machine,
+        "traced": {
+            "ranks": trace.ranks,
+            "epochs": trace.epochs,
+            "steps": trace.steps,
+            "batch": trace.batch,
+            "samples": trace.samples,
+            "sample_bytes": float(trace.sizes.mean()),
+            "order": trace.order,
+            "compute_step_s": float(trace.compute.mean()),
+            "first_epoch_s": measured[0] if measured else None,
+            "later_epoch_s": sum(later) / len(later) if later else None,
+            "waits_s": dict(trace.waits),
+            "limits": list(trace.limits),
+        },
+        "compute_step_s": None if asked.compute_s is None else asdict(asked.compute_s),
+        "untold": dict(asked.untold),
+        "policies": [asdict(each) for each in made],
+        "interrupted": interrupted,
+    }
+
+
+def _report(facts: dict[str, Any]) -> str:
+    traced = facts["traced"]
+    lines = [
+        (
+            f"{facts['run']}: {traced['ranks']} ranks, {traced['epochs']} epochs of {traced['steps']} steps, "
+            f"{traced['samples']:,} samples of {traced['sample_bytes']:,.0f} bytes, {traced['order']}"
+        ),
+        (
+            f"there: {facts['machine']}; a step computes {_range(facts['compute_step_s'])} s "
+            f"({traced['compute_step_s']:.4g} here); seconds of the slowest rank, with 90 % intervals"
+        ),
+        "",
+        f"{'policy':<19}{'total':>28}{'first epoch':>28}{'later epochs':>28}{'stall':>10}",
+        (
+            f"{'measured here':<19}{'':>28}{_plain(traced['first_epoch_s']):>28}{_plain(traced['later_epoch_s']):>28}"
+            f"{sum(traced['waits_s'].values()) / traced['ranks']:>10,.2f}"
+        ),
+    ]
+    for one in facts["policies"]:
+        if one["reason"] is not None:
+            lines.append(f"{one['policy']:<19}no answer: {one['reason']}")
+            continue
+        stall = one["report"]["stall_s"] / one["report"]["ranks"]
+        times = "".join(
+            f"{_range(one[key], ',.2f'):>28}" for key in ("total_s", "first_epoch_s", "later_epoch_s")
+        )
+        lines.append(f"{one['policy']:<19}{times}{stall:>10,.2f}")
+    if facts["untold"]:
+        lines += ["", "what the trace does not tell, and what stands in its place:"]
+        lines += [f"  {key}: {what}" for key, what in facts["untold"].items()]
+    lines += [f"  {limit}" for limit in traced["limits"]]
+    return "\n".join(lines)
+
+
+def _range(told: dict[str, float] | None, form: str = ".4g") -> str:
+    if told is None:
+        return "-" if form != ".4g" else "as the job file says"
+    value = format(told["value"], form)
+    if told["low"] == told["high"]:
+        return value
+    return f"{value} [{format(told['low'], form)}, {format(told['high'], form)}]"
+
+
+def _plain(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:,.2f}"
+
+
+def _draw(path: str, facts: dict[str, Any]) -> None:
+    from foresee.cli import _bars
+
+    told = [one for one in facts["policies"] if one["reason"] is None]
+    if not told:
+        raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")
+    bars = []
+    for one in told:
+        report = one["report"]
+        ranks = report["ranks"]
+        parts = (report["init_s"], *(report[f"{name}_s"] / ranks for name in _CLASSES[1:]))
+        bars.append(_bars.Group(one["policy"], [_bars.Stack(parts)]))
+    title = f"{facts['run']} on {facts['machine']}"
+    lines = [f"{told[0]['report']['ranks']} ranks; seconds per rank, predicted from a trace"]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_bars.svg(title, lines, "policy", _CLASSES, bars))

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predictions of runs that were traced: from the run folder of one machine, how long the same takes on another.
+
+``trace`` reads what a run folder tells, ``elsewhere`` makes a job of it for another machine and asks the simulator.
+Apart from ``models``, which knows no file, and from ``analysis``, which asks only where the time went. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from foresee.forecast.elsewhere import Forecast, Range, Task, interval, policies, predict, staging_bytes, task
+from foresee.forecast.trace import Trace, read
+
+__all__ = [
+    "Forecast",
+    "Range",
+    "Task",
+    "Trace",
+    "interval",
+    "policies",
+    "predict",
+    "read",
+    "staging_bytes",
+    "task",
+]

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trace here, predict there: how long a traced run takes on another machine, under every policy of loading.
+
+A trace gives the job, the other machine's profile the cluster, a job file what neither knows. Compute is scaled by a
+given factor alone: how much faster another accelerator is, no ledger of this one tells.
+
+Intervals are those of the time per step. The mean over steps is drawn anew (bootstrap) a thousand times with a fixed
+seed, and the middle 90 % of the means are kept. A run's time grows with its time per step, so the times at both ends
+of that interval are the ends of the time's own; three simulations tell what a thousand would. What else may be wrong,
+the profile above all, is not in them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee.errors import ConfigError, Unsupported
+from foresee.forecast.trace import Trace
+from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed
+from foresee.models import loading
+
+__all__ = ["Forecast", "Range", "Task", "interval", "policies", "predict", "staging_bytes", "task"]
+
+_DRAWS = 1000
+_SEED = 0
+_SHARE = 0.9
+#: As the loader takes it without being told: batches; or samples if that is more, but not for more than some bytes;
+#: at most so many bytes in all.
+_STAGING_BATCHES, _STAGING_SAMPLES, _STAGING_SAMPLES_BYTES, _STAGING_MAX = 8, 4096, 64 * 2**20, 2 * 10**9
+_LEAST_S = 1e-9
+
+
+@dataclass(frozen=True)
+class Range:
+    """A predicted time in seconds, and the interval that it lies in as far as the steps tell."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted: a job made of a trace, and where that was not enough."""
+
+    job: Job
+    """For the simulator, at the mean time per step."""
+    order: Literal["distributed", "sequential"]
+    compute_s: Range | None
+    """Of a step, there; None: as the job file says, and nothing else varies."""
+    untold: Mapping[str, str]
+    """By key of the job file: what the trace cannot tell, and what stands in its place."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One policy there."""
+
+    policy: str
+    reason: str | None
+    """Why it has no answer; None: it has."""
+    total_s: Range | None
+    first_epoch_s: Range | None
+    """What the first epoch takes, with all that goes before it."""
+    later_epoch_s: Range | None
+    """What each of the others takes, in the mean; None: there is one only."""
+    report: loading.Report | None
+    """At the mean time per step."""
+
+
+def task(
+    trace: Trace,
+    there: Profile,
+    *,
+    job_file: str | os.PathLike[str] | None = None,
+    compute_factor: float = 1.0,
+) -> Task:
+    """The job that a trace tells of, on the machine of a profile.
+
+    Args:
+        trace: of a run, anywhere.
+        there: what was measured on the machine that is asked about.
+        job_file: keys that the trace cannot tell, or that are to be others than it tells.
+        compute_factor: how many times as long a step computes there, above 0.
+
+    Raises:
+        ConfigError: a wrong factor, or a job file with faults.
+        OSError: the job file cannot be read.
+    """
+    if not (isinstance(compute_factor, (int, float)) and 0 < compute_factor < math.inf):
+        raise ConfigError(f"compute_factor={compute_factor!r}; a number above 0 expected")
+    # A step that takes no time at all is one whose time a clock cannot tell.
+    mean = max(float(trace.compute.mean()) * compute_factor, _LEAST_S)
+    job = completed(_known(trace, there, mean), there, job_file)
+    order: Literal["distributed", "sequential"] = (
+        "sequential" if trace.order == "sequential" else "distributed"
+    )
+    if job.train.compute_step == mean:
+        low, high = (max(end * compute_factor, _LEAST_S) for end in interval(trace.compute))
+        return Task(job, order, Range(mean, low, high), _untold(trace, job))
+    if compute_factor != 1.0:
+        raise ConfigError(
+            f"{job.file}: it says how long a step computes, beside a compute factor of {compute_factor:g}; leave out "
+            "one of both"
+        )
+    return Task(job, order, None, _untold(trace, job))
+
+
+def predict(
+    asked: Task,
+    chosen: Sequence[str] | None = None,
+    between: Callable[[str, int, int], None] | None = None,
+) -> list[Forecast]:
+    """How long ``asked`` takes under each policy; those of :func:`policies`, if none are chosen.
+
+    ``between`` is called now and then, with what :meth:`foresee.models.loading.Run.advance` returns, and may raise.
+
+    Raises:
+        ConfigError: what the simulation needs was neither traced nor measured nor given: all of it, by key.
+    """
+    made = []
+    for policy in chosen or policies(asked.job):
+        try:
+            made.append(_forecast(asked, policy, between))
+        except Unsupported as why:
+            made.append(Forecast(policy, why.reason, None, None, None, None))
+    return made
+
+
+def interval(
+    values: NDArray[np.float64], *, draws: int = _DRAWS, seed: int = _SEED, share: float = _SHARE
+) -> tuple[float, float]:
+    """The middle ``share`` of the means of ``draws`` samples of ``values``, drawn with replacement.
+
+    Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979: the percentile interval.
+
+    >>> interval(np.array([2.0, 2.0, 2.0]))
+    (2.0, 2.0)
+    """
+    random = np.random.default_rng(seed)
+    means = np.array([values[random.integers(0, len(values), len(values))].mean() for _ in range(draws)])
+    outside = (1 - share) / 2
+    low, high = np.quantile(means, [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def policies(job: Job) -> tuple[str, ...]:
+    """The job's policies, or all that it has the figures for."""
+    if job.cache.policies:
+        return job.cache.policies
+    return CACHE_POLICIES if job.cluster.origin.latency is None else (*CACHE_POLICIES, *WINDOW_POLICIES)
+
+
+def staging_bytes(batch: int, mean: float) -> int:
+    """What the loader takes for its staging buffer, without being told, for samples of ``mean`` bytes.
+
+    >>> staging_bytes(1000, 1e6), staging_bytes(32, 100.0)
+    (2000000000, 409600)
+    """
+    ahead = min(_STAGING_SAMPLES * mean, _STAGING_SAMPLES_BYTES)
+    return max(1, math.ceil(min(max(_STAGING_BATCHES * batch * mean, ahead), _STAGING_MAX)))
+
+
+def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
+    compute = asked.compute_s
+    steps = (None,) if compute is None else tuple(dict.fromkeys((compute.value, compute.low, compute.high)))
+    reports = [_simulated(asked, policy, seconds, between) for seconds in steps]
+
+    def ranged(time: Callable[[loading.Report], float]) -> Range:
+        times = [time(report) for report in reports]
+        return Range(times[0], min(times), max(times))
+
+    return Forecast(
+        policy=policy,
+        reason=None,
+        total_s=ranged(lambda report: report.total_s),
+        first_epoch_s=ranged(lambda report: report.epochs[0].end_s),
+        later_epoch_s=ranged(_later) if len(reports[0].epochs) > 1 else None,
+        report=reports[0],
+    )
+
+
+def _simulated(
+    asked: Task, policy: str, seconds: float | None, between: Callable[[str, int, int], None] | None
+) -> loading.Report:
+    job = asked.job
+    if seconds is not None:
+        job = dataclasses.replace(job, train=dataclasses.replace(job.train, compute_step=seconds))
+    return loading.Run(job, policy, order=asked.order).finish(between)
+
+
+def _later(report: loading.Report) -> float:
+    epochs = report.epochs
+    return (epochs[-1].end_s - epochs[0].end_s) / (len(epochs) - 1)
+
+
+def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str, Any]]:
+    """What the trace tells, as tables of a job file."""
+    mean = float(trace.sizes.mean())
+    train: dict[str, Any] = {
+        "batch": trace.batch,
+        "epochs": trace.epochs,
+        "drop_last": trace.drop_last,
+        "compute_step": compute_s,
+    }
+    if trace.preprocess_rate is not None:
+        train["preprocess_rate"] = trace.preprocess_rate
+    return {
+        "data": {
+            "samples": trace.samples,
+            "size": mean,
+            "size_sigma": float(trace.sizes.std()),
+        },
+        "train": train,
+        "cluster": {
+            "ranks": trace.ranks,
+            "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
+            "tiers": [{"name": name} for name in _tiers(there)],
+        },
+    }
+
+
+def _tiers(there: Profile) -> list[str]:
+    """Tiers that the profile has room and rates of, the fastest first."""
+    names = dict.fromkeys(
+        figure.name.split(".")[1] for figure in there.figure if figure.name.startswith("tier.")
+    )
+    told = [name for name in names if there.get(f"tier.{name}.capacity") and there.curve(f"tier.{name}.read")]
+    return sorted(told, key=lambda name: -max(there.curve(f"tier.{name}.read").values()))
+
+
+def _untold(trace: Trace, job: Job) -> dict[str, str]:
+    """By key, what no ledger has."""
+    cluster = job.cluster
+    untold: dict[str, str] = {}
+    if trace.order != "sequential":
+        untold["train.seed"] = f"{job.train.seed}; any shuffled order takes about as long"
+    if job.data.size_sigma and job.data.index is None:
+        untold["data.index"] = "sizes are drawn from a normal distribution of the traced mean and deviation"
+    if job.train.preprocess_rate is None:
+        untold["train.preprocess_rate"] = (
+            "no decoding in the ledgers: what the training loop does is in its time per step, what runs ahead is not"
+        )
+    staging = cluster.staging
+    if staging is not None:
+        untold["cluster.staging"] = (
+            f"{staging.capacity:,} bytes and {staging.threads} threads, unless the job file says otherwise"
+        )
+    names = ", ".join(tier.name for tier in cluster.tiers)
+    untold["cluster.tiers"] = (
+        f"{names}: rooms as the profile or the job file has them, for each rank"
+        if names
+        else "none: the profile has no tier with capacity and rates, so nothing is kept"
+    )
+    if cluster.network.rate is None and trace.ranks > 1:
+        untold["cluster.network.rate"] = "not in the profile: no policy that reads from peers has an answer"
+    if cluster.origin.latency is None:
+        untold["cluster.origin.latency"] = "not in the profile: no policy of windows has an answer"
+    return untold

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A traced run with a profile leaves its prediction, and the batches are those of a run without."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+from support.data import epoch
+
+import foresee
+from foresee import forecast
+from foresee.forecast import foretold
+
+PROFILE = """
+version = 1
+machine = "here"
+date = 2026-11-22
+[[figure]]
+name = "tier.ram.read"
+at = 1
+value = 5.0
+unit = "GB/s"
+[[figure]]
+name = "origin.read"
+at = 1
+value = 100.0
+unit = "MB/s"
+"""
+
+
+def run(folder: pathlib.Path, **other: Any) -> list[Any]:
+    cache = foresee.Cache(ram="64MB")
+    with foresee.Loader(folder, batch_size=4, shuffle=True, seed=0, epochs=2, cache=cache, **other) as loader:
+        return [epoch(loader) for _ in range(2)]
+
+
+def test_a_run_is_predicted_and_compared_and_its_trace_is_read(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(folder)
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
+    assert run(folder) == plain
+    told = foretold.read(tmp_path / "run" / "prediction.json")
+    assert told["measured"]["epochs"] == 2
+    assert told["error"]["total"] is not None
+    trace = forecast.read(tmp_path / "run")
+    assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (1, 2, 24, 4, 96)
+    assert trace.sizes.sum() == sum(900 + 37 * (i % 11) for i in range(96))
+    assert trace.limits == ()
+
+
+@pytest.mark.parametrize("without", ["FORESEE_TRACE", "FORESEE_PROFILE"])
+def test_without_either_nothing_is_predicted(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, without: str
+) -> None:
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
+    monkeypatch.delenv(without)
+    run(folder)
+    assert not (tmp_path / "run" / "prediction.json").exists()
+
+
+def test_ranks_but_the_first_leave_it_to_that(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
+    run(folder, rank=1, world_size=2)
+    assert not (tmp_path / "run" / "prediction.json").exists()
+
+
+def test_a_wrong_profile_is_a_warning_and_the_batches_come(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    (tmp_path / "profile.toml").write_text("version = 7\n")
+    monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
+    assert len(run(folder)[1]) == 96
+    (warning,) = [message for message in caplog.messages if "no prediction" in message]
+    assert "version = 7" in warning

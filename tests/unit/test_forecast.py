@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trace here, predict there: what a run folder tells, what it does not, and what becomes of it on another machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee import forecast
+from foresee.cli import main
+from foresee.errors import ConfigError
+from foresee.job import profile
+
+MS = 10**6
+RANKS, BATCH, STEPS, EPOCHS, SIZE = 2, 4, 5, 3, 100_000
+WAIT_NS, COMPUTE_NS = 3 * MS, 20 * MS
+
+THERE = """
+version = 1
+machine = "other"
+date = 2026-11-22
+[[figure]]
+name = "tier.ram.capacity"
+value = 2.0
+unit = "MB"
+[[figure]]
+name = "tier.ram.read"
+at = 1
+value = 1.0
+unit = "GB/s"
+[[figure]]
+name = "tier.disk.read"
+at = 1
+value = 2.0
+unit = "GB/s"
+[[figure]]
+name = "origin.read"
+at = 1
+value = {origin}
+unit = "MB/s"
+"""
+
+
+def there(origin: float = 500.0) -> profile.Profile:
+    return profile.loads(THERE.format(origin=origin))
+
+
+def entry(rank: int, epoch: int, step: int, op: str, **other: Any) -> dict[str, Any]:
+    made = {
+        "start_ns": 0,
+        "duration_ns": 0,
+        "rank": rank,
+        "epoch": epoch,
+        "step": step,
+        "subject": "batch",
+        "subject_id": None,
+        "op": op,
+        "source": "origin",
+        "cause": "origin_read" if op == "wait" else None,
+        "bytes": 0,
+        "samples": BATCH,
+        "attempt": 1,
+        "outcome": "ok",
+    }
+    return made | other
+
+
+def run(epochs: int = EPOCHS, slow: int = 0) -> dict[int, list[dict[str, Any]]]:
+    """A run of two ranks that wait for each other; rank 1 waits ``slow`` ns longer for data, rank 0 then for it."""
+    random = np.random.default_rng(7)
+    made: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(RANKS)}
+    now = 0
+    for epoch in range(epochs):
+        ids = random.permutation(RANKS * BATCH * STEPS).reshape(STEPS, RANKS, BATCH)
+        for step in range(STEPS):
+            for rank in range(RANKS):
+                if epoch == 0:
+                    reads = {"subject": "sample", "samples": 1, "duration_ns": 2 * MS, "start_ns": now}
+                    made[rank] += [
+                        entry(rank, 0, step, "read", subject_id=int(one), bytes=SIZE + int(one), **reads)
+                        for one in ids[step, rank]
+                    ]
+                waited = WAIT_NS + slow * rank
+                made[rank].append(entry(rank, epoch, step, "wait", start_ns=now, duration_ns=waited))
+            now += WAIT_NS + slow + COMPUTE_NS
+    return made
+
+
+def written(path: Path, entries: list[dict[str, Any]], cut: int = 0) -> None:
+    words = pa.dictionary(pa.uint8(), pa.string())
+    types = {
+        "start_ns": pa.uint64(),
+        "duration_ns": pa.uint64(),
+        "rank": pa.uint32(),
+        "epoch": pa.uint64(),
+        "step": pa.uint64(),
+        "subject": words,
+        "subject_id": pa.uint64(),
+        "op": words,
+        "source": words,
+        "cause": words,
+        "bytes": pa.uint64(),
+        "samples": pa.uint32(),
+        "attempt": pa.uint32(),
+        "outcome": words,
+    }
+    schema = pa.schema(list(types.items()), {"foresee.ledger": "1"})
+    arrays = [pa.array([each[name] for each in entries], kind) for name, kind in types.items()]
+    table = pa.table(dict(zip(types, arrays, strict=True)), schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, schema) as stream:
+        stream.write_table(table, max_chunksize=8)
+    if cut:
+        path.write_bytes(path.read_bytes()[:-cut])
+
+
+def folder(tmp_path: Path, made: dict[int, list[dict[str, Any]]]) -> Path:
+    for rank, entries in made.items():
+        written(tmp_path / "ledger" / f"rank-{rank}.arrow", entries)
+    return tmp_path
+
+
+def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -> None:
+    trace = forecast.read(folder(tmp_path, run()))
+    assert (trace.ranks, trace.epochs, trace.steps, trace.batch) == (RANKS, EPOCHS, STEPS, BATCH)
+    assert (trace.samples, trace.drop_last, trace.order) == (40, False, "distributed")
+    assert trace.sizes.tolist() == [SIZE + one for one in range(40)]
+    assert trace.compute.tolist() == pytest.approx([COMPUTE_NS / 1e9] * EPOCHS * (STEPS - 1))
+    assert trace.waits == pytest.approx({"origin_read": RANKS * EPOCHS * STEPS * WAIT_NS / 1e9})
+    assert trace.epoch_s == pytest.approx([STEPS * (WAIT_NS + COMPUTE_NS) / 1e9] * EPOCHS)
+    assert (trace.fetches, trace.preprocess_rate, trace.limits) == (BATCH, None, ())
+
+
+def test_waiting_for_other_ranks_is_no_computing(tmp_path: Path) -> None:
+    """Rank 0 has its batches early and waits for rank 1 within its steps: only rank 1 tells what a step computes."""
+    trace = forecast.read(folder(tmp_path, run(slow=9 * MS)))
+    assert trace.compute.tolist() == pytest.approx([COMPUTE_NS / 1e9] * EPOCHS * (STEPS - 1))
+
+
+def test_ascending_samples_are_a_sequential_order(tmp_path: Path) -> None:
+    made: dict[int, list[dict[str, Any]]] = {0: []}
+    for step in range(3):
+        made[0].append(entry(0, 0, step, "wait", start_ns=step * 5 * MS, duration_ns=MS))
+        made[0] += [
+            entry(0, 0, step, "read", subject="sample", subject_id=step * BATCH + nth, bytes=SIZE, samples=1)
+            for nth in range(BATCH)
+        ]
+    assert forecast.read(folder(tmp_path, made)).order == "sequential"
+
+
+def test_what_ledgers_leave_open_is_told(tmp_path: Path) -> None:
+    made = run(epochs=1)
+    written(tmp_path / "ledger" / "rank-2.arrow", made[1])
+    tensor = [entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")]
+    written(tmp_path / "ledger" / "rank-0.arrow", tensor)
+    written(tmp_path / "ledger" / "rank-0.2.arrow", made[0])
+    written(tmp_path / "ledger" / "rank-0.3.arrow", made[0], cut=40)
+    trace = forecast.read(tmp_path)
+    assert trace.ranks == 3
+    told = "\n".join(trace.limits)
+    assert "rank 1 left no ledger" in told
+    assert "rank-0.3.arrow ends early" in told
+    assert "rank-0.3.arrow: of a further loader" in told
+    assert "data.samples" in told
+
+
+def test_a_run_that_was_broken_off_says_how_its_samples_were_counted(tmp_path: Path) -> None:
+    made = {rank: entries[:-3] for rank, entries in run(epochs=1).items()}
+    trace = forecast.read(folder(tmp_path, made))
+    assert trace.epoch_s == () or len(trace.epoch_s) == 1
+    assert trace.samples <= 40
+
+
+def test_decoding_is_a_rate_of_its_own(tmp_path: Path) -> None:
+    made = run()
+    made[0].append(entry(0, 0, 0, "decode", bytes=10**6, duration_ns=10 * MS))
+    asked = forecast.task(forecast.read(folder(tmp_path, made)), there())
+    assert asked.job.train.preprocess_rate == pytest.approx(1e8)
+    assert "train.preprocess_rate" not in asked.untold
+
+
+def test_a_run_that_only_computes_takes_its_steps_there(tmp_path: Path) -> None:
+    trace = forecast.read(folder(tmp_path, run()))
+    asked = forecast.task(trace, there(), compute_factor=0.5)
+    (perfect,) = forecast.predict(asked, ["perfect"])
+    assert perfect.total_s is not None
+    assert perfect.total_s.value == pytest.approx(EPOCHS * STEPS * COMPUTE_NS / 2e9, rel=0.01)
+    assert asked.job.cluster.tiers[0].name == "ram"
+    assert len(asked.job.cluster.tiers) == 1, "nobody measured the disk's room"
+    made = forecast.predict(asked)
+    assert all(each.reason is not None or each.total_s is not None for each in made)
+    assert {each.policy for each in made} >= {"naive", "foresee", "nopfs"}
+
+
+def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_path: Path) -> None:
+    made = run()
+    for number, one in enumerate(made[1]):
+        if one["op"] == "wait" and number % 3 == 0:
+            one["duration_ns"] += 5 * MS
+    trace = forecast.read(folder(tmp_path, made))
+    totals = []
+    for origin in (500.0, 20.0, 2.0):
+        (each,) = forecast.predict(forecast.task(trace, there(origin)), ["foresee"])
+        assert each.total_s is not None
+        assert each.total_s.low <= each.total_s.value <= each.total_s.high
+        totals.append(each.total_s.value)
+    assert totals == sorted(totals)
+    assert totals[0] < totals[2]
+
+
+def test_a_job_file_goes_before_the_trace(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(
+        'version = 1\n[train]\nepochs = 1\ncompute_rate = "1 MB/s"\n[data]\nsize = "1 KB"\n'
+        '[cluster.staging]\nthreads = 2\ncapacity = "3 MB"\n[cluster]\nprofile = "nowhere.toml"\n'
+    )
+    trace = forecast.read(folder(tmp_path, run()))
+    asked = forecast.task(trace, there(), job_file=file)
+    job = asked.job
+    assert (job.train.epochs, job.train.batch, job.data.size, job.data.size_sigma) == (1, BATCH, 1000, 0)
+    assert job.cluster.staging is not None
+    assert (job.cluster.staging.threads, job.cluster.staging.capacity) == (2, 3_000_000)
+    assert asked.compute_s is None
+    (perfect,) = forecast.predict(asked, ["perfect"])
+    assert perfect.total_s is not None
+    assert perfect.total_s.value == pytest.approx(STEPS * BATCH * 1000 / 1e6)
+    assert perfect.later_epoch_s is None
+    with pytest.raises(ConfigError, match="beside a compute factor of 2"):
+        forecast.task(trace, there(), job_file=file, compute_factor=2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=40))
+def test_an_interval_is_repeatable_and_within_the_values(values: list[float]) -> None:
+    array = np.array(values)
+    low, high = forecast.interval(array)
+    assert min(values) <= low * (1 + 1e-12)
+    assert low <= high <= max(values) * (1 + 1e-12)
+    assert forecast.interval(array) == (low, high)
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, float("nan"), float("inf"), "2"])
+def test_a_wrong_factor_is_shown(tmp_path: Path, factor: Any) -> None:
+    trace = forecast.read(folder(tmp_path, run()))
+    with pytest.raises(ConfigError, match="compute_factor="):
+        forecast.task(trace, there(), compute_factor=factor)
+
+
+def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no folder ledger"):
+        forecast.read(tmp_path)
+    tensor = entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")
+    for name, entries, told in (
+        ("gradients", [tensor], "no batch was waited for"),
+        ("nothing", [], "no batch was waited for"),
+        ("one", [entry(0, 0, 0, "wait")], "no two steps"),
+        ("hits", [entry(0, 0, step, "wait", start_ns=step) for step in (0, 1)], "read one by one"),
+    ):
+        written(tmp_path / name / "ledger" / "rank-0.arrow", entries)
+        with pytest.raises(ConfigError, match=told):
+            forecast.read(tmp_path / name)
+
+
+def test_what_nobody_measured_is_named(tmp_path: Path) -> None:
+    bare = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
+    asked = forecast.task(forecast.read(folder(tmp_path, run())), bare)
+    assert "nothing is kept" in asked.untold["cluster.tiers"]
+    with pytest.raises(ConfigError, match=r"cluster\.origin\.read is missing"):
+        forecast.predict(asked, ["naive"])
+
+
+def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, capsys: Any) -> None:
+    traced = str(folder(tmp_path, run()))
+    (tmp_path / "there.toml").write_text(THERE.format(origin=5.0))
+    arguments = ["predict", traced, "--profile", str(tmp_path / "there.toml")]
+    assert main(arguments) == 0
+    table = capsys.readouterr().out
+    assert "measured here" in table
+    assert "train.seed" in table
+    picture = tmp_path / "there.svg"
+    assert main([*arguments, "--policies", "naive", "nopfs", "--json", "--plot", str(picture)]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert [one["policy"] for one in facts["policies"]] == ["naive", "nopfs"]
+    assert facts["policies"][1]["reason"]
+    assert facts["traced"]["compute_step_s"] == pytest.approx(COMPUTE_NS / 1e9)
+    assert "naive" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--policies", "best"], "--policies best"),
+        (["--plot", "x.png"], "only .svg"),
+        (["--compute-factor", "0"], "compute_factor=0"),
+        (["--profile", "nothing.toml"], "nothing.toml"),
+        (["--job", "nothing.toml"], "nothing.toml"),
+    ],
+)
+def test_bad_input_ends_with_2(tmp_path: Path, capsys: Any, arguments: list[str], told: str) -> None:
+    traced = str(folder(tmp_path, run()))
+    (tmp_path / "there.toml").write_text(THERE.format(origin=5.0))
+    assert main(["predict", traced, "--profile", str(tmp_path / "there.toml"), *arguments]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's own prediction: what its file says, when it is made, what is compared, and that training never hears of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foresee import forecast, job
+from foresee.errors import ConfigError
+from foresee.forecast import foretold
+from foresee.forecast.beside import Beside, Shape
+from foresee.models import loading
+
+GOLDEN = Path(__file__).resolve().parents[2] / "testdata" / "forecast" / "prediction.json"
+
+PROFILE = """
+version = 1
+machine = "here"
+date = 2026-11-22
+[[figure]]
+name = "tier.ram.read"
+at = 1
+value = 5.0
+unit = "GB/s"
+[[figure]]
+name = "origin.read"
+at = 1
+value = 100.0
+unit = "MB/s"
+"""
+
+SHAPE = Shape(
+    samples=200,
+    mean_bytes=10_000.0,
+    sigma_bytes=0.0,
+    batch=5,
+    drop_last=False,
+    epochs=3,
+    ranks=1,
+    rank=0,
+    seed=0,
+    shuffled=True,
+    ram_bytes=10**8,
+    disk_bytes=0,
+    threads=2,
+)
+
+
+class Clock:
+    """Time, and what of it was spent waiting."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waited = 0.0
+
+    def waits(self) -> dict[str, float]:
+        return {"origin_read": self.waited}
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def made(tmp_path: Path, clock: Clock) -> Callable[..., Beside]:
+    profile = tmp_path / "profile.toml"
+    profile.write_text(PROFILE)
+
+    def make(shape: Shape = SHAPE, **other: Any) -> Beside:
+        given = {"folder": str(tmp_path / "run"), "profile_file": str(profile), "job_file": None} | other
+        return Beside(shape, waits=clock.waits, clock=lambda: clock.now, **given)
+
+    return make
+
+
+def train(beside: Beside, clock: Clock, epochs: int = 3, steps: int = 40) -> None:
+    for _ in range(epochs):
+        beside.begin(whole=True)
+        for step in range(steps):
+            clock.wait(0.002)
+            beside.handed(finished=step + 1 == steps)
+            clock.now += 0.01
+        clock.now += 5.0  # something else between epochs
+
+
+def document(tmp_path: Path, name: str = "prediction.json") -> dict[str, Any]:
+    return foretold.read(tmp_path / "run" / name)
+
+
+def test_the_first_steps_tell_how_long_one_computes(tmp_path: Path, clock: Clock, made: Any) -> None:
+    beside = made()
+    train(beside, clock)
+    beside.end()
+    told = document(tmp_path)
+    assert told["compute"] == {
+        "from": "first steps",
+        "steps": 16,
+        "step_s": pytest.approx(0.01),
+        "bytes_per_s": None,
+    }
+    assert told["after_steps"] == 17
+    assert told["measured"]["total_s"] == pytest.approx(3 * 40 * 0.012)
+    assert told["measured"]["waits_s"] == {"origin_read": pytest.approx(3 * 40 * 0.002)}
+    # Nothing is waited for there but the first batch: 10 ms of each 12 are foretold.
+    assert told["predicted"]["total_s"] == pytest.approx(3 * 40 * 0.01, rel=0.01)
+    assert told["error"]["total"] == pytest.approx(-1 / 6, abs=0.01)
+    assert told["error"]["compute"] == pytest.approx(0, abs=0.01)
+    assert told["error"]["wait"] < -0.9
+    assert told["error"]["wait_origin"] == pytest.approx(told["error"]["wait"])
+    assert told["error"]["wait_disk"] is None
+
+
+def test_a_job_file_tells_before_the_first_step(tmp_path: Path, clock: Clock, made: Any) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
+    beside = made(job_file=str(file))
+    beside._thread.join()
+    told = document(tmp_path)
+    assert (told["after_steps"], told["compute"]["from"], told["compute"]["step_s"]) == (
+        0,
+        "job file",
+        0.012,
+    )
+    assert told["measured"] is None
+    train(beside, clock)
+    beside.end()
+    beside.end()
+    assert document(tmp_path)["error"]["total"] == pytest.approx(0, abs=0.01)
+
+
+def test_what_was_not_read_as_a_whole_is_not_compared(tmp_path: Path, clock: Clock, made: Any) -> None:
+    beside = made()
+    beside.begin(whole=False)
+    for step in range(30):
+        beside.handed(finished=step == 29)
+        clock.now += 0.01
+    beside.begin(whole=True)
+    beside.handed(finished=False)
+    beside.end()
+    told = document(tmp_path)
+    assert told["measured"]["epochs"] == 0
+    assert set(told["error"].values()) == {None}
+
+
+def test_every_loader_has_a_file_of_its_own(tmp_path: Path, clock: Clock, made: Any) -> None:
+    for _ in range(2):
+        beside = made()
+        train(beside, clock)
+        beside.end()
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"prediction.json", "prediction.2.json"}
+    assert document(tmp_path, "prediction.2.json")["error"] is not None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        ({"profile_file": "nothing.toml"}, "nothing.toml"),
+        ({"job_file": "nothing.toml"}, "nothing.toml"),
+        ({"folder": os.devnull + "/run"}, "/dev/null"),
+        ({"shape": dataclasses.replace(SHAPE, samples=2**25)}, "too many to be simulated beside training"),
+        ({"shape": dataclasses.replace(SHAPE, mean_bytes=0.0)}, "data.size"),
+        (
+            {"shape": dataclasses.replace(SHAPE, disk_bytes=10**9)},
+            "tiers[1].read is missing",
+        ),
+    ],
+)
+def test_a_prediction_that_cannot_be_made_is_one_warning(
+    clock: Clock, made: Any, caplog: Any, spoil: dict[str, Any], told: str
+) -> None:
+    beside = made(**spoil)
+    train(beside, clock)
+    beside.end()
+    (warning,) = caplog.messages
+    assert "this run has no prediction: " in warning
+    assert told in warning
+
+
+def test_a_job_file_without_the_steps_time_is_a_warning(
+    tmp_path: Path, clock: Clock, made: Any, caplog: Any
+) -> None:
+    (tmp_path / "job.toml").write_text("version = 1\n[train]\nepochs = 2\n")
+    beside = made(job_file=str(tmp_path / "job.toml"))
+    train(beside, clock)
+    beside.end()
+    (warning,) = caplog.messages
+    assert "train.compute_step is missing" in warning
+
+
+def test_a_run_too_short_to_tell_is_a_warning(tmp_path: Path, made: Any, caplog: Any) -> None:
+    beside = made()
+    beside.begin(whole=True)
+    beside.handed(finished=False)
+    beside.end()
+    (warning,) = caplog.messages
+    assert "ended before its steps told" in warning
+    assert not (tmp_path / "run").exists()
+
+
+def test_counters_that_fail_are_no_affair_of_training(made: Any, clock: Clock, caplog: Any) -> None:
+    def broken() -> dict[str, float]:
+        raise RuntimeError("no counters")
+
+    beside = made()
+    beside._waits = broken
+    train(beside, clock)
+    beside.end()
+    assert "no counters" in caplog.messages[0]
+    assert len(caplog.messages) == 1
+
+
+def golden() -> str:
+    small = job.loads(
+        'version = 1\n[data]\nsamples = 8\nsize = "1 MB"\n[train]\nbatch = 2\nepochs = 2\ncompute_step = 0.5\n'
+        '[cluster]\nranks = 1\n[cluster.staging]\ncapacity = "8 MB"\nthreads = 1\n[cluster.origin]\nread = 4_000_000\n'
+    )
+    reports: list[loading.Report] = []
+    simulated = loading.Run(small, "foresee", order="sequential")
+    while len(reports) < 2:
+        simulated.advance()
+        if len(simulated.report().epochs) > len(reports):
+            reports.append(simulated.report())
+    told = foretold.predicted(reports, 2)
+    found = foretold.measured([2.5, 2.0], [0.5, 0.0], {"origin_read": 0.4, "copy": 0.1}, 0.5)
+    return foretold.dumps(
+        {
+            "policy": "foresee",
+            "profile": "profile.toml",
+            "machine": "two cores",
+            "job": "job.toml",
+            "rank": 0,
+            "ranks": 1,
+            "compute": {"from": "job file", "steps": 0, "step_s": 0.5, "bytes_per_s": None},
+            "after_steps": 0,
+            "predicted": told,
+            "measured": found,
+            "error": foretold.error(told, found),
+        }
+    )
+
+
+def test_the_golden_file_is_what_is_written_and_comes_back() -> None:
+    text = golden()
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(text)
+    assert GOLDEN.read_text() == text
+    document = foretold.read(GOLDEN)
+    assert foretold.dumps({key: value for key, value in document.items() if key != "version"}) == text
+
+
+def test_the_page_has_every_key() -> None:
+    page = (GOLDEN.parents[2] / "docs" / "formats" / "prediction.md").read_text()
+    document = json.loads(GOLDEN.read_text())
+    predicted = document["predicted"]
+    keys = {*document, *predicted, *document["measured"], *document["error"], *document["compute"]}
+    keys |= {*predicted["first_waits_s"], *(cause for place in foretold.PLACES.values() for cause in place)}
+    assert not {key for key in keys if f"`{key}`" not in page}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("{", "no prediction"), ('{"version": 2}', "version = 2"), ("[]", "version = None")]
+)
+def test_another_file_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        foretold.read(tmp_path / "p.json")
+
+
+def test_the_loaders_default_staging_is_the_engines() -> None:
+    assert forecast.staging_bytes(1, 1.0) == 4096
+    assert forecast.staging_bytes(64, 1e6) == 512_000_000

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a job ends, and how a rank does: lost, gone in peace, or gone while others go on.
+//!
+//! Apart from `survive`, which knows how a job goes on without a rank. Refuses to end a job in silence: every rank that is
+//! here is told why.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use foresee_units::Rank;
+use foresee_wire::{Fault, FaultCode, Message};
+
+use super::Job;
+use super::survive::Decision;
+use crate::server::session::lock;
+
+impl Job {
+    /// Ends the job: every rank is told why.
+    pub(in crate::server) fn end(&self, fault: &Fault) {
+        self.over.store(true, Ordering::Relaxed);
+        let (ranks, session) = {
+            let mut inner = lock(&self.inner);
+            (std::mem::take(&mut inner.ranks), inner.session.take())
+        };
+        for seat in ranks.values() {
+            if let Some(control) = &seat.control {
+                control.close(Message::Error(fault.clone()));
+            }
+        }
+        for seat in ranks.into_values() {
+            if let Some(control) = &seat.control {
+                control.drain(self.hall.options.timeouts.handshake.into());
+            }
+            seat.close();
+        }
+        if let Some(session) = session {
+            session.wake();
+        }
+    }
+
+    /// A data connection broke. The control connection of the same rank mostly knows better why, a moment later: it is
+    /// heard first.
+    pub(super) fn suspect(self: &Arc<Self>, rank: Rank, why: &str) {
+        let (job, pause) = (Arc::clone(self), self.hall.options.timeouts.heartbeat);
+        let told = why.to_owned();
+        let later = move || {
+            thread::sleep(pause.into());
+            job.lose(rank, &told);
+        };
+        if thread::Builder::new().name("foresee-suspect".into()).spawn(later).is_err() {
+            self.lose(rank, why);
+        }
+    }
+
+    /// A rank broke off.
+    pub(super) fn lose(&self, rank: Rank, why: &str) {
+        let seat = {
+            let mut inner = lock(&self.inner);
+            if self.over.load(Ordering::Relaxed) || !inner.ranks.contains_key(&rank) {
+                return;
+            }
+            let seat = inner.ranks.remove(&rank);
+            let whole = seat.as_ref().is_some_and(|seat| seat.control.is_some() && seat.way.is_some());
+            if self.go_on_without(&mut inner, rank, why) {
+                if inner.ranks.is_empty() {
+                    self.over.store(true, Ordering::Relaxed);
+                }
+            } else if inner.session.is_some() || whole {
+                // From here on nobody takes the place of the lost rank, which may be about to come again.
+                self.over.store(true, Ordering::Relaxed);
+            } else {
+                // One that never came with both connections is as if it had not begun to: it may try again.
+                inner.proposals.remove(&rank);
+                inner.resumes.remove(&rank);
+            }
+            seat
+        };
+        if let Some(seat) = seat {
+            if let Some(control) = seat.control.as_ref().filter(|_| self.survives) {
+                let text =
+                    format!("rank {rank} of job '{}' is taken for lost: {why}; the others go on", self.name);
+                let fault = Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Lost, text) };
+                control.close(Message::Error(fault));
+            }
+            seat.close();
+        }
+        if !self.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let text = format!("rank {rank} of job '{}' is lost: {why}; look at its output", self.name);
+        let mut fault = Fault::new(FaultCode::Lost, text);
+        fault.rank = Some(rank.0);
+        self.end(&fault);
+    }
+
+    /// A rank said that it goes. What it has contributed stays; only a round that it has no part in is a fault.
+    pub(super) fn leave(&self, rank: Rank, reason: String) {
+        let (seat, last) = {
+            let mut inner = lock(&self.inner);
+            let seat = inner.ranks.remove(&rank);
+            inner.proposals.remove(&rank);
+            inner.resumes.remove(&rank);
+            if let Some(seat) = &seat {
+                inner.left.get_or_insert((rank, reason, seat.next));
+                // What it knows is waited for.
+                if inner.decision.as_ref().is_some_and(Decision::is_open) {
+                    self.go_on_without(&mut inner, rank, "it has left meanwhile");
+                }
+            }
+            (seat, inner.ranks.is_empty().then(|| inner.session.take()).flatten())
+        };
+        if let Some(seat) = seat {
+            seat.close();
+        }
+        if let Some(session) = last {
+            // A reader may hold what it has no room for, until ranks push that never will.
+            self.over.store(true, Ordering::Relaxed);
+            session.wake();
+        }
+        self.check_left();
+    }
+
+    /// Ends the job if somebody has begun what a rank that left has no part in.
+    pub(super) fn check_left(&self) {
+        let (rank, reason) = {
+            let mut inner = lock(&self.inner);
+            let Some((rank, reason, first)) = inner.left.clone() else { return };
+            if inner.front <= first && inner.proposals.is_empty() && inner.resumes.is_empty() {
+                return;
+            }
+            if self.go_on_without(&mut inner, rank, &format!("it has left ({reason})")) {
+                return;
+            }
+            (rank, reason)
+        };
+        let text = format!(
+            "rank {rank} of job '{}' has left ({reason}) while others go on; every rank must take the same number of steps",
+            self.name
+        );
+        let mut fault = Fault::new(FaultCode::Lost, text);
+        fault.rank = Some(rank.0);
+        self.end(&fault);
+    }
+}

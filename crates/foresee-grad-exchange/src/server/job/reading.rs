@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a rank pushes, from its data connection into the sums: one thread per rank, which waits where there is no room.
+//!
+//! Apart from the session, which judges and sums. Refuses to go on behind what the plan does not allow.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use foresee_grad_queue::QueueError;
+use foresee_units::Rank;
+use foresee_wire::{Ack, Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
+
+use super::Job;
+use crate::server::session::{Judged, lock};
+
+impl Job {
+    /// Reads what a rank pushes, until its connection ends.
+    pub(super) fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver) {
+        if let Err(why) = self.sum(rank, &mut receiver) {
+            let mut fault = Fault::new(FaultCode::Protocol, why);
+            fault.rank = Some(rank.0);
+            self.end(&fault);
+        }
+    }
+
+    /// # Errors
+    /// In words: what the plan does not allow, or what is no frame.
+    pub(super) fn sum(self: &Arc<Self>, rank: Rank, receiver: &mut FrameReceiver) -> Result<(), String> {
+        let mut room = Vec::new();
+        let words = |why: QueueError| why.to_string();
+        while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
+            let session = lock(&self.inner).session.clone();
+            let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
+                self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
+                return Ok(());
+            };
+            let alive = || !self.over.load(Ordering::Relaxed);
+            match session.judge(rank, &header, alive).map_err(words)? {
+                Judged::Read(admission) => {
+                    room.resize(admission.bytes(), 0);
+                    if understood(receiver.payload(&mut room, Wait::Forever))?.is_none() {
+                        return Ok(());
+                    }
+                    session.take(rank, &header, admission, &room).map_err(words)?;
+                    if self.hall.options.policy.push().credit.is_some() {
+                        self.acknowledge(rank, &header);
+                    }
+                }
+                Judged::Discard => {
+                    if understood(receiver.discard(Wait::Forever))?.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a rank that a partition has come: its credit is free again. Only schedules with a credit wait for it.
+    pub(super) fn acknowledge(&self, rank: Rank, header: &Header) {
+        let control = lock(&self.inner).ranks.get(&rank).and_then(|seat| seat.control.clone());
+        if let Some(control) = control {
+            let round = u64::from(header.round);
+            control.tell(Message::Ack(Ack { round, tensor: header.tensor, partition: header.packet }));
+        }
+    }
+}
+
+/// What was read; `None` at the connection's end, of which the control connection is told more. What is no frame is seen
+/// here alone: nothing behind it can be read, and whoever sent it would wait for ever.
+fn understood<T>(read: Result<T, WireError>) -> Result<Option<T>, String> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(why @ WireError::Malformed { .. }) => Err(why.to_string()),
+        Err(_) => Ok(None),
+    }
+}

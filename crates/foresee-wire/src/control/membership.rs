@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the two ends tell each other when a server is replaced or a rank is lost: who is left, and from where on.
+//!
+//! Apart from the messages of every round. Refuses to decide who is left.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    MEMBER_BYTES_MAX, OPEN_ROUNDS_MAX, PLAN_BODY_MAX, TEXT_BYTES_MAX, Used, put_list, put_text, take_list,
+    take_text,
+};
+
+/// What a server that took the place of a lost one has to know to go on: a rank's first word to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// Membership of the plan at work; 0: the rank has heard of none.
+    pub generation: u32,
+    /// The oldest round that the rank keeps gradients of.
+    pub oldest: u64,
+    /// As [`Members::live`], where anybody was lost; else empty.
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
+    /// The plan at work, as [`super::Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_list::<_, _, PLAN_BODY_MAX>",
+        deserialize_with = "take_list::<_, _, PLAN_BODY_MAX>"
+    )]
+    pub body: Vec<u8>,
+}
+
+/// Every rank has said [`Resume`]: what they keep is to be pushed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// Membership of the plan that goes on.
+    pub generation: u32,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+}
+
+/// A rank is lost, and its job goes on: told to ranks by the server that noticed, and by them to the first server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// The rank.
+    pub rank: u32,
+    /// Why; up to [`TEXT_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
+        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
+    )]
+    pub why: String,
+}
+
+/// Who is left, says the first server: from here on a rank hears of no round's end until it has heard [`Change`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// The new membership.
+    pub generation: u32,
+    /// The rank that was lost, or the first of them.
+    pub rank: u32,
+    /// Which ranks are in it, a bit each, that of rank 0 the lowest of the first byte; up to [`MEMBER_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
+    /// Who was lost, and why, for people; up to [`TEXT_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
+        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
+    )]
+    pub why: String,
+}
+
+/// What a rank that is left knows, said to the first server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    /// The new membership.
+    pub generation: u32,
+    /// The oldest round that the rank keeps gradients of.
+    pub oldest: u64,
+    /// What it has heard of rounds from there on, up to [`OPEN_ROUNDS_MAX`] of them.
+    #[serde(
+        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
+        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
+    )]
+    pub used: Vec<Used>,
+}
+
+/// What all that are left go by: told by the first server to ranks, and by each of them to every server, before anything
+/// else under the new membership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The new membership.
+    pub generation: u32,
+    /// As [`Members::live`].
+    #[serde(
+        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
+        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
+    )]
+    pub live: Vec<u8>,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+    /// What rounds from there on used, as far as any of them has heard.
+    #[serde(
+        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
+        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
+    )]
+    pub used: Vec<Used>,
+}
+
+/// What a server tells from here on is told under this membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The membership.
+    pub generation: u32,
+    /// Rounds before this one are done.
+    pub oldest: u64,
+}

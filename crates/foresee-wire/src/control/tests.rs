@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages and their bytes: whole, cut short, too long, damaged.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn examples() -> Vec<Message> {
+    let set = vec![0b1000, 0, 1];
+    let mut fault = Fault::new(FaultCode::Lost, "rank 3 is silent for 30 s");
+    fault.rank = Some(3);
+    let used = vec![Used { round: 4, used: set.clone() }, Used { round: 5, used: vec![0, 0, 1] }];
+    vec![
+        Message::Plan(Plan { generation: 2, body: vec![7; 300] }),
+        Message::RoundEnd(RoundEnd { round: u64::MAX, absent: set.clone() }),
+        Message::Used(Used { round: 1 << 40, used: set }),
+        Message::Got(Got { round: 5 }),
+        Message::RoundDone(RoundDone { round: 5 }),
+        Message::Ping(Ping { number: 9 }),
+        Message::Bye(Bye { reason: "done".into() }),
+        Message::Error(fault),
+        Message::Ack(Ack { round: 5, tensor: 6, partition: 7 }),
+        Message::Resume(Resume { generation: 2, oldest: 1 << 40, live: vec![5], body: vec![7; 300] }),
+        Message::Resumed(Resumed { generation: 2, oldest: u64::MAX }),
+        Message::Lost(Lost { rank: 3, why: "it was silent for 30 s".into() }),
+        Message::Members(Members {
+            generation: 3,
+            rank: 3,
+            live: vec![0b0111],
+            why: "rank 3 is lost".into(),
+        }),
+        Message::Known(Known { generation: 3, oldest: 4, used: used.clone() }),
+        Message::Change(Change { generation: 3, live: vec![0b0111], oldest: 4, used }),
+        Message::Changed(Changed { generation: 3, oldest: 4 }),
+    ]
+}
+
+#[test]
+fn every_message_survives_its_bytes() {
+    for message in examples() {
+        let (header, body) = message.encode(4).unwrap();
+        assert_eq!(header.generation, 4);
+        assert_eq!(Header::decode(&header.encode().unwrap()).unwrap(), header);
+        assert_eq!(Message::decode(&header, &body).unwrap(), message);
+    }
+}
+
+#[test]
+fn every_message_cut_short_or_with_bytes_behind_it_is_refused() {
+    for message in examples() {
+        let (header, body) = message.encode(0).unwrap();
+        let unsummed = Header { checksum: None, ..header };
+        for end in 0..body.len() {
+            assert!(Message::decode(&unsummed, &body[..end]).is_err(), "{} cut at {end}", header.kind);
+        }
+        let longer = [&body[..], &[0]].concat();
+        let told = Message::decode(&unsummed, &longer).unwrap_err().to_string();
+        assert!(told.contains("1 bytes stand behind its end"), "{told}");
+        assert!(matches!(Message::decode(&header, &longer), Err(FrameFault::Checksum { .. })));
+    }
+}
+
+#[test]
+fn the_longest_plan_and_the_longest_set_fit_and_a_byte_more_is_refused() {
+    let plan = |bytes| Message::Plan(Plan { generation: u32::MAX, body: vec![0xFF; bytes] });
+    let end = |bytes| Message::RoundEnd(RoundEnd { round: u64::MAX, absent: vec![0xFF; bytes] });
+    let everybody = || vec![0xFF; MEMBER_BYTES_MAX];
+    let resume = |bytes| {
+        let (generation, oldest) = (u32::MAX, u64::MAX);
+        Message::Resume(Resume { generation, oldest, live: everybody(), body: vec![0xFF; bytes] })
+    };
+    let change = |bytes| {
+        let used = Used { round: u64::MAX, used: vec![0xFF; bytes] };
+        let used = vec![used; OPEN_ROUNDS_MAX];
+        Message::Change(Change { generation: u32::MAX, live: everybody(), oldest: u64::MAX, used })
+    };
+    for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX), resume(PLAN_BODY_MAX), change(SET_BYTES_MAX)] {
+        let (header, body) = message.encode(0).unwrap();
+        assert_eq!(Message::decode(&header, &body).unwrap(), message);
+    }
+    let (plans, sets) = (PLAN_BODY_MAX + 1, SET_BYTES_MAX + 1);
+    for message in [plan(plans), end(sets), resume(plans), change(sets)] {
+        assert!(message.encode(0).is_err());
+    }
+}
+
+#[test]
+fn data_and_handshake_are_no_messages() {
+    for &kind in Kind::ALL {
+        if kind.is_data() || kind.is_handshake() {
+            let fault = Message::decode(&Header::control(kind, 0, 0), &[]).unwrap_err();
+            assert!(matches!(fault, FrameFault::Unexpected { .. }));
+        }
+    }
+}
+
+#[test]
+fn a_long_explanation_is_cut_at_a_character_and_cannot_command_a_terminal() {
+    let fault = Fault::new(FaultCode::Other, "ü".repeat(TEXT_BYTES_MAX));
+    assert_eq!(fault.text.len(), TEXT_BYTES_MAX);
+    assert!(Message::Error(fault).encode(0).is_ok());
+    let fault = Fault::new(FaultCode::Other, "\u{1b}[2Jgone");
+    assert_eq!(fault.to_string(), "\\u{1b}[2Jgone");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn any_bytes_are_a_message_that_encodes_again_or_a_fault(
+        kind in 0..Kind::ALL.len(), body in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let length = u32::try_from(body.len()).unwrap();
+        let header = Header::control(Kind::ALL[kind], 0, length);
+        if let Ok(message) = Message::decode(&header, &body) {
+            // Postcard reads padded numbers, so the bytes may differ; the message may not.
+            let (header, body) = message.encode(0).unwrap();
+            prop_assert_eq!(Message::decode(&header, &body).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn a_damaged_message_never_panics(
+        which in 0..examples().len(), at in any::<proptest::sample::Index>(), byte in any::<u8>(),
+    ) {
+        let (header, mut body) = examples()[which].encode(0).unwrap();
+        let at = at.index(body.len());
+        let same = body[at] == byte;
+        body[at] = byte;
+        prop_assert_eq!(Message::decode(&header, &body).is_ok(), same);
+        let _ = Message::decode(&Header { checksum: None, ..header }, &body);
+    }
+}

@@ -25,7 +25,7 @@ import torch
 
 from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
 from foresee.torch.gradients._cuda import CudaCopies
-from foresee.torch.gradients._plan import same_memory
+from foresee.torch.gradients._plan import in_strides, same_memory
 
 __all__ = ["Copies", "Courier", "Leaving", "StagedCourier", "courier_for"]
 
@@ -64,23 +64,31 @@ class Courier:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
+        self._known: dict[int, torch.Tensor] = {}
+        """Of those that are pushed where they changed, what all ranks have, by id."""
 
     def push(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Hand a tensor over for the present round: dense, in the strides of the plan. Never blocks."""
         self._exchange.push(spec.id, tensor.data_ptr(), spec.nbytes, tensor)
 
-    def push_changed(
-        self, spec: TensorSpec, tensor: torch.Tensor, before: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """Hand over a copy of ``tensor``, unless it has the bits of ``before``, the last one; the copy, or None.
+    def push_changed(self, spec: TensorSpec, tensor: torch.Tensor) -> bool:
+        """Hand over a copy of ``tensor``, unless all ranks have its bits; False: the caller has to call it absent.
 
         The caller may write to ``tensor`` at once.
         """
-        if before is not None and _same_bits(tensor, before, spec):
-            return None
-        sent = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype).copy_(tensor.detach())
+        if self._knows(spec, tensor):
+            return False
+        self._known[spec.id] = sent = in_strides(spec, tensor)
         self.push(spec, sent)
-        return sent
+        return True
+
+    def remember(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        """All ranks have these values: nothing need be pushed until they change."""
+        self._known[spec.id] = in_strides(spec, tensor)
+
+    def forget(self) -> None:
+        """Nobody knows any more what all ranks have."""
+        self._known.clear()
 
     def round_end(self, round_: int, absent: Sequence[int]) -> None:
         """Say that this rank pushes nothing more in a round. Never blocks."""
@@ -100,6 +108,11 @@ class Courier:
 
     def close(self) -> None:
         """Nothing follows. The exchange is closed by its owner."""
+
+    def _knows(self, spec: TensorSpec, tensor: torch.Tensor) -> bool:
+        """Whether all ranks have the bits of ``tensor``."""
+        known = self._known.get(spec.id)
+        return known is not None and _same_bits(tensor, known, spec)
 
 
 def courier_for(exchange: Exchange, tensors: Iterable[torch.Tensor]) -> Courier:
@@ -126,9 +139,7 @@ class StagedCourier(Courier):
         """Rounds whose end was handed over, and those whose end the exchange has."""
         self._failure: BaseException | None = None
         self._same: list[int] = []
-        """Tensors of the present round that turned out not to have changed. The thread's own."""
-        self._last: dict[int, torch.Tensor] = {}
-        """Of those that are pushed where they changed, what was pushed last. The thread's own."""
+        """Tensors of the present round that turned out not to have changed. The thread's own, as is what it knows."""
         thread = threading.Thread(
             target=_carry_all, args=(weakref.ref(self), self._jobs), name="foresee-stage", daemon=True
         )
@@ -140,17 +151,21 @@ class StagedCourier(Courier):
         self._check()
         self._jobs.put(functools.partial(_push, spec, self._copies.leave(tensor)))
 
-    def push_changed(
-        self, spec: TensorSpec, tensor: torch.Tensor, before: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def push_changed(self, spec: TensorSpec, tensor: torch.Tensor) -> bool:
         """Have it copied; whether it has changed is known, and acted on, when the copy is there."""
         self._check()
-        if not same_memory(tensor, spec):
-            there = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device=tensor.device)
-            tensor = there.copy_(tensor.detach())
-        leaving = self._copies.leave(tensor.detach())
-        self._jobs.put(functools.partial(_push_changed, spec, leaving, before is None))
-        return tensor
+        self._jobs.put(functools.partial(_push_changed, spec, self._leave(spec, tensor)))
+        return True
+
+    def remember(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        """Behind all that was pushed."""
+        self._check()
+        self._jobs.put(functools.partial(_remember, spec, self._leave(spec, tensor)))
+
+    def forget(self) -> None:
+        """Behind all that was pushed."""
+        self._check()
+        self._jobs.put(StagedCourier.forget_now)
 
     def round_end(self, round_: int, absent: Sequence[int]) -> None:
         """Behind all that was pushed. Never blocks."""
@@ -204,14 +219,21 @@ class StagedCourier(Courier):
         """Give the exchange a copy that is whole."""
         super().push(spec, host)
 
-    def push_if_changed(self, spec: TensorSpec, host: torch.Tensor, *, fresh: bool) -> None:
+    def push_if_changed(self, spec: TensorSpec, host: torch.Tensor) -> None:
         """The same, unless all ranks have it already."""
-        before = None if fresh else self._last.get(spec.id)
-        if before is not None and _same_bits(host, before, spec):
+        if self._knows(spec, host):
             self._same.append(spec.id)
             return
-        self._last[spec.id] = host
+        self._known[spec.id] = host
         super().push(spec, host)
+
+    def remember_now(self, spec: TensorSpec, host: torch.Tensor) -> None:
+        """All ranks have a copy that is whole."""
+        self._known[spec.id] = host
+
+    def forget_now(self) -> None:
+        """From here on nothing is known."""
+        super().forget()
 
     def end_now(self, round_: int, absent: list[int]) -> None:
         """End a round of the exchange."""
@@ -224,15 +246,23 @@ class StagedCourier(Courier):
         if self._failure is not None:
             raise self._failure
 
+    def _leave(self, spec: TensorSpec, tensor: torch.Tensor) -> Leaving:
+        return self._copies.leave(tensor.detach() if same_memory(tensor, spec) else in_strides(spec, tensor))
+
 
 def _push(spec: TensorSpec, leaving: Leaving, courier: StagedCourier) -> None:
     leaving.wait()
     courier.push_now(spec, leaving.host)
 
 
-def _push_changed(spec: TensorSpec, leaving: Leaving, fresh: bool, courier: StagedCourier) -> None:
+def _push_changed(spec: TensorSpec, leaving: Leaving, courier: StagedCourier) -> None:
     leaving.wait()
-    courier.push_if_changed(spec, leaving.host, fresh=fresh)
+    courier.push_if_changed(spec, leaving.host)
+
+
+def _remember(spec: TensorSpec, leaving: Leaving, courier: StagedCourier) -> None:
+    leaving.wait()
+    courier.remember_now(spec, leaving.host)
 
 
 def _end(round_: int, absent: list[int], arrived: Callable[[], None], courier: StagedCourier) -> None:

@@ -22,7 +22,7 @@ from foresee.torch.gradients._taken import Taken
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
 
-__all__ = ["DEVICES", "WIRE_DTYPES", "Entry", "Plan", "dense", "plain", "same_memory"]
+__all__ = ["DEVICES", "WIRE_DTYPES", "Entry", "Plan", "dense", "in_strides", "plain", "same_memory"]
 
 #: What the servers can sum, and what can be copied.
 WIRE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
@@ -53,8 +53,6 @@ class Entry:
     """Whether a gradient hook is in place; a frozen parameter has none until it thaws."""
     given: tuple[Any, int] | None = None
     """Weak reference to the average that was put into ``grad``, and its version: what needs no second exchange."""
-    sent: torch.Tensor | None = None
-    """Of a buffer: what all ranks have."""
     owner: tuple[torch.nn.Module, str] | None = None
     """Of a buffer: its module and name there; code like ``self.mean = 0.9 * self.mean`` replaces the tensor."""
 
@@ -79,12 +77,6 @@ class Entry:
             return False
         average, version = self.given
         return average() is gradient and version == gradient._version  # noqa: SLF001
-
-    def copied(self) -> torch.Tensor:
-        """Its values, in the strides of the plan, where it is."""
-        spec, device = self.spec, self.tensor.device
-        copied = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device=device)
-        return copied.copy_(self.tensor.detach())
 
     @property
     def name(self) -> str:
@@ -239,6 +231,12 @@ def same_memory(gradient: torch.Tensor, spec: TensorSpec) -> bool:
     return gradient.numel() == 0 or all(
         size == 1 or step == other for size, step, other in zip(spec.shape, mine, planned, strict=True)
     )
+
+
+def in_strides(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the tensor, in the strides of the plan, where the tensor is."""
+    made = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device=tensor.device)
+    return made.copy_(tensor.detach())
 
 
 def plain(tensor: torch.Tensor) -> bool:

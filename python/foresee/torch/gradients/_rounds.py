@@ -36,7 +36,7 @@ from foresee.torch.gradients._clip import Clip
 from foresee.torch.gradients._courier import Courier
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._hooks import GradientHook
-from foresee.torch.gradients._plan import DEVICES, Entry, Plan, plain, same_memory
+from foresee.torch.gradients._plan import DEVICES, Entry, Plan, in_strides, plain, same_memory
 from foresee.torch.gradients._steps import Hyper, snapshot, step_some
 from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
@@ -257,7 +257,7 @@ class Rounds:
             # The exchange wrote behind torch's back; autograd must not trust what it saved of the old values.
             torch.autograd.graph.increment_version(entry.tensor)
             if entry.taken is None:
-                entry.sent = entry.copied()
+                self._courier.remember(entry.spec, entry.tensor)
         self._hook_thawed()
 
     def _end_plan(self) -> None:
@@ -307,8 +307,7 @@ class Rounds:
         first = self._exchange.first
         if first != self._sender:
             self._sender = first
-            for entry in self._plan.entries:
-                entry.sent = None
+            self._courier.forget()
 
     def _push_buffer(self, entry: Entry) -> bool:
         """The first rank sends a buffer that changed since it was last sent; constants never travel."""
@@ -318,10 +317,9 @@ class Rounds:
         if self._exchange.rank != self._sender:
             return False
         # The next forward pass writes to the buffer while a copy travels.
-        sent = self._courier.push_changed(entry.spec, entry.tensor, entry.sent)
-        if sent is None:
+        if not self._courier.push_changed(entry.spec, entry.tensor):
             return False
-        entry.sent, entry.pushed = sent, self._round
+        entry.pushed = self._round
         return True
 
     def _push(self, entry: Entry, gradient: torch.Tensor) -> None:
@@ -334,9 +332,7 @@ class Rounds:
             raise _errors.other_form(entry.name, _form(gradient.dtype, gradient.shape), planned)
         sent = gradient.detach()
         if not same_memory(sent, spec):
-            sent = torch.empty_strided(
-                spec.shape, spec.strides, dtype=spec.dtype, device=gradient.device
-            ).copy_(sent)
+            sent = in_strides(spec, sent)
         entry.pushed = self._round
         self._courier.push(spec, sent)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foresee.errors import ConfigError
-from foresee.models.stagger.times import EQUAL, JobTimes, seconds_fault
+from foresee.models.stagger.times import EQUAL, JobTimes, company_faults
 
 __all__ = ["Plan", "plan"]
 
@@ -83,7 +83,7 @@ def plan(
     (0.0, 1000.0, 250.0)
     """
     there = [0.0] * len(jobs) if arrivals is None else [*arrivals]
-    faults = _faults(jobs, read, there, cache)
+    faults = company_faults(jobs, "arrivals", there, read, cache)
     if faults:
         raise ConfigError(faults)
     first = min(there)
@@ -159,23 +159,6 @@ def _led_by(
         sequential=last,
         within_cache=tuple(within),
     )
-
-
-def _faults(
-    jobs: Sequence[JobTimes], read: float | None, arrivals: Sequence[float], cache: float
-) -> list[str]:
-    faults = [] if jobs else ["jobs is empty; one or more expected"]
-    if len(arrivals) != len(jobs):
-        faults.append(f"{len(arrivals)} arrivals for {len(jobs)} jobs; one of each expected")
-    times = [(f"arrivals[{at}]", arrival, False) for at, arrival in enumerate(arrivals)]
-    if read is not None:
-        times.append(("read", read, True))
-    faults += [fault for name, time, above in times if (fault := seconds_fault(name, time, above_zero=above))]
-    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
-        faults.append(
-            f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"
-        )
-    return faults
 
 
 def _reach(pace: float, first: float, cache: float) -> float:

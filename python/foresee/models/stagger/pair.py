@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foresee.errors import ConfigError
-from foresee.models.stagger.times import EQUAL, JobTimes, seconds_fault
+from foresee.models.stagger.times import EQUAL, JobTimes, cache_faults, seconds_fault
 
 __all__ = [
     "CASES",
@@ -145,7 +145,8 @@ def sequential(leader: JobTimes, follower: JobTimes, *, cache: float = 1.0) -> f
     Raises:
         ConfigError: ``cache`` outside (0, 1].
     """
-    _check_cache(cache)
+    if faults := cache_faults(cache):
+        raise ConfigError(faults)
     return leader.alone(cache) + follower.epochs * follower.later_epoch(cache)
 
 
@@ -274,7 +275,8 @@ class _Rates:
     def __init__(self, leader: JobTimes, follower: JobTimes, compat: Compat, cache: float) -> None:
         if compat not in {"physical", "paper"}:
             raise ConfigError(f"compat is {compat!r}; physical or paper expected")
-        _check_cache(cache)
+        if faults := cache_faults(cache):
+            raise ConfigError(faults)
         self.leader, self.follower = leader, follower
         self.compat, self.cache = compat, cache
         self.a, self.b = leader.cold_epoch(), follower.cached_epoch()
@@ -358,10 +360,3 @@ def _starts(start: ArrayLike) -> Floats:
     if wrong.any():
         raise ConfigError(f"start is {starts[wrong].flat[0]}; seconds expected, finite and 0 or more")
     return starts
-
-
-def _check_cache(cache: object) -> None:
-    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
-        raise ConfigError(
-            f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"
-        )

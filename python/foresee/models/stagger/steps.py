@@ -16,7 +16,7 @@ from typing import Literal
 from foresee import _native
 from foresee.errors import ConfigError
 from foresee.models.stagger.pair import Compat
-from foresee.models.stagger.times import JobTimes, seconds_fault
+from foresee.models.stagger.times import JobTimes, company_faults
 
 __all__ = ["STATES", "Played", "Run", "State", "simulate"]
 
@@ -156,17 +156,7 @@ def simulate(
 def _faults(
     jobs: Sequence[JobTimes], starts: Sequence[float], cache: float, read: float | None, hold: float | None
 ) -> list[str]:
-    faults = [] if jobs else ["jobs is empty; one or more expected"]
-    if len(starts) != len(jobs):
-        faults.append(f"{len(starts)} starts for {len(jobs)} jobs; one of each expected")
-    times = [(f"starts[{at}]", start, False) for at, start in enumerate(starts)]
-    if read is not None:
-        times.append(("read", read, True))
-    faults += [fault for name, time, above in times if (fault := seconds_fault(name, time, above_zero=above))]
-    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
-        faults.append(
-            f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"
-        )
+    faults = company_faults(jobs, "starts", starts, read, cache)
     if hold is not None and (
         isinstance(hold, bool) or not isinstance(hold, (int, float)) or not 0 <= hold <= 1
     ):
@@ -175,7 +165,8 @@ def _faults(
     if steps > _STEPS_MAX:
         faults.append(f"all jobs together have {steps} steps; at most 10**9 are played")
     if not faults:
-        figures = [(name, time) for name, time, _ in times]
+        figures = [(f"starts[{at}]", start) for at, start in enumerate(starts)]
+        figures += [] if read is None else [("read", read)]
         figures += [
             (f"{job.name}: {name}", value)
             for job in jobs

@@ -8,12 +8,22 @@ a gap: what nobody measured is None, and whoever needs it says so.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from foresee.errors import ConfigError, NotMeasured
 
-__all__ = ["EQUAL", "FIGURES", "Figure", "JobTimes", "seconds_fault", "wait_from_storage"]
+__all__ = [
+    "EQUAL",
+    "FIGURES",
+    "Figure",
+    "JobTimes",
+    "cache_faults",
+    "company_faults",
+    "seconds_fault",
+    "wait_from_storage",
+]
 
 Figure = Literal["compute", "wait", "wait_cached", "wait_conc"]
 
@@ -171,3 +181,24 @@ def seconds_fault(field: str, value: object, *, above_zero: bool = False) -> str
     except OverflowError:
         right = False
     return None if right else f"{field} is {value!r}; seconds expected, {rule}"
+
+
+def cache_faults(cache: object) -> list[str]:
+    """What is wrong with ``cache`` as the share of the data that a cache keeps; nothing if nothing is."""
+    if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
+        return [f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"]
+    return []
+
+
+def company_faults(
+    jobs: Sequence[JobTimes], moments: str, times: Sequence[float], read: float | None, cache: float
+) -> list[str]:
+    """What is wrong with jobs, one of the ``moments`` (starts, arrivals) for each, their storage and their cache."""
+    faults = [] if jobs else ["jobs is empty; one or more expected"]
+    if len(times) != len(jobs):
+        faults.append(f"{len(times)} {moments} for {len(jobs)} jobs; one of each expected")
+    asked = [(f"{moments}[{at}]", time, False) for at, time in enumerate(times)]
+    if read is not None:
+        asked.append(("read", read, True))
+    faults += [fault for name, time, above in asked if (fault := seconds_fault(name, time, above_zero=above))]
+    return faults + cache_faults(cache)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files: read with their size bounded, faults prefixed with the file's name; written by tables.
+"""TOML files: read as tables, of one version, out of which something is made; values as TOML has them.
 
 Python has a reader since 3.11 (``tomllib``) and no writer; ``tomli`` is the same reader for 3.10.
 """
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from foresee import _files
 from foresee.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -19,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["load", "named", "parse", "version_fault", "write", "written"]
+__all__ = ["load", "parse", "read", "version_fault", "written"]
 
 _FILE_BYTES_MAX = 16 * 2**20
 
@@ -33,17 +34,26 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         ConfigError: no TOML; the message names the file.
         OSError: the file cannot be read.
     """
-    shown = os.fspath(path)
-    with open(shown, "rb") as file:
-        content = file.read(_FILE_BYTES_MAX + 1)
-    if len(content) > _FILE_BYTES_MAX:
-        raise ConfigError(f"{shown}: larger than {_FILE_BYTES_MAX} bytes")
-    try:
-        return parse(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown}: no TOML: {error}") from None
-    except ConfigError as error:
-        raise ConfigError([f"{shown}: {fault}" for fault in error.faults]) from None
+    content = _files.read(path, _FILE_BYTES_MAX)
+
+    def tables() -> dict[str, Any]:
+        try:
+            return parse(content.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"no TOML: {error}") from None
+
+    return _files.named(path, tables)
+
+
+def read(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], _T]) -> _T:
+    """What ``make`` makes of the file's tables.
+
+    Raises:
+        ConfigError: no TOML, or what ``make`` found: all faults, each with the file's name.
+        OSError: the file cannot be read.
+    """
+    tables = load(path)
+    return _files.named(path, lambda: make(tables))
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -57,14 +67,6 @@ def parse(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"no TOML: {error}") from None
     return tables
-
-
-def named(path: str | os.PathLike[str], make: Callable[[], _T]) -> _T:
-    """What ``make`` makes, its faults prefixed with the file's name."""
-    try:
-        return make()
-    except ConfigError as error:
-        raise ConfigError([f"{os.fspath(path)}: {fault}" for fault in error.faults]) from None
 
 
 def version_fault(table: Mapping[str, object], version: int, what: str) -> str | None:
@@ -97,21 +99,3 @@ def written(value: object) -> str:
     assert isinstance(value, str)
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path``: a temporary file beside it first, then a rename.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    shown = os.fspath(path)
-    draft = f"{shown}.{os.getpid()}.tmp"
-    try:
-        with open(draft, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.replace(draft, shown)
-    except BaseException:
-        if os.path.exists(draft):
-            os.remove(draft)
-        raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
@@ -77,12 +78,13 @@ class Refused(ValueError):
     """A value is not of its kind."""
 
 
-class Kind:
+class Kind(ABC):
     """What a value may be."""
 
     expected: str = ""
     """What a message says was expected, range included."""
 
+    @abstractmethod
     def read(self, value: object) -> Any:
         """The value in base units.
 
@@ -90,7 +92,6 @@ class Kind:
             Refused: it is not of this kind.
             ConfigError: it is a table with faults of its own.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,8 @@ class Settings:
     profile: str | None = None
     """``FORESEE_PROFILE``: machine profile from which a run with a run folder is predicted; default: it is not."""
     job: str | None = None
-    """``FORESEE_JOB_FILE``: job file with what the loader does not know of the run to be predicted; default: its first steps
-    tell how long one computes.
+    """``FORESEE_JOB_FILE``: job file with what the loader does not know of the run to be predicted; default: its first
+    steps tell how long one computes.
     """
     log: str | None = None
     """``FORESEE_LOG``: level of the logger ``foresee`` (debug, info, warning, error), shown on stderr."""

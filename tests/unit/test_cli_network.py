@@ -205,7 +205,7 @@ def test_a_place_that_refuses_the_picture_has_exit_code_3(capsys, monkeypatch, t
         raise PermissionError(13, "Permission denied", "curves.svg")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("foresee.cli.network._write", refuse)
+    monkeypatch.setattr("foresee._files.write", refuse)
     assert main(["network", VGG, "--plot", "curves.svg"]) == 3
     assert "Permission denied" in capsys.readouterr().err
 

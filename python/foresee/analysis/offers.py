@@ -97,8 +97,7 @@ def read(path: str | os.PathLike[str]) -> Offers:
         ConfigError: not such a file, of another version, or with faults: all of them.
         OSError: the file cannot be read.
     """
-    table = _toml.load(path)
-    return _toml.named(path, lambda: _offers(table))
+    return _toml.read(path, _offers)
 
 
 def loads(text: str) -> Offers:

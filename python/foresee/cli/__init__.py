@@ -63,7 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import analyze, calibrate, cost, frequency, index, network, predict, serve, simulate, stagger
+    from foresee.cli import (
+        analyze,
+        calibrate,
+        cost,
+        frequency,
+        index,
+        network,
+        predict,
+        serve,
+        simulate,
+        stagger,
+    )
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")

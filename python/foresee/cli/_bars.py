@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stacked bars as SVG: seconds or counts by class, one bar per cache rate or process, beside it what they would be.
 
-Separate from the command, which knows what the bars mean, and from ``_plot``, which draws curves. Written by hand, so
-that a picture needs no further package. Refuses to style: one size, colours that the colour-blind can tell apart.
+Separate from the command, which knows what the bars mean, and from ``_plot``, which draws curves. One size.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from foresee.cli._svg import GRID, INK, frame, label, page, stroke, upright
+
 __all__ = ["Group", "Stack", "svg"]
 
 _WIDTH, _HEIGHT = 980, 476
 _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 70, 84, 700, 320
 _LEGEND_LEFT = _LEFT + _PLOT_WIDTH + 44
-_INK, _GRID = "#333333", "#dddddd"
 _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#999999")
 _LABELS_MAX = 16
 
@@ -52,28 +52,12 @@ def svg(
     highest = max([sum(stack.values) for group in groups for stack in group.stacks] + [goal or 0.0])
     step = _step(highest)
     top = max(step, math.ceil(highest / step - 1e-9) * step)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{_INK}">'
-    )
-    parts = [
-        head,
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _label(_LEFT, 26, title, size=16),
-        *(_label(_LEFT, 48 + 18 * i, line) for i, line in enumerate(lines)),
-        *_frame(top, step, axis, unit),
-        *_bars(groups, classes, top, unit),
-        *_legend(classes),
-    ]
+    parts = [*_frame(top, step, axis, unit), *_bars(groups, classes, top, unit), *_legend(classes)]
     if goal is not None:
         y = _y(goal, top)
-        parts.append(
-            f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _PLOT_WIDTH}" y2="{y:.1f}" stroke="{_INK}" '
-            'stroke-dasharray="6 4"/>'
-        )
-        parts.append(_label(_LEFT + _PLOT_WIDTH + 6, y + 4, "goal"))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+        parts.append(stroke(_LEFT, y, _LEFT + _PLOT_WIDTH, y, INK, dash="6 4"))
+        parts.append(label(_LEFT + _PLOT_WIDTH + 6, y + 4, "goal"))
+    return page((_WIDTH, _HEIGHT), _LEFT, title, lines, parts)
 
 
 def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
@@ -81,16 +65,11 @@ def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
     parts = []
     for i in range(round(top / step) + 1):
         y = _y(i * step, top)
-        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{_GRID}"/>')
-        parts.append(_label(_LEFT - 8, y + 4, f"{i * step:g}", anchor="end"))
-    parts.append(
-        f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT_WIDTH}" height="{_PLOT_HEIGHT}" fill="none" stroke="{_INK}"/>'
-    )
-    parts.append(_label(_LEFT + _PLOT_WIDTH / 2, bottom + 44, axis, anchor="middle"))
-    parts.append(
-        f'<text transform="translate(18 {_TOP + _PLOT_HEIGHT / 2:g}) rotate(-90)" text-anchor="middle">'
-        f"{escape(unit)}</text>"
-    )
+        parts.append(stroke(_LEFT, y, right, y, GRID))
+        parts.append(label(_LEFT - 8, y + 4, f"{i * step:g}", anchor="end"))
+    parts.append(frame(_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT))
+    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 44, axis, anchor="middle"))
+    parts.append(upright(18, _TOP + _PLOT_HEIGHT / 2, unit))
     return parts
 
 
@@ -114,7 +93,7 @@ def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str
                     )
                 below += value
         if at % every == 0:
-            parts.append(_label(left + room / 2, _TOP + _PLOT_HEIGHT + 18, group.label, anchor="middle"))
+            parts.append(label(left + room / 2, _TOP + _PLOT_HEIGHT + 18, group.label, anchor="middle"))
     return parts
 
 
@@ -123,7 +102,7 @@ def _legend(classes: Sequence[str]) -> list[str]:
     for i, (name, colour) in enumerate(zip(classes, _colours(len(classes)), strict=True)):
         y = _TOP + 20 * (len(classes) - i)
         parts.append(f'<rect x="{_LEGEND_LEFT}" y="{y - 11}" width="14" height="14" fill="{colour}"/>')
-        parts.append(_label(_LEGEND_LEFT + 22, y, name))
+        parts.append(label(_LEGEND_LEFT + 22, y, name))
     return parts
 
 
@@ -141,7 +120,3 @@ def _step(highest: float) -> float:
 
 def _y(value: float, top: float) -> float:
     return _TOP + _PLOT_HEIGHT * (1 - value / top)
-
-
-def _label(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of numbers as SVG, dark where they are large: two parameters that were swept, and what came of each pair.
 
-Separate from the command, which knows what the numbers mean. Written by hand, so that a picture needs no further
-package. Refuses to style: one size of a cell, one scale of grey and blue.
+Separate from the command, which knows what the numbers mean. One size of a cell, one scale of grey and blue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+
+from foresee.cli._svg import label, page
 
 __all__ = ["svg"]
 
@@ -37,44 +37,29 @@ def svg(
     height = _TOP + high * len(rows[1]) + 60
     known = [value for row in values for value in row if value is not None]
     least, most = (min(known), max(known)) if known else (0.0, 1.0)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#333333">'
-    )
     parts = [
-        head,
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(20, 26, title, size=16),
-        *(_text(20, 48 + 18 * at, line) for at, line in enumerate(lines)),
-        _text(20, _TOP + high * len(rows[1]) + 24, f"down: {rows[0]}; across: {columns[0]}"),
+        label(20, _TOP + high * len(rows[1]) + 24, f"down: {rows[0]}; across: {columns[0]}"),
     ]
     parts += [
-        _text(_LEFT + (at + 0.5) * wide, _TOP - 8, name, anchor="middle")
+        label(_LEFT + (at + 0.5) * wide, _TOP - 8, name, anchor="middle")
         for at, name in enumerate(columns[1])
     ]
     for down, (name, row) in enumerate(zip(rows[1], values, strict=True)):
         y = _TOP + down * high
-        parts.append(_text(_LEFT - 8, y + high / 2 + 4, name, anchor="end"))
+        parts.append(label(_LEFT - 8, y + high / 2 + 4, name, anchor="end"))
         for across, value in enumerate(row):
             x = _LEFT + across * wide
             share = 0.0 if value is None or most == least else (value - least) / (most - least)
             fill = "#ffffff" if value is None else _colour(share)
-            ink = "#ffffff" if share > 0.55 else "#333333"
+            ink = "#ffffff" if share > 0.55 else None
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" fill="{fill}" stroke="#ffffff"/>'
             )
             shown = "-" if value is None else f"{value:.4g}"
-            parts.append(_text(x + wide / 2, y + high / 2 + 4, shown, anchor="middle", ink=ink))
-    return "\n".join([*parts, "</svg>"]) + "\n"
+            parts.append(label(x + wide / 2, y + high / 2 + 4, shown, anchor="middle", ink=ink))
+    return page((width, height), 20, title, lines, parts)
 
 
 def _colour(share: float) -> str:
     mixed = (round(light + share * (dark - light)) for light, dark in zip(_LIGHT, _DARK, strict=True))
     return "#" + "".join(f"{part:02x}" for part in mixed)
-
-
-def _text(
-    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", ink: str = "#333333"
-) -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{ink}">{escape(text)}</text>'

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Panels of lines over linear axes, as one page of SVG.
 
-Separate from the commands, which know what the lines mean, and from ``_plot``, whose axis is a bandwidth. Written by
-hand, so that a picture needs no further package. Refuses to style: one size of panel, colours that the colour-blind
-can tell apart.
+Separate from the commands, which know what the lines mean, and from ``_plot``, whose axis is a bandwidth. One size of
+panel.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-__all__ = ["COLOURS", "Line", "Mark", "Panel", "svg", "ticks"]
+from foresee.cli._svg import GRID, curve, frame, label, page, stroke, upright
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-"""Of lines, in turn."""
+__all__ = ["Line", "Mark", "Panel", "svg", "ticks"]
 
 _WIDTH, _HEIGHT = 470, 240
 _LEFT, _TOP, _RIGHT, _BOTTOM = 64, 30, 14, 62
 _HEAD = 78
-_INK, _GRID = "#333333", "#dddddd"
 
 
 @dataclass(frozen=True)
@@ -66,18 +62,8 @@ class Panel:
 def svg(title: str, words: Sequence[str], rows: Sequence[Sequence[Panel]]) -> str:
     """A page of its own: ``words`` below the title, then the panels, row by row."""
     columns = max(map(len, rows))
-    width, height = columns * _WIDTH + 20, _HEAD + len(rows) * (_HEIGHT + 12)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="Helvetica, Arial, sans-serif" font-size="11" fill="{_INK}">'
-    )
-    parts = [
-        head,
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        _label(20, 26, title, size=16),
-        *(_label(20, 46 + 16 * i, line) for i, line in enumerate(words)),
-    ]
+    size = columns * _WIDTH + 20, _HEAD + len(rows) * (_HEIGHT + 12)
+    parts = []
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):
             parts += [
@@ -85,7 +71,7 @@ def svg(title: str, words: Sequence[str], rows: Sequence[Sequence[Panel]]) -> st
                 *_panel(panel),
                 "</g>",
             ]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return page(size, 20, title, words, parts, font=11)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -114,36 +100,27 @@ def _panel(panel: Panel) -> list[str]:
     def up(y: float) -> float:
         return bottom - (bottom - _TOP) * y / top
 
-    parts = [_label(_LEFT, _TOP - 10, panel.title, size=13)]
+    parts = [label(_LEFT, _TOP - 10, panel.title, size=13)]
     for value in ticks(0.0, top):
-        parts.append(_stroke(_LEFT, up(value), right, up(value), _GRID))
-        parts.append(_label(_LEFT - 6, up(value) + 4, f"{value:g}", anchor="end"))
+        parts.append(stroke(_LEFT, up(value), right, up(value), GRID))
+        parts.append(label(_LEFT - 6, up(value) + 4, f"{value:g}", anchor="end"))
     for value in ticks(low, high):
-        parts.append(_stroke(across(value), _TOP, across(value), bottom, _GRID))
-        parts.append(_label(across(value), bottom + 15, f"{value:g}", anchor="middle"))
-    parts.append(
-        f'<rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" height="{bottom - _TOP}" fill="none" stroke="{_INK}"/>'
-    )
-    parts.append(_label((_LEFT + right) / 2, bottom + 31, panel.x_name, anchor="middle"))
-    middle = (_TOP + bottom) / 2
-    parts.append(
-        f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(panel.y_name)}</text>'
-    )
+        parts.append(stroke(across(value), _TOP, across(value), bottom, GRID))
+        parts.append(label(across(value), bottom + 15, f"{value:g}", anchor="middle"))
+    parts.append(frame(_LEFT, _TOP, right - _LEFT, bottom - _TOP))
+    parts.append(label((_LEFT + right) / 2, bottom + 31, panel.x_name, anchor="middle"))
+    parts.append(upright(14, (_TOP + bottom) / 2, panel.y_name))
     for mark in panel.marks:
         x = across(mark.x)
-        parts.append(_stroke(x, _TOP, x, bottom, mark.colour, ' stroke-dasharray="2 3"'))
+        parts.append(stroke(x, _TOP, x, bottom, mark.colour, dash="2 3"))
         if mark.name:
             left = x < (_LEFT + right) / 2
             parts.append(
-                _label(x + (4 if left else -4), _TOP + 12, mark.name, anchor="start" if left else "end")
+                label(x + (4 if left else -4), _TOP + 12, mark.name, anchor="start" if left else "end")
             )
     for line in panel.lines:
-        points = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in zip(line.x, line.y, strict=True))
-        dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="1.8"{dash}>'
-            f"<title>{escape(line.name)}</title></polyline>"
-        )
+        points = [(across(x), up(y)) for x, y in zip(line.x, line.y, strict=True)]
+        parts.append(curve(points, line.colour, line.name, width=1.8, dash=line.dash))
     return parts + _legend(panel.lines)
 
 
@@ -152,15 +129,6 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     room = (_WIDTH - _LEFT - _RIGHT) / len(lines)
     for i, line in enumerate(lines):
         x, y = _LEFT + i * room, _HEIGHT - 10
-        dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-        parts.append(_stroke(x, y - 4, x + 18, y - 4, line.colour, f' stroke-width="1.8"{dash}'))
-        parts.append(_label(x + 22, y, line.name))
+        parts.append(stroke(x, y - 4, x + 18, y - 4, line.colour, width=1.8, dash=line.dash))
+        parts.append(label(x + 22, y, line.name))
     return parts
-
-
-def _stroke(x1: float, y1: float, x2: float, y2: float, colour: str, rest: str = "") -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{rest}/>'
-
-
-def _label(x: float, y: float, words: str, *, anchor: str = "start", size: int = 11) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Curves over a logarithmic axis of bandwidths, as text for a terminal and as SVG for a page.
 
-Separate from the command, which knows what the curves mean. Written by hand, so that a picture needs no further
-package. Refuses to style: one size, colours that the colour-blind can tell apart, and a dash pattern each, because
-curves of policies often lie on each other.
+Separate from the command, which knows what the curves mean. One size, and a dash pattern each, because curves of
+policies often lie on each other.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from foresee.cli._svg import GRID, curve, frame, label, page, stroke, upright
+
 __all__ = ["Bar", "Curve", "bit_rate", "svg", "text"]
 
 _WIDTH, _HEIGHT = 980, 476
@@ -20,7 +21,6 @@ _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 70, 84, 520, 320
 _BARS_LEFT, _BARS_WIDTH = 730, 150
 _LEGEND_WIDTH = 172
 _COLUMNS, _ROWS = 72, 17
-_INK, _GRID = "#333333", "#dddddd"
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,29 @@ def text(curves: Sequence[Curve]) -> str:
     """Shares against bandwidth, for a terminal of 80 columns; where curves meet, the first one's letter stands."""
     low, high = _range(curves)
     canvas = [[" "] * _COLUMNS for _ in range(_ROWS)]
-    for curve in reversed(curves):
+    for one in reversed(curves):
         for column in range(_COLUMNS):
             x = low * (high / low) ** (column / (_COLUMNS - 1))
-            row = round((1 - _at(curve, x)) * (_ROWS - 1))
-            canvas[row][column] = curve.mark
+            row = round((1 - _at(one, x)) * (_ROWS - 1))
+            canvas[row][column] = one.mark
     lines = []
     for row, cells in enumerate(canvas):
         quarter = row % ((_ROWS - 1) // 4) == 0
-        label = f"{100 - 100 * row // (_ROWS - 1):3d} %" if quarter else "     "
-        lines.append(f"{label} |{''.join(cells)}".rstrip())
+        share = f"{100 - 100 * row // (_ROWS - 1):3d} %" if quarter else "     "
+        lines.append(f"{share} |{''.join(cells)}".rstrip())
     axis = [" "] * (_COLUMNS + 1)
     ruler = ["-"] * _COLUMNS
     free = 0
     for tick in _ticks(low, high):
         column = round(math.log(tick / low) / math.log(high / low) * (_COLUMNS - 1))
         ruler[column] = "+"
-        label = bit_rate(tick)
-        start = min(max(column - len(label) // 2, free), len(axis) - len(label))
+        rate = bit_rate(tick)
+        start = min(max(column - len(rate) // 2, free), len(axis) - len(rate))
         if start >= free:
-            axis[start : start + len(label)] = label
-            free = start + len(label) + 2
+            axis[start : start + len(rate)] = rate
+            free = start + len(rate) + 2
     lines += [f"      +{''.join(ruler)}", f"       {''.join(axis)}".rstrip()]
-    lines.append("       " + "   ".join(f"{curve.mark} {curve.name}" for curve in curves))
+    lines.append("       " + "   ".join(f"{one.mark} {one.name}" for one in curves))
     return "\n".join(lines)
 
 
@@ -99,23 +99,13 @@ def svg(
     title: str, lines: Sequence[str], curves: Sequence[Curve], bars: Sequence[Bar], bars_title: str
 ) -> str:
     """A page of its own: curves on the left, bars on the right; one or two ``lines`` below the title."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{_INK}">'
-    )
     parts = [
-        head,
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _label(_LEFT, 26, title, size=16),
-        *(_label(_LEFT, 48 + 18 * i, line) for i, line in enumerate(lines)),
         *_frame(curves),
-        *(_line(curve, *_range(curves)) for curve in curves),
+        *(_line(one, *_range(curves)) for one in curves),
         *_legend(curves),
         *_bars(bars, bars_title),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return page((_WIDTH, _HEIGHT), _LEFT, title, lines, parts)
 
 
 def _frame(curves: Sequence[Curve]) -> list[str]:
@@ -124,80 +114,66 @@ def _frame(curves: Sequence[Curve]) -> list[str]:
     parts = []
     for quarter in range(5):
         y = bottom - _PLOT_HEIGHT * quarter / 4
-        parts.append(_stroke(_LEFT, y, right, y, _GRID))
-        parts.append(_label(_LEFT - 8, y + 4, f"{25 * quarter} %", anchor="end"))
+        parts.append(stroke(_LEFT, y, right, y, GRID))
+        parts.append(label(_LEFT - 8, y + 4, f"{25 * quarter} %", anchor="end"))
     for tick in _ticks(low, high):
         x = _x(tick, low, high)
-        parts.append(_stroke(x, _TOP, x, bottom, _GRID))
-        parts.append(_label(x, bottom + 18, bit_rate(tick), anchor="middle"))
-    parts.append(
-        f'<rect x="{_LEFT}" y="{_TOP}" width="{_PLOT_WIDTH}" height="{_PLOT_HEIGHT}" fill="none" stroke="{_INK}"/>'
-    )
-    parts.append(_label(_LEFT + _PLOT_WIDTH / 2, bottom + 40, "bandwidth of one direction", anchor="middle"))
-    middle = _TOP + _PLOT_HEIGHT / 2
-    parts.append(
-        f'<text transform="translate(18 {middle:g}) rotate(-90)" text-anchor="middle">'
-        "share of the speed without a network</text>"
-    )
+        parts.append(stroke(x, _TOP, x, bottom, GRID))
+        parts.append(label(x, bottom + 18, bit_rate(tick), anchor="middle"))
+    parts.append(frame(_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT))
+    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 40, "bandwidth of one direction", anchor="middle"))
+    parts.append(upright(18, _TOP + _PLOT_HEIGHT / 2, "share of the speed without a network"))
     return parts
 
 
-def _line(curve: Curve, low: float, high: float) -> str:
-    points = " ".join(
-        f"{_x(x, low, high):.1f},{_TOP + _PLOT_HEIGHT * (1 - y):.1f}"
-        for x, y in zip(curve.x, curve.y, strict=True)
-    )
-    dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
-    return (
-        f'<polyline points="{points}" fill="none" stroke="{curve.colour}" stroke-width="2"{dash}>'
-        f"<title>{escape(curve.name)}</title></polyline>"
-    )
+def _line(one: Curve, low: float, high: float) -> str:
+    points = [(_x(x, low, high), _TOP + _PLOT_HEIGHT * (1 - y)) for x, y in zip(one.x, one.y, strict=True)]
+    return curve(points, one.colour, one.name, dash=one.dash)
 
 
 def _legend(curves: Sequence[Curve]) -> list[str]:
     # Curves rise to the right, so the lower right corner is theirs the least.
     height = 20 * len(curves) + 8
     left, top = _LEFT + _PLOT_WIDTH - _LEGEND_WIDTH - 8, _TOP + _PLOT_HEIGHT - height - 8
-    box = f'width="{_LEGEND_WIDTH}" height="{height}" fill="white" fill-opacity="0.85" stroke="{_GRID}"'
+    box = f'width="{_LEGEND_WIDTH}" height="{height}" fill="white" fill-opacity="0.85" stroke="{GRID}"'
     parts = [f'<rect x="{left}" y="{top}" {box}/>']
-    for i, curve in enumerate(curves):
+    for i, one in enumerate(curves):
         y = top + 18 + 20 * i
-        dash = f' stroke-dasharray="{curve.dash}"' if curve.dash else ""
-        parts.append(_stroke(left + 8, y - 4, left + 40, y - 4, curve.colour, f' stroke-width="2"{dash}'))
-        parts.append(_label(left + 48, y, curve.name))
+        parts.append(stroke(left + 8, y - 4, left + 40, y - 4, one.colour, width=2, dash=one.dash))
+        parts.append(label(left + 48, y, one.name))
     return parts
 
 
 def _bars(bars: Sequence[Bar], title: str) -> list[str]:
     largest = max((bar.value for bar in bars if bar.value is not None), default=0.0)
-    parts = [_label(_BARS_LEFT - 80, _TOP + 12, title)]
+    parts = [label(_BARS_LEFT - 80, _TOP + 12, title)]
     for i, bar in enumerate(bars):
         y = _TOP + 40 + 52 * i
-        parts.append(_label(_BARS_LEFT - 8, y + 17, bar.name, anchor="end"))
+        parts.append(label(_BARS_LEFT - 8, y + 17, bar.name, anchor="end"))
         if bar.value is None:
-            parts.append(_label(_BARS_LEFT, y + 17, "out of reach"))
+            parts.append(label(_BARS_LEFT, y + 17, "out of reach"))
             continue
         width = _BARS_WIDTH * bar.value / largest if largest else 0.0
         parts.append(
             f'<rect x="{_BARS_LEFT}" y="{y}" width="{width:.1f}" height="26" fill="{bar.colour}" '
             f'fill-opacity="0.8"><title>{escape(bar.name)}</title></rect>'
         )
-        parts.append(_label(_BARS_LEFT + width + 6, y + 17, bit_rate(bar.value)))
+        parts.append(label(_BARS_LEFT + width + 6, y + 17, bit_rate(bar.value)))
     return parts
 
 
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
-    return min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
+    return min(one.x[0] for one in curves), max(one.x[-1] for one in curves)
 
 
-def _at(curve: Curve, x: float) -> float:
+def _at(one: Curve, x: float) -> float:
     """The curve at ``x``, linear in its logarithm between points, flat outside."""
-    for i in range(1, len(curve.x)):
-        if x <= curve.x[i]:
-            before, after = curve.x[i - 1], curve.x[i]
+    for i in range(1, len(one.x)):
+        if x <= one.x[i]:
+            before, after = one.x[i - 1], one.x[i]
             part = max(math.log(x / before) / math.log(after / before), 0.0)
-            return curve.y[i - 1] + part * (curve.y[i] - curve.y[i - 1])
-    return curve.y[-1]
+            return one.y[i - 1] + part * (one.y[i] - one.y[i - 1])
+    return one.y[-1]
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -211,11 +187,3 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _x(rate: float, low: float, high: float) -> float:
     return _LEFT + _PLOT_WIDTH * math.log(rate / low) / math.log(high / low)
-
-
-def _stroke(x1: float, y1: float, x2: float, y2: float, colour: str, rest: str = "") -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{rest}/>'
-
-
-def _label(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(words)}</text>'

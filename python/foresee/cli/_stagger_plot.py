@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli._panels import COLOURS, Line, Mark, Panel, svg
+from foresee.cli._panels import Line, Mark, Panel, svg
+from foresee.cli._svg import COLOURS
 
 if TYPE_CHECKING:
     from foresee.models.stagger import Compat, JobTimes, Waits

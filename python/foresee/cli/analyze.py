@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,13 +67,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee import _toml
     from foresee.analysis import answers
     from foresee.cli import _analysis_plots
 
-    for name, path in (("--plot", options.plot), ("--plot-pair", options.plot_pair)):
-        if path is not None and not path.endswith(".svg"):
-            raise ConfigError(f"{name} {path!r}: only .svg is written")
+    faults = _svg.check("--plot", options.plot) + _svg.check("--plot-pair", options.plot_pair)
+    if faults:
+        raise ConfigError(faults)
     if options.plot_pair is not None and options.pair is None:
         raise ConfigError("--plot-pair without --pair: which two classes?")
     question = _question(options)
@@ -82,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
     facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
     rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
     if options.plot is not None:
-        _toml.write(options.plot, _analysis_plots.bars(tables, facts))
+        _svg.write(options.plot, _analysis_plots.bars(tables, facts))
     if options.plot_pair is not None:
-        _toml.write(options.plot_pair, _analysis_plots.pair(tables, question))
+        _svg.write(options.plot_pair, _analysis_plots.pair(tables, question))
     print(json.dumps(facts) if options.json else _report(facts, rated=rated))
     return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
 

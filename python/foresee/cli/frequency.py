@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def run(options: argparse.Namespace) -> int:
         )
         if not least <= value < below
     ]
-    if options.plot is not None and not options.plot.endswith(".svg"):
-        faults.append(f"--plot {options.plot!r}: only .svg is written")
+    faults += _svg.check("--plot", options.plot)
     if faults:
         raise ConfigError(faults)
     shape = {"ranks": options.ranks, "epochs": options.epochs, "samples": options.samples}
@@ -91,8 +91,7 @@ def run(options: argparse.Namespace) -> int:
         "drawn": [counts.tolist() for counts in drawn],
     }
     if options.plot is not None:
-        with open(options.plot, "w", encoding="utf-8") as file:
-            file.write(_picture(facts))
+        _svg.write(options.plot, _picture(facts))
     print(json.dumps(facts) if options.json else _report(facts))
     return 0
 

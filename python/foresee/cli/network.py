@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee.models import network, trace
 
-    if options.plot is not None and not options.plot.endswith(".svg"):
-        raise ConfigError(f"--plot {options.plot!r}: only .svg is written")
+    if faults := _svg.check("--plot", options.plot):
+        raise ConfigError(faults)
     model = trace.read(options.model)
     link = _link(options)
     table, shown = _bandwidths(options)
@@ -106,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     facts = _facts(model, step, link, rows, needs, goal, options)
     curves = network.sweep(step, shown, efficiency=link.efficiency, compat=options.compat)
     if options.plot is not None:
-        _write(options.plot, _picture(model, facts, curves))
+        _svg.write(options.plot, _picture(model, facts, curves))
     print(json.dumps(facts) if options.json else _report(facts, curves))
     reached = float(rows.of("mercury")[rows.bandwidths.argmax()])
     return 1 if options.slack is not None and reached < goal else 0
@@ -267,11 +268,6 @@ def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Swe
     return _plot.svg(
         title, lines, _curves(curves), bars, f"needed for {100 * facts['slack']:.4g} % of the speed"
     )
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
 
 
 def _curves(curves: network.Sweep) -> list[Any]:

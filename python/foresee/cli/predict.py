@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
     from foresee.job import profile
     from foresee.models import loading
 
-    if options.plot is not None and not options.plot.endswith(".svg"):
-        raise ConfigError(f"--plot {options.plot!r}: only .svg is written")
+    if faults := _svg.check("--plot", options.plot):
+        raise ConfigError(faults)
     unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
     if unknown:
         raise ConfigError(
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         stopped = True
     facts = _facts(trace, asked, made, there.machine, interrupted=stopped)
     if options.plot is not None:
-        _draw(options.plot, facts)
+        _svg.write(options.plot, _picture(facts))
     print(json.dumps(facts) if options.json else _report(facts))
     if stopped:
         print("interrupted", file=sys.stderr)
@@ -155,7 +156,7 @@ def _plain(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:,.2f}"
 
 
-def _draw(path: str, facts: dict[str, Any]) -> None:
+def _picture(facts: dict[str, Any]) -> str:
     from foresee.cli import _bars
 
     told = [one for one in facts["policies"] if one["reason"] is None]
@@ -169,5 +170,4 @@ def _draw(path: str, facts: dict[str, Any]) -> None:
         bars.append(_bars.Group(one["policy"], [_bars.Stack(parts)]))
     title = f"{facts['run']} on {facts['machine']}"
     lines = [f"{told[0]['report']['ranks']} ranks; seconds per rank, predicted from a trace"]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(_bars.svg(title, lines, "policy", _CLASSES, bars))
+    return _bars.svg(title, lines, "policy", _CLASSES, bars)

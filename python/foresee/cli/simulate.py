@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.job is None:
         raise ConfigError("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
-    if options.plot is not None and not options.plot.endswith(".svg"):
-        raise ConfigError(f"--plot {options.plot!r}: only .svg is written")
+    if faults := _svg.check("--plot", options.plot):
+        raise ConfigError(faults)
     if options.threads is not None and options.threads < 1:
         raise ConfigError(f"--threads {options.threads}: 1 or more")
     known = options.job in job.scenarios()
@@ -109,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     _simulate(asked, options, _Shown(asked))
     facts = _facts(given, asked, options)
     if options.plot is not None:
-        _write(options.plot, _picture(facts, asked))
+        _svg.write(options.plot, _picture(facts, asked))
     print(json.dumps(facts) if options.json else _report(facts, asked))
     if asked.stopped:
         return 130
@@ -331,8 +332,3 @@ def _picture(facts: dict[str, Any], asked: _Asked) -> str:
         groups.setdefault(label, []).append(_bars.Stack(parts))
     bars = [_bars.Group(label, stacks) for label, stacks in groups.items()]
     return _bars.svg(title, lines, "policy", _CLASSES, bars)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -9,6 +9,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ def run(options: argparse.Namespace) -> int:
         from foresee.cli import _stagger_plot
 
         picture = _stagger_plot.picture(facts, known.jobs, compat=options.compat, cache=options.cache)
-        with open(options.plot, "w", encoding="utf-8", newline="\n") as file:
-            file.write(picture)
+        _svg.write(options.plot, picture)
     if options.json:
         print(json.dumps(facts, allow_nan=False))
     else:
@@ -121,8 +121,7 @@ def _check(options: argparse.Namespace) -> None:
     from foresee._values import Refused, Time
 
     faults = []
-    if options.plot is not None and not options.plot.endswith(".svg"):
-        faults.append(f"--plot {options.plot!r}: only .svg is written")
+    faults += _svg.check("--plot", options.plot)
     if options.read is not None:
         try:
             plain = float(options.read) if _is_number(options.read) else options.read

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from foresee import _toml
+from foresee import _files
 from foresee.errors import ConfigError
 from foresee.forecast import foretold
 from foresee.forecast.elsewhere import staging_bytes
@@ -242,7 +242,7 @@ class Beside:
         assert self._document is not None, "there is one"
         text = foretold.dumps(self._document)
         if self._path is not None:
-            _toml.write(self._path, text)
+            _files.write(self._path, text)
             return
         os.makedirs(self._folder, exist_ok=True)
         number = 1

@@ -35,8 +35,7 @@ def read(path: str | os.PathLike[str]) -> Job:
         OSError: the file, or its profile, cannot be read.
     """
     shown = os.fspath(path)
-    table = _toml.load(shown)
-    return _toml.named(shown, lambda: _job(table, os.path.dirname(shown), shown))
+    return _toml.read(shown, lambda table: _job(table, os.path.dirname(shown), shown))
 
 
 def loads(text: str, folder: str = "") -> Job:
@@ -72,10 +71,8 @@ def completed(
     if path is None:
         return _job({"version": VERSION, **known}, "", None, measured)
     shown = os.fspath(path)
-    given = _toml.load(shown)
-    return _toml.named(
-        shown, lambda: _job(_over(known, given), os.path.dirname(os.path.abspath(shown)), shown, measured)
-    )
+    folder = os.path.dirname(os.path.abspath(shown))
+    return _toml.read(shown, lambda given: _job(_over(known, given), folder, shown, measured))
 
 
 #: Keys that say the same in other words: where one is given, what is known by the others gives way.

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from foresee import _toml
+from foresee import _files, _toml
 from foresee._values import (
     Checked,
     Count,
@@ -200,8 +200,7 @@ def read(path: str | os.PathLike[str]) -> Profile:
         ConfigError: not a profile, of another version, or with faults: all of them.
         OSError: the file cannot be read.
     """
-    table = _toml.load(path)
-    return _toml.named(path, lambda: _profile(table))
+    return _toml.read(path, _profile)
 
 
 def loads(text: str) -> Profile:
@@ -232,7 +231,7 @@ def write(made: Profile, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    _toml.write(path, dumps(made))
+    _files.write(path, dumps(made))
 
 
 def _profile(table: Mapping[str, Any]) -> Profile:

@@ -210,8 +210,7 @@ def read(path: str | os.PathLike[str]) -> PriceBook:
         ConfigError: not a price book, of another version, or with faults: all of them.
         OSError: the file cannot be read.
     """
-    table = _toml.load(path)
-    return _toml.named(path, lambda: _book(table))
+    return _toml.read(path, _book)
 
 
 def loads(text: str) -> PriceBook:

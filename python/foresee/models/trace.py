@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from foresee import _files
 from foresee.errors import ConfigError
 from foresee.models import network
 
@@ -113,15 +114,8 @@ def read(path: str | os.PathLike[str]) -> ModelTrace:
             tensor and the field.
         OSError: the file cannot be read.
     """
-    shown = os.fspath(path)
-    with open(shown, "rb") as file:
-        content = file.read(_FILE_BYTES_MAX + 1)
-    if len(content) > _FILE_BYTES_MAX:
-        raise ConfigError(f"{shown}: larger than {_FILE_BYTES_MAX} bytes; this is no model trace")
-    try:
-        return loads(content)
-    except ConfigError as error:
-        raise ConfigError([f"{shown}: {fault}" for fault in error.faults]) from None
+    content = _files.read(path, _FILE_BYTES_MAX)
+    return _files.named(path, lambda: loads(content))
 
 
 def write(trace: ModelTrace, path: str | os.PathLike[str]) -> None:
@@ -130,16 +124,7 @@ def write(trace: ModelTrace, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    shown = os.fspath(path)
-    draft = f"{shown}.{os.getpid()}.tmp"
-    try:
-        with open(draft, "w", encoding="utf-8", newline="\n") as file:
-            file.write(dumps(trace))
-        os.replace(draft, shown)
-    except BaseException:
-        if os.path.exists(draft):
-            os.remove(draft)
-        raise
+    _files.write(path, dumps(trace))
 
 
 def dumps(trace: ModelTrace) -> str:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small files that are read and written as a whole: their size bounded, faults prefixed with their name, no half file.
+
+Apart from the formats, which know what a file says. Refuses to know any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from foresee.errors import ConfigError
+
+__all__ = ["named", "read", "write"]
+
+_T = TypeVar("_T")
+
+
+def read(path: str | os.PathLike[str], most: int) -> bytes:
+    """What the file holds.
+
+    Raises:
+        ConfigError: more than ``most`` bytes; the message names the file.
+        OSError: the file cannot be read.
+    """
+    shown = os.fspath(path)
+    with open(shown, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ConfigError(f"{shown}: larger than {most} bytes, which is more than such a file ever needs")
+    return content
+
+
+def named(path: str | os.PathLike[str], make: Callable[[], _T]) -> _T:
+    """What ``make`` makes, its faults prefixed with the file's name."""
+    try:
+        return make()
+    except ConfigError as error:
+        raise ConfigError([f"{os.fspath(path)}: {fault}" for fault in error.faults]) from None
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write ``text`` to ``path``: a temporary file beside it first, then a rename.
+
+    Raises:
+        OSError: the file cannot be written, and is named; what was there before is as it was.
+    """
+    shown = os.fspath(path)
+    draft = f"{shown}.{os.getpid()}.tmp"
+    try:
+        with open(draft, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.replace(draft, shown)
+    except BaseException as error:
+        if os.path.exists(draft):
+            os.remove(draft)
+        if isinstance(error, OSError):
+            # Whoever reads it asked for this file, and knows of no other.
+            raise OSError(error.errno, error.strerror, shown) from None
+        raise

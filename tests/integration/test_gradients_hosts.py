@@ -147,6 +147,29 @@ def test_a_silence_shorter_than_the_timeout_costs_no_bit(scene: Scene, who: str,
         has_given_everything_back(scene.on[name])
 
 
+@pytest.mark.parametrize("way", ["what the rank sends", "what the server sends"])
+def test_a_data_connection_that_something_on_the_way_drops_ends_the_job_within_the_timeout(
+    scene: Scene, way: str
+) -> None:
+    """The control connections are well, so every sign of life comes; only acknowledgments fail to."""
+    scene.serve(*SERVERS, timeout_s=TIMEOUT_S)
+    scene.train(timeout_s=TIMEOUT_S)
+    own = [one for one in scene.hosts.connections("s1", 7700) if one[0] == scene.hosts.address("r1")]
+    assert len(own) == 2
+    _, port, _ = max(own, key=lambda one: one[2])
+    name, which = ("r1", "sport") if way == "what the rank sends" else ("s1", "dport")
+    scene.hosts.drop(name, which, port)
+    began = time.monotonic()
+    try:
+        said = {name: scene.on[name].line() for name in RANKS}
+    finally:
+        scene.hosts.drop_no_more(name)
+    assert time.monotonic() - began < HANG_S
+    assert any("has acknowledged nothing for" in one["text"] for one in said.values()), said
+    for name in RANKS:
+        has_given_everything_back(scene.on[name])
+
+
 @pytest.mark.parametrize("who", ["r1", "s1"])
 def test_who_is_killed_on_another_host_is_named(scene: Scene, who: str) -> None:
     scene.serve(*SERVERS, timeout_s=TIMEOUT_S)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from types import TracebackType
 
@@ -53,6 +54,33 @@ class Hosts:
         """Let everything pass again; without names, to all hosts."""
         for name in names or self._names:
             self._follow(f"mend {name}")
+
+    def connections(self, name: str, port: int) -> list[tuple[str, int, int]]:
+        """Of those to ``port`` of a host: the other end's address and port, and how many bytes came from there."""
+        told = subprocess.run(
+            [*self.within(name), "ss", "-tinHO", "state", "established", f"( sport = :{port} )"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        found = re.findall(r"^\S+ +\S+ +\S+ +(\S+):(\d+)\s(.*)$", told, re.MULTILINE)
+        received = (re.search(r"bytes_received:(\d+)", facts) for _, _, facts in found)
+        return [
+            (address.strip("[]"), int(port), int(count[1]) if count else 0)
+            for (address, port, _), count in zip(found, received, strict=True)
+        ]
+
+    def drop(self, name: str, which: str, port: int) -> None:
+        """Lose what a host sends of one connection: ``which`` of its ports, ``sport`` or ``dport``, is ``port``."""
+        self._rule(name, "add", "ipproto", "tcp", which, str(port), "blackhole")
+
+    def drop_no_more(self, name: str) -> None:
+        """Take that back."""
+        self._rule(name, "del")
+
+    def _rule(self, name: str, *words: str) -> None:
+        command = [*self.within(name), "ip", "rule", words[0], "pref", "100", *words[1:]]
+        subprocess.run(command, check=True, capture_output=True)
 
     def _follow(self, line: str) -> None:
         assert self._process.stdin is not None

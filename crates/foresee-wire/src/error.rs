@@ -130,6 +130,14 @@ pub enum WireError {
         #[source]
         fault: FrameFault,
     },
+    /// What was sent is on its way for as long as a dead peer is given, and nobody says that it came.
+    #[error("{peer} has acknowledged nothing for {lasts}: something on the way may drop this connection")]
+    Unacknowledged {
+        /// The peer.
+        peer: SocketAddr,
+        /// Since when.
+        lasts: Nanos,
+    },
     /// The caller asked for a frame that cannot be sent or received so.
     #[error("a frame for {peer} cannot pass: it {fault}")]
     Refused {

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use foresee_grad_queue::{Class, Connection, Flow, Lane, Rules, Ticket};
 use foresee_units::{Bytes, Nanos};
-use foresee_wire::{FrameSender, Header, Poller, Waker, WireError};
+use foresee_wire::{FrameSender, Header, Poller, Timeouts, Waker, WireError};
 
 use sender::Sender;
 pub use several::Interfaces;
@@ -84,7 +84,7 @@ struct Inbox {
 
 /// What clients ask of the thread, in their order.
 enum Command {
-    Open { connection: Connection, sender: Box<FrameSender>, broken: Broken },
+    Open { connection: Connection, sender: Box<FrameSender>, timeouts: Timeouts, broken: Broken },
     Close { connection: Connection },
     Offer { ticket: Ticket, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>, at: Nanos },
     Fence { flow: Flow },
@@ -140,10 +140,11 @@ impl Interface {
         self.0.shared.tell(Command::Packet { bytes });
     }
 
-    /// Hands a connection's sending half over. It is the thread's until the connection closes or breaks.
-    pub(crate) fn open(&self, sender: FrameSender, broken: Broken) -> Connection {
+    /// Hands a connection's sending half over. It is the thread's until the connection closes or breaks; one whose other
+    /// end acknowledges nothing for a timeout counts as broken, where the system tells.
+    pub(crate) fn open(&self, sender: FrameSender, timeouts: Timeouts, broken: Broken) -> Connection {
         let connection = Connection::new(self.0.shared.connections.fetch_add(1, Ordering::Relaxed));
-        self.0.shared.tell(Command::Open { connection, sender: Box::new(sender), broken });
+        self.0.shared.tell(Command::Open { connection, sender: Box::new(sender), timeouts, broken });
         connection
     }
 

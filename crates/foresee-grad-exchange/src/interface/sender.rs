@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread of an interface: take orders and facts, let the scheduler choose, write, wait.
 //!
-//! Refuses to sleep: a wait ends with an order, an acknowledgment, room in a socket, or the moment at which the
-//! window should have opened.
+//! Refuses to sleep: a wait ends with an order, an acknowledgment, room in a socket, the moment at which the window
+//! should have opened, or that at which to ask whether the other ends still acknowledge.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
@@ -10,7 +10,9 @@ use std::sync::{Arc, PoisonError};
 
 use foresee_grad_queue::{Connection, Grant, Offer, Rules, Schedule, Ticket};
 use foresee_units::{Bytes, Nanos};
-use foresee_wire::{BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Wait, WireError};
+use foresee_wire::{
+    BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Silence, Timeouts, Wait, WireError,
+};
 
 use super::rate::RateMeter;
 use super::{Broken, Command, InterfaceStats, Parcel, Shared};
@@ -39,6 +41,9 @@ struct Socket {
     sender: FrameSender,
     link: Link,
     broken: Option<Broken>,
+    /// For how long nothing that is owed was acknowledged, and how often to ask.
+    silence: Silence,
+    heartbeat: Nanos,
     /// Granted, and not or half written, because the socket was full.
     waiting: VecDeque<(Arc<dyn Parcel>, Grant)>,
 }
@@ -68,9 +73,10 @@ impl Sender {
             self.learn();
             self.send();
             self.publish();
-            let wait = match self.schedule.drain_time() {
-                // Acknowledgments wake; the timer stands behind them, for they may be dropped.
-                Some(time) => Wait::within(time.saturating_add(Nanos::new(100_000))),
+            // Acknowledgments wake; the timer stands behind them, for they may be dropped.
+            let drained = self.schedule.drain_time().map(|time| time.saturating_add(Nanos::new(100_000)));
+            let wait = match drained.into_iter().chain(self.next_look()).min() {
+                Some(time) => Wait::within(time),
                 None => Wait::Forever,
             };
             match self.poller.wait(wait, &mut events) {
@@ -98,7 +104,9 @@ impl Sender {
 
     fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Open { connection, sender, broken } => self.open(connection, *sender, broken),
+            Command::Open { connection, sender, timeouts, broken } => {
+                self.open(connection, *sender, timeouts, broken);
+            }
             Command::Close { connection } => self.forget(connection),
             Command::Offer { ticket, flow, class, mut lanes, parcel, at } => {
                 // A connection may have broken while the offer was on its way here.
@@ -120,15 +128,16 @@ impl Sender {
         }
     }
 
-    fn open(&mut self, connection: Connection, sender: FrameSender, broken: Broken) {
+    fn open(&mut self, connection: Connection, sender: FrameSender, timeouts: Timeouts, broken: Broken) {
         let link = sender.link();
         if let Err(why) = self.poller.add(connection.get(), &link, true) {
             broken(why);
             return;
         }
         self.schedule.handle_open(connection).expect("connections are counted");
-        self.sockets
-            .insert(connection, Socket { sender, link, broken: Some(broken), waiting: VecDeque::new() });
+        let (silence, heartbeat) = (Silence::new(timeouts.timeout, self.shared.now()), timeouts.heartbeat);
+        let (broken, waiting) = (Some(broken), VecDeque::new());
+        self.sockets.insert(connection, Socket { sender, link, broken, silence, heartbeat, waiting });
         // The link may be another one than before: look at it at once.
         self.refreshed = Nanos::ZERO;
     }
@@ -148,8 +157,9 @@ impl Sender {
     fn learn(&mut self) {
         let now = self.shared.now();
         let mut failed = Vec::new();
-        for (&connection, socket) in &self.sockets {
+        for (&connection, socket) in &mut self.sockets {
             if self.schedule.in_flight_of(connection) == Bytes::ZERO {
+                socket.silence.handle_heard(now);
                 continue;
             }
             // A frame that is half written counts twice for its first half: the window errs on the short side.
@@ -171,8 +181,7 @@ impl Sender {
         let due = now.saturating_sub(self.refreshed) >= REFRESH || self.refreshed == Nanos::ZERO;
         if due && !self.sockets.is_empty() {
             self.refreshed = now.max(Nanos::new(1));
-            let rtts = self.sockets.values().filter_map(|socket| socket.link.info().ok()??.min_rtt);
-            self.min_rtt = rtts.min().unwrap_or(self.min_rtt);
+            self.look(now);
         }
         // What waits goes next: that nothing is under way is then the thread's doing and no pause.
         let busy = in_flight > 0 || !self.schedule.is_idle();
@@ -180,6 +189,31 @@ impl Sender {
             self.schedule.handle_link(rate, self.min_rtt);
             self.stats.rate = rate.get();
         }
+    }
+
+    /// What the system knows of each connection: its round trip, and when the other end last acknowledged anything.
+    fn look(&mut self, now: Nanos) {
+        let (mut min_rtt, mut failed) = (None, Vec::new());
+        for (&connection, socket) in &mut self.sockets {
+            let Ok(Some(info)) = socket.link.info() else { continue };
+            min_rtt = info.min_rtt.into_iter().chain(min_rtt).min();
+            socket.silence.handle_info(&info, now);
+            if socket.silence.is_dead(now) {
+                let (peer, lasts) = (socket.link.peer(), socket.silence.lasts(now));
+                failed.push((connection, WireError::Unacknowledged { peer, lasts }));
+            }
+        }
+        self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
+        for (connection, why) in failed {
+            self.fail(connection, why);
+        }
+    }
+
+    /// How long until the other ends have to be asked for; `None` while they owe nothing.
+    fn next_look(&self) -> Option<Nanos> {
+        let owing = |connection: &Connection| self.schedule.in_flight_of(*connection) > Bytes::ZERO;
+        let sockets = self.sockets.iter().filter(|(connection, _)| owing(connection));
+        sockets.map(|(_, socket)| socket.heartbeat).min()
     }
 
     fn send(&mut self) {

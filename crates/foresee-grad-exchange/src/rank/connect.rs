@@ -199,7 +199,7 @@ impl Core {
         })?;
         let core = Arc::clone(self);
         let broken = Box::new(move |why: WireError| core.suspect(server, epoch, &why));
-        let connection = interface.open(data.sender, broken);
+        let connection = interface.open(data.sender, self.options.timeouts, broken);
         Ok(Connected { control, interface, connection, data: link, reader: Some(reader) })
     }
 }

@@ -201,7 +201,9 @@ impl Job {
         let result = self.hall.interfaces.of(&link).and_then(|interface| {
             let job = Arc::clone(self);
             let broken = Box::new(move |why: WireError| job.suspect(rank, &why.to_string()));
-            let way = Way { rank, connection: interface.open(connection.sender, broken), interface };
+            let timeouts = self.hall.options.timeouts;
+            let way =
+                Way { rank, connection: interface.open(connection.sender, timeouts, broken), interface };
             if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
                 seat.way = Some(way);
                 seat.data = Some(link);

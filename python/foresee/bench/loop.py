@@ -2,8 +2,8 @@
 """An origin that the kernel makes slow: a file system on a loop device, and a control group whose reads of it wait.
 
 Not a model: every read of the group's processes waits in the block layer, read-ahead and metadata too. What it limits
-are bytes and read requests, not opens. Needs root, loop devices, and cgroups with ``blkio`` (version 1) or ``io``
-(version 2). Everything is taken apart at the end of its block.
+are bytes and read requests, not opens, and it counts them in slices of about 0.1 s. Needs root, loop devices, and
+cgroups with ``blkio`` (version 1) or ``io`` (version 2). Everything is taken apart at the end of its block.
 """
 
 from __future__ import annotations

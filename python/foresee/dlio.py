@@ -123,7 +123,7 @@ class ForeseeDataLoader(BaseDataLoader):  # type: ignore[misc] # DLIO has no typ
             self._loader.close()
 
     def sample(self, data: memoryview) -> Any:
-        """What is handed out for a file. Called on several threads, some batches ahead, over the end of an epoch too."""
+        """What is handed out for a file. Called on several threads, some batches ahead, past the end of an epoch."""
         self.decode(data)
         args = self._args
         if args.preprocess_time > 0 or args.preprocess_time_stdev > 0:

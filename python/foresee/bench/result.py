@@ -152,8 +152,8 @@ def _limits(wanted: Asked, measured: Sequence[Measured]) -> list[str]:
     if slowed and wanted.throttle_by == "kernel":
         limits.append(
             f"{slowed}: the kernel throttles reads of a file system on a loop device, in slices of about 0.1 s, so an "
-            "epoch that is not much longer gets more; a limit on opens is one on read requests, of which a file may need "
-            "several"
+            "epoch that is not much longer gets more; a limit on opens is one on read requests, of which a file may "
+            "need several"
         )
     elif slowed:
         limits.append(

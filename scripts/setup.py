@@ -22,6 +22,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 #: A second environment, for tests only: the oldest torch that is supported.
 OLDEST = ROOT / ".oldest-torch-venv"
+#: Another, for the tests against DLIO.
+DLIO = ROOT / ".dlio-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: From here on Go fetches the toolchain that a module asks for by itself.
@@ -33,10 +35,12 @@ S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the steps in order; with ``--oldest-torch`` those of the second environment instead."""
+    """Run the steps in order; with ``--oldest-torch`` or ``--systems`` what those tests need instead."""
     try:
         if arguments == ["--oldest-torch"]:
             prepare_oldest_torch()
+        elif arguments == ["--systems"]:
+            prepare_dlio()
         else:
             prepare()
     except Failed as failed:
@@ -87,6 +91,27 @@ def prepare_oldest_torch() -> None:
         inputs=[pinned, pinned_alone],
         settings=[platform.python_version()],
         outputs=[OLDEST / "bin" / "pytest"],
+    )
+
+
+def prepare_dlio() -> None:
+    """An environment with DLIO, which wants its own versions of much; torch it borrows."""
+    pinned = ROOT / "scripts" / "requirements-dlio.txt"
+    pinned_alone = ROOT / "scripts" / "requirements-dlio-no-deps.txt"
+    packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+    def make() -> None:
+        make_venv(DLIO)
+        install_packages(DLIO, pinned, pinned_alone)
+        # Looked into last, so what is pinned here counts.
+        (DLIO / packages / "zz-borrowed.pth").write_text(f"{VENV / packages}\n")
+
+    step(
+        "dlio",
+        make,
+        inputs=[pinned, pinned_alone],
+        settings=[platform.python_version()],
+        outputs=[DLIO / "bin" / "dlio_benchmark"],
     )
 
 

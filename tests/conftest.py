@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An unexpected skip fails: a test that does not run proves nothing.
 
-Expected are two reasons, and those tests are skipped here, by name: the marker ``gpu`` on a machine without CUDA, and
-``hosts`` where nobody may make network namespaces. Whatever else skips (a missing package, a missing server, a
-``skipif``) ends the session with a failure that names it.
+Expected are three reasons, and those tests are skipped here, by name: the marker ``gpu`` on a machine without CUDA,
+``hosts`` where nobody may make network namespaces, ``loops`` where nobody may throttle a loop device. Whatever else
+skips (a missing package, a missing server, a ``skipif``) ends the session with a failure that names it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ def _no_hosts() -> str | None:
     return made.stderr.strip() or "no namespaces" if made.returncode else None
 
 
+def _no_loops() -> str | None:
+    from foresee.bench import loop
+
+    return loop.missing()
+
+
 #: Markers whose tests may be skipped, each with what says why they have to be; None: they need not be.
-EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts}
+EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops}
 
 _unexpected = pytest.StashKey[list[str]]()
 

@@ -268,7 +268,9 @@ def gradient_packet_bytes(bytes_per_s: int) -> int:
 
 @final
 class LedgerFile:
-    """A file ``rank-K.arrow`` of a run folder, for what a rank's gradients took; see ``docs/formats/ledger.md``."""
+    """A file ``rank-K.arrow`` of a run folder, for what a rank's gradients or its reads of files took; see
+    ``docs/formats/ledger.md``.
+    """
 
     @staticmethod
     def create(folder: str, rank: int) -> LedgerFile:
@@ -288,6 +290,30 @@ class LedgerFile:
             step: round, from 0.
             tensor: its number in the plan.
             nbytes: that travelled; 0 for a wait.
+        """
+
+    def add_files(
+        self,
+        op: str,
+        source: str,
+        epoch: int,
+        start_ns: NDArray[np.uint64],
+        duration_ns: NDArray[np.uint64],
+        step: NDArray[np.uint64],
+        sample: NDArray[np.uint64],
+        nbytes: int,
+    ) -> None:
+        """Add an entry for each of some files that were opened, read or closed; contiguous arrays of one length.
+
+        Args:
+            op: ``open``, ``read`` or ``close``.
+            source: ``origin`` or ``disk``.
+            epoch: from 0.
+            start_ns: on the file's clock.
+            duration_ns: how long each took.
+            step: of the epoch.
+            sample: ids.
+            nbytes: that each moved; 0 unless they were read.
         """
 
     @property

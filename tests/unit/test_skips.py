@@ -17,7 +17,7 @@ def session(folder: pathlib.Path, test: str, *, before: str = "") -> subprocess.
     """Run one test file under the guard; ``before`` is run when the file is read, before tests are chosen."""
     shutil.copy(GUARD, folder / "conftest.py")
     (folder / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n  gpu: needs a CUDA device\n  hosts: needs root\n"
+        "[pytest]\nmarkers =\n  gpu: needs a CUDA device\n  hosts: needs root\n  loops: needs root\n"
     )
     (folder / "test_one.py").write_text(before + test)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(folder)]
@@ -48,7 +48,7 @@ def test_an_expected_failure_and_a_pass_are_no_skips(tmp_path: pathlib.Path) -> 
     assert "unexpected skips" not in ended.stdout
 
 
-@pytest.mark.parametrize("marker", ["gpu", "hosts"])
+@pytest.mark.parametrize("marker", ["gpu", "hosts", "loops"])
 def test_a_test_that_needs_a_gpu_or_hosts_may_be_skipped(tmp_path: pathlib.Path, marker: str) -> None:
     test = f"import pytest\n@pytest.mark.{marker}\ndef test(): pytest.skip('{marker}: too small')\n"
     ended = session(tmp_path, test)

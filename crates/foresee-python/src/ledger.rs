@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `LedgerFile`: what a rank's gradients took, as entries of a ledger. The loader writes its own.
+//! Class `LedgerFile`: what a rank's gradients, or its reads of files, took, as entries of a ledger. The loader writes
+//! its own.
 
 use std::path::PathBuf;
 
 use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject};
 use foresee_ledger_file::LedgerFileError;
-use foresee_units::{Bytes, Epoch, Nanos, Rank, Step};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
@@ -58,6 +60,51 @@ impl LedgerFile {
             outcome: Outcome::Ok,
         };
         py.detach(|| self.file.add(entry));
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the columns of an entry")]
+    fn add_files(
+        &self,
+        py: Python<'_>,
+        op: &str,
+        source: &str,
+        epoch: u64,
+        start_ns: PyReadonlyArray1<'_, u64>,
+        duration_ns: PyReadonlyArray1<'_, u64>,
+        step: PyReadonlyArray1<'_, u64>,
+        sample: PyReadonlyArray1<'_, u64>,
+        nbytes: u64,
+    ) -> PyResult<()> {
+        let unknown = || defect("an entry of the ledger");
+        let op = [Op::Open, Op::Read, Op::Close].into_iter().find(|known| known.word() == op);
+        let op = op.ok_or_else(unknown)?;
+        let source = [Source::Origin, Source::Disk].into_iter().find(|known| known.word() == source);
+        let source = source.ok_or_else(unknown)?;
+        let (start, duration) = (start_ns.as_slice()?, duration_ns.as_slice()?);
+        let (step, sample) = (step.as_slice()?, sample.as_slice()?);
+        if [duration.len(), step.len(), sample.len()] != [start.len(); 3] {
+            return Err(unknown());
+        }
+        py.detach(|| {
+            for (((&start, &duration), &step), &sample) in start.iter().zip(duration).zip(step).zip(sample) {
+                self.file.add(Entry {
+                    start: Nanos::new(start),
+                    duration: Nanos::new(duration),
+                    rank: self.rank,
+                    epoch: Epoch(epoch),
+                    step: Step(step),
+                    subject: Subject::Sample(SampleId(sample)),
+                    op,
+                    source,
+                    cause: None,
+                    bytes: Bytes::new(nbytes),
+                    samples: 1,
+                    attempt: 1,
+                    outcome: Outcome::Ok,
+                });
+            }
+        });
         Ok(())
     }
 

@@ -16,16 +16,17 @@ from typing import Any
 from foresee.analysis.table import IoTable, Spent, build
 from foresee.errors import ConfigError, PackageMissing
 
-__all__ = ["batches", "files", "read", "read_epochs"]
+__all__ = ["AT_ONCE", "batches", "files", "read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
 _TIERS = {"origin": "GFS", "disk": "LFS", "peer": "PEER"}
 _OPS = {"list": "META", "stat": "META", "open": "META", "close": "META", "read": "READ", "write": "WRITE"}
-_LIMIT = (
+AT_ONCE = (
     "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
     "what memory answered is no I/O"
 )
+"""What every table of a run says; not of readers that do one thing after the other."""
 
 
 def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable:
@@ -119,7 +120,7 @@ def batches(path: str) -> Iterator[Any]:
 def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
     """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
     by_epoch: dict[int, Spent] = {}
-    limits = [_LIMIT]
+    limits = [AT_ONCE]
     ranks: set[int] = set()
     for path, rank in files(folder):
         ranks.add(rank)

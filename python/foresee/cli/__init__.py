@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from foresee.cli import (
         analyze,
+        bench,
         calibrate,
         cost,
         frequency,
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     analyze.add_to(commands)
+    bench.add_to(commands)
     calibrate.add_to(commands)
     cost.add_to(commands)
     frequency.add_to(commands)

@@ -14,6 +14,7 @@ from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from foresee.analysis import IoTable, answers
 
@@ -78,14 +79,14 @@ def run(options: argparse.Namespace) -> int:
     question = _question(options)
     tables = _tables(options)
     if options.what_if:
-        question = replace(question, change=_change(options.what_if, next(iter(tables.values()))))
+        question = replace(question, change=change(options.what_if, next(iter(tables.values())).classes))
     facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
     rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
     if options.plot is not None:
         _svg.write(options.plot, _analysis_plots.bars(tables, facts))
     if options.plot_pair is not None:
         _svg.write(options.plot_pair, _analysis_plots.pair(tables, question))
-    print(json.dumps(facts) if options.json else _report(facts, rated=rated))
+    print(json.dumps(facts) if options.json else report(facts, rated=rated))
     return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
 
 
@@ -95,16 +96,24 @@ def _goal(options: argparse.Namespace) -> float | None:
             if getattr(options, name) is not None:
                 raise ConfigError(f"--{name} without --goal: what is to be met?")
         return None
+    return seconds(options.goal)
+
+
+def seconds(text: str) -> float:
+    """The time that ``--goal`` names.
+
+    Raises:
+        ConfigError: it is none, or not above 0.
+    """
     from foresee._values import Time
 
-    text: str = options.goal
     try:
-        seconds = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
+        told = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
     except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
+        told = 0.0
+    if told <= 0:
         raise ConfigError(f"--goal {text!r}: seconds above 0 expected, or a text such as 2 min")
-    return seconds
+    return told
 
 
 def _question(options: argparse.Namespace) -> answers.Question:
@@ -185,24 +194,29 @@ def _tiers(words: list[str]) -> dict[str, str]:
     return dict(pairs)
 
 
-def _change(words: list[str], table: IoTable) -> list[float]:
-    """Percent by class."""
-    percent = [0.0] * len(table.classes)
+def change(words: Sequence[str], classes: Sequence[str]) -> list[float]:
+    """Percent by class, as ``--what-if`` has them.
+
+    Raises:
+        ConfigError: all words that are no change of one of ``classes``.
+    """
+    percent = [0.0] * len(classes)
     faults = []
     for word in words:
         match = _CHANGE.fullmatch(word)
         if match is None or float(match[2]) <= -100:
             faults.append(f"--what-if {word}: CLASS=+N expected, percent above -100, such as gfs-meta=+50")
-        elif match[1].upper() not in table.classes:
-            faults.append(f"--what-if {word}: classes are {', '.join(table.classes)}")
+        elif match[1].upper() not in classes:
+            faults.append(f"--what-if {word}: classes are {', '.join(classes)}")
         else:
-            percent[table.classes.index(match[1].upper())] = float(match[2])
+            percent[classes.index(match[1].upper())] = float(match[2])
     if faults:
         raise ConfigError(faults)
     return percent
 
 
-def _report(facts: dict[str, Any], *, rated: bool) -> str:
+def report(facts: dict[str, Any], *, rated: bool) -> str:
+    """The table and the answers, as people read them; ``rated`` where cache rates were told."""
     classes = facts["classes"]
     several = len(facts["tables"]) > 1
     lines: list[str] = []

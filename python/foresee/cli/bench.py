@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee bench``: measurements of a storage under the load of a training job."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from foresee.errors import ConfigError, PackageMissing
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee.analysis import IoTable
+    from foresee.bench import Asked, Measured
+
+_HELP = "what storages give a training job, by our own reader"
+_STORAGE = "I/O time by class at each cache rate, of small and large files, from the origin and a local tier"
+_EPILOG = (
+    "Files are made in folders of their own within --origin and --cache and removed at the end, after Ctrl-C too. "
+    "Nothing is modelled unless --throttle is given; a slower place that is there already is another --origin, such as "
+    "a folder of one storage target. exit code 1: --goal was given, and no case meets it."
+)
+_FILE, _PICTURE = "storage.json", "bars.svg"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("bench", help=_HELP, description=_HELP)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    storage = actions.add_parser("storage", help=_STORAGE, description=_STORAGE, epilog=_EPILOG)
+    storage.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        required=True,
+        metavar="[NAME=]FOLDER",
+        help="a folder on the origin; each one given is measured by itself",
+    )
+    storage.add_argument("--cache", required=True, metavar="FOLDER", help="a folder on the local tier")
+    storage.add_argument(
+        "--files",
+        action="append",
+        metavar="SIZE:COUNT",
+        help="a data set to measure (128KiB:2048 and 12MiB:24)",
+    )
+    storage.add_argument("--rates", metavar="R,R,...", help="cache rates, 0 to 1 (0 to 1 in steps of 0.05)")
+    storage.add_argument(
+        "--throttle",
+        action="append",
+        default=[],
+        metavar="[NAME=]RATE[,OPENS/s]",
+        help="measure each origin as if it gave no more than this to all processes together: slow=60MB/s,1500/s; "
+        "none: as it is",
+    )
+    storage.add_argument(
+        "--throttle-by",
+        choices=("reader", "kernel"),
+        default="reader",
+        help="who does that: a token bucket in the reading processes, or, as root, the kernel, on a loop device whose "
+        "image is made in --origin; opens are then read requests (%(default)s)",
+    )
+    storage.add_argument("--processes", type=int, default=4, metavar="N", help="that read (%(default)s)")
+    storage.add_argument("--epochs", type=int, default=3, metavar="N", help="at each rate (%(default)s)")
+    storage.add_argument(
+        "--shuffle",
+        choices=("global", "local", "both"),
+        default="both",
+        help="all files shuffled anew each epoch, or each process its own part (%(default)s)",
+    )
+    storage.add_argument("--seed", type=int, default=0, metavar="N", help="of every order (%(default)s)")
+    storage.add_argument(
+        "--drop-caches",
+        action="store_true",
+        help="as root: drop the machine's pages, names and inodes before every epoch",
+    )
+    storage.add_argument(
+        "--what-if", nargs="+", default=[], metavar="CLASS=+N", help="percent more throughput: gfs-meta=+50"
+    )
+    storage.add_argument("--goal", metavar="T", help='seconds of the slowest process in an epoch: 4, "2 min"')
+    storage.add_argument(
+        "--folder", metavar="PATH", help="results: run folders, storage.json, pictures (runs/storage-DATE)"
+    )
+    storage.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    storage.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee import bench
+    from foresee.analysis import answers
+    from foresee.cli import analyze
+    from foresee.models import storage
+
+    goal = None if options.goal is None else analyze.seconds(options.goal)
+    change = analyze.change(options.what_if, storage.CLASSES) if options.what_if else None
+    wanted = bench.asked(
+        origins=options.origin,
+        cache=options.cache,
+        files=options.files or bench.FILES,
+        rates=options.rates,
+        throttles=options.throttle,
+        processes=options.processes,
+        epochs=options.epochs,
+        shuffles=bench.SHUFFLES if options.shuffle == "both" else (options.shuffle,),
+        seed=options.seed,
+        drop_caches=options.drop_caches,
+        throttle_by=options.throttle_by,
+    )
+    _needs_ledgers()
+    folder = _folder(options.folder)
+    measured, interrupted = _measured(wanted, folder)
+    question = answers.Question(change=change, goal=goal)
+    told = {**bench.facts(wanted, measured, question, interrupted=interrupted), "folder": folder}
+    _write(told, bench.tables(wanted, measured))
+    print(json.dumps(told, allow_nan=False) if options.json else _report(told))
+    if interrupted:
+        return 130
+    return 1 if goal is not None and not any(case["answers"]["goal"]["met"] for case in told["cases"]) else 0
+
+
+def _needs_ledgers() -> None:
+    """Say that they cannot be read before minutes are spent on writing them."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise PackageMissing("ledgers are read with pyarrow; install it, or foresee[ledger]")
+
+
+def _folder(asked: str | None) -> str:
+    folder = asked or os.path.join("runs", time.strftime("storage-%Y%m%d-%H%M%S"))
+    os.makedirs(folder, exist_ok=True)
+    if os.listdir(folder):
+        raise ConfigError(f"{folder}: not empty; a folder of its own expected, so name another with --folder")
+    return folder
+
+
+def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
+    """What was measured, and whether that was cut short."""
+    from foresee import bench
+    from foresee.cli._ended import like_interrupt
+
+    done: list[Measured] = []
+    progress = _Progress(len(bench.cases(wanted)) * len(wanted.rates))
+    try:
+        with like_interrupt():
+            for each in bench.measure(wanted, folder, progress):
+                done.append(each)
+                progress.done = len(done)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        return done, True
+    finally:
+        progress.end()
+    return done, False
+
+
+def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> None:
+    """Into the folder: all figures, and a picture of each case."""
+    from foresee import _files
+    from foresee.cli import _analysis_plots, _svg
+
+    for case in told["cases"]:
+        facts = {**case["answers"], "inputs": [case["name"]]}
+        where = os.path.join(told["folder"], case["name"], _PICTURE)
+        _svg.write(where, _analysis_plots.bars(tables[case["name"]], facts))
+    _files.write(os.path.join(told["folder"], _FILE), json.dumps(told, allow_nan=False, indent=1) + "\n")
+
+
+def _report(told: dict[str, Any]) -> str:
+    from foresee.cli import analyze
+
+    lines = ["interrupted; what was measured before:", ""] if told["interrupted"] else []
+    for case in told["cases"]:
+        # What holds for all of them is said once, at the end.
+        answers = {**case["answers"], "epochs": None, "limits": []}
+        lines += [_head(case, told), analyze.report(answers, rated=True).rstrip()]
+        lines += [f"epochs took, in seconds: {_epochs(case)}", ""]
+    limits = dict.fromkeys([*told["limits"], *told["cases"][0]["answers"]["limits"]])
+    lines += [f"- {limit}" for limit in limits]
+    case = told["cases"][0]
+    # What brings a case back, with any other question.
+    inputs = " ".join(shlex.quote(f"{each['rate']:g}={each['folder']}") for each in case["rates"][:2])
+    more = " ..." if len(case["rates"]) > 2 else ""
+    lines += ["", f"{told['folder']}: storage.json, pictures, and run folders:"]
+    lines.append(f"foresee analyze --epoch {told['epoch']} {inputs}{more}")
+    return "\n".join(lines)
+
+
+def _head(case: dict[str, Any], told: dict[str, Any]) -> str:
+    size = case["file_bytes"] * case["files"] / 1e6
+    processes = told["asked"]["processes"]
+    return f"{case['name']}: {case['files']:,} files, {size:,.0f} MB, {processes} processes, epoch {told['epoch']}"
+
+
+def _epochs(case: dict[str, Any]) -> str:
+    """The last process's end, by rate."""
+    return "; ".join(
+        f"{each['rate']:g}: " + " ".join(f"{epoch['seconds']:.3g}" for epoch in each["epochs"])
+        for each in case["rates"]
+    )
+
+
+class _Progress:
+    """One line on a terminal, rewritten in place; elsewhere nothing."""
+
+    def __init__(self, whole: int) -> None:
+        self.done = 0
+        self._whole = whole
+        self._began: float | None = None
+        self._shown = sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, what: str) -> None:
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if self._began is None and "epoch" in what:
+            self._began = now
+        left = ""
+        if self.done and self._began is not None:
+            left = f", about {(now - self._began) * (self._whole - self.done) / self.done:.0f} s left"
+        print(f"\r\x1b[K{what}{left}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

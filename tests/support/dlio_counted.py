@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLIO's readers and our loader for it, each of which writes down what it has read; DLIO finds them by name.
+
+A line per sample goes to ``COUNTED/rank-K``: epoch, checksums of the file and of the decoded sample, bytes. Of ours it is
+written when the sample is handed out; of theirs when it is read, and without the epoch, which their readers do not know.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dlio_benchmark.reader.hdf5_reader import HDF5Reader
+from dlio_benchmark.reader.image_reader import ImageReader
+from dlio_benchmark.reader.npz_reader import NPZReader
+from dlio_benchmark.utils.config import ConfigArguments
+
+from foresee.dlio import ForeseeDataLoader
+
+
+def facts(encoded: bytes | memoryview, decoded: Any) -> tuple[int, int, int]:
+    """Checksums of both, and how many bytes the file has."""
+    return zlib.crc32(encoded), zlib.crc32(np.ascontiguousarray(decoded)), len(encoded)
+
+
+def note(epoch: object, file_sum: int, sample_sum: int, size: int) -> None:
+    """Write a line; safe from any process."""
+    rank = ConfigArguments.get_instance().my_rank
+    file = os.open(
+        Path(os.environ["COUNTED"]) / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+    )
+    os.write(file, f"{epoch} {file_sum:08x} {sample_sum:08x} {size}\n".encode())
+    os.close(file)
+
+
+class Ours(ForeseeDataLoader):
+    def sample(self, data: memoryview) -> Any:
+        super().sample(data)
+        return np.array(facts(data, self.decode(data)))
+
+    def next(self) -> Iterator[Any]:
+        for batch in super().next():
+            for told in batch.tolist():
+                note(self.epoch_number, *told)
+            yield batch
+
+
+class _Theirs:
+    def get_sample(self, filename: str, sample_index: int) -> None:
+        super().get_sample(filename, sample_index)  # type: ignore[misc]
+        opened = self.open_file_map[filename]  # type: ignore[attr-defined]
+        note("-", *facts(Path(filename).read_bytes(), self.sample(opened, sample_index)))
+
+    def sample(self, opened: Any, index: int) -> Any:
+        return opened[..., index]
+
+
+class Npz(_Theirs, NPZReader): ...
+
+
+class Hdf5(_Theirs, HDF5Reader):
+    def sample(self, opened: Any, index: int) -> Any:
+        return opened["records"][index]
+
+
+class Jpeg(_Theirs, ImageReader):
+    def sample(self, opened: Any, index: int) -> Any:
+        return opened

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurement of ``foresee bench storage``: orders, the modelled origin, files and processes, without its command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import re
+import signal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foresee import bench
+from foresee.bench import files, loop, result, storage
+from foresee.bench.rank import Task
+from foresee.bench.ranks import Ranks
+from foresee.bench.throttle import Bucket, Throttle
+from foresee.errors import CacheError, ConfigError, OriginError, PageCacheKept, WorkerDied
+
+
+class Value:
+    """What processes would share."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def get_lock(self) -> Value:
+        return self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@given(
+    st.sampled_from(bench.SHUFFLES),
+    st.integers(1, 9),
+    st.integers(0, 60),
+    st.integers(0, 5),
+    st.integers(0, 1 << 31),
+)
+def test_in_every_epoch_each_file_is_read_once_by_one_rank(
+    shuffle: str, ranks: int, more: int, epoch: int, seed: int
+) -> None:
+    dealt = storage.order(shuffle, ranks + more, ranks, seed, epoch)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(ranks + more))
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
+    first, second = (storage.order("local", 100, 4, 7, epoch) for epoch in (0, 1))
+    assert [set(part.tolist()) for part in first] == [set(part.tolist()) for part in second]
+    assert any(one.tolist() != other.tolist() for one, other in zip(first, second, strict=True))
+    first, second = (storage.order("global", 100, 4, 7, epoch) for epoch in (0, 1))
+    assert [set(part.tolist()) for part in first] != [set(part.tolist()) for part in second]
+
+
+@given(st.integers(1, 9), st.integers(0, 60), st.floats(0, 1), st.integers(0, 100))
+def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
+    ranks: int, more: int, rate: float, seed: int
+) -> None:
+    count = ranks + more
+    held = set(storage.taken(count, seed)[: round(rate * count)].tolist())
+    parts = storage.parts(count, ranks, seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(count))
+    shares = [sum(number in held for number in part.tolist()) for part in parts]
+    assert max(shares) - min(shares) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20))
+def test_a_bucket_gives_no_more_than_its_rate_and_saves_nothing_up(asked: list[tuple[int, int]]) -> None:
+    now = 0
+    bucket = Bucket(Value(), lambda: now)
+    before = 0
+    for idle, cost in asked:
+        now += idle
+        done = bucket.take(cost)
+        assert done == max(now, before) + cost
+        before = done
+
+
+def test_files_are_made_apart_begin_with_their_number_and_are_gone_afterwards(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine").write_text("stays")
+    said: list[str] = []
+    with files.made([str(tmp_path), str(tmp_path)], [range(3), [2]], 100, said.append) as (one, other):
+        assert sorted(os.listdir(one)) == ["00000000", "00000001", "00000002"]
+        assert os.listdir(other) == ["00000002"]
+        content = pathlib.Path(files.path(one, 2)).read_bytes()
+        assert len(content) == 100
+        assert int.from_bytes(content[: files.HEAD_BYTES], "little") == 2
+        assert len({pathlib.Path(files.path(one, at)).read_bytes()[8:] for at in range(3)}) == 3
+    assert os.listdir(tmp_path) == ["mine"]
+    assert said[0] == "making files: 0 of 4"
+
+
+def test_a_full_disk_is_named_and_what_was_made_is_removed(tmp_path: pathlib.Path, monkeypatch) -> None:
+    real = files._write
+
+    def full(where: str, head: bytes, rest: bytes) -> None:
+        if where.endswith("2"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where)
+        real(where, head, rest)
+
+    monkeypatch.setattr(files, "_write", full)
+    with (
+        pytest.raises(OSError, match=r"No space left on device: .*00000002"),
+        files.made([str(tmp_path)], [range(3)], 100, str),
+    ):
+        raise AssertionError
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_without_the_right_to_write_is_named(tmp_path: pathlib.Path, monkeypatch) -> None:
+    def refused(**_: object) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", refused)
+    with (
+        pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: cannot be written to (Permission denied)")),
+        files.made([str(tmp_path)], [range(3)], 100, str),
+    ):
+        raise AssertionError
+
+
+def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.Path, monkeypatch) -> None:
+    from foresee.jobs import cold
+
+    path = tmp_path / "a"
+    path.write_bytes(bytes(8192))
+    share = files.cold([str(path)], machine=False)
+    assert share is None or 0 <= share <= 1
+
+    def kept(_: object) -> None:
+        raise PageCacheKept("a tmpfs")
+
+    monkeypatch.setattr(cold, "evict", kept)
+    monkeypatch.setattr(cold, "resident", lambda _: (6000, 8000))
+    assert files.cold([str(path)], machine=False) == 0.75
+    monkeypatch.setattr(cold, "resident", lambda _: (None, 0))
+    assert files.cold([str(path)], machine=False) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"origins": []}, "--origin: one folder or more expected"),
+        ({"origins": ["/nowhere"]}, "--origin /nowhere: no such folder"),
+        ({"origins": ["a=", "/"]}, "--origin a=: [NAME=] and a value expected"),
+        ({"origins": ["a b=/"]}, "--origin a b=/: [NAME=] and a value expected"),
+        ({"origins": ["a=/", "a=/tmp"]}, "--origin a=/tmp: 'a' is there already"),
+        ({"cache": "/nowhere"}, "--cache /nowhere: no such folder"),
+        ({"files": []}, "--files: one SIZE:COUNT or more expected"),
+        ({"files": ["128KiB"]}, "--files 128KiB: SIZE:COUNT expected"),
+        ({"files": ["7:3"]}, "--files 7:3: SIZE:COUNT expected, such as 128KiB:2048; 8 bytes or more"),
+        ({"files": ["128KiB:0"]}, "--files 128KiB:0: SIZE:COUNT expected"),
+        ({"files": ["128KiB:-3"]}, "--files 128KiB:-3: SIZE:COUNT expected"),
+        ({"files": ["nan:3"]}, "--files nan:3: SIZE:COUNT expected"),
+        ({"files": ["1KiB:4", "1KiB:8"]}, "--files 1KiB: stands twice"),
+        ({"rates": "0,1.5"}, "--rates '1.5': cache rates from 0 to 1 expected"),
+        ({"rates": "nan"}, "--rates 'nan': cache rates from 0 to 1 expected"),
+        ({"rates": ""}, "--rates '': cache rates from 0 to 1 expected"),
+        ({"throttles": ["0MB/s"]}, "--throttle 0MB/s: a rate above 0 and maybe opens per second"),
+        ({"throttles": ["nanMB/s"]}, "--throttle nanMB/s: a rate above 0"),
+        ({"throttles": ["1MB/s,nan/s"]}, "--throttle 1MB/s,nan/s: a rate above 0"),
+        ({"throttles": ["1MB/s,0"]}, "--throttle 1MB/s,0: a rate above 0"),
+        ({"throttles": ["1MB/s,inf"]}, "--throttle 1MB/s,inf: a rate above 0"),
+        ({"throttles": ["1MB"]}, "--throttle 1MB: a rate above 0"),
+        ({"processes": 0}, "--processes 0: a whole number from 1 to 1,024 expected"),
+        ({"processes": 5000}, "--processes 5000: a whole number from 1 to 1,024 expected"),
+        ({"processes": 9}, "--processes 9: more than the 8 files of 1KiB, so some would read nothing"),
+        ({"epochs": 0}, "--epochs 0: a whole number from 1 to 10,000 expected"),
+        ({"seed": -1}, "--seed -1: a whole number from 0 to 4,294,967,295 expected"),
+        ({"shuffles": ["none"]}, "--shuffle none: global or local expected"),
+    ],
+)
+def test_a_wrong_word_is_refused_with_its_rule(tmp_path: pathlib.Path, more: dict, expected: str) -> None:
+    given_ = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:8"], **more}
+    with pytest.raises(ConfigError) as told:
+        bench.asked(**given_)
+    assert any(fault.startswith(expected) for fault in told.value.faults), told.value
+
+
+def test_all_faults_are_told_at_once(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError) as told:
+        bench.asked(origins=["/nowhere"], cache="/nowhere", files=["x"], processes=0, epochs=0, rates="2")
+    assert len(told.value.faults) == 6
+
+
+def test_files_that_have_no_room_are_refused_before_any_is_made(tmp_path: pathlib.Path, monkeypatch) -> None:
+    free = os.statvfs_result((4096, 4096, 1000, 1000, 1000, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: free)
+    told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "processes": 1}
+    # Both folders take from the same room, and the cache no more than its largest rate.
+    bench.asked(**told, files=["1MB:2"], rates="0,0.5")
+    with pytest.raises(ConfigError, match=r"4 MB of files, and 4 MB are free; fewer files by --files"):
+        bench.asked(**told, files=["1MB:2"])
+
+
+def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setattr("foresee.bench.plan.may_drop", lambda: False)
+    with pytest.raises(ConfigError, match="--drop-caches: only root may drop"):
+        bench.asked(
+            origins=[str(tmp_path)], cache=str(tmp_path), files=["1KiB:4"], processes=1, drop_caches=True
+        )
+
+
+def task(folder: pathlib.Path, run: pathlib.Path, *, size: int, count: int = 2) -> Task:
+    return Task(
+        run=str(run),
+        clock_ns=0,
+        epoch=0,
+        order=np.arange(count),
+        cached=np.zeros(count, np.bool_),
+        origin=str(folder),
+        cache=str(folder),
+        size=size,
+        throttle=Throttle(),
+    )
+
+
+def test_a_file_that_is_missing_short_or_another_is_named(tmp_path: pathlib.Path) -> None:
+    for name, number, size in (("0", 0, 16), ("1", 0, 16)):
+        (tmp_path / f"{int(name):08d}").write_bytes(number.to_bytes(8, "little") + bytes(size - 8))
+    with Ranks(1) as ranks:
+        with pytest.raises(OriginError, match="00000001: not the file that was written there"):
+            ranks.epoch([task(tmp_path, tmp_path / "a", size=16)])
+        with pytest.raises(OriginError, match="00000000: ends after 16 of 32 bytes"):
+            ranks.epoch([task(tmp_path, tmp_path / "a", size=32)])
+        (tmp_path / f"{1:08d}").unlink()
+        with pytest.raises(OriginError, match=r"No such file or directory: .*00000001"):
+            ranks.epoch([task(tmp_path, tmp_path / "a", size=16)])
+        cached = task(tmp_path, tmp_path / "a", size=32)
+        cached.cached[:] = True
+        with pytest.raises(CacheError, match="ends after 16"):
+            ranks.epoch([cached])
+
+
+def test_a_process_that_is_killed_is_told_and_nobody_is_left(tmp_path: pathlib.Path) -> None:
+    with Ranks(2) as ranks:
+        pids = [process.pid for process in ranks._processes]
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=r"rank 1 .* has ended \(signal 9\)"):
+            ranks.epoch([task(tmp_path, tmp_path / "run", size=16)] * 2)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=3))
+def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
+    wanted = bench.asked(origins=["/"], cache="/", files=["16:4"], processes=1)
+    case = bench.cases(wanted)[0]
+    measured = [storage.Measured(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
+    limits = [limit for limit in result._limits(wanted, measured) if limit.startswith("origin: ")]
+    known = [share for share in shares if share is not None]
+    if not known:
+        assert "does not say" in limits[0]
+    else:
+        assert bool(limits) == (max(known) > 0.01)
+
+
+def test_cases_are_named_by_what_tells_them_apart(tmp_path: pathlib.Path) -> None:
+    told = {"cache": str(tmp_path), "files": ["1KiB:4"], "processes": 1, "shuffles": ("global",)}
+    place = str(tmp_path)
+
+    def names(origins: list[str], *throttles: str) -> list[str]:
+        return [case.name for case in bench.cases(bench.asked(origins=origins, throttles=throttles, **told))]
+
+    assert names([place]) == ["1KiB-origin-global"]
+    assert names([place], "none", "1MB/s", "fast=2MB/s") == [
+        f"1KiB-{name}-global" for name in ("full", "throttled", "fast")
+    ]
+    assert names([f"a={place}", f"b={place}"], "1MB/s") == [
+        "1KiB-a-throttled-global",
+        "1KiB-b-throttled-global",
+    ]
+
+
+def cgroups(folder: pathlib.Path, *, new: bool) -> pathlib.Path:
+    """A tree as the kernel shows it."""
+    if new:
+        folder.mkdir()
+        (folder / "cgroup.controllers").write_text("cpu io memory\n")
+        return folder
+    (folder / "blkio").mkdir(parents=True)
+    (folder / "blkio" / "cgroup.procs").write_text("")
+    return folder / "blkio"
+
+
+@pytest.mark.parametrize(
+    ("new", "throttle", "words"),
+    [
+        (True, Throttle(6e7, 1500.0), {"io.max": "7:0 rbps=60000000 riops=1500"}),
+        (True, Throttle(), {"io.max": "7:0 rbps=max riops=max"}),
+        (False, Throttle(6e7), {"bps": "7:0 60000000", "iops": "7:0 0"}),
+        (False, Throttle(0.5, 0.5), {"bps": "7:0 1", "iops": "7:0 1"}),
+    ],
+)
+def test_the_kernel_is_told_in_the_words_of_its_version(
+    tmp_path: pathlib.Path, new: bool, throttle: Throttle, words: dict[str, str]
+) -> None:
+    top = cgroups(tmp_path / "cgroup", new=new)
+    group = loop.Group(str(tmp_path / "cgroup"))
+    (mine,) = (each for each in top.iterdir() if each.is_dir())
+    assert (top / "cgroup.subtree_control").exists() == new
+    group.enter([12, 13])
+    assert (mine / "cgroup.procs").read_text() == "13"  # one a write: the kernel takes each
+    group.limit("7:0", throttle)
+    for name, line in words.items():
+        file = name if new else f"blkio.throttle.read_{name}_device"
+        assert (mine / file).read_text() == line
+
+
+def test_what_a_throttled_device_lacks_is_named(tmp_path: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "only root may attach a loop device" in (loop.missing() or "")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/loop-control")
+    monkeypatch.setattr(loop.shutil, "which", lambda tool: None if tool == "losetup" else tool)
+    assert (loop.missing() or "").startswith("losetup is not installed")
+    monkeypatch.setattr(loop.shutil, "which", lambda tool: tool)
+    assert "no cgroup controller blkio or io below" in (loop.missing(str(tmp_path)) or "")
+    monkeypatch.setattr(loop, "missing", lambda: "no root")
+    told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:4"], "throttle_by": "kernel"}
+    with pytest.raises(ConfigError) as error:
+        bench.asked(**told)
+    assert error.value.faults == [
+        "--throttle-by kernel: how fast? Add --throttle RATE",
+        "--throttle-by kernel: no root",
+    ]
+    with pytest.raises(ConfigError, match="--throttle-by me: reader or kernel expected"):
+        bench.asked(**{**told, "throttle_by": "me"})

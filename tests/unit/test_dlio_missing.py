@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in of DLIO where there is no DLIO: an error that names what to install. With it: tests/systems."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from foresee.errors import PackageMissing
+
+
+def test_without_dlio_its_plug_in_says_what_to_install() -> None:
+    assert importlib.util.find_spec("dlio_benchmark") is None, "tests run in an environment without it"
+    sys.modules.pop("foresee.dlio", None)
+    with pytest.raises(
+        PackageMissing, match=r"dlio_benchmark is not installed; install DLIO into an environment"
+    ):
+        importlib.import_module("foresee.dlio")

@@ -73,8 +73,12 @@ impl Lane {
     /// Fetches a sample; when its bytes are here.
     pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
         let seconds = rates.sources[usize::from(source)];
-        self.read_origin |= source == ORIGIN;
-        self.occupy(start.at, size, seconds.clock, (seconds.thread, seconds.all))
+        let mut begins = start.at;
+        if source == ORIGIN {
+            self.read_origin = true;
+            begins += rates.latency;
+        }
+        self.occupy(begins, size, seconds.clock, (seconds.thread, seconds.all))
     }
 
     /// Preprocesses what was fetched and writes it into the staging buffer; when it is there.
@@ -99,7 +103,8 @@ impl Lane {
     /// Loads a sample from the origin into a tier; when it is held there.
     pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
         self.read_origin = true;
-        self.occupy(start, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
+        let begins = start + rates.latency;
+        self.occupy(begins, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
     }
 
     /// Whether this rank read the origin since the last time somebody asked.

@@ -133,7 +133,7 @@ impl Shards {
             let size = setup.sizes.get(id);
             let end = lane.load(start, size, &rates.loads[tier]);
             threads[tier][thread] = end;
-            book.loads[tier].add(size, end - start);
+            book.load(rank, tier, id, size, (start, end));
             self.init = self.init.max(end);
         }
     }

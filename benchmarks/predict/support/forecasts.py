@@ -11,13 +11,15 @@ from foresee.forecast import elsewhere
 from foresee.job import Job, Profile, completed
 from foresee.models import loading
 
-from .loaders import OUR_THREADS, POOL_THREADS
+from .loaders import POOL_THREADS
 from .setups import NAIVE, OURS, PINNED, SetUp, Truth
 
 #: What the disk tier sets aside for its lists.
 DISK_SHARE = 63 / 64
 #: Of the disk tier.
 DISK_THREADS = 4
+#: Requests of the loader under way at its start: of a bucket, of a folder in samples or bytes.
+BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,13 @@ def buffer_bytes(setup: SetUp) -> int:
     return max(setup.room(1 / 8), 4 * setup.batch * setup.bytes_max)
 
 
+def in_flight(setup: SetUp) -> int:
+    """Requests that the loader begins with, by its documented rule: note 006."""
+    if setup.origin == "bucket":
+        return BUCKET_FIRST
+    return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)))
+
+
 def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile) -> Job:
     """The job that a policy is simulated on."""
     mean = truth.bytes / len(truth.sizes)
@@ -57,7 +66,7 @@ def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here:
         tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
         if disk:
             tiers.append({"name": "disk", "capacity": disk, "threads": DISK_THREADS})
-        threads = OUR_THREADS
+        threads = in_flight(setup)
     else:
         staging, threads = buffer_bytes(setup), 1 if policy == NAIVE else POOL_THREADS
         if policy == PINNED:

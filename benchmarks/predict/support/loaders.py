@@ -23,8 +23,8 @@ from .setups import NAIVE, OURS, PERFECT, PINNED, STAGING, key
 
 Batch = Sequence[Any]
 HEADER_END = b"\r\n\r\n"
-#: Threads that read ahead, and those that the product may have in flight.
-POOL_THREADS, OUR_THREADS = 16, 32
+#: Threads that read ahead.
+POOL_THREADS = 16
 
 
 @dataclass(frozen=True)

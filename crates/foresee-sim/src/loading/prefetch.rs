@@ -95,8 +95,9 @@ pub(super) struct Prefetching<C> {
 
 impl<C: Caching> Prefetching<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
-        let lanes = (0..setup.epochs.ranks).map(|_| Lane::new(&rates)).collect();
         let Options { readers, hand_over, .. } = setup.scenario.options;
+        let together = readers == OriginReaders::Demand;
+        let lanes = (0..setup.epochs.ranks).map(|_| Lane::new(&rates, together)).collect();
         Self { caching, rates, lanes, sizes: Vec::new(), readers, hand_over, shares: Vec::new() }
     }
 

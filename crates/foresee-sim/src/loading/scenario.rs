@@ -116,6 +116,7 @@ pub enum OriginReaders {
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
     /// Those that need it in this step, and each has the part of it that it needs: what one leaves, the others have.
+    /// Requests with which a run begins share that part, and end together.
     /// `Compat::Physical` only.
     Demand,
 }

@@ -161,3 +161,24 @@ fn ranks_that_read_in_turn_are_served_while_others_ask() {
     assert_near(report.total, 0.13 + 0.006, 1e-9, "total");
     assert_near(report.stall, 0.12 + 0.13, 1e-9, "stall");
 }
+
+/// Four requests begin with the run, and share the origin: the first sample comes with the fourth.
+#[test]
+fn requests_that_begin_together_end_together_by_demand() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    (scenario.cluster.staging.threads, scenario.cluster.staging.capacity) = (count(8), Bytes::new(4 * MEGA));
+    scenario.data = DataSet::Equal { count: 8, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100_000 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    let mut first_wait = |readers| {
+        scenario.options.readers = readers;
+        let report = run(&scenario, Policy::StagingBuffer);
+        // However they come, the origin gives them all in the same time.
+        assert!(report.total >= 0.08 && report.total < 0.082, "{}", report.total);
+        report.stall
+    };
+    assert!((first_wait(OriginReaders::All) - first_wait(OriginReaders::Demand)).abs() < 1e-3);
+}

@@ -8,8 +8,6 @@
 //!
 //! Takes a byte per read of the run, and per copy 4 bytes; per sample and tier 4 more.
 
-use std::hint::black_box;
-
 use super::visible::Visible;
 use super::{byte_per_read, peers_can_be_read};
 use crate::loading::lane::TIE;
@@ -105,15 +103,12 @@ impl Nopfs {
         let Scratch { marks, candidates, sorted, .. } = &mut self.scratch;
         marks.resize(setup.sizes.len() as usize, 0);
         candidates.clear();
-        for part in stream.chunks(TOGETHER) {
-            look_at(part, marks);
-            for &id in part {
-                let reads = &mut marks[id as usize];
-                if *reads == 0 {
-                    candidates.push(id);
-                }
-                *reads = reads.saturating_add(1);
+        for &id in stream {
+            let reads = &mut marks[id as usize];
+            if *reads == 0 {
+                candidates.push(id);
             }
+            *reads = reads.saturating_add(1);
         }
         sort_by_reads(candidates, marks, sorted);
         let mut rooms = rates.loads.iter().map(|load| load.room).zip(1_u16..);
@@ -130,16 +125,14 @@ impl Nopfs {
         }
         let mut tiers: Vec<CacheTier> = rates.loads.iter().map(|load| CacheTier::new(load.threads)).collect();
         let epochs = &setup.epochs;
-        let mut reads = stream;
+        let mut reads = stream.iter();
         for epoch in 0..epochs.count as usize {
             for step in 0..epochs.steps {
                 let batch = epochs.batch(step, rank);
                 let before = epoch * epochs.places;
                 let places = &mut self.own[before + batch.start..before + batch.end];
-                let (ids, rest) = reads.split_at(places.len());
-                reads = rest;
-                look_at(ids, marks);
-                for (own, &id) in places.iter_mut().zip(ids) {
+                // Places first: the other way round a read would be lost with every batch.
+                for (own, &id) in places.iter_mut().zip(reads.by_ref()) {
                     let mark = &mut marks[id as usize];
                     let [_, tier] = mark.to_be_bytes();
                     let seen = *mark > u16::from(u8::MAX);
@@ -304,14 +297,6 @@ impl Caching for Nopfs {
     fn end_step(&mut self, ends: &[f64]) {
         self.visible.end_step(ends);
     }
-}
-
-/// Samples that are looked up together.
-const TOGETHER: usize = 64;
-
-/// Looks at the marks of `ids` together, so that waits for memory overlap: a branch on each would keep them apart.
-fn look_at(ids: &[u32], marks: &[u16]) {
-    black_box(ids.iter().fold(0, |seen, &id| seen ^ marks[id as usize]));
 }
 
 /// Candidates by number of reads, most first, and among equals as they come.

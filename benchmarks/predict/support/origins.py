@@ -24,8 +24,8 @@ BUCKET = "data"
 UNLIMITED = 1 << 40
 READS_UNLIMITED = 1 << 30
 MEMORY_BYTES = 8 << 30
-#: Often enough that no sample is read twice in between, seldom enough that few are dropped while they are read.
-DROP_EVERY_S = 0.1
+#: Seldom enough that few pages are dropped before they were copied out: with dozens of files under way those are read twice.
+DROP_EVERY_S = 0.3
 #: Unused time that the bucket lets catch up later: a pipe has none, but its timers wake up late by a millisecond.
 BURST_MS = 2
 

@@ -150,10 +150,10 @@ class Pool:
                 expected, ahead = self._ahead.popleft()
                 assert expected == sample
                 batch.append(ahead.result())
-                # The buffer has room again once the sample is taken.
-                self._staged -= self._sizes[sample]
-            self._fill()
             yield batch
+            # The buffer has room again once the step has ended.
+            self._staged -= sum(self._sizes[sample] for sample in ids)
+            self._fill()
 
     def close(self) -> None:
         """End the threads."""
@@ -241,6 +241,7 @@ class _Connection:
     def __init__(self, plain: str) -> None:
         parts = urlsplit(plain)
         assert parts.hostname is not None
+        assert parts.port is not None
         self._path = parts.path
         self._host = parts.netloc
         self._socket = socket.create_connection((parts.hostname, parts.port))

@@ -195,10 +195,10 @@ impl<C: Caching> Driver for Prefetching<C> {
             }
             if self.hand_over == HandOver::Batch {
                 let (consumed, last) = whole;
-                self.sizes.iter().for_each(|&size| lane.hold(size, consumed));
                 stall = consumed - free;
                 book.wait(last, stall);
                 free = consumed + compute;
+                self.sizes.iter().for_each(|&size| lane.hold(size, free));
             }
             if let Some(log) = &mut book.log {
                 log.end_batch(stall);

@@ -177,8 +177,8 @@ pub enum HandOver {
     /// A sample, and then the next: the published model.
     #[default]
     Sample,
-    /// All samples of the batch, as loaders hand them over. `Compat::Physical` only; ranks that do one thing after the
-    /// other have it either way.
+    /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has ended.
+    /// `Compat::Physical` only; ranks that do one thing after the other have it either way.
     Batch,
 }
 

@@ -182,3 +182,25 @@ fn requests_that_begin_together_end_together_by_demand() {
     };
     assert!((first_wait(OriginReaders::All) - first_wait(OriginReaders::Demand)).abs() < 1e-3);
 }
+
+/// Room for two samples, batches of one, 10 ms to read and 10 ms to compute: the third sample is asked for when the step
+/// of the first has ended, not when it has begun.
+#[test]
+fn a_batch_that_is_handed_over_whole_occupies_the_buffer_until_its_step_has_ended() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    (scenario.cluster.staging.threads, scenario.cluster.staging.capacity) = (count(2), Bytes::new(2 * MEGA));
+    scenario.data = DataSet::Equal { count: 3, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    // There at .01 and .02; the third begins at .02 and is there at .03, when the second's step ends.
+    scenario.options.hand_over = HandOver::Batch;
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.04, 1e-9, "until the end");
+    // With room for one, each is read after the step of the one before.
+    scenario.cluster.staging.capacity = Bytes::new(MEGA);
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.06, 1e-9, "one at a time");
+    scenario.options.hand_over = HandOver::Sample;
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.04, 1e-9, "while it is computed on");
+}

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def main() -> int:
             show(f"{setup.name}: left out, the time is up")
             continue
         if save:
-            report.forget(save, lambda line, name=setup.name: line["setup"]["name"] == name)
+            report.forget(save, partial(_is_of, setup.name))
         try:
             for line in measured(setup, options, profile, began):
                 line["machine"] = {**here, "load": os.getloadavg(), "time": time.time()}
@@ -90,6 +91,10 @@ def main() -> int:
         print(verdicts.markdown(judged))
         print(lines.table(found))
     return 0
+
+
+def _is_of(name: str, line: Mapping[str, Any]) -> bool:
+    return bool(line["setup"]["name"] == name)
 
 
 def measured(

@@ -42,6 +42,7 @@ from foresee.job import Profile  # noqa: E402
 ROOT = HERE.parents[1]
 HOME = ROOT / ".tools" / "bench-data"
 QUICK_FACTOR = 2
+TITLE = "# Predictions beside runs, by `run.py`"
 BY_NAME = {setup.name: setup for setup in (*TEN, *TUNING)}
 
 
@@ -82,7 +83,7 @@ def main() -> int:
     if save and raw:
         text = f"{verdicts.markdown(judged)}\n{lines.table(found)}"
         save.with_suffix(".md").write_text(
-            f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{text}", encoding="utf-8"
+            f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{text}", encoding="utf-8"
         )
     if options.json:
         seconds = time.monotonic() - began

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use foresee_ledger::{Cause, Entry, Op, Source, Subject};
-use foresee_sim::loading::{Bucket, HandOver, Place, Policy, Progress, Report, Run, RunError, Scenario};
+use foresee_sim::loading::{
+    Bucket, HandOver, OriginReaders, Place, Policy, Progress, Report, Run, RunError, Scenario,
+};
 use foresee_units::Nanos;
 
 use crate::setups::{count, small};
@@ -66,6 +68,9 @@ fn entries_add_up_to_the_report() {
     {
         let mut scenario = with_bucket();
         scenario.options.hand_over = hand_over;
+        if hand_over == HandOver::Batch {
+            scenario.options.readers = OriginReaders::Demand;
+        }
         let Some((report, entries)) = logged(&scenario, policy) else { continue };
         seen += 1;
         let of = |place| report.from(place);

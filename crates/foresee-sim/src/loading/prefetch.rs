@@ -101,8 +101,8 @@ impl<C: Caching> Prefetching<C> {
         Self { caching, rates, lanes, sizes: Vec::new(), readers, hand_over, shares: Vec::new() }
     }
 
-    /// Each rank's part of the origin in a step. All get equal parts until the one that needs least has it all, then the
-    /// others do; a rank's part is what it needs over all that the origin gives until then.
+    /// What each rank needs from the origin in a step, as parts of one: together they are never more than it gives, however
+    /// far ranks read ahead.
     fn look_at_demand(&mut self, setup: &Setup, step: usize, before: usize, ids: &[u32]) {
         let first = setup.epochs.step(step).start;
         self.shares.clear();
@@ -115,17 +115,9 @@ impl<C: Caching> Prefetching<C> {
                 .map(|(_, size)| size);
             self.shares.push(needed.sum());
         }
-        let mut by_need: Vec<usize> =
-            (0..self.shares.len()).filter(|&rank| self.shares[rank] > 0.0).collect();
-        by_need.sort_by(|&one, &other| self.shares[one].total_cmp(&self.shares[other]));
-        let (mut ended, mut left) = (0.0, by_need.len());
-        for rank in by_need {
-            left -= 1;
-            let need = self.shares[rank];
-            ended += need;
-            #[expect(clippy::cast_precision_loss, reason = "a number of ranks")]
-            let others = left as f64 * need;
-            self.shares[rank] = need / (ended + others);
+        let all: f64 = self.shares.iter().sum();
+        if all > 0.0 {
+            self.shares.iter_mut().for_each(|share| *share /= all);
         }
     }
 }

@@ -115,7 +115,7 @@ pub enum OriginReaders {
     All,
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
-    /// Those that need it in this step: equal parts, and what one does not need any more, the others have.
+    /// Those that need it in this step, and each has the part of it that it needs: what one leaves, the others have.
     /// Requests with which a run begins share that part, and end together.
     /// `Compat::Physical` only.
     Demand,

@@ -769,6 +769,24 @@ class LoadingRun:
         done, and of how much.
         """
 
+    def write_to(self, folder: str | PathLike[str], memory: Sequence[bool]) -> None:
+        """Write a ledger for each rank, of what is simulated from now on. Before the first ``advance``: of everything.
+
+        Args:
+            folder: gets ``ledger/rank-K.arrow``.
+            memory: by tier, whether it is memory; others are disks.
+
+        Raises:
+            OSError: the folder cannot be written to, or so many files cannot be open.
+        """
+
+    def end_ledgers(self) -> None:
+        """Write the rest of the ledgers; nothing goes there afterwards. Idempotent.
+
+        Raises:
+            OSError: a ledger could not be written, now or before.
+        """
+
     def report(self) -> dict[str, Any]:
         """What it came to so far, in seconds and bytes."""
 

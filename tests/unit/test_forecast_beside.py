@@ -281,3 +281,13 @@ def test_another_file_is_refused(tmp_path: Path, text: str, told: str) -> None:
 def test_the_loaders_default_staging_is_the_engines() -> None:
     assert forecast.staging_bytes(1, 1.0) == 4096
     assert forecast.staging_bytes(64, 1e6) == 512_000_000
+    # Of a budget a quarter at most, but three batches of the largest samples in any case.
+    assert forecast.staging_bytes(64, 1e6, ram=1_000_000_000) == 250_000_000
+    assert forecast.staging_bytes(64, 1e6, ram=100_000_000, largest=2e6) == 384_000_000
+
+
+def test_what_a_memory_budget_has_left_for_samples_is_the_engines() -> None:
+    assert forecast.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=False) == 710_000_000
+    assert forecast.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=True) == 710_000_000 - (32 << 20)
+    assert forecast.ram_room(80_000_000, 20_000_000, 0, disk=True) == 50_000_000
+    assert forecast.ram_room(10, 20, 1, disk=False) == 0

@@ -219,3 +219,26 @@ def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
         vary.with_value(small(), "train.batch", 0)
     with pytest.raises(ConfigError, match="no values to sweep"):
         list(vary.points(small(), {"train.batch": []}))
+
+
+def test_a_batch_that_is_handed_over_whole_is_waited_for_whole() -> None:
+    given = job.loads(SMALL)
+    by_sample = loading.Run(given, "staging_buffer").finish()
+    by_batch = loading.Run(given, "staging_buffer", hand_over="batch").finish()
+    assert by_batch.origin_bytes == by_sample.origin_bytes
+    assert by_batch.total_s > by_sample.total_s
+    assert by_batch.ranks * by_batch.total_s == pytest.approx(
+        by_batch.compute_s + by_batch.stall_s + by_batch.barrier_s
+    )
+    with pytest.raises(ConfigError, match=r"options\.hand_over is batch; it must be sample"):
+        loading.Run(given, "staging_buffer", hand_over="batch", compat="paper")
+    with pytest.raises(ConfigError, match="hand_over='step'; one of sample, batch"):
+        loading.Run(given, "staging_buffer", hand_over="step")  # type: ignore[arg-type]
+
+
+def test_a_request_that_takes_its_time_slows_who_reads_one_after_the_other() -> None:
+    near, far = (job.loads(SMALL.replace('latency = "2 ms"', f'latency = "{ms} ms"')) for ms in (10, 60))
+    naive = [loading.Run(each, "naive").finish() for each in (near, far)]
+    assert naive[1].stall_s - naive[0].stall_s == pytest.approx(9000 * 0.05)
+    paper = [loading.Run(each, "naive", compat="paper").finish() for each in (near, far)]
+    assert paper[0] == paper[1]

@@ -111,3 +111,16 @@ def test_a_tier_that_ranks_of_a_machine_share_is_shared_equally() -> None:
     assert measured.complete({"tiers": tiers})["tiers"][0]["capacity"] == 100e9
     shared = measured.complete({"tiers": tiers, "ranks_per_machine": 3})["tiers"]
     assert shared == [{"name": "ram", "capacity": 33_333_333_333}, {"name": "disk", "capacity": "1 GB"}]
+
+
+def test_an_origin_of_many_requests_is_that_of_the_ranks_that_have_them() -> None:
+    rates = {1: 5.0, 4: 20.0, 16: 60.0, 24: 64.0}
+    figures = tuple(
+        Figure(name="origin.read", value=rate, unit="MB/s", at=count) for count, rate in rates.items()
+    )
+    measured = Profile(machine="a", date=dt.date(2026, 11, 22), figure=figures)
+    assert measured.complete({})["origin"]["read"] == {count: rate * 1e6 for count, rate in rates.items()}
+    by_rank = measured.complete({"staging": {"threads": 8}})["origin"]["read"]
+    assert by_rank == {1: pytest.approx(20e6 + 40e6 / 3), 2: 60e6, 3: 64e6}
+    assert measured.complete({"staging": {"threads": 100}})["origin"]["read"] == {1: 64e6}
+    assert measured.complete({"staging": {"threads": 8}, "origin": {"read": 1.0}})["origin"]["read"] == 1.0

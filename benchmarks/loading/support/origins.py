@@ -9,8 +9,10 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from common.disk_origin import Disk, Throttle
+from common.testbed import Testbed
+
 from . import data, s3
-from .disk_origin import Disk, Throttle
 from .job import Job, Place
 from .workloads import MB, Rates, Workload
 
@@ -84,7 +86,7 @@ class S3Origin(Origin):
         if fresh:
             s3.tag(folder)
         server = stack.enter_context(s3.Server(bucket.parent))
-        self._proxy = stack.enter_context(s3.Testbed("proxy", server.url))
+        self._proxy = stack.enter_context(Testbed("proxy", server.url))
         rates: Rates = self.workload.rates
         self._proxy.limit(
             bytes_per_s=rates.bytes_per_s, requests_per_s=rates.requests_per_s, latency_ms=rates.latency_ms

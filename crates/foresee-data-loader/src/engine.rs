@@ -275,6 +275,7 @@ impl Loader {
             source: match cause {
                 Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
                 Cause::Disk => Source::Disk,
+                Cause::Peer => Source::Peer,
                 Cause::Plan | Cause::Copy | Cause::Transform | Cause::Gradient => Source::None,
             },
             cause: Some(cause),

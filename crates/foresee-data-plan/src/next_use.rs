@@ -8,6 +8,7 @@
 //! are compared by their distance from the window's front only.
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 
 use foresee_units::SampleId;
 
@@ -19,6 +20,9 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MODULUS: u64 = 1 << 31;
 /// The most accesses that may be announced and not yet planned.
 pub(crate) const WINDOW_MAX: u64 = MODULUS / 2;
+/// Accesses whose samples are looked up together: as many as a core can wait for at a time, and few enough that what
+/// was looked up is still in its cache when it is needed.
+pub(crate) const TOGETHER: usize = 32;
 /// Bytes per announced access.
 pub(crate) const BYTES_PER_ACCESS: u64 = 8;
 
@@ -70,23 +74,48 @@ impl Window {
         let hint = accesses.size_hint().0;
         self.ids.reserve_exact(hint);
         self.next.reserve_exact(hint);
-        for SampleId(id) in accesses {
-            let samples = self.due.len();
-            let sample = usize::try_from(id).unwrap_or(usize::MAX);
-            assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
-            let position = position(self.first + self.ids.len() as u64);
-            if self.due[sample] == NONE {
-                self.due[sample] = position;
-            } else {
-                let previous = self.offset(self.last[sample]);
-                self.next[previous] = position;
+        let samples = self.due.len();
+        let mut part = [0; TOGETHER];
+        loop {
+            let mut count = 0;
+            let mut seen = 0;
+            for (place, SampleId(id)) in part.iter_mut().zip(&mut *accesses) {
+                let sample = usize::try_from(id).unwrap_or(usize::MAX);
+                assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
+                // Looked at together, so that waits for memory overlap.
+                seen ^= self.due[sample] ^ self.last[sample];
+                (*place, count) = (narrow(sample), count + 1);
             }
-            self.last[sample] = position;
-            self.ids.push_back(narrow(sample));
-            self.next.push_back(NONE);
+            black_box(seen);
+            for &id in &part[..count] {
+                self.announce_one(id);
+            }
+            if count < TOGETHER {
+                break;
+            }
         }
         assert!(self.ids.len() as u64 <= WINDOW_MAX, "more than {WINDOW_MAX} accesses are announced");
         self.ids.len() - before
+    }
+
+    fn announce_one(&mut self, id: u32) {
+        let sample = id as usize;
+        let position = position(self.first + self.ids.len() as u64);
+        if self.due[sample] == NONE {
+            self.due[sample] = position;
+        } else {
+            let previous = self.offset(self.last[sample]);
+            self.next[previous] = position;
+        }
+        self.last[sample] = position;
+        self.ids.push_back(id);
+        self.next.push_back(NONE);
+    }
+
+    /// Samples of the accesses from `offset` on, [`TOGETHER`] at most.
+    pub(crate) fn part(&self, offset: usize) -> impl Iterator<Item = u32> {
+        let len = self.ids.len();
+        self.ids.range(offset.min(len)..(offset + TOGETHER).min(len)).copied()
     }
 
     /// Every sample without an announced use is from now on never used again.

@@ -11,7 +11,7 @@ use foresee_units::{Bytes, SampleId};
 
 use crate::choice::{Policy, PolicyChoice, choose};
 use crate::error::PlanError;
-use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
+use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, TOGETHER, WINDOW_MAX, narrow};
 use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;
@@ -194,12 +194,15 @@ impl Planner {
         if self.policy.is_none() && self.walk.is_crowded_by(0) {
             self.policy = Some(choose(&mut self.walk, self.samples));
         }
+        let seq = self.walk.window.first();
+        if seq.is_multiple_of(TOGETHER as u64) {
+            self.walk.look_ahead(TOGETHER);
+        }
         // Before room first runs out both policies do the same.
         let policy = self.policy.unwrap_or(Policy::NextUse);
         let (id, next) = self.walk.window.access(0);
         out.evict.clear();
         let decision = self.walk.step(0, policy, &mut out.evict);
-        let seq = self.walk.window.first();
         out.seq = seq;
         out.sample = SampleId(u64::from(id));
         out.source = tier(decision.source).map_or(Source::Origin, Source::Tier);

@@ -6,6 +6,7 @@
 
 mod trial;
 
+use std::hint::black_box;
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
@@ -84,6 +85,17 @@ impl Walk {
             self.add(id, keep);
         }
         Decision { source: NOWHERE, keep }
+    }
+
+    /// Looks at what the accesses from `offset` on will ask of the tables by sample, a part of them at once: one by one
+    /// each would wait for memory alone.
+    pub(crate) fn look_ahead(&self, offset: usize) {
+        let mut seen = 0;
+        for id in self.window.part(offset) {
+            let size = if self.uniform.is_some() { 0 } else { self.size(id).get() };
+            seen ^= size ^ u64::from(self.window.due(id)) ^ u64::from(self.place[id as usize]);
+        }
+        black_box(seen);
     }
 
     /// Whether the access at `offset` finds no free room, though a tier could hold its sample.

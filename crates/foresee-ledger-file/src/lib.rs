@@ -58,13 +58,7 @@ impl LedgerFile {
     /// # Errors
     /// The folder cannot be written to, or there is no thread.
     pub fn create(folder: &Path, rank: Rank) -> Result<Self, LedgerFileError> {
-        let fault = |path: &Path, why: &dyn std::fmt::Display| LedgerFileError::RunFolder {
-            path: path.to_owned(),
-            why: why.to_string(),
-        };
-        let ledger = folder.join("ledger");
-        std::fs::create_dir_all(&ledger).map_err(|why| fault(&ledger, &why))?;
-        let (path, file) = fresh(&ledger, rank).map_err(|(path, why)| fault(&path, &why))?;
+        let (path, file) = new_file(folder, rank)?;
         let writer = LedgerWriter::new(BufWriter::new(file)).map_err(|why| fault(&path, &why))?;
         let (entries, waiting) = sync_channel(WAITING_MAX);
         let lost: Arc<Mutex<Option<String>>> = Arc::default();
@@ -112,6 +106,70 @@ impl Drop for LedgerFile {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Files of entries of several ranks, written by whoever books them: for runs in virtual time, which no disk makes late.
+///
+/// Keeps [`ROWS_KEPT`] entries at most, however many ranks there are, and one open file per rank.
+#[derive(Debug)]
+pub struct LedgerFiles {
+    /// By rank.
+    writers: Vec<LedgerWriter<BufWriter<File>>>,
+    lost: Option<LedgerError>,
+}
+
+/// Entries that wait for their files, over all ranks: some thirty megabytes.
+const ROWS_KEPT: usize = 1 << 18;
+
+impl LedgerFiles {
+    /// New files of ranks 0 to `ranks - 1`.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or the process may not open so many files.
+    pub fn create(folder: &Path, ranks: u32) -> Result<Self, LedgerFileError> {
+        let rows = ROWS_KEPT / ranks.max(1) as usize;
+        let writers = (0..ranks)
+            .map(|rank| {
+                let (path, file) = new_file(folder, Rank(rank))?;
+                LedgerWriter::with_rows(BufWriter::new(file), rows).map_err(|why| fault(&path, &why))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { writers, lost: None })
+    }
+
+    /// Adds an entry to the file of its rank; nothing, once a file could not be written.
+    ///
+    /// # Panics
+    /// If it is of another rank than those that there are files of.
+    pub fn add(&mut self, entry: Entry) {
+        if self.lost.is_none()
+            && let Err(why) = self.writers[entry.rank.0 as usize].push(entry)
+        {
+            self.lost = Some(why);
+        }
+    }
+
+    /// Writes the rest, and the ends.
+    ///
+    /// # Errors
+    /// A file could not be written.
+    pub fn finish(self) -> Result<(), LedgerError> {
+        if let Some(why) = self.lost {
+            return Err(why);
+        }
+        self.writers.into_iter().try_for_each(LedgerWriter::finish)
+    }
+}
+
+/// The file of a rank that none has yet.
+fn new_file(folder: &Path, rank: Rank) -> Result<(PathBuf, File), LedgerFileError> {
+    let ledger = folder.join("ledger");
+    std::fs::create_dir_all(&ledger).map_err(|why| fault(&ledger, &why))?;
+    fresh(&ledger, rank).map_err(|(path, why)| fault(&path, &why))
+}
+
+fn fault(path: &Path, why: &dyn std::fmt::Display) -> LedgerFileError {
+    LedgerFileError::RunFolder { path: path.to_owned(), why: why.to_string() }
 }
 
 fn fresh(ledger: &Path, rank: Rank) -> Result<(PathBuf, File), (PathBuf, std::io::Error)> {
@@ -186,11 +244,26 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_many_ranks_go_to_their_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = LedgerFiles::create(folder.path(), 4).unwrap();
+        files.add(entry());
+        files.finish().unwrap();
+        let len = |rank| {
+            let path = folder.path().join(format!("ledger/rank-{rank}.arrow"));
+            std::fs::metadata(path).unwrap().len()
+        };
+        assert!(len(3) > len(0) && len(0) == len(2), "the entry is of rank 3");
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file");
         std::fs::write(&file, "").unwrap();
         let why = LedgerFile::create(&file, Rank(0)).unwrap_err();
+        assert!(why.to_string().contains("a file/ledger"), "{why}");
+        let why = LedgerFiles::create(&file, 2).unwrap_err();
         assert!(why.to_string().contains("a file/ledger"), "{why}");
     }
 }

@@ -89,6 +89,8 @@ words! {
         OriginRetry => "origin_retry",
         /// Being read from the disk tier.
         Disk => "disk",
+        /// Being read from another rank's tier.
+        Peer => "peer",
         /// Complete but for copies within memory.
         Copy => "copy",
         /// Handed to a transform that has not returned.

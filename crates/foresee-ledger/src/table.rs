@@ -31,6 +31,8 @@ pub enum LedgerError {
 pub struct LedgerWriter<W: Write> {
     stream: StreamWriter<W>,
     rows: Vec<Entry>,
+    /// Rows that are written together.
+    together: usize,
 }
 
 impl<W: Write> std::fmt::Debug for LedgerWriter<W> {
@@ -42,14 +44,20 @@ impl<W: Write> std::fmt::Debug for LedgerWriter<W> {
 impl<W: Write> LedgerWriter<W> {
     /// Begins a stream on `writer`, which is given large writes only.
     pub fn new(writer: W) -> Result<Self, LedgerError> {
+        Self::with_rows(writer, ROWS_PER_BATCH)
+    }
+
+    /// The same, for whoever keeps many at a time: `rows` are gathered before they are written, 1 or more.
+    pub fn with_rows(writer: W, rows: usize) -> Result<Self, LedgerError> {
         let stream = StreamWriter::try_new(writer, &schema())?;
-        Ok(Self { stream, rows: Vec::with_capacity(ROWS_PER_BATCH) })
+        let together = rows.clamp(1, ROWS_PER_BATCH);
+        Ok(Self { stream, rows: Vec::with_capacity(together), together })
     }
 
     /// Adds one row; writes when enough have gathered.
     pub fn push(&mut self, entry: Entry) -> Result<(), LedgerError> {
         self.rows.push(entry);
-        if self.rows.len() >= ROWS_PER_BATCH { self.flush() } else { Ok(()) }
+        if self.rows.len() >= self.together { self.flush() } else { Ok(()) }
     }
 
     /// Writes what has gathered.

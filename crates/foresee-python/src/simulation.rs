@@ -5,15 +5,19 @@
 //! scenario is a `foresee.ConfigError`. The interpreter is released while time passes.
 
 use std::num::NonZeroU32;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foresee_ledger::Source;
+use foresee_ledger_file::LedgerFiles;
 use foresee_model::{AccessFrequency, Compat, ModelError, OriginCurve, Ratio, ThreadCurve};
 use foresee_sim::loading::{
-    AccessOrder, Bucket, Cluster, DataSet, Options, OriginReaders, Place, Policy, Progress, Reads, Report,
-    Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
+    AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress, Reads,
+    Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
 };
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -70,6 +74,7 @@ struct ScenarioGiven<'py> {
     tiers: Vec<TierGiven>,
     origin: Points,
     origin_link: Option<u64>,
+    origin_latency_ns: u64,
     peer_link: Option<u64>,
     batch: u32,
     epochs: u32,
@@ -82,6 +87,7 @@ struct ScenarioGiven<'py> {
     barrier: bool,
     readers: String,
     write_cost: String,
+    hand_over: String,
     bucket: Option<BucketGiven>,
 }
 
@@ -93,7 +99,12 @@ enum Begun {
 
 /// One policy on one scenario, advanced bit by bit.
 #[pyclass(frozen, module = "foresee._native")]
-struct LoadingRun(Mutex<Box<Run>>);
+struct LoadingRun {
+    run: Mutex<Box<Run>>,
+    ranks: u32,
+    /// What it writes its entries to, until the end.
+    files: Arc<Mutex<Option<LedgerFiles>>>,
+}
 
 #[pymethods]
 impl LoadingRun {
@@ -105,15 +116,44 @@ impl LoadingRun {
             .map_err(|why: foresee_sim::loading::UnknownPolicy| ConfigError::new_err(why.to_string()))?;
         let scenario = scenario_of(scenario)?;
         match py.detach(|| Run::new(&scenario, policy)) {
-            Ok(run) => Ok(Begun::Run(Self(Mutex::new(Box::new(run))))),
+            Ok(run) => Ok(Begun::Run(Self {
+                run: Mutex::new(Box::new(run)),
+                ranks: scenario.cluster.ranks,
+                files: Arc::default(),
+            })),
             Err(RunError::Unsupported(why)) => Ok(Begun::Unsupported(why.reason)),
             Err(why) => Err(ConfigError::new_err(why.to_string())),
         }
     }
 
+    /// Writes a ledger for each rank below `folder`, of what is simulated from now on; `memory`: which tiers are memory.
+    fn write_to(&self, py: Python<'_>, folder: PathBuf, memory: Vec<bool>) -> PyResult<()> {
+        let files = py
+            .detach(|| LedgerFiles::create(&folder, self.ranks))
+            .map_err(|why| PyOSError::new_err(why.to_string()))?;
+        *lock(&self.files) = Some(files);
+        let tiers: Vec<_> =
+            memory.into_iter().map(|memory| if memory { Source::Ram } else { Source::Disk }).collect();
+        let files = Arc::clone(&self.files);
+        let sink = move |entry| {
+            if let Some(files) = lock(&files).as_mut() {
+                files.add(entry);
+            }
+        };
+        lock(&self.run).write_to(&tiers, Box::new(sink));
+        Ok(())
+    }
+
+    /// Ends the ledgers.
+    fn end_ledgers(&self, py: Python<'_>) -> PyResult<()> {
+        let files = lock(&self.files).take();
+        py.detach(|| files.map_or(Ok(()), LedgerFiles::finish))
+            .map_err(|why| PyOSError::new_err(why.to_string()))
+    }
+
     /// Goes on; the stage, and how much of it is done, of how much.
     fn advance(&self, py: Python<'_>, steps: u64) -> (&'static str, u64, u64) {
-        match py.detach(|| self.lock().advance(steps)) {
+        match py.detach(|| lock(&self.run).advance(steps)) {
             Progress::Preparing { done, of } => ("preparing", done, of),
             Progress::Training { done, of } => ("training", done, of),
             Progress::Finished => ("finished", 1, 1),
@@ -121,15 +161,13 @@ impl LoadingRun {
     }
 
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let report = py.detach(|| self.lock().report());
+        let report = py.detach(|| lock(&self.run).report());
         told(py, &report)
     }
 }
 
-impl LoadingRun {
-    fn lock(&self) -> MutexGuard<'_, Box<Run>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The least number of reads above `(1 + delta)` times the mean, and how many samples a rank is expected to read that
@@ -208,6 +246,7 @@ fn scenario_of(given: ScenarioGiven<'_>) -> PyResult<Scenario> {
             tiers: given.tiers.into_iter().map(tier_of).collect::<PyResult<_>>()?,
             origin: OriginCurve::new(rates(given.origin)).map_err(of_model)?,
             origin_link: given.origin_link.map(BytesPerSecond::new),
+            origin_latency: Nanos::new(given.origin_latency_ns),
             peer_link: given.peer_link.map(BytesPerSecond::new),
         },
         data,
@@ -222,8 +261,9 @@ fn scenario_of(given: ScenarioGiven<'_>) -> PyResult<Scenario> {
             compat: compat_of(&given.compat)?,
             order,
             barrier: given.barrier,
-            readers: if given.readers == "active" { OriginReaders::Active } else { OriginReaders::All },
+            readers: OriginReaders::named(&given.readers).unwrap_or_default(),
             write_cost,
+            hand_over: if given.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
         },
         bucket: given.bucket.map(bucket_of).transpose()?,
     })

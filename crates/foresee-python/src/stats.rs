@@ -32,7 +32,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
 fn waits<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     // Gradients have ledgers of their own.
-    for &cause in Cause::ALL.iter().filter(|cause| **cause != Cause::Gradient) {
+    for &cause in Cause::ALL.iter().filter(|cause| !matches!(cause, Cause::Gradient | Cause::Peer)) {
         out.set_item(cause.word(), tally(py, stats.totals.wait(cause))?)?;
     }
     Ok(out)

@@ -75,6 +75,7 @@ fn scenario(samples: u64, ranks: u64, epochs: u32) -> Scenario {
             tiers: vec![tier(share / 4, 4, 85_000), tier(share / 4, 2, 4_000)],
             origin: OriginCurve::new(origin).expect("rates"),
             origin_link: None,
+            origin_latency: Nanos::ZERO,
             peer_link: Some(rate(24_000)),
         },
         data: DataSet::Normal { count: samples, mean: 107_700.0, deviation: 100_000.0, seed: 42 },

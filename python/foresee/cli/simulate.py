@@ -16,6 +16,7 @@ from foresee.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from foresee.job import Job
     from foresee.models import loading
@@ -39,6 +40,7 @@ class _Task:
     policy: str
     point: tuple[str, ...]
     job: Job
+    run_dir: str | None = None
     share: float = 0.0
     report: loading.Report | None = None
     reason: str = ""
@@ -72,6 +74,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="shuffled: as published scenarios; distributed: torch's DistributedSampler",
     )
     parser.add_argument(
+        "--hand-over",
+        choices=("sample", "batch"),
+        default="sample",
+        help="what a rank has before it computes: sample after sample, as published, or its whole batch, as loaders do",
+    )
+    parser.add_argument(
         "--sweep",
         action="append",
         default=[],
@@ -83,6 +91,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="simulations at a time (cores of this machine)"
+    )
+    parser.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help="write ledgers there as a run does, for analyze and predict; of several policies, a folder each",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
@@ -104,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(faults)
     if options.threads is not None and options.threads < 1:
         raise ConfigError(f"--threads {options.threads}: 1 or more")
+    _check_run_dir(options)
     known = options.job in job.scenarios()
     given = job.scenario(options.job) if known else job.read(options.job)
     asked = _asked(given, options)
@@ -141,11 +155,34 @@ def _asked(given: Job, options: argparse.Namespace) -> _Asked:
         given, {key: [_number(one) for one in each] for key, each in axes.items()}
     ):
         shown = tuple(str(value) for value in values)
-        asked.tasks += [_Task(policy, shown, there) for policy in policies]
+        asked.tasks += [
+            _Task(policy, shown, there, _run_dir(options.run_dir, policy, policies)) for policy in policies
+        ]
     # What is missing is said before anything takes time.
     for task in asked.tasks[: len(policies)]:
-        loading.scenario_of(task.job, task.policy, compat=options.compat, order=options.order)
+        loading.scenario_of(
+            task.job, task.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
+        )
     return asked
+
+
+def _check_run_dir(options: argparse.Namespace) -> None:
+    """Before anything takes time: nothing of an older run may be mixed with this one."""
+    if options.run_dir is None:
+        return
+    if options.sweep:
+        raise ConfigError("--run-dir with --sweep: ledgers of many points are no run; leave out one of both")
+    if os.path.lexists(options.run_dir) and not (
+        os.path.isdir(options.run_dir) and not os.listdir(options.run_dir)
+    ):
+        raise ConfigError(
+            f"--run-dir {options.run_dir}: it is there already, and not an empty folder; name another"
+        )
+
+
+def _run_dir(folder: str | None, policy: str, policies: Sequence[str]) -> str | None:
+    """The run folder of a policy: the named one if it is alone, one of its name in it if not."""
+    return folder if folder is None or len(policies) == 1 else os.path.join(folder, policy)
 
 
 def _usual(given: Job) -> tuple[str, ...]:
@@ -195,7 +232,14 @@ def _one(task: _Task, options: argparse.Namespace, stop: threading.Event) -> Non
     if stop.is_set():
         return
     try:
-        simulated = loading.Run(task.job, task.policy, compat=options.compat, order=options.order)
+        simulated = loading.Run(
+            task.job,
+            task.policy,
+            compat=options.compat,
+            order=options.order,
+            hand_over=options.hand_over,
+            run_dir=task.run_dir,
+        )
     except Unsupported as why:
         task.reason, task.share = why.reason, 1.0
         return
@@ -204,6 +248,7 @@ def _one(task: _Task, options: argparse.Namespace, stop: threading.Event) -> Non
         stage, done, total = simulated.advance()
         if stage != "preparing":
             task.share = done / total
+    simulated.close()
     task.report = simulated.report()
 
 
@@ -243,12 +288,15 @@ def _facts(given: Job, asked: _Asked, options: argparse.Namespace) -> dict[str, 
             one["not_begun"] = True
         else:
             one |= asdict(task.report) | {"hit_rate": task.report.hit_rate}
+            if task.run_dir is not None:
+                one["run_dir"] = task.run_dir
         runs.append(one)
     return {
         "job": options.job,
         "data": given.data.name,
         "compat": options.compat,
         "order": options.order,
+        "hand_over": options.hand_over,
         "sweep": asked.axes,
         "runs": runs,
         "interrupted": asked.stopped,

@@ -7,7 +7,17 @@ Apart from ``models``, which knows no file, and from ``analysis``, which asks on
 
 from __future__ import annotations
 
-from foresee.forecast.elsewhere import Forecast, Range, Task, interval, policies, predict, staging_bytes, task
+from foresee.forecast.elsewhere import (
+    Forecast,
+    Range,
+    Task,
+    interval,
+    policies,
+    predict,
+    ram_room,
+    staging_bytes,
+    task,
+)
 from foresee.forecast.trace import Trace, read
 
 __all__ = [
@@ -18,6 +28,7 @@ __all__ = [
     "interval",
     "policies",
     "predict",
+    "ram_room",
     "read",
     "staging_bytes",
     "task",

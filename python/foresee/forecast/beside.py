@@ -24,7 +24,7 @@ from typing import Any, Literal
 from foresee import _files
 from foresee.errors import ConfigError
 from foresee.forecast import foretold
-from foresee.forecast.elsewhere import staging_bytes
+from foresee.forecast.elsewhere import ram_room, staging_bytes
 from foresee.job import completed, profile
 from foresee.models import loading
 
@@ -193,7 +193,7 @@ class Beside:
                 "job file: the first steps tell"
             )
         order: Literal["distributed", "sequential"] = "distributed" if shape.shuffled else "sequential"
-        simulated = loading.Run(job, _POLICY, order=order)
+        simulated = loading.Run(job, _POLICY, order=order, hand_over="batch")
         reports: list[loading.Report] = []
         stage = ""
         while stage != "finished":
@@ -278,8 +278,9 @@ def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"{shape.samples:,} samples are too many to be simulated beside training; ask `foresee simulate`"
         )
-    staging = staging_bytes(shape.batch, shape.mean_bytes)
-    tiers = [("ram", shape.ram_bytes - staging), ("disk", shape.disk_bytes)]
+    staging = staging_bytes(shape.batch, shape.mean_bytes, ram=shape.ram_bytes)
+    room = ram_room(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
+    tiers = [("ram", room), ("disk", shape.disk_bytes)]
     train: dict[str, Any] = {
         "batch": shape.batch,
         "epochs": epochs,
@@ -293,6 +294,7 @@ def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         "train": train,
         "cluster": {
             "ranks": shape.ranks,
+            "origin": {"readers": "demand"},
             "staging": {"capacity": staging, "threads": shape.threads or _THREADS},
             "tiers": [{"name": name, "capacity": room} for name, room in tiers if room > 0],
         },

@@ -27,7 +27,17 @@ from foresee.forecast.trace import Trace
 from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed
 from foresee.models import loading
 
-__all__ = ["Forecast", "Range", "Task", "interval", "policies", "predict", "staging_bytes", "task"]
+__all__ = [
+    "Forecast",
+    "Range",
+    "Task",
+    "interval",
+    "policies",
+    "predict",
+    "ram_room",
+    "staging_bytes",
+    "task",
+]
 
 _DRAWS = 1000
 _SEED = 0
@@ -35,6 +45,10 @@ _SHARE = 0.9
 #: As the loader takes it without being told: batches; or samples if that is more, but not for more than some bytes;
 #: at most so many bytes in all.
 _STAGING_BATCHES, _STAGING_SAMPLES, _STAGING_SAMPLES_BYTES, _STAGING_MAX = 8, 4096, 64 * 2**20, 2 * 10**9
+#: Of a memory budget one part in so many; and so many batches in any case: in use, ready, on its way.
+_STAGING_OF_RAM, _STAGING_LEAST = 4, 3
+#: Bytes per sample of the planner's tables, and the most for copies on their way to a disk.
+_TABLES, _COPIES_MOST = 40, 32 * 2**20
 _LEAST_S = 1e-9
 
 
@@ -159,14 +173,34 @@ def policies(job: Job) -> tuple[str, ...]:
     return CACHE_POLICIES if job.cluster.origin.latency is None else (*CACHE_POLICIES, *WINDOW_POLICIES)
 
 
-def staging_bytes(batch: int, mean: float) -> int:
+def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | None = None) -> int:
     """What the loader takes for its staging buffer, without being told, for samples of ``mean`` bytes.
+
+    Of a memory budget ``ram`` (bytes; 0: none was given) it takes a quarter at most, but always room for three batches
+    of the ``largest`` sample.
 
     >>> staging_bytes(1000, 1e6), staging_bytes(32, 100.0)
     (2000000000, 409600)
+    >>> staging_bytes(32, 1e5, ram=100_000_000), staging_bytes(32, 1e5, ram=20_000_000, largest=2e5)
+    (25000000, 19200000)
     """
     ahead = min(_STAGING_SAMPLES * mean, _STAGING_SAMPLES_BYTES)
-    return max(1, math.ceil(min(max(_STAGING_BATCHES * batch * mean, ahead), _STAGING_MAX)))
+    wanted = min(max(_STAGING_BATCHES * batch * mean, ahead), _STAGING_MAX)
+    if ram:
+        wanted = min(wanted, ram / _STAGING_OF_RAM)
+    return max(1, math.ceil(max(wanted, _STAGING_LEAST * batch * (largest or mean))))
+
+
+def ram_room(ram: int, staging: int, samples: int, *, disk: bool) -> int:
+    """What of the loader's memory budget ``ram`` is left for samples, in bytes; 0 where nothing is.
+
+    Beside staging it pays for the planner's tables, and where there is a disk for copies on their way to it.
+
+    >>> ram_room(100_000_000, 25_000_000, 1000, disk=True)
+    62460000
+    """
+    rest = ram - staging - _TABLES * samples
+    return max(0, rest - (min(_COPIES_MOST, ram // 8) if disk else 0))
 
 
 def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
@@ -194,7 +228,7 @@ def _simulated(
     job = asked.job
     if seconds is not None:
         job = dataclasses.replace(job, train=dataclasses.replace(job.train, compute_step=seconds))
-    return loading.Run(job, policy, order=asked.order).finish(between)
+    return loading.Run(job, policy, order=asked.order, hand_over="batch").finish(between)
 
 
 def _later(report: loading.Report) -> float:
@@ -222,6 +256,7 @@ def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str
         "train": train,
         "cluster": {
             "ranks": trace.ranks,
+            "origin": {"readers": "demand"},
             "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
             "tiers": [{"name": name} for name in _tiers(there)],
         },

@@ -147,7 +147,8 @@ class Profile(Checked):
     def complete(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
         """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay.
 
-        A tier's room was measured for the machine, and a job's tier is that of a rank: each has an equal part.
+        A tier's room was measured for the machine, and a job's tier is that of a rank: each has an equal part. The
+        origin was measured against requests under way, and a rank of a job has as many as its staging has threads.
         """
         made = dict(cluster)
         beside = made.get("ranks_per_machine", 1)
@@ -155,7 +156,7 @@ class Profile(Checked):
         network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
         latencies = self.curve("origin.latency")
         origin = {
-            "read": self.curve("origin.read"),
+            "read": _by_rank(self.curve("origin.read"), made),
             "latency": latencies[min(latencies)] if latencies else None,
         }
         for key, measured in (("network", network), ("origin", origin)):
@@ -191,6 +192,30 @@ class Profile(Checked):
                 count = "" if figure.at is None else f" at {figure.at}"
                 yield f'figure[{at}].name = "{figure.name}"{count}; each figure once'
             seen.add(key)
+
+
+def _by_rank(by_request: Mapping[int, float], cluster: Mapping[str, Any]) -> dict[int, float]:
+    """Rates against requests under way as rates against ranks that have ``staging.threads`` of them each.
+
+    Linear between its points, as the curve itself is; those of the curve that are no whole number of ranks lie between
+    two that are kept.
+    """
+    staging = cluster.get("staging")
+    threads = staging.get("threads", 1) if isinstance(staging, Mapping) else 1
+    if not by_request or not isinstance(threads, int) or threads < 2:
+        return dict(by_request)
+    counts = sorted(by_request)
+    ranks = {1} | {end for count in counts for end in (count // threads, -(-count // threads)) if end > 0}
+    return {each: _between(by_request, counts, each * threads) for each in sorted(ranks)}
+
+
+def _between(curve: Mapping[int, float], counts: list[int], at: int) -> float:
+    """Linear between neighbouring counts, the nearest one's outside."""
+    above = next((count for count in counts if count >= at), counts[-1])
+    below = next((count for count in reversed(counts) if count <= at), counts[0])
+    if above <= below:
+        return curve[above]
+    return curve[below] + (curve[above] - curve[below]) * (at - below) / (above - below)
 
 
 def read(path: str | os.PathLike[str]) -> Profile:

@@ -188,8 +188,8 @@ class Origin(Checked):
     """Seconds of one request, its bytes included where windows of a bucket are simulated."""
     list_time: float = value_of(Time(), 0.0)
     """Seconds of the listing that precedes a window's downloads."""
-    readers: str = value_of(Choice(("all", "active")), "all")
-    """Who counts as reading at a time: all ranks, or those that read in the step before."""
+    readers: str = value_of(Choice(("all", "active", "demand")), "all")
+    """Who counts as reading at a time: all ranks, those that read in the step before, or each by what it needs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,10 @@ Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Le
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 Compat = Literal["physical", "paper"]
+HandOver = Literal["sample", "batch"]
 
 POLICIES: tuple[str, ...] = tuple(_native.LOADING_POLICIES)
 """Names of all policies, bounds and variants included, in the order in which they are shown."""
@@ -125,10 +127,15 @@ class Run:
         compat: which reading of the model.
         order: ``shuffled``: a new shuffle for every epoch, cut into global batches, as published scenarios have it;
             ``distributed``: torch's ``DistributedSampler``; ``sequential``.
+        hand_over: what a rank has before it computes: a ``sample`` after the other, as published, or the whole
+            ``batch``, as loaders hand it over (``physical`` only).
+        run_dir: a run folder for ledgers as a real run writes them, one per rank, on the simulated clock; there may be
+            no ledgers in it. A tier that is called ``ram`` is memory there, any other a disk.
 
     Raises:
-        ConfigError: something that the simulation needs is missing or wrong: all of it.
+        ConfigError: something that the simulation needs is missing or wrong: all of it; or ``run_dir`` has ledgers.
         Unsupported: the policy has no answer for this job.
+        OSError: the ledgers cannot be written; ``advance`` and ``close`` raise it too.
 
     >>> from foresee.job import loads
     >>> job = loads('''
@@ -166,15 +173,26 @@ class Run:
         *,
         compat: Compat = "physical",
         order: Literal["shuffled", "distributed", "sequential"] = "shuffled",
+        hand_over: HandOver = "sample",
+        run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        if run_dir is not None and os.path.lexists(os.path.join(run_dir, "ledger")):
+            raise ConfigError(
+                f"run_dir={os.fspath(run_dir)!r}: it has ledgers already; name another folder, or remove it"
+            )
         if policy not in POLICIES:
             raise ConfigError(f"policy={policy!r}; one of {', '.join(POLICIES)}")
+        if hand_over not in get_args(HandOver):
+            raise ConfigError(f"hand_over={hand_over!r}; one of {', '.join(get_args(HandOver))}")
         self._tiers = tuple(tier.name for tier in job.cluster.tiers) or ("ram",)
         self._ranks = job.cluster.ranks
-        made = _native.LoadingRun.begin(scenario_of(job, policy, compat=compat, order=order), policy)
+        given = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over)
+        made = _native.LoadingRun.begin(given, policy)
         if isinstance(made, str):
             raise Unsupported(policy, made)
         self._run = made
+        if run_dir is not None:
+            self._run.write_to(run_dir, [tier.name == "ram" for tier in job.cluster.tiers])
 
     def advance(self, steps: int = _STEPS) -> tuple[str, int, int]:
         """Go on by a part of what is prepared, or by so many steps of training.
@@ -182,7 +200,14 @@ class Run:
         Returns:
             ``preparing``, ``training`` or ``finished``; how much of that is done; of how much.
         """
-        return self._run.advance(steps)
+        told = self._run.advance(steps)
+        if told[0] == "finished":
+            self.close()
+        return told
+
+    def close(self) -> None:
+        """End the ledgers, of a run that is given up too. Idempotent; the end of a run does it."""
+        self._run.end_ledgers()
 
     def report(self) -> Report:
         """What it has come to so far: of the whole run, once it is finished."""
@@ -275,7 +300,12 @@ def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = 
 
 
 def scenario_of(
-    job: Job, policy: str, *, compat: Compat = "physical", order: str = "shuffled"
+    job: Job,
+    policy: str,
+    *,
+    compat: Compat = "physical",
+    order: str = "shuffled",
+    hand_over: HandOver = "sample",
 ) -> dict[str, Any]:
     """The job in the simulator's words: whole bytes, rates in bytes per second, times in nanoseconds.
 
@@ -302,6 +332,7 @@ def scenario_of(
         "tiers": [_tier(tier, read=tier.read) for tier in cluster.tiers],
         "origin": _points(origin.read or ((1, mean / _seconds(origin.latency)),)),
         "origin_link": _whole(origin.link),
+        "origin_latency_ns": round((origin.latency or 0.0) * _NS),
         "peer_link": _whole(cluster.network.rate),
         "batch": batch,
         "epochs": epochs,
@@ -314,6 +345,7 @@ def scenario_of(
         "barrier": job.train.barrier,
         "readers": origin.readers,
         "write_cost": job.cache.write_cost,
+        "hand_over": hand_over,
         "bucket": _bucket(job) if window else None,
     }
 

@@ -27,6 +27,8 @@ pub(super) struct Lane {
     clocks: Vec<f64>,
     /// Whether the origin was read since somebody asked.
     read_origin: bool,
+    /// Whether requests that begin together share the origin, and so end together.
+    together: bool,
 }
 
 /// A staging thread that has a sample to fetch, and may.
@@ -37,8 +39,9 @@ pub(super) struct Start {
 }
 
 impl Lane {
-    pub(super) fn new(rates: &Rates) -> Self {
+    pub(super) fn new(rates: &Rates, together: bool) -> Self {
         Self {
+            together,
             threads: vec![0.0; rates.staging_threads],
             staged: VecDeque::new(),
             used: 0.0,
@@ -73,8 +76,24 @@ impl Lane {
     /// Fetches a sample; when its bytes are here.
     pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
         let seconds = rates.sources[usize::from(source)];
-        self.read_origin |= source == ORIGIN;
-        self.occupy(start.at, size, seconds.clock, (seconds.thread, seconds.all))
+        let mut begins = start.at;
+        let mut thread = seconds.thread;
+        if source == ORIGIN {
+            self.read_origin = true;
+            begins += rates.latency;
+            if self.together && start.at == 0.0 {
+                thread *= self.first_requests(size);
+            }
+        }
+        self.occupy(begins, size, seconds.clock, (thread, seconds.all))
+    }
+
+    /// How many requests begin with the run: as many as there are threads, or samples like this one in the buffer. Later
+    /// ones begin one by one, as those before them end.
+    fn first_requests(&self, size: f64) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
+        let threads = self.threads.len() as f64;
+        threads.min((self.room / size).floor()).max(1.0)
     }
 
     /// Preprocesses what was fetched and writes it into the staging buffer; when it is there.
@@ -99,7 +118,8 @@ impl Lane {
     /// Loads a sample from the origin into a tier; when it is held there.
     pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
         self.read_origin = true;
-        self.occupy(start, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
+        let begins = start + rates.latency;
+        self.occupy(begins, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
     }
 
     /// Whether this rank read the origin since the last time somebody asked.

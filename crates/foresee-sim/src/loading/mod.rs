@@ -16,6 +16,7 @@
 //! | `policy` | the policies by name |
 //! | `run` | a run, stepped by its caller; the clock and the barrier |
 //! | `report` | what it came to |
+//! | `log` | the same as entries of the ledger, where they are wanted |
 //! | `order`, `draw` | who reads what when |
 //! | `rates` | seconds per byte, by source: where the two readings of the model differ |
 //! | `lane` | a rank's threads, its room, its busy sources |
@@ -32,6 +33,7 @@ mod count;
 mod data;
 mod draw;
 mod lane;
+mod log;
 mod order;
 mod policies;
 mod policy;
@@ -44,10 +46,12 @@ mod series;
 
 pub use count::{count_reads, draw_reads};
 pub use data::DataSet;
+pub use log::Sink;
 pub use order::AccessOrder;
 pub use policy::{Policy, UnknownPolicy};
 pub use report::{EpochReport, Place, Reads, Report};
 pub use run::{Progress, Run, RunError, Unsupported};
 pub use scenario::{
-    Bucket, Cluster, Fault, Options, OriginReaders, Scenario, ScenarioError, Tier, Training, WriteCost,
+    Bucket, Cluster, Fault, HandOver, Options, OriginReaders, Scenario, ScenarioError, Tier, Training,
+    WriteCost,
 };

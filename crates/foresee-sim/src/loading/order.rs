@@ -133,19 +133,19 @@ impl Epochs {
 
     /// What `ranks` read in all epochs, each epoch after epoch, made in one pass over the epochs.
     pub(super) fn gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
-        self.begin_gather(ranks.clone(), streams);
+        self.begin_gather(ranks.clone(), self.count, streams);
         let mut list = Vec::new();
         for epoch in 0..self.count {
             self.gather_epoch(epoch, ranks.clone(), &mut list, streams);
         }
     }
 
-    /// The start of [`gather`](Self::gather), for who takes one epoch at a time: empty streams with room for all.
-    pub(super) fn begin_gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
+    /// The start of [`gather`](Self::gather), for who takes one epoch at a time: empty streams with room for so many.
+    pub(super) fn begin_gather(&self, ranks: Range<usize>, epochs: u32, streams: &mut Vec<Vec<u32>>) {
         streams.resize_with(ranks.len(), Vec::new);
         for (stream, rank) in streams.iter_mut().zip(ranks) {
             stream.clear();
-            stream.reserve_exact(self.reads(rank) * self.count as usize);
+            stream.reserve_exact(self.reads(rank) * epochs as usize);
         }
     }
 

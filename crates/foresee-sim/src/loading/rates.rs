@@ -17,6 +17,8 @@ pub(super) const ORIGIN: SourceCode = 0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Rates {
+    /// Seconds from a request of the origin to its first byte.
+    pub(super) latency: f64,
     /// Seconds per byte of compute.
     pub(super) compute: f64,
     /// Seconds per byte from fetched to available, of a staging thread.
@@ -28,6 +30,10 @@ pub(super) struct Rates {
     pub(super) sources: Vec<SourceSeconds>,
     /// Of the origin, by the number of ranks that read it, less one.
     origin: Vec<SourceSeconds>,
+    /// The same of all of those ranks together.
+    yields: Vec<f64>,
+    /// Seconds per byte of a rank's link to it; 0 where that is no limit.
+    pub(super) link: f64,
     /// What fills each tier.
     pub(super) loads: Vec<LoadRates>,
     /// Sources by their speed; equally fast ones: this rank's, then peers', then the origin.
@@ -58,6 +64,8 @@ pub(super) struct SourceSeconds {
 /// Threads that load what a tier is to hold from the origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadRates {
+    /// Seconds from a request to its first byte.
+    pub(super) latency: f64,
     pub(super) threads: usize,
     /// Bytes that the tier holds.
     pub(super) room: f64,
@@ -74,6 +82,7 @@ impl Rates {
     pub(super) fn new(scenario: &Scenario) -> Result<Self, ModelError> {
         let Scenario { cluster, training, options, .. } = scenario;
         let paper = options.compat == Compat::Paper;
+        let latency = if paper { 0.0 } else { cluster.origin_latency.as_secs_f64() };
         let servers = |threads: u32| if paper { 1.0 } else { f64::from(threads) };
         let speed_up = |threads: u32| f64::from(threads) / servers(threads);
         let p_0 = cluster.staging.threads;
@@ -110,6 +119,7 @@ impl Rates {
             let write = Staging::new(tier.threads, beta, written)?.write_seconds(1.0);
             let fetch = seconds(all_read, 0, speed_up(threads));
             loads.push(LoadRates {
+                latency,
                 threads: if paper { 1 } else { threads as usize },
                 room: as_f64(tier.capacity.get()),
                 fetch: fetch.thread,
@@ -120,11 +130,16 @@ impl Rates {
         let alone = AloneSeconds { fetch: 1.0 / all_read.thread, write: staging.write_seconds(1.0) };
         let sources = std::iter::once(seconds(all_read, 0, staged)).chain(local).chain(peers).collect();
         let mut rates = Self {
+            latency,
             compute: 1.0 / as_f64(training.compute.get()),
             write: staging.write_seconds(1.0) / staged,
             staging_threads: if paper { 1 } else { p_0.get() as usize },
             room: as_f64(cluster.staging.capacity.get()),
             sources,
+            yields: (1..=cluster.ranks)
+                .map(|readers| Ok(1.0 / cluster.origin.share(f64::from(readers))? / f64::from(readers)))
+                .collect::<Result<_, ModelError>>()?,
+            link: cluster.origin_link.map_or(0.0, |rate| 1.0 / as_f64(rate.get())),
             origin: origin.into_iter().map(|rate| seconds(rate, 0, staged)).collect(),
             loads,
             preference: Vec::new(),
@@ -136,13 +151,28 @@ impl Rates {
 
     /// So many ranks read the origin now, 1 or more. `Compat::Physical` only.
     pub(super) fn set_readers(&mut self, readers: usize) {
-        let now = self.origin[readers - 1];
+        self.set_origin(self.origin[readers - 1]);
+    }
+
+    fn set_origin(&mut self, now: SourceSeconds) {
         self.sources[usize::from(ORIGIN)] = now;
         for load in &mut self.loads {
             (load.fetch, load.all) = (now.thread, now.all);
         }
         self.alone.fetch = now.thread;
         self.prefer();
+    }
+
+    /// So many ranks read the origin now, and this one has a share of what all of them get, above 0 and at most 1.
+    /// `Compat::Physical` only.
+    pub(super) fn set_share(&mut self, readers: usize, share: f64) {
+        let seconds = self.link.max(self.yields[readers - 1] / share);
+        self.set_origin(SourceSeconds { thread: seconds, all: seconds, clock: 0 });
+    }
+
+    /// Seconds per byte of the origin while so many ranks read it, all of them together.
+    pub(super) fn all_ranks(&self, readers: usize) -> f64 {
+        self.yields[readers - 1]
     }
 
     /// The number of this rank's tier.

@@ -6,6 +6,7 @@
 
 use foresee_model::Compat;
 
+use super::log::Log;
 use super::policy::Policy;
 use super::rates::SourceCode;
 
@@ -131,7 +132,7 @@ pub(super) struct Book {
     tiers: usize,
     samples: u32,
     sources: Vec<Tally>,
-    pub(super) loads: Vec<Tally>,
+    loads: Vec<Tally>,
     pub(super) listings: u64,
     pub(super) downloads: Tally,
     pub(super) compute: f64,
@@ -140,6 +141,8 @@ pub(super) struct Book {
     epochs: Vec<EpochReport>,
     seen: Vec<u64>,
     covered: u64,
+    /// Where entries go, if they are wanted.
+    pub(super) log: Option<Log>,
 }
 
 impl Book {
@@ -157,12 +160,21 @@ impl Book {
             epochs: Vec::new(),
             seen: vec![0; (samples as usize).div_ceil(64)],
             covered: 0,
+            log: None,
         }
     }
 
     /// A read into staging.
     pub(super) fn read(&mut self, source: SourceCode, size: f64, seconds: f64) {
         self.sources[usize::from(source)].add(size, seconds);
+    }
+
+    /// A sample is loaded from the origin into a tier of `rank`, from `start` to `end`.
+    pub(super) fn load(&mut self, rank: usize, tier: usize, id: u32, size: f64, (start, end): (f64, f64)) {
+        self.loads[tier].add(size, end - start);
+        if let Some(log) = &mut self.log {
+            log.load(rank, id, size, start, end - start);
+        }
     }
 
     /// Training waited for a sample that was read there.

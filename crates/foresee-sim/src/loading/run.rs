@@ -8,9 +8,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use foresee_ledger::Source;
 use foresee_model::{Compat, ModelError};
 
 use super::data::Sizes;
+use super::log::{Log, Sink};
 use super::order::Epochs;
 use super::policies;
 use super::policy::Policy;
@@ -131,7 +133,7 @@ pub enum Progress {
 /// ```
 /// # use foresee_model::{OriginCurve, ThreadCurve};
 /// # use foresee_sim::loading::{Cluster, DataSet, Options, Policy, Progress, Run, Scenario, Tier, Training};
-/// # use foresee_units::{Bytes, BytesPerSecond};
+/// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
 /// # use std::num::NonZeroU32;
 /// # let rate = BytesPerSecond::new;
 /// # let tier = |capacity| Tier {
@@ -147,6 +149,7 @@ pub enum Progress {
 ///         tiers: vec![tier(500_000_000)],
 ///         origin: OriginCurve::new([(1, rate(60_000_000)), (2, rate(80_000_000))])?,
 ///         origin_link: None,
+///         origin_latency: Nanos::ZERO,
 ///         peer_link: Some(rate(1_000_000_000)),
 ///     },
 ///     data: DataSet::Equal { count: 5_000, size: Bytes::new(100_000) },
@@ -219,6 +222,12 @@ impl Run {
         Ok(Self { setup, policy, driver, book, clock, list, prepared: None, epoch: 0, step: 0 })
     }
 
+    /// Gives each read and each wait to `sink` as an entry of the ledger, from now on: before the first
+    /// [`advance`](Self::advance) for all of the run. `tiers`: what the cluster's tiers are, the fastest first.
+    pub fn write_to(&mut self, tiers: &[Source], sink: Sink) {
+        self.book.log = Some(Log::new(tiers, sink));
+    }
+
     /// Goes on: with a part of what is prepared, or by `steps` steps of training (1 at least) within an epoch.
     pub fn advance(&mut self, steps: u64) -> Progress {
         if !self.is_prepared() {
@@ -283,6 +292,9 @@ impl Run {
                 list.resize(epochs.places, 0);
             }
             driver.begin_epoch(setup, list);
+        }
+        if let Some(log) = &mut book.log {
+            log.begin_step(*epoch, *step, driver.init());
         }
         let ids = &mut list[epochs.step(*step)];
         driver.step(&mut StepNow { setup, epoch: *epoch, step: *step, ids, clock, book });

@@ -42,6 +42,9 @@ pub struct Cluster {
     pub origin: OriginCurve,
     /// A rank's link to the origin, `b_fs`; `None`: no limit.
     pub origin_link: Option<BytesPerSecond>,
+    /// From a request of the origin to its first byte; a thread waits for it, others go on meanwhile. `Compat::Physical`
+    /// only: the published formulas have none.
+    pub origin_latency: Nanos,
     /// A rank's link to its peers, `b_c`; `None`: nobody measured it, and policies that need it are unsupported.
     pub peer_link: Option<BytesPerSecond>,
 }
@@ -87,6 +90,8 @@ pub struct Options {
     pub readers: OriginReaders,
     /// What loading into a tier costs beyond the fetch.
     pub write_cost: WriteCost,
+    /// What a rank has to have before it computes.
+    pub hand_over: HandOver,
 }
 
 impl Default for Options {
@@ -97,6 +102,7 @@ impl Default for Options {
             barrier: true,
             readers: OriginReaders::All,
             write_cost: WriteCost::Preprocess,
+            hand_over: HandOver::Sample,
         }
     }
 }
@@ -109,17 +115,22 @@ pub enum OriginReaders {
     All,
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
+    /// Those that need it in this step, and each has the part of it that it needs: what one leaves, the others have.
+    /// Requests with which a run begins share that part, and end together.
+    /// `Compat::Physical` only.
+    Demand,
 }
 
 impl OriginReaders {
-    /// Both, the default first.
-    pub const ALL: [Self; 2] = [Self::All, Self::Active];
+    /// All of them, the default first.
+    pub const ALL: [Self; 3] = [Self::All, Self::Active, Self::Demand];
 
-    /// `all` or `active`.
+    /// `all`, `active` or `demand`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
             Self::Active => "active",
+            Self::Demand => "demand",
         }
     }
 
@@ -157,6 +168,35 @@ impl WriteCost {
     /// The one of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cost| cost.name() == name)
+    }
+}
+
+/// What a rank waits for before it computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HandOver {
+    /// A sample, and then the next: the published model.
+    #[default]
+    Sample,
+    /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has ended.
+    /// `Compat::Physical` only; ranks that do one thing after the other have it either way.
+    Batch,
+}
+
+impl HandOver {
+    /// Both, the default first.
+    pub const ALL: [Self; 2] = [Self::Sample, Self::Batch];
+
+    /// `sample` or `batch`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sample => "sample",
+            Self::Batch => "batch",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hand_over| hand_over.name() == name)
     }
 }
 
@@ -220,8 +260,11 @@ impl Scenario {
                 "samples, all of them at most",
             );
         }
-        if options.readers == OriginReaders::Active && options.compat == Compat::Paper {
-            faults.add("options.readers", "active", "", "all, where compat is paper");
+        if options.readers != OriginReaders::All && options.compat == Compat::Paper {
+            faults.add("options.readers", options.readers.name(), "", "all, where compat is paper");
+        }
+        if options.hand_over == HandOver::Batch && options.compat == Compat::Paper {
+            faults.add("options.hand_over", "batch", "", "sample, where compat is paper");
         }
         for (field, value) in
             bucket.iter().flat_map(|bucket| [("bucket.cache", bucket.cache), ("bucket.fetch", bucket.fetch)])
@@ -340,6 +383,10 @@ mod tests {
         for cost in WriteCost::ALL {
             assert_eq!(WriteCost::named(cost.name()), Some(cost));
         }
+        for hand_over in HandOver::ALL {
+            assert_eq!(HandOver::named(hand_over.name()), Some(hand_over));
+        }
         assert_eq!((OriginReaders::named("any"), WriteCost::named("")), (None, None));
+        assert_eq!(HandOver::named("Batch"), None);
     }
 }

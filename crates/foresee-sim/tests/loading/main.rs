@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a scenario that cannot be made fails its test")]
 
 mod laws;
+mod ledger;
 mod policies;
 mod refused;
 mod scenarios;

@@ -2,7 +2,7 @@
 //! What is wrong with a scenario is named: field, value, unit and rule, all of it at once.
 
 use foresee_model::Compat;
-use foresee_sim::loading::{Bucket, DataSet, OriginReaders, Policy, Run, RunError, Scenario};
+use foresee_sim::loading::{Bucket, DataSet, HandOver, OriginReaders, Policy, Run, RunError, Scenario};
 use foresee_units::{Bytes, Nanos};
 
 use crate::setups::{count, rate, small, try_run};
@@ -79,6 +79,11 @@ fn each_wrong_value_is_named_with_its_unit_and_rule() {
         s.options.compat = Compat::Paper;
     });
     assert_eq!(active, "options.readers is active; it must be all, where compat is paper");
+    let batch = fault(|s| {
+        s.options.hand_over = HandOver::Batch;
+        s.options.compat = Compat::Paper;
+    });
+    assert_eq!(batch, "options.hand_over is batch; it must be sample, where compat is paper");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use foresee_model::{Compat, OriginCurve, ThreadCurve};
 use foresee_sim::loading::{
     AccessOrder, Cluster, DataSet, Options, Policy, Report, Scenario, Tier, Training,
 };
-use foresee_units::{Bytes, BytesPerSecond};
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use serde_json::Value;
 
 use crate::setups::{assert_near, count, rate, run, try_run};
@@ -49,6 +49,7 @@ fn scenario(case: &Value, compat: Compat) -> Scenario {
             tiers: cluster["tiers"].as_array().unwrap().iter().map(tier).collect(),
             origin: OriginCurve::new(points(&cluster["origin"])).unwrap(),
             origin_link: cluster["origin_link"].as_u64().map(rate),
+            origin_latency: Nanos::ZERO,
             peer_link: cluster["peer_link"].as_u64().map(rate),
         },
         data: match data["size"].as_u64() {

@@ -7,7 +7,7 @@ use foresee_model::{OriginCurve, ThreadCurve};
 use foresee_sim::loading::{
     AccessOrder, Cluster, DataSet, Options, Policy, Progress, Report, Run, RunError, Scenario, Tier, Training,
 };
-use foresee_units::{Bytes, BytesPerSecond};
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 pub(crate) const MEGA: u64 = 1_000_000;
 
@@ -44,6 +44,7 @@ pub(crate) fn small() -> Scenario {
             tiers: vec![tier(10 * MEGA, 2, 2_000 * MEGA), tier(10 * MEGA, 1, 200 * MEGA)],
             origin: origin(&[(1, 40 * MEGA), (2, 60 * MEGA)]),
             origin_link: None,
+            origin_latency: Nanos::ZERO,
             peer_link: Some(rate(500 * MEGA)),
         },
         data: DataSet::Equal { count: 400, size: Bytes::new(100_000) },

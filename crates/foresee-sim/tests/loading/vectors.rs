@@ -4,10 +4,13 @@
 use std::path::Path;
 
 use foresee_model::Compat;
-use foresee_sim::loading::{AccessOrder, DataSet, Options, Policy, Scenario, Training};
+use foresee_sim::loading::{
+    AccessOrder, DataSet, HandOver, Options, OriginReaders, Place, Policy, Scenario, Training,
+};
+use foresee_units::{Bytes, Nanos};
 use serde_json::Value;
 
-use crate::setups::{MEGA, assert_near, origin, rate, run, small, tier};
+use crate::setups::{MEGA, assert_near, count, origin, rate, run, small, tier};
 
 fn vectors() -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/models/stream.json");
@@ -66,8 +69,138 @@ fn perfect_never_waits_and_naive_does_everything_in_turn() {
 fn a_full_staging_buffer_holds_the_next_fetch_back() {
     let case = vectors().into_iter().find(|case| case["id"] == "origin-physical-200").unwrap();
     let mut scenario = scenario(&case);
-    scenario.cluster.staging.capacity = foresee_units::Bytes::new(3 * MEGA);
+    scenario.cluster.staging.capacity = Bytes::new(3 * MEGA);
     // Available at .025, .07; the third fetch begins at .025 and waits for the origin until .06; it is there at .085.
     // The fourth begins when the third is consumed, at .085: fetched at .165, there at .185, consumed until .205.
     assert_near(run(&scenario, Policy::StagingBuffer).total, 0.205, 1e-9, "total");
+}
+
+/// Ten samples of 1 MB at 100 MB/s, whose requests take 50 ms each before the first byte.
+#[test]
+fn a_thread_waits_for_its_request_and_others_go_on_meanwhile() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.origin_latency = Nanos::from_millis(50);
+    scenario.data = DataSet::Equal { count: 10, size: Bytes::new(MEGA) };
+    (scenario.training.compute, scenario.training.preprocess) = (rate(1_000 * MEGA), None);
+    scenario.cluster.staging.write = None;
+    scenario.options.compat = Compat::Physical;
+    let total = |threads, compat, policy| {
+        let mut scenario = scenario.clone();
+        (scenario.cluster.staging.threads, scenario.options.compat) = (count(threads), compat);
+        run(&scenario, policy).total
+    };
+    let physical = Compat::Physical;
+    assert_near(total(1, physical, Policy::Naive), 10.0 * (0.05 + 0.01 + 0.001), 1e-9, "one after the other");
+    assert_near(total(1, physical, Policy::StagingBuffer), 10.0 * 0.06 + 0.001, 1e-9, "one thread ahead");
+    // All requests are under way at once, and their bytes come one after the other.
+    assert_near(total(10, physical, Policy::StagingBuffer), 0.05 + 10.0 * 0.01 + 0.001, 1e-9, "ten threads");
+    for policy in [Policy::Naive, Policy::StagingBuffer] {
+        let mut without = scenario.clone();
+        without.cluster.origin_latency = Nanos::ZERO;
+        without.options.compat = Compat::Paper;
+        without.cluster.staging.threads = count(1);
+        assert_near(total(1, Compat::Paper, policy), run(&without, policy).total, 1e-12, "to the letter");
+    }
+}
+
+/// Samples are there at .025, .07, .085 and .18; the step that needs all of them begins then.
+#[test]
+fn a_batch_that_is_handed_over_whole_waits_for_its_last_sample() {
+    let case = vectors().into_iter().find(|case| case["id"] == "origin-physical-200").unwrap();
+    let mut scenario = scenario(&case);
+    scenario.options.hand_over = HandOver::Batch;
+    let report = run(&scenario, Policy::StagingBuffer);
+    assert_near(report.total, 0.18 + 0.04, 1e-9, "total");
+    assert_near(report.stall, 0.18, 1e-9, "stall");
+    assert_near(report.from(Place::Origin).waited, 0.18, 1e-9, "waited for");
+    // Batches of one are samples.
+    let total = |hand_over| {
+        let mut scenario = scenario.clone();
+        (scenario.training.batch, scenario.options.hand_over) = (1, hand_over);
+        run(&scenario, Policy::StagingBuffer)
+    };
+    assert_eq!(total(HandOver::Batch), total(HandOver::Sample));
+}
+
+/// Two ranks, of which the first reads ten times what the second does, at 100 MB/s together.
+#[test]
+fn an_origin_by_demand_gives_one_rank_what_the_other_leaves() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.ranks = 2;
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.data = DataSet::Given([10 * MEGA, MEGA].repeat(20));
+    scenario.cluster.staging.write = None;
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100_000 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    let mut total = |readers, policy| {
+        scenario.options.readers = readers;
+        run(&scenario, policy).total
+    };
+    for policy in [Policy::StagingBuffer, Policy::Naive] {
+        assert_near(total(OriginReaders::All, policy), 20.0 * 0.2, 1e-2, "half of it each");
+        assert_near(total(OriginReaders::Demand, policy), 20.0 * 0.11, 1e-2, "by demand");
+    }
+}
+
+/// A sample takes 10 ms to come and 10 ms to be asked for; while one rank asks, the other is served.
+#[test]
+fn ranks_that_read_in_turn_are_served_while_others_ask() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.ranks = 2;
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.origin_latency = Nanos::from_millis(10);
+    scenario.cluster.staging.write = None;
+    scenario.data = DataSet::Equal { count: 12, size: Bytes::new(MEGA) };
+    scenario.training.batch = 6;
+    (scenario.training.compute, scenario.training.preprocess) = (rate(1_000 * MEGA), None);
+    (scenario.options.compat, scenario.options.readers) = (Compat::Physical, OriginReaders::Demand);
+    let report = run(&scenario, Policy::Naive);
+    // The first asks until .01 and has its samples at .02, .04, ...; the second is served in between.
+    assert_near(report.total, 0.13 + 0.006, 1e-9, "total");
+    assert_near(report.stall, 0.12 + 0.13, 1e-9, "stall");
+}
+
+/// Four requests begin with the run, and share the origin: the first sample comes with the fourth.
+#[test]
+fn requests_that_begin_together_end_together_by_demand() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    (scenario.cluster.staging.threads, scenario.cluster.staging.capacity) = (count(8), Bytes::new(4 * MEGA));
+    scenario.data = DataSet::Equal { count: 8, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100_000 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    let mut first_wait = |readers| {
+        scenario.options.readers = readers;
+        let report = run(&scenario, Policy::StagingBuffer);
+        // However they come, the origin gives them all in the same time.
+        assert!(report.total >= 0.08 && report.total < 0.082, "{}", report.total);
+        report.stall
+    };
+    assert!((first_wait(OriginReaders::All) - first_wait(OriginReaders::Demand)).abs() < 1e-3);
+}
+
+/// Room for two samples, batches of one, 10 ms to read and 10 ms to compute: the third sample is asked for when the step
+/// of the first has ended, not when it has begun.
+#[test]
+fn a_batch_that_is_handed_over_whole_occupies_the_buffer_until_its_step_has_ended() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    (scenario.cluster.staging.threads, scenario.cluster.staging.capacity) = (count(2), Bytes::new(2 * MEGA));
+    scenario.data = DataSet::Equal { count: 3, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    // There at .01 and .02; the third begins at .02 and is there at .03, when the second's step ends.
+    scenario.options.hand_over = HandOver::Batch;
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.04, 1e-9, "until the end");
+    // With room for one, each is read after the step of the one before.
+    scenario.cluster.staging.capacity = Bytes::new(MEGA);
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.06, 1e-9, "one at a time");
+    scenario.options.hand_over = HandOver::Sample;
+    assert_near(run(&scenario, Policy::StagingBuffer).total, 0.04, 1e-9, "while it is computed on");
 }

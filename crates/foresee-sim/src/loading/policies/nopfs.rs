@@ -191,6 +191,8 @@ impl Caching for Nopfs {
             self.visible.open(setup.sizes.len());
         }
         let group = self.placed..ranks.min(self.placed + setup.epochs.group(STREAM_BYTES));
+        // What placing takes is not needed while orders are drawn, and the other way round.
+        (self.scratch.candidates, self.scratch.sorted) = (Vec::new(), Vec::new());
         let mut streams = std::mem::take(&mut self.scratch.streams);
         setup.epochs.gather(group.clone(), &mut streams);
         for (rank, stream) in group.clone().zip(&streams) {
@@ -232,7 +234,7 @@ impl Caching for Nopfs {
             let id = cache.samples[cache.begun];
             let size = around.setup.sizes.get(id);
             let held = around.lane.load(start, size, &around.rates.loads[tier]);
-            around.book.loads[tier].add(size, held - start);
+            around.book.load(rank, tier, id, size, (start, held));
             cache.threads[thread] = (held, cache.begun);
             cache.begun += 1;
             let slot = self.slot(id, tier);

@@ -9,6 +9,7 @@
 //! Planning takes as long as training does and is cut into parts of [`PART`] reads, so that who waits for it sees it go
 //! on and can stop it. What cannot be cut is an epoch of one rank, which the planner takes as a whole.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ pub(super) struct Planned {
     done: u64,
     /// Ranks whose streams are at hand, from the first one.
     first: usize,
-    streams: Vec<Vec<u32>>,
+    /// By rank, what it reads in the epochs that its planner does not know yet.
+    streams: Vec<VecDeque<Vec<u32>>>,
     /// Epochs that the streams have.
     gathered: u32,
     /// An epoch's list; kept for its memory.
@@ -80,17 +82,26 @@ impl Planned {
                 return None;
             }
             self.waiting = self.first..epochs.ranks.min(self.first + epochs.group(STREAM_BYTES));
-            epochs.begin_gather(self.waiting.clone(), &mut self.streams);
+            self.streams.resize_with(self.waiting.len(), VecDeque::new);
             self.gathered = 0;
         }
         if self.gathered < epochs.count {
-            epochs.gather_epoch(self.gathered, self.waiting.clone(), &mut self.list, &mut self.streams);
+            let mut parts = Vec::new();
+            epochs.begin_gather(self.waiting.clone(), 1, &mut parts);
+            epochs.gather_epoch(self.gathered, self.waiting.clone(), &mut self.list, &mut parts);
+            for (stream, part) in self.streams.iter_mut().zip(parts) {
+                stream.push_back(part);
+            }
             self.gathered += 1;
+            if self.gathered == epochs.count {
+                // Memory that planning takes meanwhile.
+                self.list = Vec::new();
+            }
             return Some(epochs.places);
         }
         let rank = self.waiting.start;
         let planning = self.planning.get_or_insert_with(|| Planning::new(setup));
-        let stream = &self.streams[rank - self.first];
+        let stream = &mut self.streams[rank - self.first];
         let (planned, announced) = planning.go_on(left, rank, stream, setup, &mut self.sources);
         self.done += planned as u64;
         if planning.epoch == epochs.count {
@@ -119,12 +130,11 @@ impl Planning {
         &mut self,
         left: usize,
         rank: usize,
-        stream: &[u32],
+        stream: &mut VecDeque<Vec<u32>>,
         setup: &Setup,
         sources: &mut [SourceCode],
     ) -> (usize, usize) {
         let epochs = &setup.epochs;
-        let reads = epochs.reads(rank);
         let (mut planned, told) = (0, self.announced);
         while self.epoch < epochs.count && planned + self.announced - told < left {
             if self.step == epochs.steps {
@@ -135,11 +145,12 @@ impl Planning {
             let before = self.epoch as usize * epochs.places;
             planned += batch.len();
             for source in &mut sources[before + batch.start..before + batch.end] {
-                while self.announced < stream.len() && self.planner.wants_epoch() {
-                    let ids = &stream[self.announced..self.announced + reads];
+                while self.planner.wants_epoch()
+                    && let Some(ids) = stream.pop_front()
+                {
                     self.planner.handle_epoch(&mut ids.iter().map(|&id| SampleId(u64::from(id))));
-                    self.announced += reads;
-                    if self.announced == stream.len() {
+                    self.announced += ids.len();
+                    if stream.is_empty() {
                         self.planner.handle_end();
                     }
                 }
@@ -171,6 +182,10 @@ impl Caching for Planned {
         (self.done, all)
     }
 
+    fn needs_origin(&self, place: usize) -> bool {
+        self.sources[place] == ORIGIN
+    }
+
     fn supply(&mut self, access: Access, _: f64, _: &Rates) -> Supply {
         Supply::From(self.sources[access.place])
     }
@@ -181,7 +196,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use foresee_model::{OriginCurve, ThreadCurve};
-    use foresee_units::BytesPerSecond;
+    use foresee_units::{BytesPerSecond, Nanos};
 
     use super::*;
     use crate::loading::order::Epochs;
@@ -203,6 +218,7 @@ mod tests {
                 tiers: vec![tier(room), tier(2 * room)],
                 origin: OriginCurve::new([(1, BytesPerSecond::new(1_000_000))]).unwrap(),
                 origin_link: None,
+                origin_latency: Nanos::ZERO,
                 peer_link: None,
             },
             data: DataSet::Equal { count, size: Bytes::new(100) },

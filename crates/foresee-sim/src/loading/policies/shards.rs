@@ -108,7 +108,7 @@ impl Shards {
 
     /// Loads a rank's shard: each tier by its own threads, all of them at once.
     fn load(&mut self, rank: usize, setup: &Setup, rates: &Rates, book: &mut Book) {
-        let mut lane = Lane::new(rates);
+        let mut lane = Lane::new(rates, false);
         let ranks = setup.epochs.ranks;
         let mut threads: Vec<Vec<f64>> =
             rates.loads[..self.tiers].iter().map(|load| vec![0.0; load.threads]).collect();
@@ -133,7 +133,7 @@ impl Shards {
             let size = setup.sizes.get(id);
             let end = lane.load(start, size, &rates.loads[tier]);
             threads[tier][thread] = end;
-            book.loads[tier].add(size, end - start);
+            book.load(rank, tier, id, size, (start, end));
             self.init = self.init.max(end);
         }
     }

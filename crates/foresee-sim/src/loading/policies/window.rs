@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 
 use crate::loading::lane::TIE;
+use crate::loading::log::Fetched;
 use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::run::{Driver, Setup, StepNow};
 use crate::loading::scenario::Bucket;
@@ -127,7 +128,7 @@ impl Node {
     }
 
     /// Announces the next reads and asks for those that are not cached; tells of each download and its time.
-    fn post(&mut self, at: f64, fetch: usize, bucket: &Seconds, mut download: impl FnMut(u32, f64)) {
+    fn post(&mut self, at: f64, fetch: usize, bucket: &Seconds, mut download: impl FnMut(u32, f64, f64)) {
         self.settle(at);
         let end = self.partition.len().min(self.announced.saturating_add(fetch));
         let mut samples = self.spare.pop().unwrap_or_default();
@@ -135,10 +136,11 @@ impl Node {
         self.announced = end;
         let mut rounds = 0.0;
         for slots in samples.chunks(bucket.parallel) {
-            rounds += 1.0;
+            let start = at + bucket.listing + rounds * bucket.latency;
             for &id in slots {
-                download(id, bucket.latency);
+                download(id, start, bucket.latency);
             }
+            rounds += 1.0;
         }
         self.requests.push(Request { due: at + bucket.listing + rounds * bucket.latency, samples });
     }
@@ -219,12 +221,22 @@ impl Driver for Windowed {
                     if node.announced - node.handed_out <= threshold && node.announced < node.partition.len()
                     {
                         book.listings += 1;
-                        node.post(begun, self.fetch, &self.bucket, |id, time| {
-                            book.downloads.add(setup.sizes.get(id), time);
+                        if let Some(log) = &mut book.log {
+                            log.list(rank, begun, self.bucket.listing);
+                        }
+                        node.post(begun, self.fetch, &self.bucket, |id, start, time| {
+                            let size = setup.sizes.get(id);
+                            book.downloads.add(size, time);
+                            if let Some(log) = &mut book.log {
+                                log.load(rank, id, size, start, time);
+                            }
                         });
                     }
                     node.handed_out += 1;
                 }
+            }
+            if let Some(log) = &mut book.log {
+                log.begin_batch(rank, begun);
             }
             let mut at = begun;
             let mut compute = 0.0;
@@ -233,6 +245,7 @@ impl Driver for Windowed {
                 let size = setup.sizes.get(id);
                 let hit = self.window == Window::Disk || node.cache.holds(id);
                 let time = if hit { self.bucket.hit } else { self.bucket.latency };
+                let start = at;
                 at += time;
                 if !hit && self.window == Window::Cache {
                     node.cache.insert(id);
@@ -240,8 +253,14 @@ impl Driver for Windowed {
                 let source = if hit { Rates::local(0) } else { ORIGIN };
                 book.read(source, size, time);
                 book.wait(source, time);
+                if let Some(log) = &mut book.log {
+                    log.read(id, source, size, Fetched { start, end: at, wanted: start, consumed: at });
+                }
                 book.see(id);
                 compute += size * self.compute;
+            }
+            if let Some(log) = &mut book.log {
+                log.end_batch(at - begun);
             }
             book.stall += at - begun;
             book.compute += compute;

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measure how far predictions are from runs, as PROTOCOL.md says.
+
+``--quick`` measures three of the ten set-ups, smaller and once, within a minute; without it all ten are measured five
+times, which takes half an hour. Builds and downloads nothing: ``make setup`` does. Needs root, for the disk.
+
+Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import machine, report, verdicts  # noqa: E402 - found beside this folder
+from common.disk_origin import Unavailable  # noqa: E402
+from common.report import as_object, show  # noqa: E402
+from support import forecasts, lines  # noqa: E402
+from support.forecasts import Times, buffer_bytes  # noqa: E402
+from support.origins import Limits, Place, placed  # noqa: E402
+from support.setups import OURS, PINNED, QUICK, TEN, TUNING, SetUp, facts  # noqa: E402
+
+from foresee import _native  # noqa: E402
+from foresee.job import Profile  # noqa: E402
+
+ROOT = HERE.parents[1]
+HOME = ROOT / ".tools" / "bench-data"
+QUICK_FACTOR = 2
+TITLE = "# Predictions beside runs, by `run.py`"
+BY_NAME = {setup.name: setup for setup in (*TEN, *TUNING)}
+
+
+def main() -> int:
+    """Measure, judge, tell."""
+    options = _options()
+    began = time.monotonic()
+    HOME.mkdir(parents=True, exist_ok=True)
+    here = machine.describe()
+    with tempfile.TemporaryDirectory(prefix="predict-", dir=HOME) as folder:
+        profile = forecasts.measured_here(Path(folder), options.calibrate_s)
+    save = (
+        None if options.quick or options.no_save else report.results_file(HERE / "results", "predict", here)
+    )
+    raw: list[dict[str, Any]] = []
+    for setup in _chosen(options):
+        if options.quick and time.monotonic() - began > options.budget_s:
+            show(f"{setup.name}: left out, the time is up")
+            continue
+        if save:
+            report.forget(save, partial(_is_of, setup.name))
+        try:
+            for line in measured(setup, options, profile, began):
+                line["machine"] = {**here, "load": os.getloadavg(), "time": time.time()}
+                raw.append(line)
+                if save:
+                    report.append(save, line)
+        except (Unavailable, FileNotFoundError) as why:
+            show(f"{setup.name}: left out, {why}")
+            if not options.quick:
+                return 3
+    if save and save.exists():
+        # Set-ups may be measured on different days.
+        raw = [json.loads(line) for line in save.read_text(encoding="utf-8").splitlines()]
+        raw.sort(key=lambda line: list(BY_NAME).index(line["setup"]["name"]))
+    found = lines.gathered(raw)
+    judged = lines.judge(found, len(TEN))
+    if save and raw:
+        text = f"{verdicts.markdown(judged)}\n{lines.table(found)}"
+        save.with_suffix(".md").write_text(
+            f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{text}", encoding="utf-8"
+        )
+    if options.json:
+        seconds = time.monotonic() - began
+        print(as_object("predict", judged, seconds=seconds, seed=options.seed, machine=here))
+    else:
+        print(verdicts.markdown(judged))
+        print(lines.table(found))
+    return 0
+
+
+def _is_of(name: str, line: Mapping[str, Any]) -> bool:
+    return bool(line["setup"]["name"] == name)
+
+
+def measured(
+    setup: SetUp, options: argparse.Namespace, profile: Profile, began: float
+) -> Iterator[dict[str, Any]]:
+    """Predictions of a set-up first, then its runs: one raw line each."""
+    with (
+        tempfile.TemporaryDirectory(prefix="predict-", dir=HOME) as folder,
+        placed(setup, HOME, options.seed) as (place, limits),
+    ):
+        index = str(Path(folder) / "data.fidx")
+        # Names are numbers with zeros before them, so ids are the numbers.
+        _native.Index.build(place.uri, layout="flat", options=place.options).save(index)
+        said: dict[str, tuple[Times, dict[str, object]]] = {}
+        for policy in setup.policies:
+            job = forecasts.job_of(setup, policy, place.truth, index, options.seed, profile)
+            said[policy] = forecasts.predicted(job, policy)
+        with _ranks(setup, place) as ask:
+            for repeat in range(options.repeats):
+                for policy in setup.policies:
+                    if options.quick and time.monotonic() - began > options.budget_s:
+                        show(f"{setup.name} {policy}: left out, the time is up")
+                        continue
+                    yield _one(
+                        setup, policy, options, (place, limits), index, folder, ask, said[policy], repeat
+                    )
+
+
+def _one(
+    setup: SetUp,
+    policy: str,
+    options: argparse.Namespace,
+    origin: tuple[Place, Limits],
+    index: str,
+    folder: str,
+    ask: Any,
+    said: tuple[Times, dict[str, object]],
+    repeat: int,
+) -> dict[str, Any]:
+    place, limits = origin
+    scratch = Path(folder) / "cache"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    ram = setup.room(setup.ram) if policy in (OURS, PINNED) else 0
+    task = {
+        "policy": policy,
+        "uri": place.uri,
+        "plain": place.plain,
+        "options": place.options,
+        "index": index,
+        "batch": setup.batch,
+        "epochs": setup.epochs,
+        "seed": options.seed,
+        "sizes": list(place.truth.sizes),
+        "compute_rate": setup.compute_rate,
+        "ram": ram,
+        "disk": setup.room(setup.disk) if policy == OURS else 0,
+        "scratch": str(scratch),
+        "buffer": buffer_bytes(setup),
+    }
+    limits.begin()
+    try:
+        told = ask(task)
+    finally:
+        limits.end()
+    void = next((one["error"] for one in told if "error" in one), "")
+    times = None if void else _times(told)
+    predicted, simulated = said
+    line = {
+        "setup": facts(setup),
+        "policy": policy,
+        "repeat": repeat,
+        "seed": options.seed,
+        "predicted": asdict(predicted),
+        "measured": None if times is None else asdict(times),
+        "void": void,
+        "ranks": told,
+        "simulated": simulated,
+    }
+    if times is None:
+        show(f"{setup.name:<17} {policy:<16} void: {void}")
+    else:
+        pairs = [(getattr(times, key), getattr(predicted, key)) for key in asdict(times)]
+        show(f"{setup.name:<17} {policy:<16} " + "  ".join(f"{one:.3f}/{other:.3f}" for one, other in pairs))
+    return line
+
+
+def _times(told: Sequence[Mapping[str, Any]]) -> Times:
+    """Of all ranks: from the first that began to the last that ended; stalls in the mean."""
+    began = min(one["began"] for one in told)
+    ends = [max(one["epochs"][epoch]["end"] for one in told) for epoch in range(len(told[0]["epochs"]))]
+    stalls = [sum(one["epochs"][epoch]["waited"] for one in told) / len(told) for epoch in range(len(ends))]
+    later = len(ends) - 1
+    return Times(
+        ends[0] - began, (ends[-1] - ends[0]) / later, stalls[0], sum(stalls[1:]) / later, ends[-1] - began
+    )
+
+
+@contextmanager
+def _ranks(setup: SetUp, place: Place) -> Iterator[Any]:
+    """All ranks of a set-up, at the command of what is yielded."""
+    log = HOME / "predict-ranks.log"
+    command = [*place.wrap, sys.executable, str(HERE / "rank.py"), str(setup.ranks)]
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **pinned},
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, back = process.stdin, process.stdout
+
+        def ask(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+            to.write(json.dumps(task) + "\n")
+            to.flush()
+            line = back.readline()
+            if not line:
+                raise RuntimeError(f"the ranks ended with status {process.wait()}; see {log}")
+            told: list[dict[str, Any]] = json.loads(line)
+            return told
+
+        try:
+            yield ask
+        finally:
+            to.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def _chosen(options: argparse.Namespace) -> list[SetUp]:
+    """Which set-ups, with the numbers that the command line gives."""
+    names = options.set_ups or (QUICK if options.quick else [setup.name for setup in TEN])
+    chosen = [BY_NAME[name] for name in names]
+    if options.quick:
+        chosen = [setup.smaller(QUICK_FACTOR) for setup in chosen]
+    changes = {
+        key: value
+        for key in ("bytes_per_s", "requests_per_s", "latency_ms", "epochs", "compute")
+        if (value := getattr(options, key)) is not None
+    }
+    return [replace(setup, **changes) for setup in chosen]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure how far predictions are from runs, as PROTOCOL.md says."
+    )
+    parser.add_argument("--quick", action="store_true", help="three set-ups, smaller, once: under a minute")
+    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
+    parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
+    parser.add_argument("--repeats", type=int, help="of each policy, instead of 5, and of 1 in the quick run")
+    parser.add_argument(
+        "--set-ups", nargs="+", choices=list(BY_NAME), help="only these; those for tuning are never saved"
+    )
+    parser.add_argument("--bytes-per-s", type=int, help="of the origin, instead of a set-up's")
+    parser.add_argument("--requests-per-s", type=int, help="likewise")
+    parser.add_argument("--latency-ms", type=float, help="likewise")
+    parser.add_argument("--epochs", type=int, help="instead of 3; 2 or more")
+    parser.add_argument("--compute", type=float, help="times faster than the origin, instead of a set-up's")
+    parser.add_argument(
+        "--calibrate-s", type=float, help="of measuring memory and disk, instead of 10, and of 3"
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=38.0, help="of the quick run; then nothing is begun (%(default)s)"
+    )
+    options = parser.parse_args()
+    options.repeats = options.repeats or (1 if options.quick else 5)
+    options.calibrate_s = options.calibrate_s or (3.0 if options.quick else 10.0)
+    if options.epochs is not None and options.epochs < 2:
+        parser.error(f"--epochs {options.epochs}: 2 or more, for the first and the later ones")
+    options.no_save = any(name in {setup.name for setup in TUNING} for name in options.set_ups or ())
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the simulator says of a set-up: the origin as stated, tiers as measured on the spot, rooms by the loader's rule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from foresee import calibrate
+from foresee.forecast import elsewhere
+from foresee.job import Job, Profile, completed
+from foresee.models import loading
+
+from .loaders import POOL_THREADS
+from .setups import NAIVE, OURS, PINNED, SetUp, Truth
+
+#: What the disk tier sets aside for its lists.
+DISK_SHARE = 63 / 64
+#: Of the disk tier.
+DISK_THREADS = 4
+#: Requests of the loader under way at its start: of a bucket, of a folder in samples or bytes.
+BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of the first epoch, and of each later one in the mean; of that, the mean rank's stall."""
+
+    first_s: float
+    later_s: float
+    first_stall_s: float
+    later_stall_s: float
+    total_s: float
+
+
+def measured_here(folder: Path, seconds: float) -> Profile:
+    """Rates of this machine's memory and disk."""
+    wanted = calibrate.asked(
+        seconds=seconds, disks=[f"disk={folder}"], results=[], only=["ram", "disk"], environ={}
+    )
+    found = calibrate.measure(wanted, lambda _: None)
+    assert found is not None
+    return calibrate.profile(found, calibrate.machine_name())
+
+
+def buffer_bytes(setup: SetUp) -> int:
+    """What a pool reads ahead: an eighth of the data, four batches at least."""
+    return max(setup.room(1 / 8), 4 * setup.batch * setup.bytes_max)
+
+
+def in_flight(setup: SetUp) -> int:
+    """Requests that the loader begins with, by its documented rule: note 006."""
+    if setup.origin == "bucket":
+        return BUCKET_FIRST
+    return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)))
+
+
+def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile) -> Job:
+    """The job that a policy is simulated on."""
+    mean = truth.bytes / len(truth.sizes)
+    tiers: list[dict[str, object]] = []
+    if policy == OURS:
+        ram, disk = setup.room(setup.ram), int(setup.room(setup.disk) * DISK_SHARE)
+        staging = elsewhere.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
+        room = elsewhere.ram_room(ram, staging, len(truth.sizes), disk=bool(disk))
+        tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
+        if disk:
+            tiers.append({"name": "disk", "capacity": disk, "threads": DISK_THREADS})
+        threads = in_flight(setup)
+    else:
+        staging, threads = buffer_bytes(setup), 1 if policy == NAIVE else POOL_THREADS
+        if policy == PINNED:
+            tiers = [{"name": "ram", "capacity": setup.room(setup.ram)}]
+    limits = [setup.requests_per_s * mean, float(setup.bytes_per_s)]
+    origin: dict[str, object] = {"read": min(limit for limit in limits if limit), "readers": "demand"}
+    if setup.latency_ms:
+        origin["latency"] = setup.latency_ms / 1e3
+    return completed(
+        {
+            "data": {"index": index},
+            "train": {
+                "batch": setup.batch,
+                "epochs": setup.epochs,
+                "seed": seed,
+                "compute_rate": setup.compute_rate,
+            },
+            "cluster": {
+                "ranks": setup.ranks,
+                "staging": {"capacity": staging, "threads": threads},
+                "tiers": tiers,
+                "origin": origin,
+            },
+        },
+        here,
+    )
+
+
+def predicted(job: Job, policy: str) -> tuple[Times, dict[str, object]]:
+    """What the simulator says, and all that it says."""
+    report = loading.Run(job, policy, order="distributed", hand_over="batch").finish()
+    epochs, ranks = report.epochs, report.ranks
+    later = len(epochs) - 1
+    times = Times(
+        epochs[0].end_s,
+        (epochs[-1].end_s - epochs[0].end_s) / later,
+        epochs[0].stall_s / ranks,
+        sum(epoch.stall_s for epoch in epochs[1:]) / ranks / later,
+        report.total_s,
+    )
+    return times, asdict(report)

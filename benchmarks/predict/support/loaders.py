@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policies that really run, one class each: batches of one rank, in one order, off one origin.
+
+A batch is a list of buffers. ``foresee`` is the product; the others are what their policy says, and no more.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import foresee
+
+from .setups import NAIVE, OURS, PERFECT, PINNED, STAGING, key
+
+Batch = Sequence[Any]
+HEADER_END = b"\r\n\r\n"
+#: Threads that read ahead.
+POOL_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one rank loads."""
+
+    policy: str
+    uri: str
+    plain: str
+    options: dict[str, str]
+    index: str
+    batch: int
+    epochs: int
+    seed: int
+    rank: int
+    ranks: int
+    #: Bytes of every sample.
+    sizes: list[int]
+    #: Bytes per second of this rank's compute.
+    compute_rate: float
+    #: Bytes of memory; of a pool, those that it keeps samples in.
+    ram: int
+    disk: int
+    #: Where a disk tier may lie; empty: nowhere.
+    scratch: str
+    #: Bytes that a pool reads ahead.
+    buffer: int
+    #: Ids of this rank, by epoch.
+    ids: list[list[int]] = field(default_factory=list)
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        """Ids, step by step."""
+        ids = self.ids[epoch]
+        return [ids[at : at + self.batch] for at in range(0, len(ids), self.batch)]
+
+
+class Loader(Protocol):
+    """A policy at work."""
+
+    def start(self) -> None:
+        """Open what it reads from."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Batches of one pass."""
+
+    def close(self) -> None:
+        """End threads."""
+
+
+def opened(task: Task) -> Loader:
+    """The loader of a policy."""
+    kinds: dict[str, Callable[[Task], Loader]] = {
+        PERFECT: Perfect,
+        NAIVE: Naive,
+        STAGING: Pool,
+        PINNED: Pool,
+        OURS: Ours,
+    }
+    return kinds[task.policy](task)
+
+
+class Perfect:
+    """Nothing is read; a batch is what its samples' sizes say."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def start(self) -> None:
+        """Nothing is opened."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Batches of nothing."""
+        return iter([[] for _ in self._task.batches(number)])
+
+    def close(self) -> None:
+        """Nothing was begun."""
+
+
+class Naive:
+    """Each sample when it is its turn."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._read = reader(task.plain)
+
+    def start(self) -> None:
+        """Its connection was opened with it."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Batches, read by whoever asks for them."""
+        for ids in self._task.batches(number):
+            yield [self._read(sample) for sample in ids]
+
+    def close(self) -> None:
+        """The connection ends with this thread."""
+
+
+class Pool:
+    """Threads read ahead, in order, as far as the buffer has room; what they read may be kept, until memory is full."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._sizes = task.sizes
+        self._room = task.ram if task.policy == PINNED else 0
+        self._kept: dict[int, bytes] = {}
+        self._local = threading.local()
+        self._threads = ThreadPoolExecutor(POOL_THREADS)
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+        self._staged = 0
+        self._lock = threading.Lock()
+        self._order = (sample for epoch in task.ids for sample in epoch)
+        self._next: int | None = next(self._order, None)
+
+    def start(self) -> None:
+        """Its threads begin with the first batch."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """Batches, as they come; reading goes on across epochs."""
+        for ids in self._task.batches(number):
+            batch = []
+            for sample in ids:
+                self._fill()
+                expected, ahead = self._ahead.popleft()
+                assert expected == sample
+                batch.append(ahead.result())
+            yield batch
+            # The buffer has room again once the step has ended.
+            self._staged -= sum(self._sizes[sample] for sample in ids)
+            self._fill()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _fill(self) -> None:
+        while self._next is not None and (
+            not self._ahead or self._staged + self._sizes[self._next] <= self._task.buffer
+        ):
+            sample = self._next
+            self._staged += self._sizes[sample]
+            self._ahead.append((sample, self._threads.submit(self._get, sample)))
+            self._next = next(self._order, None)
+
+    def _get(self, sample: int) -> bytes:
+        held = self._kept.get(sample)
+        if held is not None:
+            return held
+        read = getattr(self._local, "read", None)
+        if read is None:
+            read = self._local.read = reader(self._task.plain)
+        content: bytes = read(sample)
+        with self._lock:
+            if len(content) <= self._room:
+                self._room -= len(content)
+                self._kept[sample] = content
+            else:
+                # Full for good, as the published rule has it.
+                self._room = 0
+        return content
+
+
+class Ours:
+    """The product, as a user has it."""
+
+    def __init__(self, task: Task) -> None:
+        cache: dict[str, Any] = {"ram": task.ram}
+        if task.disk:
+            cache |= {"disk": str(Path(task.scratch) / f"rank-{task.rank}"), "disk_size": task.disk}
+        self._loader = foresee.Loader(
+            task.index,
+            uri=task.uri,
+            batch_size=task.batch,
+            shuffle=True,
+            seed=task.seed,
+            epochs=task.epochs,
+            rank=task.rank,
+            world_size=task.ranks,
+            cache=foresee.Cache(**cache),
+            storage_options=task.options or None,
+        )
+
+    def start(self) -> None:
+        """Open origin, tiers and threads; reading begins."""
+        self._loader.start()
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """One pass."""
+        del number  # They come one after the other.
+        for batch in self._loader:
+            data = batch.data
+            yield [data[begin:end] for begin, end in pairwise(batch.offsets.tolist())]
+
+    def close(self) -> None:
+        """End the engine."""
+        self._loader.close()
+
+
+def reader(plain: str) -> Callable[[int], bytes]:
+    """How a sample is read whole: a file, or an object over a connection of its own."""
+    if not plain.startswith("http"):
+        folder = Path(plain)
+
+        def read(sample: int) -> bytes:
+            with (folder / key(sample)).open("rb", buffering=0) as file:
+                return file.read()
+
+        return read
+    return _Connection(plain).get
+
+
+class _Connection:
+    """One connection that is kept, and requests on it; as little work as HTTP allows."""
+
+    def __init__(self, plain: str) -> None:
+        parts = urlsplit(plain)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        self._path = parts.path
+        self._host = parts.netloc
+        self._socket = socket.create_connection((parts.hostname, parts.port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get(self, sample: int) -> bytes:
+        request = f"GET {self._path}{key(sample)} HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
+        self._socket.sendall(request.encode())
+        got = b""
+        while HEADER_END not in got:
+            got += self._more()
+        head, _, body = got.partition(HEADER_END)
+        lines = head.decode("latin-1").lower().split("\r\n")
+        if " 200 " not in lines[0] + " ":
+            raise OSError(f"{key(sample)}: {lines[0]}")
+        length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
+        content = bytearray(length)
+        content[: len(body)] = body
+        view, at = memoryview(content), len(body)
+        while at < length:
+            count = self._socket.recv_into(view[at:])
+            if count == 0:
+                raise OSError(f"{key(sample)}: the connection ended")
+            at += count
+        return bytes(content)
+
+    def _more(self) -> bytes:
+        got = self._socket.recv(1 << 16)
+        if not got:
+            raise OSError("the connection ended")
+        return got

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set-ups of PROTOCOL.md, at their full and their quick size, and the samples that they read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+KB, MB = 1_000, 1_000_000
+#: Stands for "room for everything".
+ALL = 2.0
+#: A sample's number, little-endian, stands at its beginning.
+ID_BYTES = 8
+
+PERFECT, NAIVE, STAGING, PINNED, OURS = (
+    "perfect",
+    "naive",
+    "staging_buffer",
+    "nopfs_on_access",
+    "foresee",
+)
+
+
+@dataclass(frozen=True)
+class SetUp:
+    """One set-up."""
+
+    name: str
+    #: "disk" or "bucket".
+    origin: str
+    #: Limits of the origin, for all ranks together; 0: none.
+    bytes_per_s: int
+    requests_per_s: int
+    latency_ms: float
+    ranks: int
+    samples: int
+    bytes_min: int
+    bytes_max: int
+    #: Samples of a rank and step.
+    batch: int
+    #: Shares of the data set that a rank's loader is given, ``ram=`` and ``disk_size=``.
+    ram: float
+    disk: float
+    #: How many times faster than the origin gives samples all ranks compute on them.
+    compute: float
+    policies: tuple[str, ...]
+    epochs: int = 3
+
+    @property
+    def mean(self) -> float:
+        """Bytes of a sample that are expected."""
+        return (self.bytes_min + self.bytes_max) / 2
+
+    @property
+    def rate(self) -> float:
+        """What the origin gives at most, in bytes per second: the tighter of its limits."""
+        limits = (self.bytes_per_s, self.requests_per_s * self.mean)
+        return min(limit for limit in limits if limit)
+
+    @property
+    def compute_rate(self) -> float:
+        """Of one rank, in bytes per second."""
+        return self.compute * self.rate / self.ranks
+
+    def room(self, share: float) -> int:
+        """Bytes of a share of the data set."""
+        return int(share * self.samples * self.mean)
+
+    def smaller(self, factor: int) -> SetUp:
+        """With so many times fewer samples; a disk with one epoch less, since in short ones its pages serve the next."""
+        if self.origin == "disk":
+            return replace(self, epochs=max(2, self.epochs - 1))
+        whole = self.ranks * self.batch
+        return replace(self, samples=max(whole * 6, self.samples // factor // whole * whole))
+
+
+_P, _N, _S, _O, _F = PERFECT, NAIVE, STAGING, PINNED, OURS
+
+TEN = (
+    SetUp("disk-1", "disk", 40 * MB, 0, 0, 1, 512, 60 * KB, 160 * KB, 16, 1 / 3, 0, 1.3, (_P, _S, _O, _F)),
+    SetUp("disk-2", "disk", 40 * MB, 0, 0, 2, 512, 60 * KB, 160 * KB, 8, 1 / 8, ALL, 1.3, (_P, _S, _F)),
+    SetUp("disk-3-small", "disk", 0, 500, 0, 3, 720, 4 * KB, 12 * KB, 12, 1 / 4, 0, 1.3, (_P, _S, _F)),
+    SetUp("disk-4-large", "disk", 60 * MB, 0, 0, 4, 48, 2 * MB, 2 * MB, 1, 1 / 3, 0, 1.3, (_P, _S, _F)),
+    SetUp("bucket-1-small", "bucket", 0, 1000, 10, 1, 1536, 4 * KB, 12 * KB, 32, ALL, 0, 1.3, (_P, _S, _F)),
+    SetUp(
+        "bucket-1-large",
+        "bucket",
+        40 * MB,
+        0,
+        20,
+        1,
+        24,
+        2 * MB,
+        4 * MB,
+        2,
+        1 / 2,
+        0,
+        1.3,
+        (_P, _N, _S, _O, _F),
+    ),
+    SetUp("bucket-2-small", "bucket", 0, 1200, 5, 2, 1792, 8 * KB, 24 * KB, 16, 1 / 3, 0, 1.3, (_P, _S, _F)),
+    SetUp(
+        "bucket-2-compute",
+        "bucket",
+        40 * MB,
+        0,
+        5,
+        2,
+        512,
+        60 * KB,
+        160 * KB,
+        8,
+        1 / 4,
+        0,
+        0.7,
+        (_P, _N, _S, _F),
+    ),
+    SetUp(
+        "bucket-3", "bucket", 40 * MB, 0, 5, 3, 540, 60 * KB, 160 * KB, 6, 1 / 8, 1 / 3, 1.3, (_P, _N, _S, _F)
+    ),
+    SetUp(
+        "bucket-4",
+        "bucket",
+        40 * MB,
+        0,
+        10,
+        4,
+        512,
+        110 * KB,
+        110 * KB,
+        8,
+        1 / 8,
+        1 / 2,
+        1.3,
+        (_P, _N, _S, _F),
+    ),
+)
+
+#: For whoever changes the model or this benchmark: the ten are not for that.
+TUNING = (
+    SetUp("tune-disk", "disk", 50 * MB, 0, 0, 2, 400, 40 * KB, 200 * KB, 10, 1 / 4, 0, 1.2, (_P, _S, _F)),
+    SetUp(
+        "tune-bucket",
+        "bucket",
+        30 * MB,
+        0,
+        15,
+        1,
+        200,
+        50 * KB,
+        150 * KB,
+        10,
+        1 / 2,
+        1,
+        1.2,
+        (_P, _N, _S, _O, _F),
+    ),
+)
+
+QUICK = ("disk-1", "bucket-1-small", "bucket-2-compute")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What lies there."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all samples."""
+        return sum(self.sizes)
+
+
+def key(sample: int) -> str:
+    """The name of a sample in its folder; names are in the order of ids."""
+    return f"{sample:07d}.bin"
+
+
+def make(folder: Path, setup: SetUp, seed: int) -> Truth:
+    """Write the samples, noise that begins with their number, unless the same ones are there."""
+    note = folder.with_name(folder.name + ".json")
+    if note.is_file() and folder.is_dir():
+        return Truth(tuple(json.loads(note.read_text())))
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.Generator(np.random.Philox(seed))
+    sizes = draw.integers(setup.bytes_min, setup.bytes_max + 1, setup.samples).tolist()
+    for sample, size in enumerate(sizes):
+        (folder / key(sample)).write_bytes(sample.to_bytes(ID_BYTES, "little") + draw.bytes(size - ID_BYTES))
+    note.write_text(json.dumps(sizes))
+    return Truth(tuple(sizes))
+
+
+def fingerprint(setup: SetUp, seed: int) -> str:
+    """A short name for the samples of a set-up, to keep data apart."""
+    shape = (setup.samples, setup.bytes_min, setup.bytes_max, seed)
+    return hashlib.blake2b(json.dumps(shape).encode(), digest_size=6).hexdigest()
+
+
+def facts(setup: SetUp) -> dict[str, object]:
+    """For a raw line."""
+    return asdict(setup)

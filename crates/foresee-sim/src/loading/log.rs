@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A simulated run as entries of the ledger, on its own clock: what a real run writes, so that both lie side by side.
+//!
+//! Apart from the book, which adds up and is always kept: entries are for whoever wants to see each read. They go to a
+//! sink as they come and none is kept here, so a run of any length takes the memory of one batch. Refuses to know files.
+//!
+//! As the loader does it: a row per read of origin, disk and peers, one per batch for what memory answered, and one wait
+//! per batch, of the cause that its first missing sample has. Nanoseconds are rounded to the nearest, so that sums of
+//! entries are the report's within half a nanosecond per row.
+
+use std::fmt;
+
+use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+
+use super::rates::{ORIGIN, SourceCode};
+
+/// Takes entries, in the order in which they are simulated: rank after rank within a step.
+pub type Sink = Box<dyn FnMut(Entry) + Send>;
+
+pub(super) struct Log {
+    sink: Sink,
+    /// By source code.
+    sources: Vec<Source>,
+    /// Seconds by which the run's clock is ahead of training's.
+    init: f64,
+    rank: Rank,
+    epoch: Epoch,
+    step: Step,
+    /// When the rank's batch was asked for, on training's clock.
+    asked: f64,
+    samples: u32,
+    cause: Option<Cause>,
+    memory: Memory,
+}
+
+/// What memory answered of a batch.
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    samples: u32,
+    bytes: f64,
+    start: f64,
+    seconds: f64,
+}
+
+/// When a sample was asked for, when it was fetched, and when the consumer wanted it.
+#[derive(Clone, Copy)]
+pub(super) struct Fetched {
+    pub(super) start: f64,
+    pub(super) end: f64,
+    pub(super) wanted: f64,
+    /// When its consumption began.
+    pub(super) consumed: f64,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// `tiers`: what each tier is, the fastest first.
+    pub(super) fn new(tiers: &[Source], sink: Sink) -> Self {
+        let places = tiers.len().max(1);
+        let mut sources = vec![Source::Origin];
+        // Without tiers, windows still have a disk of their own.
+        sources.extend((0..places).map(|tier| tiers.get(tier).copied().unwrap_or(Source::Disk)));
+        sources.resize(1 + 2 * places, Source::Peer);
+        Self {
+            sink,
+            sources,
+            init: 0.0,
+            rank: Rank(0),
+            epoch: Epoch(0),
+            step: Step(0),
+            asked: 0.0,
+            samples: 0,
+            cause: None,
+            memory: Memory::default(),
+        }
+    }
+
+    /// All ranks take a step; training began `init` seconds after the run.
+    pub(super) fn begin_step(&mut self, epoch: u32, step: usize, init: f64) {
+        (self.epoch, self.step, self.init) = (Epoch(epoch.into()), Step(step as u64), init);
+    }
+
+    /// A rank asks for its batch.
+    pub(super) fn begin_batch(&mut self, rank: usize, asked: f64) {
+        (self.rank, self.asked, self.samples, self.cause) = (rank_of(rank), asked, 0, None);
+        self.memory = Memory::default();
+    }
+
+    /// A sample of the batch was read.
+    pub(super) fn read(&mut self, id: u32, source: SourceCode, size: f64, fetched: Fetched) {
+        let Fetched { start, end, wanted, consumed } = fetched;
+        let place = self.sources[usize::from(source)];
+        self.samples += 1;
+        if consumed > wanted && self.cause.is_none() {
+            self.cause = Some(match place {
+                _ if end <= wanted => Cause::Transform,
+                Source::Origin if start > wanted => Cause::OriginQueue,
+                Source::Origin => Cause::OriginRead,
+                Source::Disk => Cause::Disk,
+                Source::Peer => Cause::Peer,
+                _ => Cause::Copy,
+            });
+        }
+        if place == Source::Ram {
+            let memory = &mut self.memory;
+            if memory.samples == 0 {
+                memory.start = start;
+            }
+            memory.samples += 1;
+            memory.bytes += size;
+            memory.seconds += end - start;
+        } else {
+            let about = (Subject::Sample(SampleId(id.into())), Op::Read, place);
+            self.add(self.rank, about, (start, end - start), (size, 1));
+        }
+    }
+
+    /// A sample of the batch whose reading costs no time of its own.
+    pub(super) fn ready(&mut self) {
+        self.samples += 1;
+    }
+
+    /// What the rank waits for is being read at the origin.
+    pub(super) fn waits_for_origin(&mut self) {
+        self.cause = Some(Cause::OriginRead);
+    }
+
+    /// The rank has its batch, after `waited` seconds.
+    pub(super) fn end_batch(&mut self, waited: f64) {
+        let Memory { samples, bytes, start, seconds } = self.memory;
+        if samples > 0 {
+            self.add(self.rank, (Subject::Batch, Op::Read, Source::Ram), (start, seconds), (bytes, samples));
+        }
+        let cause = self.cause.unwrap_or(Cause::Copy);
+        let source = match cause {
+            Cause::OriginQueue | Cause::OriginRead => Source::Origin,
+            Cause::Disk => Source::Disk,
+            Cause::Peer => Source::Peer,
+            _ => Source::None,
+        };
+        let entry = self.entry(
+            self.rank,
+            (Subject::Batch, Op::Wait, source),
+            (self.asked, waited),
+            (0.0, self.samples),
+        );
+        (self.sink)(Entry { cause: Some(cause), ..entry });
+    }
+
+    /// A sample is loaded from the origin into a tier, apart from any batch.
+    pub(super) fn load(&mut self, rank: usize, id: u32, size: f64, start: f64, seconds: f64) {
+        let place = self.sources[usize::from(ORIGIN)];
+        let about = (Subject::Sample(SampleId(id.into())), Op::Read, place);
+        self.add(rank_of(rank), about, (start, seconds), (size, 1));
+    }
+
+    /// The origin is listed.
+    pub(super) fn list(&mut self, rank: usize, start: f64, seconds: f64) {
+        self.add(rank_of(rank), (Subject::Batch, Op::List, Source::Origin), (start, seconds), (0.0, 0));
+    }
+
+    fn add(&mut self, rank: Rank, about: (Subject, Op, Source), time: (f64, f64), what: (f64, u32)) {
+        let entry = self.entry(rank, about, time, what);
+        (self.sink)(entry);
+    }
+
+    fn entry(
+        &self,
+        rank: Rank,
+        (subject, op, source): (Subject, Op, Source),
+        (start, seconds): (f64, f64),
+        (bytes, samples): (f64, u32),
+    ) -> Entry {
+        Entry {
+            start: nanos(self.init + start),
+            duration: nanos(seconds),
+            rank,
+            epoch: self.epoch,
+            step: self.step,
+            subject,
+            op,
+            source,
+            cause: None,
+            bytes: Bytes::new(whole(bytes)),
+            samples,
+            attempt: 1,
+            outcome: Outcome::Ok,
+        }
+    }
+}
+
+fn rank_of(rank: usize) -> Rank {
+    Rank(u32::try_from(rank).expect("ranks were given in 32 bits"))
+}
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos::new(whole(seconds * 1e9))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 or more, and `as` saturates")]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}

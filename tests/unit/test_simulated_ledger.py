@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ledgers of simulated runs: the same format as a run's, read by the same commands, with the simulator's own sums."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import resource
+
+import numpy as np
+import pytest
+from test_loading_model import SMALL
+
+from foresee import analysis, forecast, job
+from foresee.analysis import ledger
+from foresee.cli import main
+from foresee.errors import ConfigError
+from foresee.job import profile
+from foresee.models import loading
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def simulate(file: str, folder, *policies: str) -> None:
+    assert main(["simulate", file, "--policies", *policies, "--run-dir", str(folder), "--json"]) == 0
+
+
+def rows(folder) -> int:
+    return sum(batch.num_rows for path, _ in ledger.files(folder) for batch in ledger.batches(path))
+
+
+@pytest.mark.parametrize("policy", ["naive", "staging_buffer", "nopfs", "foresee", "deepio_ordered"])
+def test_analyze_gives_the_simulators_own_sums(file, tmp_path, capsys, policy) -> None:
+    folder = tmp_path / "run"
+    simulate(file, folder, policy)
+    (told,) = json.loads(capsys.readouterr().out)["runs"]
+    assert told["run_dir"] == str(folder)
+    table = analysis.ledger.read(folder)
+    half_ns = 0.5e-9 * (rows(folder) + 1)
+    for column, place in (("GFS-READ", "origin"), ("LFS-READ", "disk")):
+        expected = sum(each["seconds"] for each in told["reads"] if each["source"] == place)
+        if place == "origin":
+            expected += sum(each["seconds"] for each in told["loads"])
+        found = table.seconds[:, table.classes.index(column)].sum() if column in table.classes else 0.0
+        assert found == pytest.approx(expected, rel=1e-12, abs=half_ns)
+    assert main(["analyze", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inputs"] == [str(folder)]
+
+
+def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys) -> None:
+    folder = tmp_path / "run"
+    arguments = [
+        "simulate",
+        file,
+        "--policies",
+        "foresee",
+        "--order",
+        "distributed",
+        "--run-dir",
+        str(folder),
+    ]
+    assert main([*arguments, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["runs"]
+    trace = forecast.read(folder)
+    assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (3, 3, 50, 20, 3000)
+    assert (trace.order, trace.limits) == ("distributed", ())
+    assert sum(trace.waits.values()) == pytest.approx(told["stall_s"], abs=1e-6)
+    ends = np.diff([0.0, *(epoch["end_s"] for epoch in told["epochs"])])
+    # The last step of an epoch is taken to compute as long as the others do.
+    np.testing.assert_allclose(trace.epoch_s, ends, rtol=0.02)
+    here = tmp_path / "profile.toml"
+    figures = [
+        profile.Figure(name="origin.read", at=1, value=60.0, unit="MB/s"),
+        profile.Figure(name="tier.ram.read", at=1, value=10.0, unit="GB/s"),
+        profile.Figure(name="tier.ram.capacity", value=60.0, unit="MB"),
+    ]
+    made = profile.Profile(machine="there", date=dt.date(2026, 11, 22), figure=tuple(figures))
+    profile.write(made, here)
+    assert main(["predict", str(folder), "--profile", str(here), "--policies", "foresee", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policies"][0]["policy"] == "foresee"
+
+
+def test_several_policies_have_a_folder_each_and_those_without_an_answer_none(file, tmp_path, capsys) -> None:
+    folder = tmp_path / "runs"
+    simulate(file, folder, "perfect", "lbann_dynamic", "foresee")
+    told = json.loads(capsys.readouterr().out)["runs"]
+    assert [one.get("run_dir") for one in told] == [str(folder / "perfect"), None, str(folder / "foresee")]
+    assert sorted(each.name for each in folder.iterdir()) == ["foresee", "perfect"]
+    names = sorted(each.name for each in (folder / "foresee" / "ledger").iterdir())
+    assert names == [f"rank-{rank}.arrow" for rank in range(3)]
+    assert main(["analyze", str(folder / "perfect")]) == 2
+    assert "no I/O" in capsys.readouterr().err
+
+
+def test_ledgers_change_no_figure(file, tmp_path) -> None:
+    given = job.read(file)
+    alone = loading.Run(given, "nopfs").finish()
+    assert alone == loading.Run(given, "nopfs", run_dir=tmp_path / "run").finish()
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder with something in it"])
+def test_what_is_there_is_never_written_over(file, tmp_path, capsys, there) -> None:
+    folder = tmp_path / "run"
+    if there == "a file":
+        folder.write_text("")
+    else:
+        folder.mkdir()
+        (folder / "notes.txt").write_text("")
+    assert main(["simulate", file, "--policies", "naive", "--run-dir", str(folder)]) == 2
+    assert f"--run-dir {folder}: it is there already" in capsys.readouterr().err
+
+
+def test_an_empty_folder_is_filled(file, tmp_path, capsys) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    simulate(file, folder, "naive")
+    capsys.readouterr()
+    assert rows(folder) == 3 * 3 * 50 + 3 * 3000
+    with pytest.raises(ConfigError, match="it has ledgers already"):
+        loading.Run(job.read(file), "naive", run_dir=folder)
+
+
+def test_a_sweep_is_no_run(file, tmp_path, capsys) -> None:
+    sweep = ["--sweep", "cluster.ranks=1,2", "--run-dir", str(tmp_path / "run")]
+    assert main(["simulate", file, *sweep]) == 2
+    assert "--run-dir with --sweep" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_is_an_error_with_its_name(file, tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "run"
+    assert main(["simulate", file, "--policies", "naive", "--run-dir", str(folder)]) == 3
+    assert str(folder) in capsys.readouterr().err
+
+
+def test_a_run_that_is_given_up_leaves_whole_ledgers(file, tmp_path) -> None:
+    given_up = loading.Run(job.read(file), "naive", run_dir=tmp_path / "run")
+    assert given_up.advance()[:2] == ("training", 0)
+    # To the end of an epoch, at most.
+    assert given_up.advance()[:2] == ("training", 50)
+    given_up.close()
+    given_up.close()
+    assert rows(tmp_path / "run") == 3 * 50 + 3000
+    assert all(
+        batch is not None for path, _ in ledger.files(tmp_path / "run") for batch in ledger.batches(path)
+    )
+
+
+def test_more_ranks_than_files_may_be_open_are_refused(tmp_path) -> None:
+    many = job.loads(SMALL.replace("ranks = 3", "ranks = 400"))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match="rank-"):
+            loading.Run(many, "naive", run_dir=tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

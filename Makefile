@@ -22,6 +22,9 @@ test: setup ## every test of both languages, as CI runs them
 	$(BIN)/pytest
 	@$(PYTHON) scripts/setup.py --oldest-torch
 	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
+test-systems: setup ## tests against real systems, installed by apt as root: Slurm
+	@$(PYTHON) scripts/systems.py
+	$(BIN)/pytest -m systems tests/systems
 check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
 check-rust: ## format, lints and documents of the crates
 	cargo fmt --all --check
@@ -50,4 +53,4 @@ clean: ## remove what was built; environments and caches of data stay
 	cargo clean
 	rm -rf dist
 
-.PHONY: help doctor setup bench-setup demo test check check-rust check-python msrv wheel bench fmt clean
+.PHONY: help doctor setup bench-setup demo test test-systems check check-rust check-python msrv wheel bench fmt clean

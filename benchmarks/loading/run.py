@@ -29,8 +29,8 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.report import as_object, results_file, show  # noqa: E402
+from common.slow_disk import Unavailable  # noqa: E402
 from support import table  # noqa: E402
-from support.disk_origin import Unavailable  # noqa: E402
 from support.job import Job, Result  # noqa: E402
 from support.lines import Run, Runs, judge  # noqa: E402
 from support.origins import Origin, origin_of  # noqa: E402

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from common.slow_disk import Disk, Throttle
+
 from . import data, s3
-from .disk_origin import Disk, Throttle
 from .job import Job, Place
 from .workloads import MB, Rates, Workload
 

@@ -307,7 +307,8 @@ def _there(
     held = any(outcome.holds for outcome in ran.outcomes)
     starts = [max(start, 0.0) for start in starts]
     if len(jobs) == 2 and not held:
-        told = stagger.predict(*jobs, starts[1:], **at)
+        leader, follower = jobs
+        told = stagger.predict(leader, follower, starts[1:], **at)
         return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
     # Of more than two nobody knows what company costs, and nobody is meant to have any.
     each = [replace(job, wait_conc=job.wait) if job.wait_conc is None else job for job in jobs]

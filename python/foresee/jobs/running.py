@@ -447,7 +447,7 @@ class Runner:
         return ", ".join(parts)
 
     def _outcome(self, part: _Part) -> Outcome:
-        held = {"holds": part.holds, "held": part.held}
+        held: dict[str, Any] = {"holds": part.holds, "held": part.held}
         if part.watched is None:
             state = "running" if self._unseen and part is self._parts[0] else "not started"
             nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))

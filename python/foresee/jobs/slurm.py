@@ -153,6 +153,8 @@ class SlurmJob(Watched):
         options: Sequence[str] = (),
     ) -> None:
         super().__init__(job, name, os.path.abspath(folder))
+        self.id = ""
+        """As Slurm calls it."""
         words, where = command(job)
         self._make(held=held)
         self._due = None if begin is None else time.monotonic() + begin

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,7 +130,7 @@ def _led(
             )
         ]
     made = led_by(0, ordered, earliest, cache=cache)
-    told = {"order": order, "delay": there[leader], "earliest": earliest, "catch_up": np.inf}
+    told: dict[str, Any] = {"order": order, "delay": there[leader], "earliest": earliest, "catch_up": np.inf}
     behind = Chosen(
         starts=made.starts,
         runs=made.runs,

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 import pytest
 from support.slurm import Slurm, missing
 
+from foresee import job
+from foresee.jobs.slurm import Slurm as Launcher
+
 pytestmark = pytest.mark.systems
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
@@ -123,6 +126,31 @@ def test_another_moment_reaches_the_queue(tmp_path: pathlib.Path, slurm: Slurm) 
     assert abs(told["measured"]["starts"][1] - told["retimed"][-1]["start"]) <= 2
     # Put off in the queue, not only at the gate.
     assert told["jobs"][1]["launched"] > told["predicted"]["starts"][1]
+
+
+def test_minutes_after_the_leader_are_slurms_own(
+    tmp_path: pathlib.Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    launcher = Launcher("dependency")
+    one, other = (job.read(write(tmp_path, name, epochs=50)) for name in ("a", "b"))
+    leader = launcher.start(one, "a", str(tmp_path), held=False, first=None, due=0)
+    follower = launcher.start(other, "b", str(tmp_path), held=True, first=leader, due=400)
+    try:
+        deadline = time.monotonic() + 30
+        while leader.queued and time.monotonic() < deadline:
+            assert leader.poll() is None
+            time.sleep(0.1)
+        assert f"after:{leader.id}+6(" in slurm.ask("scontrol", "show", "job", follower.id)
+        launcher.move(follower, 200)
+        assert f"after:{leader.id}+3(" in slurm.ask("scontrol", "show", "job", follower.id)
+        # The leader's start has been and the minutes have not: it still waits.
+        assert follower.poll() is None
+        assert follower.queued
+    finally:
+        for each in (follower, leader):
+            each.stop()
+    assert not left(slurm)
 
 
 def test_a_leader_that_fails_lets_the_other_start(tmp_path: pathlib.Path, slurm: Slurm) -> None:

@@ -23,8 +23,8 @@ def pairs(session: Session, repeats: int) -> None:
     """Three pairs in both orders, every start; each pair once as the command runs it."""
     made = []
     for names in PAIRS:
-        session.calibrate(names, short=True, cost=True)
-        catalog = session.calibrate(names, short=False, cost=True)
+        session.calibrate(names, "short", cost=True)
+        catalog = session.calibrate(names, "long", cost=True)
         made.append((names, catalog, session.predict(names, catalog)))
     for repeat in range(repeats):
         for names, catalog, facts in made:
@@ -36,7 +36,7 @@ def pairs(session: Session, repeats: int) -> None:
 
 def networks(session: Session, repeats: int) -> None:
     """Two that train, both orders."""
-    catalog = session.calibrate(NETWORKS, short=False)
+    catalog = session.calibrate(NETWORKS, "long")
     facts = session.predict(NETWORKS, catalog)
     for _ in range(repeats):
         for order in facts["orders"]:
@@ -45,7 +45,7 @@ def networks(session: Session, repeats: int) -> None:
 
 def several(session: Session, repeats: int, each: Sequence[Sequence[str]] = SEVERAL) -> None:
     """Three and four jobs as the command runs them."""
-    catalogs = [session.calibrate(names, short=True) for names in each]
+    catalogs = [session.calibrate(names, "short") for names in each]
     for _ in range(repeats):
         for names, catalog in zip(each, catalogs, strict=True):
             session.command("several", names, catalog)
@@ -53,7 +53,7 @@ def several(session: Session, repeats: int, each: Sequence[Sequence[str]] = SEVE
 
 def quick(session: Session) -> None:
     """One pair in its better order, and three jobs."""
-    catalog = session.calibrate(QUICK_PAIR, short=True, cost=True)
+    catalog = session.calibrate(QUICK_PAIR, "quick", cost=True)
     facts = session.predict(QUICK_PAIR, catalog)
     best = next(each for each in facts["orders"] if each["leader"] == facts["best"]["leader"])
     _search(session, "pairs", best, QUICK_SEARCH)

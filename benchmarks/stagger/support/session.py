@@ -18,7 +18,7 @@ from common.report import show
 from foresee import job
 from foresee.errors import ForeseeError
 from foresee.jobs.process import Process
-from foresee.jobs.watched import TICK
+from foresee.jobs.watched import expected_steps
 
 from . import models, runs
 from .models import Size
@@ -27,6 +27,8 @@ from .runs import Run
 
 #: Steps that count and steps before them, of both forms of calibration.
 LONG, SHORT = (100, 10), (50, 10)
+#: Between two looks at a run.
+LOOK_S = 0.005
 
 
 class Failed(Exception):
@@ -58,15 +60,21 @@ class Session:
         )
         show(f"{run.part:<12} {' '.join(run.jobs):<44} {run.arm:<10} {told}")
 
-    def calibrate(self, names: Sequence[str], *, short: bool, cost: bool = False) -> Path:
-        """Measure jobs into a catalog of their own; ``cost``: twice, and it counts as a run."""
+    def calibrate(self, names: Sequence[str], form: str, *, cost: bool = False) -> Path:
+        """Measure jobs into a catalog of their own.
+
+        Args:
+            names: the jobs.
+            form: ``long``, ``short``, or ``quick``: as few steps as the short one, and the pair all the same.
+            cost: twice, and it counts as a run.
+        """
         catalog = self._next("catalog").with_suffix(".db")
         self.origin.cool()
-        first = self._calibrate(names, catalog, short=short)
+        first = self._calibrate(names, catalog, form)
         if cost:
-            again = self._calibrate(names, catalog, short=short)
+            again = self._calibrate(names, catalog, form)
             alone = sum(each["alone_seconds"] for each in self.predict(names, catalog)["jobs"])
-            for arm, told in (("short" if short else "long", first), ("again", again)):
+            for arm, told in ((form, first), ("again", again)):
                 self.keep(
                     self._run(
                         "calibration",
@@ -79,10 +87,10 @@ class Session:
                 )
         return catalog
 
-    def _calibrate(self, names: Sequence[str], catalog: Path, *, short: bool) -> dict[str, Any]:
-        steps, before = SHORT if short else LONG
+    def _calibrate(self, names: Sequence[str], catalog: Path, form: str) -> dict[str, Any]:
+        steps, before = LONG if form == "long" else SHORT
         words = ["--steps", str(steps), "--warmup", str(before), "--data", str(self.origin.folder)]
-        return self._foresee("calibrate", names, catalog, *words, *(["--short"] if short else []))
+        return self._foresee("calibrate", names, catalog, *words, *(["--short"] if form == "short" else []))
 
     def predict(self, names: Sequence[str], catalog: Path) -> dict[str, Any]:
         """What ``foresee stagger predict`` says."""
@@ -140,14 +148,14 @@ class Session:
         processes: list[Process] = []
         deadline = time.monotonic() + self.timeout_s
         try:
-            for each, name in zip(jobs, names, strict=True):
-                processes.append(Process(each, name, str(folder), held=True))
+            for read, name in zip(jobs, names, strict=True):
+                processes.append(Process(read, name, str(folder), held=True))
             leader, other = processes
             self._until(lambda: all(each.head is not None for each in processes), processes, deadline)
             self.origin.settle()
             leader.release()
             if start is None:
-                self._until(lambda: leader.poll() is not None, processes, deadline)
+                self._until(lambda: leader.done >= expected_steps(leader.job), processes, deadline)
             elif start > 0:
                 self._until(lambda: leader.done > 0, processes, deadline)
                 time.sleep(max(float(leader.steps()[0, 0]) + start - time.monotonic(), 0.0))
@@ -172,7 +180,7 @@ class Session:
                     raise each.ended(code)
             if time.monotonic() > deadline:
                 raise Failed(f"no end within {self.timeout_s:.0f} s")
-            time.sleep(TICK)
+            time.sleep(LOOK_S)
 
     def _run(self, part: str, names: Sequence[str], arm: str, **more: Any) -> Run:
         return Run(part, self.origin.name, list(names), arm, self.size.steps, **more)

@@ -254,6 +254,7 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.
         ({}, ["--cache", "0"], "--cache 0.0: a share above 0"),
         ({}, ["--machine", "here"], "without --catalog"),
         ({}, ["--patience", "0"], "--patience 0.0: seconds above 0 expected"),
+        ({}, ["--slack", "1"], "--slack 1.0: a share of 0 or more and below 1 expected"),
         ({}, ["--running", "-1"], "--running -1.0: percent expected, 0 or more"),
         ({}, ["--running", "nan"], "--running nan: percent expected, 0 or more"),
         ({}, ["--running", "5", "--steps", "x"], "--running with --steps: the steps say how far"),
@@ -324,6 +325,7 @@ def test_of_three_the_rest_go_on_when_the_leader_fails(tmp_path: pathlib.Path, d
     starts = [job["start"] for job in told["jobs"]]
     assert starts[2] - starts[1] >= 1.2 * 0.8
     assert "a ended (exit code 3)" in said
+    assert "b starts without a" in said
     assert {each["job"] for each in told["retimed"]} >= {"b"}
 
 

@@ -459,6 +459,25 @@ def test_no_schedule_of_three_that_is_played_ends_before_the_plan() -> None:
         assert max(run.end for run in played.runs) - first >= made.makespan - steps
 
 
+@laws
+@given(pairs(), readings, st.floats(0, 0.2))
+def test_slack_starts_the_follower_later_and_costs_no_more_than_that(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
+) -> None:
+    exact, loose = (stagger.optimum(*both, compat=compat, slack=each) for each in (0.0, slack))
+    assert exact is not None
+    assert loose is not None
+    assert loose.start >= exact.start
+    assert loose.makespan <= exact.makespan * (1 + slack) * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("slack", [-0.1, 1.0, math.nan, True, "0.1"])
+def test_slack_is_a_share(slack: float) -> None:
+    job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, wait_conc=0.5, steps=10)
+    with pytest.raises(ConfigError, match=r"slack is .*; a share of the makespan expected"):
+        stagger.optimum(job, job, slack=slack)
+
+
 def test_a_leader_that_there_is_not_is_refused() -> None:
     job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=10)
     with pytest.raises(ConfigError, match="leader is 2; the place of one of 2 jobs expected"):

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foresee.cli import stagger
 from foresee.errors import ConfigError
-from foresee.jobs.timing import Chosen, Timing, choose
+from foresee.jobs.timing import SLACK, Chosen, Timing, choose
 from foresee.models.stagger import JobTimes, optimum
 
 #: Table I with the waits of the worked example, and 100 steps per epoch.
@@ -42,6 +43,24 @@ def test_the_better_order_leads_and_of_equal_ones_the_first() -> None:
     assert choose([RESNET, EFFICIENT], [0, 0]).order == (1, 0)
     assert choose([EFFICIENT, RESNET], [0, 0]).order == (0, 1)
     assert choose([RESNET, RESNET], [0, 0]).order == (0, 1)
+
+
+def test_noise_of_company_that_costs_nothing_starts_nobody_early() -> None:
+    # Measured: two jobs of one order and one page cache share their reads, give or take a thousandth.
+    leader = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0.449, steps=1000)
+    follower = JobTimes(name="b", compute=0.2, wait=0.55, wait_cached=0.0, wait_conc=0.549, steps=1000)
+    assert choose([leader, follower], [0, 0]).starts == (0, 0)
+    best = choose([leader, follower], [0, 0], slack=SLACK)
+    assert best.starts == pytest.approx((0, 550))
+    assert best.gpu_seconds == pytest.approx(950)
+    timing = Timing([leader, follower], best, slack=SLACK)
+    timing.handle_progress(0, np.arange(1, 101) * 0.75, 75)
+    assert timing.poll_start(1, 75) == pytest.approx(550)
+
+
+def test_the_command_has_the_same_slack() -> None:
+    assert stagger.SLACK == SLACK
+    assert f"({SLACK})" in stagger.SLACK_HELP
 
 
 def test_a_job_that_arrives_later_follows_no_earlier() -> None:

@@ -37,7 +37,7 @@ _VERSION = 2
 
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the action."""
-    from foresee.jobs.slurm import HOLD_MAX, WAYS
+    from foresee.cli.stagger import SLACK, SLACK_HELP
 
     parser = actions.add_parser("run", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
@@ -51,6 +51,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--compat", choices=("physical", "paper"), default="physical", help="as of foresee stagger predict"
     )
+    parser.add_argument("--slack", type=float, default=SLACK, metavar="SHARE", help=SLACK_HELP)
     parser.add_argument(
         "--running",
         type=float,
@@ -68,10 +69,10 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--slurm", action="store_true", help="submit the jobs to Slurm")
     parser.add_argument(
         "--slurm-wait",
-        choices=WAYS,
+        choices=("auto", "begin", "dependency", "hold"),
         default="auto",
         help="how a later job waits: for its time of begin, for the first job's start and some minutes, or inside of "
-        f"its allocation (hold up to {HOLD_MAX:g} s, else begin)",
+        "its allocation (auto: hold up to 60 s, else begin)",
     )
     parser.add_argument(
         "--sbatch",
@@ -110,6 +111,8 @@ def _check(options: argparse.Namespace) -> None:
     faults = []
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
+    if not 0 <= options.slack < 1:
+        faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
     if not options.patience > 0:
         faults.append(f"--patience {options.patience}: seconds above 0 expected")
     if options.machine is not None and options.catalog is None:
@@ -145,14 +148,14 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         _tell(doubt)
     at = {"compat": options.compat, "cache": options.cache}
     already, elapsed = _joined(options, jobs[0], known.jobs[0])
-    chosen = choose(known.jobs, [each.run.start for each in jobs], running=elapsed, **at)
+    chosen = choose(known.jobs, [each.run.start for each in jobs], running=elapsed, slack=options.slack, **at)
     ordered = [known.jobs[place] for place in chosen.order]
     launcher = _launcher(options, chosen)
     folder = _folder(options.folder)
     _tell(_announced(ordered, chosen, folder, joins=joins))
     runner = Runner(
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
-        Timing(ordered, chosen, **at),
+        Timing(ordered, chosen, slack=options.slack, **at),
         folder,
         pace=None if options.no_hold else Pace(ordered, TICK),
         launcher=launcher,
@@ -169,6 +172,7 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         "version": _VERSION,
         "data": known.data,
         **at,
+        "slack": options.slack,
         "hold": not options.no_hold,
         "slurm": getattr(launcher, "way", None),
         "running_seconds": elapsed,

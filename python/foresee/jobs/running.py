@@ -250,9 +250,10 @@ class Runner:
             leader = self._parts[0]
             if self._zero is None and not leader.over:
                 self._begin()
-            # Not before somebody has begun; nor where the leader is gone before it did.
+            # Whoever waits for a leader that is gone waits no longer than needed.
+            urgent = leader.over and not all(part.released or part.over for part in self._parts)
             if (self._zero is not None or leader.over) and (
-                self._news or leader.over or time.monotonic() - decided >= _AGAIN
+                self._news or urgent or time.monotonic() - decided >= _AGAIN
             ):
                 decided, self._news = time.monotonic(), False
                 self._decide()
@@ -379,7 +380,9 @@ class Runner:
             if self._launcher.wants(begun=begun, due=due):
                 self._launch(part, held=True, due=due)
                 if leader.over and not leader.whole:
-                    self._tell(f"{part.name} starts at once, alone")
+                    others = any(not each.over for each in self._parts if each is not part)
+                    how = f"without {leader.name}" if others else "at once, alone"
+                    self._tell(f"{part.name} starts {how}")
         elif begun and now >= part.start:
             part.watched.release()
             part.released = True

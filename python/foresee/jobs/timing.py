@@ -26,7 +26,11 @@ from foresee.errors import ConfigError
 from foresee.models.stagger import Compat, JobTimes, Played, led_by, optimum, plan, simulate
 from foresee.models.stagger.times import EQUAL
 
-__all__ = ["Chosen", "Timing", "choose"]
+__all__ = ["SLACK", "Chosen", "Timing", "choose"]
+
+SLACK = 0.005
+"""Share of the makespan that measured figures leave open: of schedules within it, that with the fewest GPU-seconds is
+the best. Without it the noise of a wait in company that costs nothing would start all jobs at once."""
 
 #: Steps from which a faster rate is believed: at least so many, and at least this share of an epoch.
 _LEAST = 20
@@ -66,6 +70,7 @@ def choose(
     running: float | None = None,
     compat: Compat = "physical",
     cache: float = 1.0,
+    slack: float = 0.0,
 ) -> Chosen:
     """The best leader and starts: the earliest end, of equal ones the fewest GPU-seconds, then the order given.
 
@@ -76,6 +81,7 @@ def choose(
             much later. None: no job runs yet.
         compat: which reading.
         cache: share of the data that the cache keeps, in (0, 1].
+        slack: share by which makespans that are as good may differ, in [0, 1).
 
     Raises:
         ConfigError: the cache reaches back to a follower at no start; an argument outside its range.
@@ -92,28 +98,34 @@ def choose(
     found = [
         each
         for leader in leaders
-        for each in _led(leader, jobs, there, pair=len(jobs) == 2, compat=compat, cache=cache)
+        for each in _led(leader, jobs, there, compat=compat, cache=cache, slack=slack)
     ]
     if not found:
         raise ConfigError(
             f"the cache reaches back to a follower at no start; cache = {cache:g} is the share of the data that it "
             "keeps"
         )
-    shortest = min(each.delay + each.makespan for each in found) * (1 + EQUAL)
+    shortest = min(each.delay + each.makespan for each in found) * (1 + max(slack, EQUAL))
     return min(
         (each for each in found if each.delay + each.makespan <= shortest), key=lambda each: each.gpu_seconds
     )
 
 
 def _led(
-    leader: int, jobs: Sequence[JobTimes], there: Sequence[float], *, pair: bool, compat: Compat, cache: float
+    leader: int,
+    jobs: Sequence[JobTimes],
+    there: Sequence[float],
+    *,
+    compat: Compat,
+    cache: float,
+    slack: float,
 ) -> list[Chosen]:
     """Schedules behind one leader, those first that need no play."""
     order = (leader, *(at for at in range(len(jobs)) if at != leader))
     ordered = [jobs[at] for at in order]
     earliest = tuple(max(there[at] - there[leader], 0.0) for at in order)
-    if pair:
-        best = optimum(*ordered, now=earliest[1], compat=compat, cache=cache)
+    if len(jobs) == 2:
+        best = optimum(*ordered, now=earliest[1], compat=compat, cache=cache, slack=slack)
         if best is None:
             return []
         return [
@@ -173,6 +185,7 @@ class Timing:
         chosen: what was decided before.
         compat: which reading.
         cache: share of the data that the cache keeps.
+        slack: as of :func:`choose`.
     """
 
     def __init__(
@@ -182,11 +195,13 @@ class Timing:
         *,
         compat: Compat = "physical",
         cache: float = 1.0,
+        slack: float = 0.0,
     ) -> None:
         self._predicted = tuple(jobs)
         self._chosen = chosen
         self._compat: Compat = compat
         self._cache = cache
+        self._slack = slack
         self._seen = list(self._predicted)
         self._shown = False
         self._starts: list[float | None] = [None] * len(jobs)
@@ -247,7 +262,14 @@ class Timing:
             return soonest
         soonest = max(now, soonest)
         if len(self._seen) == 2 and self._lead == 0:
-            best = optimum(self._seen[0], self._seen[1], now=soonest, compat=self._compat, cache=self._cache)
+            best = optimum(
+                self._seen[0],
+                self._seen[1],
+                now=soonest,
+                compat=self._compat,
+                cache=self._cache,
+                slack=self._slack,
+            )
             # None: a leader so slow, or so fast, that the cache does not reach back any more; later is no better.
             return soonest if best is None else best.start
         return self._behind(now)[who]

@@ -183,18 +183,15 @@ class SlurmJob(Watched):
         if code is None and time.monotonic() - self._asked >= _ASK:
             self._asked = time.monotonic()
             code = self._ask_state()
-        if self._read():
-            self._set_clock()
+        ended = self._read()
+        if ended is not None:
+            # What is read now was written before, and at times right before: the least difference is that of clocks.
+            self._offset = min(self._offset, time.monotonic() - ended)
+            # One machine, one clock; those of two differ by as much as their boots do.
+            self._shift = 0.0 if 0 <= self._offset < 1 else self._offset
         # What it wrote before its end has been read.
         self._code = code
         return code
-
-    def _set_clock(self) -> None:
-        """Tell its machine's clock from ours: what is read now was written before, and at times right before."""
-        begin, wait, compute = self.steps()[-1] if self.done else (math.inf, 0.0, 0.0)
-        self._offset = min(self._offset, time.monotonic() - (begin - self._shift) - wait - compute)
-        # One machine, one clock; those of two differ by as much as their boots do.
-        self._shift = 0.0 if 0 <= self._offset < 1 or math.isinf(self._offset) else self._offset
 
     def _ask_state(self) -> int | None:
         """What the controller says; the exit code if it is over."""

@@ -98,17 +98,18 @@ class Watched(ABC):
             gate, self._gate = self._gate, None
             os.close(gate)
 
-    def _read(self) -> int:
-        """Read new steps; how many there are."""
-        read = 0
+    def _read(self) -> float | None:
+        """Read new steps; when the last of them ended, by the job's own clock; None: there is no new one."""
+        ended = None
         for path in glob.glob(os.path.join(glob.escape(self.folder), "rank-*.steps")):
             file = self._files.setdefault(path, Followed(path))
             new = file.poll()
             if len(new):
                 self._rows.setdefault(path, []).append(new)
                 self.last_step = time.monotonic()
-                read += len(new)
-        return read
+                end = sum(new[-1].tolist()[:3]) / 1e9
+                ended = end if ended is None else max(ended, end)
+        return ended
 
     @property
     def head(self) -> Head | None:

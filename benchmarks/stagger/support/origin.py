@@ -15,7 +15,7 @@ from common.slow_disk import Disk, Throttle
 
 from foresee.jobs import cold
 
-from .models import SAMPLE_BYTES, Size
+from .models import BATCH, SAMPLE_BYTES, Size
 
 #: Never what binds: the rate in bytes does.
 READS_PER_S = 100_000
@@ -23,8 +23,6 @@ READS_PER_S = 100_000
 MEMORY_BYTES = 12 << 30
 #: In which the kernel gives out a slow disk's rate.
 SLICE_S = 0.1
-#: Share of a slice that is left to the leader's first steps.
-IN_HAND = 0.8
 _LEAD_BYTES = 32 << 10
 #: Room beside the samples.
 IMAGE_OVER_DATA = 1.5
@@ -88,8 +86,8 @@ class SlowDisk(Mount):
     def settle(self) -> None:
         """Use up what the throttle has in hand: it gives each slice's bytes at once, and an idle disk has a slice's.
 
-        A read that is made to wait ends when a slice begins; then some of that one is read too. What is left of it lets
-        a run of whole slices end as its rate says: of a slice's steps, which come at once, the last one ends then.
+        A read that is made to wait ends when a slice begins; then as much as a step of that one is read too. What is left
+        of it lets a run of whole slices end as its rate says: of a slice's steps, which come at once, the last one does.
         """
         file = os.open(self._lead, os.O_RDONLY | os.O_DIRECT)
         try:
@@ -101,7 +99,7 @@ class SlowDisk(Mount):
                 if left is not None:
                     left -= _LEAD_BYTES
                 elif time.monotonic() - began > SLICE_S / 4:
-                    left = (1 - IN_HAND) * SLICE_S * self._size.bytes_per_s - _LEAD_BYTES
+                    left = BATCH * SAMPLE_BYTES - _LEAD_BYTES
                 if left is not None and left < _LEAD_BYTES:
                     break
         finally:

@@ -15,6 +15,8 @@ import time
 import pytest
 
 from foresee import job
+from foresee._steps import Meter
+from foresee._world import World
 from foresee.errors import ConfigError, SlurmUnreachable
 from foresee.jobs import slurm
 from foresee.jobs.slurm import Slurm, SlurmJob, submission
@@ -179,6 +181,23 @@ def test_how_a_job_is_doing(
     assert "scontrol --oneliner show job 17" in calls(fake)
 
 
+def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
+    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+) -> None:
+    (fake / "scontrol.--oneliner").write_text("JobState=PENDING ExitCode=0:0 StartTime=Unknown")
+    made = SlurmJob(asked, "a", str(tmp_path))
+    made.started -= 1000
+    assert made.poll() is None
+    assert made.queued
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 7))
+    (fake / "scontrol.--oneliner").write_text(f"JobState=RUNNING ExitCode=0:0 StartTime={since}")
+    # Its loader is there, so it runs, whenever Slurm was asked last.
+    Meter(made.folder, World(0, 1)).lap(steps=40)
+    assert made.poll() is None
+    assert not made.queued
+    assert time.monotonic() - made.started == pytest.approx(7, abs=1.5)
+
+
 def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(
     tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
 ) -> None:
@@ -206,9 +225,6 @@ def test_the_environment_names_the_steps(tmp_path: pathlib.Path, fake: pathlib.P
 def test_a_clock_of_another_machine_is_set_by_ours(
     tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
 ) -> None:
-    from foresee._steps import Meter
-    from foresee._world import World
-
     (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=RUNNING ExitCode=0:0")
     made = SlurmJob(asked, "a", str(tmp_path))
     meter = Meter(made.folder, World(0, 1))

@@ -181,9 +181,10 @@ class SlurmJob(Watched):
         """Read new steps; the exit code if the job has ended, negative for a signal, else None."""
         code = self._code
         if code is None and time.monotonic() - self._asked >= _ASK:
-            self._asked = time.monotonic()
             code = self._ask_state()
         ended = self._read()
+        if code is None and self.queued and self.head is not None:
+            code = self._ask_state()  # it runs: since when says how long it took to load
         if ended is not None:
             # What is read now was written before, and at times right before: the least difference is that of clocks.
             self._offset = min(self._offset, time.monotonic() - ended)
@@ -195,6 +196,7 @@ class SlurmJob(Watched):
 
     def _ask_state(self) -> int | None:
         """What the controller says; the exit code if it is over."""
+        self._asked = time.monotonic()
         try:
             told = _ask("scontrol", "--oneliner", "show", "job", self.id)
         except ConfigError:
@@ -206,7 +208,8 @@ class SlurmJob(Watched):
         before, self._state = self._state, facts["JobState"]
         if before in _QUEUED and self._state not in _QUEUED:
             self.queued = False
-            self.started = self.last_step = time.monotonic()
+            self.last_step = time.monotonic()
+            self.started = self.last_step - _ago(facts.get("StartTime", ""))
         if self._state not in _OVER:
             return None
         code, _, number = facts.get("ExitCode", "1:0").partition(":")
@@ -316,6 +319,14 @@ def state(told: str) -> dict[str, str]:
     if "JobState" not in facts:
         raise ConfigError(f"scontrol says nothing of the job's state: {told.strip()[:200]!r}")
     return facts
+
+
+def _ago(moment: str) -> float:
+    """Seconds since a moment of Slurm's, which has whole ones and no zone; 0 if it tells none."""
+    try:
+        return max(time.time() - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
+    except ValueError:
+        return 0.0
 
 
 def _ask(*words: str, environment: dict[str, str] | None = None) -> str:

@@ -22,8 +22,9 @@ test: setup ## every test of both languages, as CI runs them
 	$(BIN)/pytest
 	@$(PYTHON) scripts/setup.py --oldest-torch
 	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
-test-systems: setup ## tests against other programs: DLIO on several ranks
+test-systems: setup ## tests against other programs: DLIO on several ranks, and Slurm, which root installs by apt
 	@$(PYTHON) scripts/setup.py --systems
+	@$(PYTHON) scripts/systems.py
 	$(BIN)/pytest -m systems tests/systems
 check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
 check-rust: ## format, lints and documents of the crates
@@ -34,7 +35,7 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/predict examples/*/; do $(BIN)/mypy $$part || exit; done
+	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/predict benchmarks/stagger examples/*/; do $(BIN)/mypy $$part || exit; done
 	$(BIN)/python -m mypy.stubtest foresee._native
 	$(BIN)/lint-imports
 	$(BIN)/typos

@@ -85,7 +85,9 @@ class Disk:
         self.close()
 
     def close(self) -> None:
-        """Unmount and detach; the image stays for the next run."""
+        """Unmount and detach; the image stays for the next run. Whoever has joined leaves."""
+        if all(group.is_dir() for group in self._groups):
+            self._move(os.getpid(), [group.parent for group in self._groups])
         if self.folder.is_mount():
             _run("umount", str(self.folder))
         if self._device:
@@ -107,6 +109,14 @@ class Disk:
         """``command``, started inside of the control groups, with all its children."""
         joins = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
         return ["sh", "-c", f'{joins}; exec "$@"', "sh", *command]
+
+    def join(self) -> None:
+        """Put this process into the control groups, with all children that it starts from now on."""
+        self._move(os.getpid(), self._groups)
+
+    def _move(self, process: int, groups: list[Path]) -> None:
+        for group in groups:
+            (group / "cgroup.procs").write_text(str(process))
 
     def drop_caches(self) -> None:
         """Begin cold: a fresh mount has no pages. Pages of the image itself may stay, the throttle is above them."""

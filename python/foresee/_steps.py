@@ -11,6 +11,7 @@ disturb the training: a file that cannot be written any more is given up with on
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -45,7 +46,7 @@ ROW = np.dtype(
     ]
 )
 assert _ROW.size == ROW.itemsize
-#: A file beside those of steps: while the launcher has it locked, no loader begins.
+#: A file beside those of steps: while the launcher has it locked, no loader begins a step.
 GATE = "gate"
 
 _log = logging.getLogger("foresee")
@@ -73,6 +74,7 @@ class Meter:
         self._world = world
         self._pid = os.getpid()
         self._file: int | None = None
+        self._gate: int | None = None
         self._steps = 0
         self._epochs = 0
         # Welford's: means, and sums of squared differences from them, nanoseconds.
@@ -112,19 +114,22 @@ class Meter:
             _log.warning("%s: steps are not written: %s", path, error)
             return
         self._write(_HEAD.pack(_MAGIC, VERSION, world.rank, world.size, min(steps, 2**32 - 1), order))
+        with contextlib.suppress(FileNotFoundError):
+            self._gate = os.open(os.path.join(self._folder, GATE), os.O_RDONLY | os.O_CLOEXEC)
         self._pass_gate()
 
-    def _pass_gate(self) -> None:
-        """Wait while the launcher keeps the gate locked; a launcher that dies lets go of it."""
-        assert self._folder is not None
+    def _pass_gate(self) -> bool:
+        """Wait while the launcher keeps the gate locked; a launcher that dies lets go of it. Whether it was."""
+        if self._gate is None or os.getpid() != self._pid:
+            return False
+        locked = False
         try:
-            gate = os.open(os.path.join(self._folder, GATE), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(gate, fcntl.LOCK_SH)
-        finally:
-            os.close(gate)
+            fcntl.flock(self._gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._gate, fcntl.LOCK_SH)
+            locked = True
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        return locked
 
     def _add(self, begin: int, wait: int, compute: int, epoch: int, step: int) -> None:
         self._steps += 1
@@ -144,14 +149,15 @@ class Meter:
             self.close()
 
     def close(self) -> None:
-        """Let go of the file; again is fine."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            os.close(file)
+        """Let go of the files; again is fine."""
+        for name in ("_file", "_gate"):
+            file = getattr(self, name, None)
+            if file is not None:
+                setattr(self, name, None)
+                os.close(file)
 
     def __del__(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self.close()
+        self.close()
 
 
 class Lap:
@@ -167,9 +173,10 @@ class Lap:
         self._got: int | None = None
 
     def ask(self) -> None:
-        """A batch is asked for, so the step before has ended."""
+        """A batch is asked for, so the step before has ended; what passes at the gate is in no step."""
         now = self.end()
-        self._asked = now
+        held = self._meter._pass_gate()  # noqa: SLF001 - the clock is the meter's other half
+        self._asked = time.monotonic_ns() if held else now
 
     def got(self) -> None:
         """It is there."""

@@ -92,6 +92,9 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
         return None
     missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
+    # A batch script is task 0 of itself, and has no number of tasks unless sbatch was asked for some.
+    if launcher.name == "Slurm" and missing and env[launcher.rank] == "0" and "SLURM_JOB_ID" in env:
+        return None
     if missing:
         present = launcher.size if launcher.rank in missing else launcher.rank
         raise ConfigError(f"{present}={env[present]} is set but {missing[0]} is not; set both or neither")

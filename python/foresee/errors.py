@@ -30,6 +30,7 @@ __all__ = [
     "RankLost",
     "SampleFault",
     "ServerLost",
+    "SlurmUnreachable",
     "StallTimeout",
     "StateMismatch",
     "Unsupported",
@@ -79,6 +80,10 @@ class JobFailed(ForeseeError, RuntimeError):
 
 class PageCacheKept(ForeseeError, OSError):
     """The data's files cannot be driven out of memory here, so no figure of a cold cache can be measured."""
+
+
+class SlurmUnreachable(ForeseeError, OSError):
+    """Slurm is not installed here, or its controller does not answer."""
 
 
 class StallTimeout(ForeseeError, TimeoutError):

@@ -29,6 +29,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--loader-steps", type=int)
     parser.add_argument("--dies-after", type=int)
     parser.add_argument("--hangs-after", type=int)
+    parser.add_argument("--slow-after", type=int, help="from this step on it waits for --slow")
+    parser.add_argument("--slow", type=float, default=0.0)
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     return parser.parse_args()
 
@@ -68,7 +70,8 @@ def main() -> None:
                 sys.exit(3)
             if done == asked.hangs_after:
                 time.sleep(600)
-            read(file, step, asked.wait)
+            slow = asked.slow_after is not None and done >= asked.slow_after
+            read(file, step, asked.slow if slow else asked.wait)
             lap.got()
             time.sleep(asked.compute)
             done += 1

@@ -13,11 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from house import ROOT
 
 from foresee import job
+from foresee._steps import Meter, mark
+from foresee._world import World
 from foresee.cli import _stagger_run
 from foresee.jobs import Catalog, Entry, Key
 
@@ -26,7 +29,7 @@ CHUNK = 1 << 16
 TOML = """
 version = 1
 [data]
-name = "sleepy"
+name = "{name}"
 [train]
 batch = 4
 epochs = {epochs}
@@ -54,7 +57,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **more: object) -> str:
+def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **more: object) -> str:
     """A job file; ``words`` are of its command."""
     command = [sys.executable, str(JOB), str(data), "--compute", "0.02", "--wait", "0.03", *words]
     values = {
@@ -62,10 +65,11 @@ def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **mo
         "train": "compute_step = 0.02",
         "stagger": FIGURES,
         "start": 0,
+        "name": "sleepy",
         "command": json.dumps(command),
         **more,
     }
-    path = folder / f"{name}.toml"
+    path = folder / f"{stem}.toml"
     path.write_text(TOML.format(**values))
     return str(path)
 
@@ -105,17 +109,15 @@ def test_the_second_job_starts_when_predicted_and_both_are_compared(
     tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
     told, said = run(tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data))
-    assert (told["leader"], told["follower"], told["predicted"]["case"]) == ("a", "b", "cached")
-    assert told["predicted"]["start"] == pytest.approx(40 * 0.03)
+    assert (told["leader"], told["followers"], told["predicted"]["case"]) == ("a", ["b"], "cached")
+    assert told["predicted"]["starts"] == pytest.approx([0, 40 * 0.03])
     assert told["predicted"]["makespan"] == pytest.approx(40 * 0.05)
     assert [job["state"] for job in told["jobs"]] == ["done", "done"]
     assert [job["steps"] for job in told["jobs"]] == [40, 40]
     # However slow the machine is: not before what the leader's own rate says.
-    assert told["measured"]["start"] >= 40 * 0.03 * 0.95
+    assert told["measured"]["starts"][1] >= 40 * 0.03 * 0.95
     assert told["measured"]["makespan"] >= 40 * 0.05
-    assert told["measured"]["gpu_seconds"] == pytest.approx(
-        told["measured"]["leader_seconds"] + told["measured"]["follower_seconds"]
-    )
+    assert told["measured"]["gpu_seconds"] == pytest.approx(sum(told["measured"]["seconds"]))
     assert told["jobs"][1]["wait"] < told["jobs"][0]["wait"]
     assert told["stands"] is None
     assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
@@ -133,8 +135,9 @@ def test_a_leader_slower_than_predicted_moves_the_start(tmp_path: pathlib.Path, 
     told, said = run(tmp_path, slow, late)
     assert told["leader"] == "a"
     assert told["retimed"]
-    assert told["retimed"][-1]["start"] > told["predicted"]["start"]
-    assert told["measured"]["start"] > 1.5 * told["predicted"]["start"]
+    assert told["retimed"][-1]["job"] == "b"
+    assert told["retimed"][-1]["start"] > told["predicted"]["starts"][1]
+    assert told["measured"]["starts"][1] > 1.5 * told["predicted"]["starts"][1]
     assert "a is not as predicted: b starts at" in said
 
 
@@ -145,8 +148,8 @@ def test_jobs_whose_best_start_is_at_once_are_let_go_together(
     told, _ = run(
         tmp_path, *(write(tmp_path, name, data, "--wait", "0", stagger=quick) for name in ("a", "b"))
     )
-    assert told["predicted"]["start"] == 0
-    assert abs(told["measured"]["start"]) < 0.5
+    assert told["predicted"]["starts"] == [0, 0]
+    assert abs(told["measured"]["starts"][1]) < 0.5
 
 
 @pytest.mark.parametrize("words", [["--dies-after", "5"], ["--dies-after", "0"]])
@@ -234,7 +237,7 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.
     one, other = figures(path, 1.0)
     jobs = [job.read(write(tmp_path, name, data, train="", stagger="")) for name in ("a", "b")]
     options = argparse.Namespace(catalog=str(path))
-    told = {"measured": {"makespan": 100.0}, "predicted_at_start": {"makespan": 92.0}, "doubts": []}
+    told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
     assert _stagger_run._judged(options, jobs, "here", told) is True
     # What was not about these jobs, or did not end, says nothing.
     assert _stagger_run._judged(options, jobs, "here", {**told, "doubts": ["another order"]}) is None
@@ -251,6 +254,17 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.
         ({}, ["--cache", "0"], "--cache 0.0: a share above 0"),
         ({}, ["--machine", "here"], "without --catalog"),
         ({}, ["--patience", "0"], "--patience 0.0: seconds above 0 expected"),
+        ({}, ["--slack", "1"], "--slack 1.0: a share of 0 or more and below 1 expected"),
+        ({}, ["--running", "-1"], "--running -1.0: percent expected, 0 or more"),
+        ({}, ["--running", "nan"], "--running nan: percent expected, 0 or more"),
+        ({}, ["--running", "5", "--steps", "x"], "--running with --steps: the steps say how far"),
+        ({}, ["--steps", "nowhere"], "nowhere: no loader has written steps there"),
+        ({}, ["--running", "5", "--slurm"], "--slurm with a first job that runs already"),
+        ({}, ["--sbatch", "-t 5"], "--sbatch or --slurm-wait without --slurm"),
+        ({}, ["--slurm-wait", "hold"], "--sbatch or --slurm-wait without --slurm"),
+        ({}, ["--slurm", "--sbatch", "'"], "options as a shell has them expected"),
+        ({"name": "other"}, [], "data sets differ"),
+        ({"train": "compute_step = 0.02\nseed = 3"}, [], "orders differ"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_starts(
@@ -267,6 +281,128 @@ def test_a_leader_that_is_not_its_job_file_is_ended(tmp_path: pathlib.Path, data
     _, said = run(tmp_path, *jobs, code=2)
     assert "a: its loader has 50 steps per epoch, 40 by its job file" in said
     assert not left()
+
+
+def test_three_jobs_start_in_turn_and_nobody_catches_up(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    slow = "wait = 0.01\nwait_cached = 0.0"
+    jobs = [
+        write(tmp_path, "a", data, stagger="wait = 0.03\nwait_cached = 0.0"),
+        write(tmp_path, "b", data, stagger="wait = 0.03\nwait_cached = 0.0"),
+        write(
+            tmp_path,
+            "c",
+            data,
+            "--compute",
+            "0.04",
+            "--wait",
+            "0.01",
+            stagger=slow,
+            train="compute_step = 0.04",
+        ),
+    ]
+    told, said = run(tmp_path, *jobs)
+    # All end with the frontier, 40 steps of 50 ms; who computes for longest leads.
+    assert (told["leader"], told["followers"], told["predicted"]["case"]) == ("c", ["a", "b"], "behind")
+    assert told["predicted"]["starts"] == pytest.approx([0, 1.2, 1.2])
+    assert told["predicted"]["makespan"] == pytest.approx(2.0)
+    assert [job["state"] for job in told["jobs"]] == ["done"] * 3
+    assert all(start >= 1.2 * 0.95 for start in told["measured"]["starts"][1:])
+    assert len(told["off_percent"]["seconds"]) == 3
+    assert told["predicted_at_starts"]["makespan"] > 0
+    assert {"a starts at", "b starts at"} <= {line[9:20] for line in said.splitlines()}
+
+
+def test_of_three_the_rest_go_on_when_the_leader_fails(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    alone = "wait = 0.03\nwait_cached = 0.0"
+    jobs = [
+        write(tmp_path, "a", data, "--dies-after", "5", stagger=alone),
+        write(tmp_path, "b", data, stagger=alone),
+        write(tmp_path, "c", data, stagger=alone),
+    ]
+    told, said = run(tmp_path, *jobs, code=1)
+    assert [job["state"] for job in told["jobs"]] == ["failed", "done", "done"]
+    # The first of them leads, and the other follows as far behind as the first had been planned to.
+    starts = [job["start"] for job in told["jobs"]]
+    assert starts[2] - starts[1] >= 1.2 * 0.8
+    assert "a ended (exit code 3)" in said
+    assert "b starts without a" in said
+    assert {each["job"] for each in told["retimed"]} >= {"b"}
+
+
+@pytest.fixture
+def running(tmp_path: pathlib.Path, data: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    """A job that somebody else has started: its file, and its folder of steps."""
+    steps = tmp_path / "elsewhere" / "a"
+    command = [sys.executable, str(JOB), str(data), "--compute", "0.02", "--wait", "0.03"]
+    with subprocess.Popen(command, env={**os.environ, "FORESEE_STEPS": str(steps)}) as process:
+        deadline = time.monotonic() + 30
+        while not (steps / "rank-0.steps").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield write(tmp_path, "a", data), steps
+        process.wait(30)
+
+
+def test_a_job_beside_one_that_runs_follows_its_steps(
+    tmp_path: pathlib.Path, data: pathlib.Path, running: tuple[str, pathlib.Path]
+) -> None:
+    told, said = run(tmp_path, running[0], write(tmp_path, "b", data), "--steps", str(running[1]))
+    assert (told["leader"], told["followers"]) == ("a", ["b"])
+    assert told["running_seconds"] >= 0
+    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in told["jobs"]] == [40, 40]
+    assert told["jobs"][0]["launched"] is None
+    assert told["measured"]["starts"][1] >= 40 * 0.03 * 0.95
+    assert "a runs already, b" in said
+
+
+def test_a_job_beside_one_whose_steps_nobody_sees(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    told, _ = run(tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data), "--running", "40")
+    assert told["running_seconds"] == pytest.approx(0.8)
+    assert told["predicted"]["starts"] == pytest.approx([0, 1.2])
+    assert [job["state"] for job in told["jobs"]] == ["running", "done"]
+    assert told["measured"] is None
+    assert told["jobs"][1]["start"] >= 1.2 * 0.95
+
+
+def test_a_job_that_runs_and_stops_taking_steps_is_not_waited_for(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    steps = tmp_path / "elsewhere"
+    meter = Meter(str(steps), World(0, 1))
+    lap = meter.lap(steps=40, order=mark("sequential 40"))
+    lap.ask()
+    lap.got()
+    lap.end()
+    jobs = write(tmp_path, "a", data), write(tmp_path, "b", data)
+    told, said = run(tmp_path, *jobs, "--steps", str(steps), "--patience", "0.5", code=1)
+    assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
+    assert "a has taken no step for 0.5 s, after 1" in said
+
+
+def test_a_job_that_comes_near_is_held_and_that_is_told(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    # It slows down when the other one runs already.
+    told, _ = run(
+        tmp_path,
+        write(tmp_path, "a", data, "--wait", "0.03", "--slow-after", "28", "--slow", "0.3"),
+        write(tmp_path, "b", data),
+    )
+    leader, follower = told["jobs"]
+    assert (leader["holds"], leader["held"]) == (0, 0)
+    assert follower["holds"] >= 1
+    assert follower["held"] > 0
+    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert told["hold"] is True
+
+
+def test_nobody_is_held_who_is_not_to_be(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    told, _ = run(
+        tmp_path,
+        write(tmp_path, "a", data, "--wait", "0.03", "--slow-after", "28", "--slow", "0.1"),
+        write(tmp_path, "b", data),
+        "--no-hold",
+    )
+    assert [job["holds"] for job in told["jobs"]] == [0, 0]
+    assert told["hold"] is False
 
 
 def test_a_terminal_has_one_line_of_progress(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

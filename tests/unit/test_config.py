@@ -103,6 +103,7 @@ def test_arguments_win_over_every_launcher():
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, (3, 4, 1, 2)),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, (3, 4, 1, 2)),
         ({"SLURM_NTASKS": "4"}, (0, 1, 0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}, (0, 1, 0, 1)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2, 0, 1)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2, 0, 1)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2, 0, 1)),

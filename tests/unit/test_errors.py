@@ -23,6 +23,7 @@ from foresee import errors
         (errors.CatalogBusy, TimeoutError),
         (errors.JobFailed, RuntimeError),
         (errors.PageCacheKept, OSError),
+        (errors.SlurmUnreachable, OSError),
         (errors.StallTimeout, TimeoutError),
         (errors.Closed, RuntimeError),
         (errors.SampleFault, RuntimeError),

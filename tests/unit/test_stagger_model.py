@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import importlib
+import itertools
 import json
 import math
 from typing import Any
@@ -430,6 +431,59 @@ def test_without_coalescing_nobody_catches_up(several: list[tuple[JobTimes, JobT
             slack = 1e-9 + 1e-11 * followed / max(followed - own, 1e-300)
             assert float(told.catch_up) >= leader.cold_epoch() * (1 - slack)
             assert run == pytest.approx(float(told.follower))
+
+
+@laws
+@given(st.lists(pairs(), min_size=1, max_size=3), st.floats(0.05, 1))
+def test_the_plan_is_that_of_its_best_leader(several: list[tuple[JobTimes, JobTimes]], cache: float) -> None:
+    jobs = [job for pair in several for job in pair]
+    made = stagger.plan(jobs, cache=cache)
+    led = [stagger.led_by(leader, jobs, [0.0] * len(jobs), cache=cache) for leader in range(len(jobs))]
+    assert made == led[made.leader]
+    assert made.makespan <= min(each.makespan for each in led) * (1 + 1e-9)
+
+
+def test_no_schedule_of_three_that_is_played_ends_before_the_plan() -> None:
+    # While company makes nobody faster: what a run of three and more relies on.
+    jobs = [
+        JobTimes(
+            compute=step, wait=0.75 - step, wait_cached=0.0, wait_conc=0.9 - step, steps=40, epochs=epochs
+        )
+        for step, epochs in ((0.30, 1), (0.25, 2), (0.50, 1))
+    ]
+    made = stagger.plan(jobs)
+    steps = 2 * max(job.compute for job in jobs)
+    for one, other, third in itertools.product(range(0, 41, 5), repeat=3):
+        played = stagger.simulate(jobs, [float(one), float(other), float(third)])
+        first = min(one, other, third)
+        assert max(run.end for run in played.runs) - first >= made.makespan - steps
+
+
+@laws
+@given(pairs(), readings, st.floats(0, 0.2))
+def test_slack_starts_the_follower_later_and_costs_no_more_than_that(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
+) -> None:
+    exact, loose = (stagger.optimum(*both, compat=compat, slack=each) for each in (0.0, slack))
+    assert exact is not None
+    assert loose is not None
+    assert loose.start >= exact.start
+    assert loose.makespan <= exact.makespan * (1 + slack) * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("slack", [-0.1, 1.0, math.nan, True, "0.1"])
+def test_slack_is_a_share(slack: float) -> None:
+    job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, wait_conc=0.5, steps=10)
+    with pytest.raises(ConfigError, match=r"slack is .*; a share of the makespan expected"):
+        stagger.optimum(job, job, slack=slack)
+
+
+def test_a_leader_that_there_is_not_is_refused() -> None:
+    job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=10)
+    with pytest.raises(ConfigError, match="leader is 2; the place of one of 2 jobs expected"):
+        stagger.led_by(2, [job, job], [0.0, 0.0])
+    with pytest.raises(ConfigError, match=r"arrivals\[1\] is -1.0; seconds expected"):
+        stagger.led_by(0, [job, job], [0.0, -1.0])
 
 
 @laws

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import doctest
 import errno
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -81,6 +83,32 @@ def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: P
     assert stats["compute_seconds_sd"] == pytest.approx(
         np.std([float(first["compute_ns"]), float(second["compute_ns"])], ddof=1) / 1e9
     )
+
+
+def test_a_locked_gate_holds_between_two_steps_and_is_in_none(tmp_path: Path) -> None:
+    gate = os.open(tmp_path / _steps.GATE, os.O_RDWR | os.O_CREAT)
+    meter = Meter(str(tmp_path), World(0, 1))
+    lap = meter.lap(steps=3)
+    lap.ask()
+    lap.got()
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    asked = threading.Thread(target=lap.ask)
+    asked.start()
+    asked.join(0.2)
+    assert asked.is_alive()
+    # The step before has ended, and says so while its job is held.
+    assert len(rows(tmp_path)[1]) == 1
+    fcntl.flock(gate, fcntl.LOCK_UN)
+    asked.join(10)
+    assert not asked.is_alive()
+    lap.got()
+    lap.end()
+    first, second = rows(tmp_path)[1]
+    assert second["begin_ns"] - first["begin_ns"] >= 200e6
+    assert first["wait_ns"] + first["compute_ns"] < 200e6
+    # It keeps nothing: the launcher may lock it again at once.
+    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(gate)
 
 
 def test_without_the_variable_nothing_is_written_and_stats_has_the_figures(

@@ -27,6 +27,12 @@ _EPILOG = (
     "All jobs have one seed: what is random in them is not independent any more. "
     "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
 )
+#: ``foresee.jobs.timing.SLACK``, which help may not import.
+SLACK = 0.005
+SLACK_HELP = (
+    "of the makespan, by which starts that are as good may differ: of those the latest is the best, with the fewest "
+    "GPU-seconds (0.005)"
+)
 #: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))
 
@@ -55,6 +61,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument(
         "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
     )
+    predict.add_argument("--slack", type=float, default=SLACK, metavar="SHARE", help=SLACK_HELP)
     predict.add_argument(
         "--running", type=float, metavar="X", help="the first job runs already, at X %% of its run alone"
     )
@@ -91,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         "data": known.data,
         "compat": options.compat,
         "cache": options.cache,
+        "slack": options.slack,
         "read_seconds": options.read,
         "coalesces": options.coalesces,
         "running_percent": options.running,
@@ -136,6 +144,8 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--machine {options.machine!r} without --catalog: whose figures would it be?")
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
+    if not 0 <= options.slack < 1:
+        faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
     if options.running is not None and not 0 <= options.running < math.inf:
         faults.append(f"--running {options.running}: percent expected, 0 or more")
     if options.hold is not None and not options.simulate:
@@ -220,6 +230,8 @@ def _add_plan(
 def _add_orders(
     facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
 ) -> bool:
+    from foresee.models.stagger.times import EQUAL
+
     first, second = known.jobs
     one, other = (job.run.start - min(each.run.start for each in jobs) for job in jobs)
     orders = [_order(first, second, one, other, options)]
@@ -227,8 +239,10 @@ def _add_orders(
         orders.append(_order(second, first, other, one, options))
     facts["orders"] = orders
     best = [order for order in orders if order["best"] is not None]
+    shortest = min((order["best"]["end"] for order in best), default=0.0) * (1 + max(options.slack, EQUAL))
+    good = [order for order in best if order["best"]["end"] <= shortest]
     # The first of equal ones: as the user named them.
-    chosen = min(best, key=lambda order: (order["best"]["end"], order["best"]["gpu_seconds"]), default=None)
+    chosen = min(good, key=lambda order: order["best"]["gpu_seconds"], default=None)
     facts["best"] = (
         None
         if chosen is None
@@ -279,7 +293,7 @@ def _order(
     now = max(follower_start - leader_start, (options.running or 0.0) / 100 * alone, 0.0)
     starts = [percent / 100 * alone for percent in _PERCENTS]
     compat, cache = options.compat, options.cache
-    best = stagger.optimum(leader, follower, now=now, compat=compat, cache=cache)
+    best = stagger.optimum(leader, follower, now=now, compat=compat, cache=cache, slack=options.slack)
     shown = sorted({now, *(start for start in starts if start > now * (1 + 1e-12))})
     told = [
         _row(

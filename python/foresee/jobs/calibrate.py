@@ -31,7 +31,8 @@ from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
 from foresee.jobs.catalog import Catalog, Entry, Key
-from foresee.jobs.process import TICK, Process, agree, command
+from foresee.jobs.process import Process, command
+from foresee.jobs.watched import TICK, agree
 from foresee.models.stagger import Figure, wait_from_storage
 
 __all__ = ["Plan", "Ran", "calibrate", "facts"]

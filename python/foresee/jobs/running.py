@@ -1,33 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two jobs started when predicted, as local processes, and followed to their ends.
+"""Jobs started when predicted, and followed to their ends.
 
-The driver of ``timing``: it has the clock, the processes and the loop, and decides nothing but what is told. The
+The driver of ``timing`` and ``pace``: it has the clock, the jobs and the loop, and decides nothing but what is told. A
 follower's process starts as long before its moment as the leader took to begin its first step, and is held at the gate
-until then: so the moment is that of its first step, which is what predictions are about.
+until then: so the moment is that of its first step, which is what predictions are about. What runs a job is the
+launcher's business: this machine (:class:`Local`), or Slurm (``foresee.jobs.slurm``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresee.errors import ConfigError
 from foresee.job import Job
-from foresee.jobs.asked import steps_per_epoch
-from foresee.jobs.process import TICK, Process, agree
+from foresee.jobs.already import Already
+from foresee.jobs.pace import Pace
+from foresee.jobs.process import Process
 from foresee.jobs.timing import Timing
+from foresee.jobs.watched import TICK, Watched, agree, expected_steps
 
-__all__ = ["Outcome", "Ran", "Runner"]
+__all__ = ["Launcher", "Local", "Moved", "Outcome", "Ran", "Runner"]
 
-#: Seconds between two computations of the start, and two lines of progress.
+#: Seconds between two computations of the starts, and two lines of progress.
 _AGAIN = 0.5
 #: Share of the predicted run by which a start has to move to be told.
 _MOVED = 0.01
+#: How much longer than its leader a follower may take to load.
+_LONGER = 1.25
+
+
+class Launcher(Protocol):
+    """What runs jobs."""
+
+    def wants(self, *, begun: bool, due: float) -> bool:
+        """Whether a follower is to be handed over now: its leader has ``begun``, it should load in ``due`` seconds."""
+
+    def start(
+        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
+    ) -> Watched:
+        """Hand a job over, to run in ``due`` seconds; ``first`` is the one that it follows."""
+
+    def move(self, watched: Watched, due: float) -> None:
+        """A job that was handed over, and that may not run yet, should run in ``due`` seconds."""
+
+
+class Local:
+    """Runs jobs as processes of this machine."""
+
+    def wants(self, *, begun: bool, due: float) -> bool:
+        """When it is due."""
+        del begun
+        return due <= 0
+
+    def start(
+        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
+    ) -> Watched:
+        """Now."""
+        del first, due
+        return Process(job, name, folder, held=held)
+
+    def move(self, watched: Watched, due: float) -> None:
+        """It runs already."""
+        del watched, due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +77,13 @@ class Outcome:
     name: str
     """Which."""
     state: str
-    """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us), or
-    ``not started``.
+    """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us),
+    ``not started``, or ``running`` (it is not ours, and goes on).
     """
     code: int | None
-    """Exit code, negative for a signal; None: it was not started."""
+    """Exit code, negative for a signal; None: it was not started, or not by us."""
     launched: float | None
-    """When its process was started."""
+    """When it was started; None: not, or not by us."""
     start: float | None
     """When its first step began; None: none did."""
     end: float | None
@@ -56,32 +96,92 @@ class Outcome:
     """Mean per step."""
     wait: float | None
     """Likewise."""
+    holds: int
+    """How often it was held because it came near to the one who reads."""
+    held: float
+    """Seconds that its gate was closed for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A start that was decided anew."""
+
+    at: float
+    """When; seconds after the leader's first step."""
+    name: str
+    """Of which job."""
+    start: float
+    """To what."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A run of two jobs."""
+    """A run."""
 
-    outcomes: tuple[Outcome, Outcome]
-    """The leader's, the follower's."""
-    moved: tuple[tuple[float, float], ...]
-    """When the follower's start was decided anew, and to what."""
+    outcomes: tuple[Outcome, ...]
+    """The leader's, the followers'."""
+    moved: tuple[Moved, ...]
+    """In order of time."""
     doubts: tuple[str, ...]
     """What should make a reader doubt that the prediction was about these jobs."""
     interrupted: bool
     """Whether we ended it."""
 
 
+class _Part:
+    """One job of a run."""
+
+    def __init__(self, job: Job, name: str, start: float) -> None:
+        self.job, self.name = job, name
+        self.expected = expected_steps(job)
+        self.watched: Watched | None = None
+        self.code: int | None = None
+        self.released = False
+        self.stopped = False
+        self.checked = False
+        self.start = self.told = start
+        self.holds = 0
+        self.held = 0.0
+        self.since: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None
+
+    @property
+    def ours(self) -> bool:
+        return not isinstance(self.watched, Already)
+
+    @property
+    def whole(self) -> bool:
+        return self.code == 0 and self.watched is not None and self.watched.done >= self.expected
+
+    def hold(self, wanted: bool, now: float) -> None:
+        """Close or open the gate, and keep the time."""
+        if self.watched is None or wanted == self.watched.held:
+            return
+        if wanted:
+            self.watched.hold()
+        else:
+            self.watched.release()
+        if self.watched.held:
+            self.holds, self.since = self.holds + 1, now
+        elif self.since is not None:
+            self.held, self.since = self.held + now - self.since, None
+
+
 class Runner:
     """One run.
 
     Args:
-        leader: the job that starts at once, and its name.
-        follower: the other one.
-        timing: decides when.
+        jobs: with their names, the leader first.
+        timing: decides when each starts.
         folder: exists; gets logs and steps.
+        pace: decides who is held; None: nobody.
+        launcher: runs them.
         delay: seconds for which the leader waits.
-        together: whether both are let go at once.
+        already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
+            they cannot. None: it is started.
         patience: seconds for a job to begin.
         tell: gets a line for each event.
         show: gets a line of progress now and then.
@@ -89,207 +189,290 @@ class Runner:
 
     def __init__(
         self,
-        leader: tuple[Job, str],
-        follower: tuple[Job, str],
+        jobs: Sequence[tuple[Job, str]],
         timing: Timing,
         folder: str,
         *,
+        pace: Pace | None = None,
+        launcher: Launcher | None = None,
         delay: float = 0.0,
-        together: bool = False,
+        already: Already | float | None = None,
         patience: float = 300.0,
         tell: Callable[[str], None] = lambda _: None,
         show: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._asked = (leader, follower)
-        self._timing, self._folder = timing, folder
-        self._delay, self._together, self._patience = delay, together, patience
+        self._parts = [_Part(job, name, timing.poll_start(at, 0.0)) for at, (job, name) in enumerate(jobs)]
+        self._timing, self._folder, self._pace = timing, folder, pace
+        self._launcher = launcher or Local()
+        self._delay, self._already, self._patience = delay, already, patience
         self._tell, self._show = tell, show
-        self._jobs: list[Process] = []
+        self._unseen = isinstance(already, float)
+        #: Those that are let go together with the leader.
+        self._together = [part for part in self._parts if part.start == 0 and already is None]
         self._zero: float | None = None
-        self._released = False
-        self._checked = False
-        self._start: float | None = None
-        self._told = timing.poll_start(0.0)
-        self._moved: list[tuple[float, float]] = []
+        self._news = False
+        self._moved: list[Moved] = []
         self._doubts: list[str] = []
-        self._codes: list[int | None] = [None, None]
 
     def run(self) -> Ran:
-        """Until both have ended, or until KeyboardInterrupt, which ends both.
+        """Until all have ended, or until KeyboardInterrupt, which ends those that were started.
 
         Raises:
             ConfigError: the leader's loader is not that of its job file.
             JobFailed: the leader takes no step within ``patience``.
         """
         interrupted = False
-        stopped = [False, False]
         try:
             self._loop()
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            for at, process in enumerate(self._jobs):
-                stopped[at] = process.poll() is None
-                process.stop()
-                self._codes[at] = process.poll()
-        outcomes = [self._outcome(at, stopped=stopped[at]) for at in (0, 1)]
+            for part in self._parts:
+                if part.watched is not None:
+                    part.hold(wanted=False, now=time.monotonic())
+                    part.stopped = part.watched.poll() is None
+                    part.watched.stop()
+                    part.code = part.watched.poll()
         return Ran(
-            outcomes=(outcomes[0], outcomes[1]),
+            outcomes=tuple(self._outcome(part) for part in self._parts),
             moved=tuple(self._moved),
             doubts=tuple(self._doubts),
             interrupted=interrupted,
         )
 
     def _loop(self) -> None:
-        if self._delay:
-            self._tell(f"{self._asked[0][1]} starts in {self._delay:.1f} s")
-            time.sleep(self._delay)
-        leader = self._launch(0, held=self._together)
-        if self._together:
-            self._launch(1, held=True)
+        self._start()
         decided = -_AGAIN
         while True:
             self._poll()
-            if len(self._jobs) == 2 and None not in self._codes:
+            if all(part.over for part in self._parts[self._unseen :]):
                 return
-            if leader.head is not None and self._zero is None:
+            leader = self._parts[0]
+            if self._zero is None and not leader.over:
                 self._begin()
-            over = self._codes[0] is not None
-            if self._zero is None and not over:
-                if time.monotonic() - leader.started > self._patience:
-                    raise next((job for job in self._jobs if job.head is None), leader).stalled(
-                        self._patience
-                    )
-            elif time.monotonic() - decided >= _AGAIN or (over and not self._released):
-                decided = time.monotonic()
-                self._decide(leader, over=over)
-            self._follow(over=over)
-            self._check_follower()
-            time.sleep(TICK)
+            # Whoever waits for a leader that is gone waits no longer than needed.
+            urgent = leader.over and not all(part.released or part.over for part in self._parts)
+            if (self._zero is not None or leader.over) and (
+                self._news or urgent or time.monotonic() - decided >= _AGAIN
+            ):
+                decided, self._news = time.monotonic(), False
+                self._decide()
+            for at in range(1, len(self._parts)):
+                self._follow(at)
+            self._keep_apart()
+            self._check_followers()
+            self._sleep()
 
-    def _launch(self, at: int, *, held: bool) -> Process:
-        job, name = self._asked[at]
-        self._jobs.append(Process(job, name, self._folder, held=held))
-        return self._jobs[-1]
+    def _sleep(self) -> None:
+        """Until the next look, or the next start."""
+        if self._zero is None:
+            time.sleep(TICK)
+            return
+        left = [part.start - self._now() for part in self._parts if not (part.released or part.over)]
+        time.sleep(min(TICK, *(max(each, 0.001) for each in left)) if left else TICK)
+
+    def _start(self) -> None:
+        """Start the leader, and who goes with it; or join one that runs."""
+        leader = self._parts[0]
+        if self._already is not None:
+            leader.released = True
+            if isinstance(self._already, float):
+                self._zero = time.monotonic() - self._already
+            else:
+                leader.watched = self._already
+            return
+        if self._delay:
+            self._tell(f"{leader.name} starts in {self._delay:.1f} s")
+            time.sleep(self._delay)
+        for part in self._together:
+            self._launch(part, held=len(self._together) > 1)
+
+    def _launch(self, part: _Part, *, held: bool, due: float = 0.0) -> None:
+        first = self._parts[0].watched
+        part.watched = self._launcher.start(
+            part.job, part.name, self._folder, held=held, first=first, due=max(due, 0.0)
+        )
 
     def _poll(self) -> None:
-        for at, process in enumerate(self._jobs):
-            if self._codes[at] is None:
-                self._codes[at] = code = process.poll()
-                if code is not None:
-                    lacking = process.done < _expected(process.job)
-                    failed = process.ended(code) if code != 0 or lacking else None
-                    self._tell(f"{process.name} has ended" if failed is None else str(failed))
+        for part in self._parts:
+            if part.watched is not None and not part.over:
+                part.code = part.watched.poll()
+                if part.code is not None:
+                    self._news = True
+                    failed = None if part.whole else part.watched.ended(part.code)
+                    self._tell(f"{part.name} has ended" if failed is None else str(failed))
 
     def _begin(self) -> None:
-        """The leader is about to take its first step."""
-        if self._together:
-            if self._jobs[1].head is None and self._codes[1] is None:
-                return
-            for process in self._jobs:
-                process.release()
-            self._released = True
-        agree(self._jobs[:1])
+        """See whether the leader is about to take its first step, and let it with those that go with it."""
+        leader = self._parts[0].watched
+        assert leader is not None
+        missing = [
+            part.watched
+            for part in self._together or self._parts[:1]
+            if part.watched is not None and part.watched.head is None and not part.over
+        ]
+        for watched in missing:
+            if not watched.queued and time.monotonic() - watched.started > self._patience:
+                raise watched.stalled(self._patience)
+        if missing:
+            return
+        agree([leader])
+        for part in self._together:
+            if part.watched is not None:
+                part.watched.release()
+            part.released = True
         self._zero = time.monotonic()
 
-    def _decide(self, leader: Process, *, over: bool) -> None:
+    def _decide(self) -> None:
         """Let the decider know, and ask it."""
-        steps = leader.steps()
-        if len(steps):
+        leader = self._parts[0]
+        begun = leader.watched
+        if begun is not None and len(steps := begun.steps()):
             self._zero = float(steps[0, 0])
-        if over:
-            self._timing.handle_end()
-        else:
-            first = float(steps[0, 0]) if len(steps) else 0.0
-            self._timing.handle_progress(_ends(steps) - first, self._now())
-        if not self._released:
+        for at, part in enumerate(self._parts):
+            self._know(at, part)
+        if self._pace is not None:
+            self._pace.handle_figures(self._timing.figures)
+        far = _MOVED * self._timing.leader.alone()
+        for at, part in enumerate(self._parts):
+            if part.released or part.over:
+                continue
             now = self._now()
-            self._start = self._timing.poll_start(now)
-            self._start = max(self._start, now) if over else self._start
-            before = self._told
-            far = _MOVED * self._timing.leader.alone()
+            part.start = self._timing.poll_start(at, now)
+            part.start = max(part.start, now) if leader.over else part.start
+            before = part.told
             # Few steps say little: what they say is told when it keeps the follower from its moment.
-            if abs(self._start - before) > far and (self._timing.sure or over or now >= before):
-                self._told = self._start
-                self._moved.append((now, self._start))
+            if abs(part.start - before) > far and (self._timing.sure or leader.over or now >= before):
+                part.told = part.start
+                self._moved.append(Moved(at=now, name=part.name, start=part.start))
                 self._tell(
-                    f"{self._asked[0][1]} is not as predicted: {self._asked[1][1]} starts at {self._start:.1f} s, "
+                    f"{leader.name} is not as predicted: {part.name} starts at {part.start:.1f} s, "
                     f"not at {before:.1f} s"
                 )
         self._show(self._line())
 
-    def _follow(self, *, over: bool) -> None:
-        """Launch the follower, and let it go, when it is time."""
-        if self._start is None or self._released:
+    def _know(self, at: int, part: _Part) -> None:
+        """Tell the decider of one job."""
+        if part.over:
+            self._timing.handle_end(at, whole=part.whole)
+            return
+        if part.watched is None or not part.released:
+            return
+        steps = part.watched.steps()
+        if not len(steps):
+            if at == 0:
+                self._timing.handle_progress(0, np.zeros(0), self._now())
+            return
+        first = float(steps[0, 0])
+        zero = first if self._zero is None else self._zero
+        self._timing.handle_start(at, first - zero)
+        self._timing.handle_progress(at, _ends(steps) - first, time.monotonic() - first)
+
+    def _follow(self, at: int) -> None:
+        """Launch a follower, and let it go, when it is time."""
+        leader, part = self._parts[0], self._parts[at]
+        if part.released or part.over:
+            return
+        begun = self._zero is not None or leader.over
+        now = self._now() if begun else 0.0
+        due = part.start - self._took() - now
+        if part.watched is None:
+            if self._launcher.wants(begun=begun, due=due):
+                self._launch(part, held=True, due=due)
+                if leader.over and not leader.whole:
+                    others = any(not each.over for each in self._parts if each is not part)
+                    how = f"without {leader.name}" if others else "at once, alone"
+                    self._tell(f"{part.name} starts {how}")
+        elif begun and now >= part.start:
+            part.watched.release()
+            part.released = True
+            self._timing.handle_start(at, now)
+            self._tell(f"{part.name} starts at {now:.1f} s")
+        elif begun:
+            self._launcher.move(part.watched, due)
+
+    def _took(self) -> float:
+        """Seconds that a follower needs from its launch to its first step: what the leader took, and some.
+
+        It loads beside a job that computes, and one that is ready too soon only waits at the gate.
+        """
+        leader = self._parts[0].watched
+        if self._zero is None or leader is None or not self._parts[0].ours:
+            return 0.0
+        return _LONGER * max(self._zero - leader.started, 0.0)
+
+    def _keep_apart(self) -> None:
+        """Hold who comes too near to the one who reads, and let go who is far enough away."""
+        if self._pace is None or self._zero is None:
             return
         now = self._now()
-        if len(self._jobs) == 1:
-            leader = self._jobs[0]
-            took = 0.0 if self._zero is None else self._zero - leader.started
-            if now >= self._start - took:
-                self._launch(1, held=True)
-                if over and leader.done < _expected(leader.job):
-                    self._tell(f"{self._asked[1][1]} starts at once, alone")
-        elif now >= self._start:
-            self._jobs[1].release()
-            self._released = True
-            self._tell(f"{self._asked[1][1]} starts at {now:.1f} s")
+        for at, part in enumerate(self._parts):
+            if part.over:
+                self._pace.handle_end(at)
+            elif part.released and part.watched is not None:
+                self._pace.handle_progress(at, part.watched.done, now)
+        for part, wanted in zip(self._parts, self._pace.poll_held(now), strict=True):
+            if part.released and part.ours and not part.over:
+                part.hold(wanted, time.monotonic())
 
-    def _check_follower(self) -> None:
+    def _check_followers(self) -> None:
         """A follower that is not as its file says runs all the same: what it computes is right."""
-        if self._checked or len(self._jobs) == 1 or self._jobs[1].head is None:
-            return
-        self._checked = True
-        try:
-            agree(self._jobs)
-        except ConfigError as error:
-            self._doubts += error.faults
-            for fault in error.faults:
-                self._tell(fault)
+        leader = self._parts[0].watched
+        for part in self._parts[1:]:
+            if part.checked or part.watched is None or part.watched.head is None:
+                continue
+            part.checked = True
+            try:
+                agree([each for each in (leader, part.watched) if each is not None])
+            except ConfigError as error:
+                self._doubts += error.faults
+                for fault in error.faults:
+                    self._tell(fault)
 
     def _now(self) -> float:
         """Seconds after the leader's first step; after its process, if there was none."""
-        return time.monotonic() - (self._jobs[0].started if self._zero is None else self._zero)
+        return time.monotonic() - self._origin()
+
+    def _origin(self) -> float:
+        if self._zero is not None:
+            return self._zero
+        leader = self._parts[0].watched
+        return time.monotonic() if leader is None else leader.started
 
     def _line(self) -> str:
         parts = []
-        for at, (job, name) in enumerate(self._asked):
-            if at < len(self._jobs):
-                done, all_ = self._jobs[at].done, _expected(job)
-                parts.append(f"{name} {done}/{all_} ({100 * done / all_:.0f} %)")
-        if not self._released and self._start is not None:
-            parts.append(f"{self._asked[1][1]} starts in {max(self._start - self._now(), 0):.0f} s")
+        for part in self._parts:
+            if part.watched is not None and part.released:
+                done, held = part.watched.done, ", held" if part.watched.held else ""
+                parts.append(f"{part.name} {done}/{part.expected} ({100 * done / part.expected:.0f} %){held}")
+            elif not part.released and not part.over:
+                parts.append(f"{part.name} starts in {max(part.start - self._now(), 0):.0f} s")
         return ", ".join(parts)
 
-    def _outcome(self, at: int, *, stopped: bool) -> Outcome:
-        job, name = self._asked[at]
-        expected = _expected(job)
-        if at >= len(self._jobs):
+    def _outcome(self, part: _Part) -> Outcome:
+        held: dict[str, Any] = {"holds": part.holds, "held": part.held}
+        if part.watched is None:
+            state = "running" if self._unseen and part is self._parts[0] else "not started"
             nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))
-            return Outcome(name=name, state="not started", steps=0, expected=expected, **nothing)
-        process = self._jobs[at]
-        steps = process.steps()
-        zero = self._jobs[0].started if self._zero is None else self._zero
-        whole = self._codes[at] == 0 and len(steps) >= expected
+            return Outcome(name=part.name, state=state, steps=0, expected=part.expected, **nothing, **held)
+        steps = part.watched.steps()
+        zero = self._origin()
+        stopped = "stopped" if part.ours else "running"
         return Outcome(
-            name=name,
-            state="stopped" if stopped else "done" if whole else "failed",
-            code=self._codes[at],
-            launched=process.started - zero,
+            name=part.name,
+            state=stopped if part.stopped else "done" if part.whole else "failed",
+            code=part.code if part.ours else None,
+            launched=part.watched.started - zero if part.ours else None,
             start=float(steps[0, 0]) - zero if len(steps) else None,
             end=float(_ends(steps)[-1]) - zero if len(steps) else None,
             steps=len(steps),
-            expected=expected,
+            expected=part.expected,
             compute=float(np.mean(steps[:, 2])) if len(steps) else None,
             wait=float(np.mean(steps[:, 1])) if len(steps) else None,
+            **held,
         )
 
 
 def _ends(steps: NDArray[np.float64]) -> NDArray[np.float64]:
     ends: NDArray[np.float64] = steps.sum(axis=1)
     return ends
-
-
-def _expected(job: Job) -> int:
-    (epochs,) = job.need("train.epochs")
-    return int(epochs) * steps_per_epoch(job)

@@ -13,7 +13,7 @@ HiPC 2023, section V; the cases that it leaves out, the second reading, the exac
 
 from __future__ import annotations
 
-from foresee.models.stagger.frontier import Plan, plan
+from foresee.models.stagger.frontier import Plan, led_by, plan
 from foresee.models.stagger.pair import (
     CASES,
     Case,
@@ -44,6 +44,7 @@ __all__ = [
     "Run",
     "State",
     "Waits",
+    "led_by",
     "optimum",
     "plan",
     "predict",

@@ -21,7 +21,7 @@ import numpy as np
 from foresee.errors import ConfigError
 from foresee.models.stagger.times import EQUAL, JobTimes, company_faults
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "led_by", "plan"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,35 @@ def plan(
         for own, job in zip(cached, jobs, strict=True)
     )
     return replace(made, gpu_seconds_simultaneous=at_once)
+
+
+def led_by(
+    leader: int,
+    jobs: Sequence[JobTimes],
+    earliest: Sequence[float],
+    *,
+    cache: float = 1.0,
+) -> Plan:
+    """The latest starts behind one leader at which nobody catches up, and which end the jobs as early as any.
+
+    That of :func:`plan` for a leader that is given, as one that runs already is. Of jobs that have started, give the
+    start as ``earliest``; their ends count, and the starts that are told of them do not.
+
+    Args:
+        leader: which of the jobs; its storage does not coalesce.
+        jobs: as for :func:`plan`.
+        earliest: seconds before which a job cannot start, finite, 0 or more; one per job.
+        cache: share of the data that the cache keeps, in (0, 1].
+
+    Raises:
+        ConfigError: an argument outside its range.
+    """
+    faults = company_faults(jobs, "earliest", earliest, None, cache)
+    if not faults and not 0 <= leader < len(jobs):
+        faults.append(f"leader is {leader}; the place of one of {len(jobs)} jobs expected")
+    if faults:
+        raise ConfigError(faults)
+    return _led_by(leader, jobs, earliest, jobs[leader].cold_epoch(), cache, coalesces=False)
 
 
 def _led_by(

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measure staggered jobs as PROTOCOL.md says.
+
+``--quick`` measures one pair and three jobs within a minute; without it three pairs run from every start of the
+exhaustive search, which takes hours. Builds and downloads nothing: ``make setup`` does. Needs root, for a disk of its
+own, unless ``--place`` names a folder on a slow mount.
+
+Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import machine, verdicts  # noqa: E402 - found beside this folder
+from common.disk_origin import Unavailable  # noqa: E402
+from common.report import as_object, results_file, show  # noqa: E402
+from support import parts, runs, table  # noqa: E402
+from support.lines import judge  # noqa: E402
+from support.models import Size  # noqa: E402
+from support.origin import Mount, SlowDisk  # noqa: E402
+from support.runs import Runs  # noqa: E402
+from support.session import Failed, Session  # noqa: E402
+
+HOME = HERE.parents[1] / ".tools" / "bench-data"
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Measure staggered jobs as PROTOCOL.md says.")
+    parser.add_argument("--quick", action="store_true", help="one pair, three jobs, under a minute")
+    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
+    parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="of the full run (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="of an epoch, instead of 1500, and of 80 in the quick run")
+    parser.add_argument(
+        "--step-ms",
+        type=float,
+        default=50.0,
+        help="in which the origin delivers a step (default %(default)s)",
+    )
+    parser.add_argument("--epochs", type=int, default=1, help="of each job (default %(default)s)")
+    parser.add_argument(
+        "--parts", nargs="*", choices=parts.PARTS, default=parts.PARTS, help="of the full run; only these"
+    )
+    parser.add_argument("--place", type=Path, help="a folder on a slow mount, instead of a throttled disk")
+    parser.add_argument("--origin", help="what that mount is, as the lines are to call it: glusterfs")
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="of one run, seconds (default %(default)s)"
+    )
+    parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/stagger_*.jsonl)")
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
+    given = parser.parse_args()
+    if (given.place is None) != (given.origin is None):
+        parser.error("--place and --origin go together")
+    for name in ("repeats", "steps", "step_ms", "epochs", "timeout"):
+        value = getattr(given, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')} {value}: above 0 expected")
+    return given
+
+
+def main() -> int:
+    """Measure, judge, print."""
+    given = parse()
+    if given.table:
+        found = runs.read(given.table)
+        print(verdicts.markdown(judge(found)), table.markdown(found), sep="\n", end="")
+        return 0
+    began = time.monotonic()
+    about = {**machine.describe(), "step_ms": given.step_ms, "epochs": given.epochs, "seed": given.seed}
+    save = given.save
+    if save is None and not given.quick:
+        save = results_file(HERE / "results", "stagger", about)
+    steps = given.steps or (80 if given.quick else 1500)
+    size = Size(steps=steps, step_s=given.step_ms / 1e3, epochs=given.epochs, seed=given.seed)
+    try:
+        origin = SlowDisk(HOME, size) if given.place is None else Mount(given.place, given.origin, size)
+        with tempfile.TemporaryDirectory(prefix="foresee-bench-") as work, origin:
+            session = Session(size, origin, Path(work), about, save, given.timeout)
+            if given.quick:
+                parts.quick(session)
+            else:
+                full(session, given)
+    except Unavailable as missing:
+        show(f"run.py: {missing}")
+        return 3
+    except Failed as failed:
+        show(f"run.py: {failed}")
+        return 3
+    lines = judge(Runs(session.runs))
+    if given.json:
+        seconds = time.monotonic() - began
+        print(as_object("stagger", lines, seconds=seconds, seed=given.seed, machine=about))
+        return 0
+    print(verdicts.markdown(lines), table.markdown(Runs(session.runs)), sep="\n", end="")
+    return 0
+
+
+def full(session: Session, given: argparse.Namespace) -> None:
+    """Part by part; what is measured anew replaces its lines."""
+    for part in given.parts:
+        if session.save:
+            for each in (part, *(("command", "calibration") if part == "pairs" else ())):
+                runs.forget(session.save, each, session.origin.name)
+        getattr(parts, part)(session, given.repeats)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of the benchmark: what it has calibrated and predicted, and each run as it ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.report import show
+
+from foresee import job
+from foresee.errors import ForeseeError
+from foresee.jobs.process import Process
+from foresee.jobs.watched import expected_steps
+
+from . import models, runs
+from .models import Size
+from .origin import Mount
+from .runs import Run
+
+#: Steps that count and steps before them, of both forms of calibration.
+LONG, SHORT = (100, 10), (50, 10)
+#: Between two looks at a run.
+LOOK_S = 0.005
+
+
+class Failed(Exception):
+    """A command of foresee ended with an error; the message has its words."""
+
+
+@dataclass
+class Session:
+    """What one call keeps."""
+
+    size: Size
+    origin: Mount
+    #: For job files, catalogs and run folders.
+    work: Path
+    machine: dict[str, Any]
+    save: Path | None
+    timeout_s: float
+    runs: list[Run] = field(default_factory=list)
+    _count: int = 0
+
+    def keep(self, run: Run) -> None:
+        """Count a run, and write it down."""
+        run.machine = self.machine
+        self.runs.append(run)
+        if self.save:
+            runs.write(self.save, run)
+        told = run.void or f"{run.makespan:.2f} s" + (
+            "" if run.error_pct is None else f", predicted {run.error_pct:+.2f} %"
+        )
+        show(f"{run.part:<12} {' '.join(run.jobs):<44} {run.arm:<10} {told}")
+
+    def calibrate(self, names: Sequence[str], form: str, *, cost: bool = False) -> Path:
+        """Measure jobs into a catalog of their own.
+
+        Args:
+            names: the jobs.
+            form: ``long``, ``short``, or ``quick``: as few steps as the short one, and the pair all the same.
+            cost: twice, and it counts as a run.
+        """
+        catalog = self._next("catalog").with_suffix(".db")
+        self.origin.cool()
+        first = self._calibrate(names, catalog, form)
+        if cost:
+            again = self._calibrate(names, catalog, form)
+            alone = sum(each["alone_seconds"] for each in self.predict(names, catalog)["jobs"])
+            for arm, told in ((form, first), ("again", again)):
+                self.keep(
+                    self._run(
+                        "calibration",
+                        names,
+                        arm,
+                        makespan=alone,
+                        runs=len(told["runs"]),
+                        lasted=told["lasted_seconds"],
+                    )
+                )
+        return catalog
+
+    def _calibrate(self, names: Sequence[str], catalog: Path, form: str) -> dict[str, Any]:
+        steps, before = LONG if form == "long" else SHORT
+        words = ["--steps", str(steps), "--warmup", str(before), "--data", str(self.origin.folder)]
+        return self._foresee("calibrate", names, catalog, *words, *(["--short"] if form == "short" else []))
+
+    def predict(self, names: Sequence[str], catalog: Path) -> dict[str, Any]:
+        """What ``foresee stagger predict`` says."""
+        return self._foresee("predict", names, catalog)
+
+    def command(self, part: str, names: Sequence[str], catalog: Path) -> None:
+        """Let ``foresee stagger run`` choose order and starts."""
+        self.origin.cool()
+        try:
+            told = self._foresee("run", names, catalog, "--folder", str(self._next("run")))
+        except Failed as failed:
+            self.keep(self._run(part, names, "command", void=str(failed)))
+            return
+        measured = told["measured"]
+        self.keep(
+            self._run(
+                part,
+                [told["leader"], *told["followers"]],
+                "command",
+                starts=told["predicted"]["starts"],
+                started=measured["starts"],
+                seconds=measured["seconds"],
+                makespan=measured["makespan"],
+                predicted=told["predicted"]["makespan"],
+            )
+        )
+
+    def at(
+        self, part: str, names: Sequence[str], arm: str, start: float | None, predicted: float | None
+    ) -> None:
+        """Two jobs, the second ``start`` seconds after the first; None: after its end. Nobody is corrected."""
+        self.origin.cool()
+        try:
+            started, ends = self._together(names, start)
+        except (Failed, ForeseeError) as failed:
+            self.keep(self._run(part, names, arm, void=str(failed)))
+            return
+        self.keep(
+            self._run(
+                part,
+                names,
+                arm,
+                starts=[0.0, started[1] if start is None else start],
+                started=started,
+                seconds=[end - begin for begin, end in zip(started, ends, strict=True)],
+                makespan=max(ends),
+                predicted=predicted,
+            )
+        )
+
+    def _together(self, names: Sequence[str], start: float | None) -> tuple[list[float], list[float]]:
+        folder = self._next("at")
+        folder.mkdir()
+        jobs = [job.read(path) for path in self._files(names)]
+        processes: list[Process] = []
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            for read, name in zip(jobs, names, strict=True):
+                processes.append(Process(read, name, str(folder), held=True))
+            leader, other = processes
+            self._until(lambda: all(each.head is not None for each in processes), processes, deadline)
+            self.origin.settle()
+            leader.release()
+            if start is None:
+                self._until(lambda: leader.done >= expected_steps(leader.job), processes, deadline)
+            elif start > 0:
+                self._until(lambda: leader.done > 0, processes, deadline)
+                time.sleep(max(float(leader.steps()[0, 0]) + start - time.monotonic(), 0.0))
+            other.release()
+            self._until(lambda: all(each.poll() is not None for each in processes), processes, deadline)
+            steps = [each.steps() for each in processes]
+            for each, name, done in zip(processes, names, steps, strict=True):
+                if each.poll() != 0 or len(done) != self.size.steps * self.size.epochs:
+                    raise Failed(f"{name} ended with {each.poll()} after {len(done)} steps")
+        finally:
+            for each in processes:
+                each.stop()
+        zero = float(steps[0][0, 0])
+        return [float(each[0, 0]) - zero for each in steps], [float(each[-1].sum()) - zero for each in steps]
+
+    def _until(self, ready: object, processes: Sequence[Process], deadline: float) -> None:
+        assert callable(ready)
+        while not ready():
+            for each in processes:
+                code = each.poll()
+                if code:
+                    raise each.ended(code)
+            if time.monotonic() > deadline:
+                raise Failed(f"no end within {self.timeout_s:.0f} s")
+            time.sleep(LOOK_S)
+
+    def _run(self, part: str, names: Sequence[str], arm: str, **more: Any) -> Run:
+        return Run(part, self.origin.name, list(names), arm, self.size.steps, **more)
+
+    def _files(self, names: Sequence[str]) -> list[str]:
+        return [models.write(self.work, name, self.size, self.origin.folder) for name in names]
+
+    def _next(self, what: str) -> Path:
+        self._count += 1
+        return self.work / f"{self._count:04d}-{what}"
+
+    def _foresee(self, action: str, names: Sequence[str], catalog: Path, *words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "foresee", "stagger", action, *self._files(names)]
+        command += ["--catalog", str(catalog), "--machine", "bench", *words, "--json"]
+        try:
+            ended = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=len(names) * self.timeout_s
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"foresee stagger {action}: no end") from None
+        if ended.returncode != 0:
+            raise Failed(f"foresee stagger {action}: {ended.stderr.strip()[-500:]}")
+        told: dict[str, Any] = json.loads(ended.stdout)
+        return told
+
+    def clear(self) -> None:
+        """Drop run folders: every figure stands in the lines."""
+        shutil.rmtree(self.work, ignore_errors=True)

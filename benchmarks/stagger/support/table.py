@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw lines to a table."""
+
+from __future__ import annotations
+
+from .runs import Runs, error_pct, follower, makespan
+
+HEAD = (
+    "| part | origin | jobs, the leader first | start | makespan, s: median (min to max) | predicted less measured | "
+    "second job, s |\n|---|---|---|---|---|---|---|\n"
+)
+
+
+def markdown(runs: Runs) -> str:
+    """One row per part, order and arm; void runs below, with the reason."""
+    rows = ""
+    for origin in dict.fromkeys(run.origin for run in runs.valid):
+        here = Runs(run for run in runs.valid if run.origin == origin)
+        for part in dict.fromkeys(run.part for run in here.valid):
+            if part != "calibration":
+                rows += "".join(
+                    _row(here, origin, part, jobs, arm)
+                    for jobs in here.orders(part)
+                    for arm in here.arms(part, jobs)
+                )
+    void = sorted(
+        {f"- {run.part}, {' '.join(run.jobs)}, {run.arm}: {run.void}" for run in runs.all if run.void}
+    )
+    return HEAD + rows + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+
+
+def _row(runs: Runs, origin: str, part: str, jobs: list[str], arm: str) -> str:
+    found = runs.of(part, arm=arm, jobs=jobs)
+    each = [run.makespan for run in found]
+    error = error_pct(found)
+    cells = [
+        part,
+        origin,
+        ", ".join(jobs),
+        f"{arm} %" if arm.isdigit() else arm,
+        f"{makespan(found):.2f} ({min(each):.2f} to {max(each):.2f})",
+        "" if error is None else f"{error:+.2f} %",
+        f"{follower(found):.2f}",
+    ]
+    return "| " + " | ".join(cells) + " |\n"

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs through Slurm: submitted, followed, put off and cancelled with its own commands.
+
+A follower may wait in three ways. ``begin``: it is submitted once the leader has begun, with ``--begin`` some seconds
+before its moment; where the moment moves, so does its begin. ``dependency``: it is submitted with the leader and
+depends on its start, plus whole minutes, as Slurm counts them; that stands even if we are gone. ``hold``: it depends on
+the leader's start alone and holds its allocation until its moment: the right way for a few seconds, in which somebody
+else might take the machine. In all three its loader waits at the gate for what is left.
+
+Needs a run folder on a file system that all nodes share, with locks (``flock``) that hold between them. Refuses to
+choose machines: what ``sbatch`` is to be told beyond cores and GPUs of the job file is an argument.
+
+Source: sbatch(1), scontrol(1), of Slurm 22.05: ``--begin`` has seconds, ``after:ID+N`` minutes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+from foresee.errors import ConfigError, SlurmUnreachable
+from foresee.job import Job
+from foresee.jobs.process import command
+from foresee.jobs.watched import Watched
+
+__all__ = [
+    "HOLD_MAX",
+    "WAYS",
+    "Slurm",
+    "SlurmJob",
+    "Way",
+    "dependency",
+    "state",
+    "submission",
+    "whole_minutes",
+]
+
+Way = Literal["auto", "begin", "dependency", "hold"]
+
+WAYS: tuple[Way, ...] = ("auto", "begin", "dependency", "hold")
+"""How a follower waits; ``auto``: ``hold`` up to :data:`HOLD_MAX`, else ``begin``."""
+
+HOLD_MAX = 60.0
+"""Seconds for which ``auto`` holds an allocation: less than a minute of a machine, against losing it to others."""
+
+#: Seconds before its moment at which a follower is asked to run: Slurm rounds, and starts jobs in turns.
+_SOONER = 3.0
+#: Seconds by which a start has to move before Slurm is told: its clock has whole ones.
+_MOVE_LEAST = 2.0
+#: Seconds between two questions to the controller, which has others to answer.
+_ASK = 1.0
+#: Seconds for an answer, and for a job to end.
+_PATIENCE = 60.0
+
+_OVER = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+}
+_QUEUED = {"CONFIGURING", "PENDING"}
+
+
+class Slurm:
+    """Hands jobs to Slurm.
+
+    Args:
+        way: how followers wait.
+        longest: the latest predicted start, seconds; ``auto`` decides by it.
+        options: for ``sbatch``, of all jobs.
+
+    Raises:
+        ConfigError: ``way`` is none of :data:`WAYS`.
+        SlurmUnreachable: Slurm is not installed here, or its controller does not answer.
+    """
+
+    def __init__(self, way: Way = "auto", *, longest: float = 0.0, options: Sequence[str] = ()) -> None:
+        if way not in WAYS:
+            raise ConfigError(f"way is {way!r}; one of {', '.join(WAYS)} expected")
+        if way == "auto":
+            way = "hold" if longest <= HOLD_MAX else "begin"
+        self.way = way
+        self._options = tuple(options)
+        _ask("scontrol", "ping")
+
+    def wants(self, *, begun: bool, due: float) -> bool:
+        """With its leader, but for one that is to begin at a time, which the leader's first step gives."""
+        del due
+        return begun or self.way != "begin"
+
+    def start(
+        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
+    ) -> SlurmJob:
+        """Submit a job."""
+        leader = first if isinstance(first, SlurmJob) else None
+        begin = minutes = None
+        if leader is not None and self.way == "dependency":
+            minutes = whole_minutes(due)
+        elif leader is not None and self.way == "hold":
+            minutes = 0
+        elif due > _SOONER:
+            begin = due - _SOONER
+        return SlurmJob(
+            job, name, folder, held=held, begin=begin, after=leader, minutes=minutes, options=self._options
+        )
+
+    def move(self, watched: Watched, due: float) -> None:
+        """Let Slurm know of another moment, if its job still waits for one."""
+        if isinstance(watched, SlurmJob):
+            watched.move(due)
+
+
+class SlurmJob(Watched):
+    """A job that was submitted.
+
+    Args:
+        job: which; its command has been checked.
+        name: what it is called.
+        folder: of log and steps; must exist, on a file system that the nodes share.
+        held: whether its loader waits at the gate until :meth:`release`.
+        begin: seconds from now before which it may not run.
+        after: the job whose start it waits for; None: none's.
+        minutes: how much later, with ``after``.
+        options: for ``sbatch``.
+
+    Raises:
+        ConfigError: as :func:`command`, or Slurm refuses the job.
+        SlurmUnreachable: the controller does not answer.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        name: str,
+        folder: str,
+        *,
+        held: bool = False,
+        begin: float | None = None,
+        after: SlurmJob | None = None,
+        minutes: int | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(job, name, os.path.abspath(folder))
+        self.id = ""
+        """As Slurm calls it."""
+        words, where = command(job)
+        self._make(held=held)
+        self._due = None if begin is None else time.monotonic() + begin
+        self._after = after if minutes is not None else None
+        self._minutes = minutes
+        self._depends = None if self._after is None else dependency(self._after.id, minutes or 0)
+        self._offset = math.inf
+        self._code: int | None = None
+        self._state = "PENDING"
+        self._asked = -math.inf
+        self.queued = True
+        asked = submission(
+            words, job, name, where, self.log, begin=begin, depends=self._depends, options=options
+        )
+        try:
+            told = _ask(*asked, environment={"FORESEE_STEPS": self.folder})
+        except BaseException:
+            self._abandon()
+            raise
+        # ID, or ID;cluster.
+        self.id = told.strip().split(";")[0]
+
+    def poll(self) -> int | None:
+        """Read new steps; the exit code if the job has ended, negative for a signal, else None."""
+        code = self._code
+        if code is None and time.monotonic() - self._asked >= _ASK:
+            code = self._ask_state()
+        ended = self._read()
+        if code is None and self.queued and self.head is not None:
+            code = self._ask_state()  # it runs: since when says how long it took to load
+        if ended is not None:
+            # What is read now was written before, and at times right before: the least difference is that of clocks.
+            self._offset = min(self._offset, time.monotonic() - ended)
+            # One machine, one clock; those of two differ by as much as their boots do.
+            self._shift = 0.0 if 0 <= self._offset < 1 else self._offset
+        # What it wrote before its end has been read.
+        self._code = code
+        return code
+
+    def _ask_state(self) -> int | None:
+        """What the controller says; the exit code if it is over."""
+        self._asked = time.monotonic()
+        try:
+            told = _ask("scontrol", "--oneliner", "show", "job", self.id)
+        except ConfigError:
+            # Forgotten, as Slurm does some minutes after the end.
+            return 0 if self._state == "COMPLETED" else 1
+        except SlurmUnreachable:
+            return None  # a controller that restarts: its jobs go on
+        facts = state(told)
+        before, self._state = self._state, facts["JobState"]
+        if before in _QUEUED and self._state not in _QUEUED:
+            self.queued = False
+            self.last_step = time.monotonic()
+            self.started = self.last_step - _ago(facts.get("StartTime", ""))
+        if self._state not in _OVER:
+            return None
+        code, _, number = facts.get("ExitCode", "1:0").partition(":")
+        if int(number):
+            return -int(number)
+        return int(code) or (0 if self._state == "COMPLETED" else 1)
+
+    def move(self, due: float) -> None:
+        """It should run in ``due`` seconds, if it does not yet."""
+        if not self.queued or self._code is not None:
+            return
+        if self._after is not None and self._minutes:
+            # Counted from the leader's start, which the controller knows better.
+            minutes = whole_minutes(due + time.monotonic() - self._after.started)
+            if minutes != self._minutes and not self._after.queued:
+                self._minutes = minutes
+                self._update(f"Dependency={dependency(self._after.id, minutes)}")
+        elif self._due is not None:
+            soon = time.monotonic() + max(due - _SOONER, 0.0)
+            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > _SOONER):
+                self._due = soon
+                self._update(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}")
+
+    def _update(self, what: str) -> None:
+        try:
+            _ask("scontrol", "update", f"JobId={self.id}", what)
+        except (ConfigError, SlurmUnreachable):
+            # It has begun meanwhile, or the controller is away; the gate keeps it from running ahead.
+            self._asked = -math.inf
+
+    def stop(self) -> None:
+        """Cancel the job, and wait until it is over; again is fine."""
+        self._abandon()
+        deadline = time.monotonic() + _PATIENCE
+        if self._code is None:
+            try:
+                _ask("scancel", self.id)
+                while self._code is None and time.monotonic() < deadline:
+                    time.sleep(_ASK / 5)
+                    self._code = self._ask_state()
+            except (ConfigError, SlurmUnreachable):
+                self._code = self._ask_state()
+
+
+def submission(
+    words: Sequence[str],
+    job: Job,
+    name: str,
+    where: str,
+    log: str,
+    *,
+    begin: float | None = None,
+    depends: str | None = None,
+    options: Sequence[str] = (),
+) -> list[str]:
+    """The command that submits a job; its environment goes with it.
+
+    Args:
+        words: the job's command.
+        job: its cores and GPUs are asked for.
+        name: what Slurm calls it.
+        where: the folder that it runs in.
+        log: gets what it prints.
+        begin: seconds from now before which it may not run; rounded down, as whoever runs too early waits at the gate.
+        depends: what it waits for.
+        options: more for ``sbatch``; they go before ours.
+    """
+    asked = ["sbatch", "--parsable", f"--job-name={name}", f"--chdir={where}", f"--output={log}"]
+    asked += ["--open-mode=append", "--export=ALL"]
+    if job.run.cores is not None:
+        asked.append(f"--cpus-per-task={job.run.cores}")
+    if job.run.gpus:
+        asked.append(f"--gpus={job.run.gpus}")
+    if begin is not None:
+        asked.append(f"--begin=now+{math.floor(begin)}")
+    if depends is not None:
+        asked.append(f"--dependency={depends}")
+    # The shell of the script becomes the job: signals reach it.
+    return [*asked, *options, f"--wrap=exec {shlex.join(words)}"]
+
+
+def dependency(leader: str, minutes: int) -> str:
+    """A job that runs when another one has begun, so many minutes later.
+
+    >>> dependency("7", 0), dependency("7", 3)
+    ('after:7', 'after:7+3')
+    """
+    return f"after:{leader}+{minutes}" if minutes else f"after:{leader}"
+
+
+def whole_minutes(seconds: float) -> int:
+    """Minutes that have passed some seconds before a moment.
+
+    >>> whole_minutes(62), whole_minutes(64), whole_minutes(-5)
+    (0, 1, 0)
+    """
+    return max(math.floor((seconds - _SOONER) / 60), 0)
+
+
+def state(told: str) -> dict[str, str]:
+    """What ``scontrol --oneliner show job`` says, by name.
+
+    >>> state("JobId=7 JobName=a JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0")["ExitCode"]
+    '3:0'
+    """
+    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/]+)=(\S*)", told))
+    if "JobState" not in facts:
+        raise ConfigError(f"scontrol says nothing of the job's state: {told.strip()[:200]!r}")
+    return facts
+
+
+def _ago(moment: str) -> float:
+    """Seconds since a moment of Slurm's, which has whole ones and no zone; 0 if it tells none."""
+    try:
+        return max(time.time() - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
+    except ValueError:
+        return 0.0
+
+
+def _ask(*words: str, environment: dict[str, str] | None = None) -> str:
+    """Run one of Slurm's commands; what it prints.
+
+    Raises:
+        ConfigError: it refuses, and says why.
+        SlurmUnreachable: it is not installed here, or its controller does not answer.
+    """
+    if shutil.which(words[0]) is None:
+        raise SlurmUnreachable(f"{words[0]}: there is no such program here; run where Slurm's commands are")
+    try:
+        ended = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            env={**os.environ, **(environment or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmUnreachable(f"{words[0]}: no answer of Slurm's controller for {_PATIENCE:g} s") from None
+    if ended.returncode == 0:
+        return ended.stdout
+    said = (ended.stderr.strip() or ended.stdout.strip()).removeprefix(f"{words[0]}: ")
+    if re.search(
+        r"contact slurm controller|Connection (refused|timed out)|is DOWN|SLURM_CONF|slurm\.conf", said
+    ):
+        raise SlurmUnreachable(
+            f"{words[0]}: {said}; is slurmctld running, and does SLURM_CONF name its configuration?"
+        )
+    raise ConfigError(f"{words[0]}: {said}")

@@ -22,6 +22,7 @@ mpl.use("svg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -53,10 +54,10 @@ MODELLED: dict[str, network.Policy] = {
     "fifo_tensor": "fifo_tensor",
 }
 
-Draw = Callable[[Runs], "plt.Figure | None"]
+Draw = Callable[[Runs], Figure | None]
 
 
-def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[plt.Figure, list[Axes]]:
+def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
     """A row of plots under one title."""
     figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
     figure.suptitle(title, fontsize=11)
@@ -99,7 +100,7 @@ def names(runs: Iterable[Run], of: Callable[[Run], str]) -> list[str]:
     return list(dict.fromkeys(of(run) for run in runs))
 
 
-def steps(runs: Runs) -> plt.Figure | None:
+def steps(runs: Runs) -> Figure | None:
     """1: every model, link and schedule, over what the model says of ours."""
     found = [run for run in runs.valid if run.workload in MODELS and run.cluster == "four" and run.policy]
     if not found:
@@ -121,7 +122,7 @@ def steps(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def bandwidths(runs: Runs) -> plt.Figure | None:
+def bandwidths(runs: Runs) -> Figure | None:
     """1, continued: speed against bandwidth, the model's curves and what was measured."""
     measured = {ratio: runs.of_all(f"vgg16, wire {ratio:g} x compute") for ratio in RATIOS}
     if not any(measured.values()):
@@ -149,7 +150,7 @@ def bandwidths(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def required(_: Runs) -> plt.Figure | None:
+def required(_: Runs) -> Figure | None:
     """2: the least bandwidth at which a step has 99 % and 90 % of its speed without a network; of the model alone."""
     figure, axes = sheet(
         2, title="Bandwidth that is needed, over wire bytes per second of compute (model)", share=True
@@ -168,7 +169,7 @@ def required(_: Runs) -> plt.Figure | None:
     return figure
 
 
-def urgent(runs: Runs) -> plt.Figure | None:
+def urgent(runs: Runs) -> Figure | None:
     """3: how long 30 KB that are wanted first wait behind bulk."""
     found = runs.of_all("urgent")
     if not found:
@@ -199,7 +200,7 @@ def urgent(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def ablation(runs: Runs) -> plt.Figure | None:
+def ablation(runs: Runs) -> Figure | None:
     """4: from the paper's schedule to ours, step by step."""
     arms = ("mercury", "mercury_windowed", "mercury_interface", "foresee")
     models = [model for model in MODELS if runs.of(model, "mercury_windowed", "four", "200mbit")]
@@ -216,7 +217,7 @@ def ablation(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def changing(runs: Runs) -> plt.Figure | None:
+def changing(runs: Runs) -> Figure | None:
     """5: links that change every 5 s."""
     ours = runs.of("changing", "foresee")
     fixed = names(
@@ -245,7 +246,7 @@ def changing(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def sizes(runs: Runs) -> plt.Figure | None:
+def sizes(runs: Runs) -> Figure | None:
     """6: packets and windows of all sizes."""
     found = runs.of_all("sizes")
     if not found:
@@ -266,7 +267,7 @@ def sizes(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def beside(runs: Runs) -> plt.Figure | None:
+def beside(runs: Runs) -> Figure | None:
     """7: servers beside ranks, and dedicated ones: what of a link they give."""
     found = [run for run in runs.of_all("bulk") if "+" in run.cluster]
     if not found:
@@ -297,7 +298,7 @@ def beside(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def uneven(runs: Runs) -> plt.Figure | None:
+def uneven(runs: Runs) -> Figure | None:
     """8: a slow rank, a narrow link, two jobs."""
     places = ("skewed", "narrow", "two jobs")
     found = [run for run in runs.valid if run.workload in places]
@@ -309,7 +310,7 @@ def uneven(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def killed(runs: Runs) -> plt.Figure | None:
+def killed(runs: Runs) -> Figure | None:
     """9: a server is killed, and another one comes at its address."""
     found = runs.of_all("killed")
     if not found:
@@ -330,7 +331,7 @@ def killed(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def cpu(runs: Runs) -> plt.Figure | None:
+def cpu(runs: Runs) -> Figure | None:
     """10: CPU seconds per gigabyte."""
     found = [
         run for run in runs.valid if run.workload == "vgg16" and run.pushed_bytes and run.cluster == "four"
@@ -354,7 +355,7 @@ def cpu(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def clip(runs: Runs) -> plt.Figure | None:
+def clip(runs: Runs) -> Figure | None:
     """11: what it costs that forward waits for the last average."""
     models = [model for model in MODELS if runs.of_all(f"{model}, clipped")]
     if not models:
@@ -371,7 +372,7 @@ def clip(runs: Runs) -> plt.Figure | None:
     return figure
 
 
-def machine(runs: Runs) -> plt.Figure | None:
+def machine(runs: Runs) -> Figure | None:
     """12: two ranks on each of two hosts."""
     found = runs.of_all("two on a host")
     if not found:

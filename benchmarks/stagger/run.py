@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
     parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="of the full run (default %(default)s)")
-    parser.add_argument("--steps", type=int, help="of an epoch, instead of 1500, and of 80 in the quick run")
+    parser.add_argument("--steps", type=int, help="of an epoch, instead of 1500, and of 72 in the quick run")
     parser.add_argument(
         "--step-ms",
         type=float,
@@ -80,7 +80,7 @@ def main() -> int:
     save = given.save
     if save is None and not given.quick:
         save = results_file(HERE / "results", "stagger", about)
-    steps = given.steps or (80 if given.quick else 1500)
+    steps = given.steps or (72 if given.quick else 1500)
     size = Size(steps=steps, step_s=given.step_ms / 1e3, epochs=given.epochs, seed=given.seed)
     try:
         origin = SlowDisk(HOME, size) if given.place is None else Mount(given.place, given.origin, size)

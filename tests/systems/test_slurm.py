@@ -119,8 +119,9 @@ def test_a_short_delay_holds_the_allocation(tmp_path: pathlib.Path, slurm: Slurm
 
 
 def test_another_moment_reaches_the_queue(tmp_path: pathlib.Path, slurm: Slurm) -> None:
-    jobs = [write(tmp_path, "a", "--slow-after", "2", "--slow", "0.4"), write(tmp_path, "b")]
-    told, _ = run(tmp_path, slurm, *jobs, "--slurm-wait", "begin")
+    # Far enough away for a follower that is handed over seconds before it has to load, on a machine that is busy.
+    slow = write(tmp_path, "a", "--slow-after", "2", "--slow", "0.6", wait=0.3)
+    told, _ = run(tmp_path, slurm, slow, write(tmp_path, "b", wait=0.3), "--slurm-wait", "begin")
     assert told["retimed"]
     assert told["measured"]["starts"][1] > told["predicted"]["starts"][1] + 2
     assert abs(told["measured"]["starts"][1] - told["retimed"][-1]["start"]) <= 2

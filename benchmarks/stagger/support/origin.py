@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
@@ -70,7 +71,7 @@ class SlowDisk(Mount):
             self._lead.write_bytes(
                 bytes(_LEAD_BYTES * math.ceil(2 * SLICE_S * self._size.bytes_per_s / _LEAD_BYTES))
             )
-            os.sync()
+            _write_back(self._lead)
             self._disk.throttle(Throttle(self._size.bytes_per_s, READS_PER_S, MEMORY_BYTES))
             self._disk.join()
         except BaseException:
@@ -114,4 +115,9 @@ def fill(folder: Path, size: Size) -> None:
         path = folder / f"{sample:06d}"
         if not path.exists() or path.stat().st_size != SAMPLE_BYTES:
             path.write_bytes(random.bytes(SAMPLE_BYTES))
-    os.sync()
+    _write_back(folder)
+
+
+def _write_back(path: Path) -> None:
+    """Of this file system alone: what others on the machine have written may take long."""
+    subprocess.run(["sync", "--file-system", str(path)], check=True)

@@ -16,7 +16,7 @@ SEVERAL = (
 )
 #: Of the leader's run alone, in percent: the paper's exhaustive search.
 SEARCH = tuple(range(0, 101, 10))
-QUICK_PAIR, QUICK_SEARCH = PAIRS[1], (0, 40, 80)
+QUICK_PAIR, QUICK_SEARCH = PAIRS[1], (0,)
 
 
 def pairs(session: Session, repeats: int) -> None:

@@ -25,8 +25,8 @@ from .models import Size
 from .origin import Mount
 from .runs import Run
 
-#: Steps that count and steps before them, of both forms of calibration.
-LONG, SHORT = (100, 10), (50, 10)
+#: Steps that count and steps before them, of each form of calibration.
+LONG, SHORT, QUICK = (100, 10), (50, 10), (30, 6)
 #: Between two looks at a run.
 LOOK_S = 0.005
 
@@ -65,7 +65,7 @@ class Session:
 
         Args:
             names: the jobs.
-            form: ``long``, ``short``, or ``quick``: as few steps as the short one, and the pair all the same.
+            form: ``long``, ``short``, or ``quick``: fewest steps, and the pair all the same.
             cost: twice, and it counts as a run.
         """
         catalog = self._next("catalog").with_suffix(".db")
@@ -88,7 +88,7 @@ class Session:
         return catalog
 
     def _calibrate(self, names: Sequence[str], catalog: Path, form: str) -> dict[str, Any]:
-        steps, before = LONG if form == "long" else SHORT
+        steps, before = {"long": LONG, "short": SHORT, "quick": QUICK}[form]
         words = ["--steps", str(steps), "--warmup", str(before), "--data", str(self.origin.folder)]
         return self._foresee("calibrate", names, catalog, *words, *(["--short"] if form == "short" else []))
 

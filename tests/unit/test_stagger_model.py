@@ -482,7 +482,7 @@ def test_a_leader_that_there_is_not_is_refused() -> None:
     job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=10)
     with pytest.raises(ConfigError, match="leader is 2; the place of one of 2 jobs expected"):
         stagger.led_by(2, [job, job], [0.0, 0.0])
-    with pytest.raises(ConfigError, match=r"arrivals\[1\] is -1.0; seconds expected"):
+    with pytest.raises(ConfigError, match=r"earliest\[1\] is -1.0; seconds expected"):
         stagger.led_by(0, [job, job], [0.0, -1.0])
 
 

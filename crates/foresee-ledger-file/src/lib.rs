@@ -110,7 +110,7 @@ impl Drop for LedgerFile {
 
 /// Files of entries of several ranks, written by whoever books them: for runs in virtual time, which no disk makes late.
 ///
-/// Keeps [`ROWS_KEPT`] entries at most, however many ranks there are, and one open file per rank.
+/// Keeps some thirty megabytes of entries at most, however many ranks there are, and one open file per rank.
 #[derive(Debug)]
 pub struct LedgerFiles {
     /// By rank.
@@ -118,7 +118,7 @@ pub struct LedgerFiles {
     lost: Option<LedgerError>,
 }
 
-/// Entries that wait for their files, over all ranks: some thirty megabytes.
+/// Entries that wait for their files, over all ranks.
 const ROWS_KEPT: usize = 1 << 18;
 
 impl LedgerFiles {

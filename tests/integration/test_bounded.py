@@ -174,7 +174,8 @@ def test_descriptors_threads_and_memory_are_flat_over_50_short_epochs(folder: pa
     assert len(lines) == 51
     early, late = lines[:10], lines[-10:]
     for name in ("descriptors", "threads"):
-        assert max(line[name] for line in late) <= max(line[name] for line in early), name
+        # One or two come and go with the load of the machine; what an epoch leaves behind would be forty by now.
+        assert max(line[name] for line in late) <= max(line[name] for line in early) + 2, name
     # Readers come when reads queue up, at whatever epoch a busy machine makes them; never more than two directories' worth.
     assert max(line["readers"] for line in lines) <= 2 * READERS_OF_A_DIRECTORY
     assert max(line["bytes"] for line in late) - max(line["bytes"] for line in early) <= 8 << 20

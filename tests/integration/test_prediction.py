@@ -8,26 +8,11 @@ from typing import Any
 
 import pytest
 from support.data import epoch
+from support.profiles import PROFILE
 
 import foresee
 from foresee import forecast
 from foresee.forecast import foretold
-
-PROFILE = """
-version = 1
-machine = "here"
-date = 2026-11-22
-[[figure]]
-name = "tier.ram.read"
-at = 1
-value = 5.0
-unit = "GB/s"
-[[figure]]
-name = "origin.read"
-at = 1
-value = 100.0
-unit = "MB/s"
-"""
 
 
 def run(folder: pathlib.Path, **other: Any) -> list[Any]:

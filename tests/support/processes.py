@@ -180,3 +180,16 @@ def group_members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             found.append(int(entry.name))
     return found
+
+
+def processes_of(program: pathlib.Path) -> list[str]:
+    """Numbers of the processes of this machine that have ``program`` on their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(program).encode() in words:
+            found.append(name)
+    return found

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.processes import processes_of
 
 from foresee import job
 from foresee.cli import main
@@ -98,19 +99,6 @@ def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-def left() -> list[str]:
-    """Jobs of these tests that still run."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(JOB).encode() in words:
-            found.append(name)
-    return found
-
-
 def test_cold_waits_warm_does_not_and_company_waits_longer(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
 ) -> None:
@@ -134,7 +122,7 @@ def test_cold_waits_warm_does_not_and_company_waits_longer(
         assert kept[name, "wait"]["steps"] == 12
     # What one has read the other finds, so that together they wait for one chunk a step.
     assert max(kept[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
-    assert not left()
+    assert not processes_of(JOB)
     again = json.loads(calibrate(tmp_path, data, *pair))
     assert again["runs"] == []
     assert again["jobs"] == told["jobs"]
@@ -237,7 +225,7 @@ def test_jobs_that_cannot_be_calibrated(
     jobs = [write(tmp_path, "b", data, *words, **more), write(tmp_path, "a", data)]
     names = sorted(jobs) if "a and b" in said else jobs
     assert said in calibrate(tmp_path, data, *names, "--patience", "2", code=2)
-    assert not left()
+    assert not processes_of(JOB)
 
 
 def test_a_job_of_another_data_set_is_none_of_these(
@@ -262,7 +250,7 @@ def test_a_job_that_ignores_the_signal_is_killed(
     one.stop()
     one.stop()
     assert one.poll() == -signal.SIGKILL
-    assert not left()
+    assert not processes_of(JOB)
 
 
 def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(

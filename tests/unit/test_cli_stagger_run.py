@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 from house import ROOT
+from support.processes import processes_of
 
 from foresee import job
 from foresee._steps import Meter, mark
@@ -92,19 +93,6 @@ def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, s
     return json.loads(out) if out else {}, said
 
 
-def left() -> list[str]:
-    """Jobs of these tests that still run."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if str(JOB).encode() in words:
-            found.append(name)
-    return found
-
-
 def test_the_second_job_starts_when_predicted_and_both_are_compared(
     tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
@@ -123,7 +111,7 @@ def test_the_second_job_starts_when_predicted_and_both_are_compared(
     assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
     assert "this job sleeps" in (tmp_path / "run" / "a.log").read_text()
     assert "b starts at" in said
-    assert not left()
+    assert not processes_of(JOB)
     page = (ROOT / "docs/formats/stagger.md").read_text()
     keys = {*told, *told["predicted"], *told["measured"], *told["jobs"][0]}
     assert {key for key in keys if f"`{key}`" not in page} == set()
@@ -165,7 +153,7 @@ def test_a_leader_that_fails_lets_the_other_start_at_once(
     assert "a ended (exit code 3)" in said
     assert "no more memory" in said
     assert "b starts at once, alone" in said
-    assert not left()
+    assert not processes_of(JOB)
 
 
 def test_a_follower_that_fails_leaves_the_leader_alone(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
@@ -203,7 +191,7 @@ def test_an_interrupt_ends_both_and_says_what_was_done(
     assert told["jobs"][0]["state"] == "stopped"
     assert 0 < told["jobs"][0]["steps"] < 2000
     assert told["jobs"][1]["state"] in {"stopped", "not started"}
-    assert not left()
+    assert not processes_of(JOB)
 
 
 def figures(path: pathlib.Path, seconds: float) -> list[Key]:
@@ -280,7 +268,7 @@ def test_a_leader_that_is_not_its_job_file_is_ended(tmp_path: pathlib.Path, data
     jobs = [write(tmp_path, "a", data, "--loader-steps", "50"), write(tmp_path, "b", data)]
     _, said = run(tmp_path, *jobs, code=2)
     assert "a: its loader has 50 steps per epoch, 40 by its job file" in said
-    assert not left()
+    assert not processes_of(JOB)
 
 
 def test_three_jobs_start_in_turn_and_nobody_catches_up(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

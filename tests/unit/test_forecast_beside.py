@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.profiles import PROFILE
 
 from foresee import forecast, job
 from foresee.errors import ConfigError
@@ -19,22 +20,6 @@ from foresee.forecast.beside import Beside, Shape
 from foresee.models import loading
 
 GOLDEN = Path(__file__).resolve().parents[2] / "testdata" / "forecast" / "prediction.json"
-
-PROFILE = """
-version = 1
-machine = "here"
-date = 2026-11-22
-[[figure]]
-name = "tier.ram.read"
-at = 1
-value = 5.0
-unit = "GB/s"
-[[figure]]
-name = "origin.read"
-at = 1
-value = 100.0
-unit = "MB/s"
-"""
 
 SHAPE = Shape(
     samples=200,

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A machine profile for tests that predict: the least that a run in memory needs."""
+
+from __future__ import annotations
+
+PROFILE = """
+version = 1
+machine = "here"
+date = 2026-11-22
+[[figure]]
+name = "tier.ram.read"
+at = 1
+value = 5.0
+unit = "GB/s"
+[[figure]]
+name = "origin.read"
+at = 1
+value = 100.0
+unit = "MB/s"
+"""

@@ -93,3 +93,20 @@ fn what_a_killed_one_left_behind_is_removed_by_the_next() {
     assert!(!namespaces().contains(&left));
     next.end();
 }
+
+#[test]
+fn every_way_out_of_a_host_has_the_pinned_congestion_control() {
+    for (arguments, pinned) in [(&["c0", "c1"][..], "cubic"), (&["c0", "c1", "--congestion", "reno"], "reno")]
+    {
+        let mut hosts = Hosts::start(arguments);
+        let described = hosts.answer();
+        let namespace = described["hosts"]["c0"]["namespace"].as_str().unwrap();
+        for host in ["c0", "c1"] {
+            let to = described["hosts"][host]["address"].as_str().unwrap();
+            let route = Command::new("ip").args(["-n", namespace, "route", "get", to]).output().unwrap();
+            let route = String::from_utf8(route.stdout).unwrap();
+            assert!(route.contains(&format!("congctl {pinned}")), "{to}: {route}");
+        }
+        hosts.end();
+    }
+}

@@ -10,6 +10,8 @@ use super::options::HostsOptions;
 
 /// Where `ip netns exec` finds the files that it puts over those in `/etc`.
 const OVERLAYS: &str = "/etc/netns";
+/// Where all hosts are.
+const SUBNET: &str = "10.77.0.0/16";
 /// How long processes in a host have to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -140,9 +142,20 @@ impl Network {
         ip(&["-n", &own, "link", "set", "lo", "up"])?;
         ip(&["-n", &own, "addr", "add", &address, "dev", "eth0"])?;
         ip(&["-n", &own, "link", "set", "eth0", "up"])?;
-        let pin = format!("echo {} > /proc/sys/net/ipv4/tcp_congestion_control", self.congestion);
-        ip(&["netns", "exec", &own, "sh", "-c", &pin])?;
+        self.pin_congestion(&own, &host.address)?;
         self.shape(host)
+    }
+
+    /// By route, not by the namespace's default: that may only be one that the machine allows to everybody.
+    fn pin_congestion(&self, namespace: &str, address: &str) -> Result<(), NetworkError> {
+        for route in [
+            &[SUBNET, "dev", "eth0", "scope", "link"][..],
+            &["local", address, "dev", "lo", "table", "local"],
+        ] {
+            let change = ["-n", namespace, "route", "change"];
+            ip(&[&change[..], route, &["congctl", &self.congestion]].concat())?;
+        }
+        Ok(())
     }
 
     /// Names resolve from files alone: a look-up that waits for a name server takes five seconds to fail.

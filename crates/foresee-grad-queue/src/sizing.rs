@@ -46,11 +46,11 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 }
 
 /// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(5 packets, rate x (min_rtt + 0.2 ms))`, rounded down; saturates.
+/// `max(5 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates.
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
-/// under way. Where the rate was measured under a window that is too small, this one is larger than what
+/// under way. `late`: by how much longer the window has to last, because whoever sends is seen to wake late. Where the rate was measured under a window that is too small, this one is larger than what
 /// was used, so the window grows by itself up to the product of bandwidth and delay.
 ///
 /// # Examples
@@ -58,12 +58,13 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 /// # use foresee_grad_queue::window_bytes;
 /// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
 /// let (packet, gigabit) = (Bytes::new(22_528), BytesPerSecond::new(125_000_000));
-/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000)), Bytes::new(112_640));
-/// assert_eq!(window_bytes(packet, gigabit, Nanos::from_millis(20)), Bytes::new(2_525_000));
+/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000), Nanos::ZERO), Bytes::new(112_640));
+/// assert_eq!(window_bytes(packet, gigabit, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(2_525_000));
 /// ```
-pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos) -> Bytes {
+pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos, late: Nanos) -> Bytes {
     let packets = packet.get().saturating_mul(WINDOW_PACKETS_MIN);
-    Bytes::new(packets.max(moved_in(rate, min_rtt.saturating_add(WINDOW_SLACK))))
+    let window = packets.max(moved_in(rate, min_rtt.saturating_add(WINDOW_SLACK)));
+    Bytes::new(window.saturating_add(moved_in(rate, late)))
 }
 
 /// Bytes that `rate` moves in `time`, rounded down; saturates.
@@ -93,11 +94,18 @@ mod tests {
     #[test]
     fn a_window_is_five_packets_at_least_and_follows_rate_and_round_trip() {
         let packet = Bytes::new(16 << 10);
-        assert_eq!(window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO), Bytes::new(80 << 10));
+        assert_eq!(
+            window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO, Nanos::ZERO),
+            Bytes::new(80 << 10)
+        );
         // 50 Mbit/s at 20 ms, the link on which a fixed window of 60 KB lost a third of the goodput.
         let slow = BytesPerSecond::new(6_250_000);
-        assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20)), Bytes::new(126_250));
-        assert_eq!(window_bytes(packet, BytesPerSecond::new(u64::MAX), Nanos::MAX), Bytes::MAX);
+        assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(126_250));
+        // Who wakes 2 ms late has as much more under way, whichever of the two the window is for.
+        let late = Nanos::from_millis(2);
+        assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), late), Bytes::new(138_750));
+        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((80 << 10) + 12_500));
+        assert_eq!(window_bytes(packet, BytesPerSecond::new(u64::MAX), Nanos::MAX, Nanos::MAX), Bytes::MAX);
     }
 
     proptest! {

@@ -9,11 +9,12 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError};
 
 use foresee_grad_queue::{Connection, Grant, Offer, Rules, Schedule, Ticket};
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use foresee_wire::{
     BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Silence, Timeouts, Wait, WireError,
 };
 
+use super::late::Lateness;
 use super::rate::RateMeter;
 use super::{Broken, Command, InterfaceStats, Parcel, Shared};
 
@@ -27,6 +28,9 @@ pub(super) struct Sender {
     sockets: BTreeMap<Connection, Socket>,
     parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
     meter: RateMeter,
+    lateness: Lateness,
+    /// When what is under way will have been acknowledged, if more waits that the window does not allow.
+    drained: Option<Nanos>,
     /// Payload that was granted, and that of connections which are gone.
     granted: u64,
     gone: u64,
@@ -57,6 +61,8 @@ impl Sender {
             sockets: BTreeMap::new(),
             parcels: BTreeMap::new(),
             meter: RateMeter::default(),
+            lateness: Lateness::default(),
+            drained: None,
             granted: 0,
             gone: 0,
             min_rtt: Nanos::ZERO,
@@ -189,6 +195,9 @@ impl Sender {
             self.schedule.handle_link(rate, self.min_rtt);
             self.stats.rate = rate.get();
         }
+        let drained = self.drained.filter(|_| in_flight == 0);
+        let dry = drained.map_or(Nanos::ZERO, |at| now.saturating_sub(at));
+        self.schedule.handle_late(self.lateness.handle_wake(now, !self.schedule.is_idle(), dry));
     }
 
     /// What the system knows of each connection: its round trip, and when the other end last acknowledged anything.
@@ -228,6 +237,9 @@ impl Sender {
             }
             self.write(&batch);
         }
+        let rate = BytesPerSecond::new(self.stats.rate);
+        let time = rate.time_for(self.schedule.in_flight()).filter(|_| !self.schedule.is_idle());
+        self.drained = time.map(|time| self.shared.now().saturating_add(time).saturating_add(self.min_rtt));
     }
 
     /// Writes what was granted on one connection, in one call to the system if it takes it all.

@@ -116,6 +116,8 @@ pub struct Schedule {
     crowd: u64,
     /// The link's rate, 0 before anybody said, and its shortest round trip.
     link: (BytesPerSecond, Nanos),
+    /// How much longer than that asks for the window has to last.
+    late: Nanos,
 
     sockets: Slab<Socket>,
     places: BTreeMap<Connection, u32>,
@@ -154,6 +156,7 @@ impl Schedule {
             window: Bytes::ZERO,
             crowd: 1,
             link: (BytesPerSecond::new(0), Nanos::ZERO),
+            late: Nanos::ZERO,
             sockets: Slab::new(),
             places: BTreeMap::new(),
             flows: Slab::new(),
@@ -315,6 +318,14 @@ impl Schedule {
         self.follow();
     }
 
+    /// Whoever sends wakes so late that the window has to last longer, by that; it follows unless the rules fix it.
+    pub fn handle_late(&mut self, late: Nanos) {
+        if late != self.late {
+            self.late = late;
+            self.follow();
+        }
+    }
+
     /// An ordinary packet has so many bytes from now on; the window follows unless the rules fix it.
     pub fn handle_packet(&mut self, packet: NonZeroU32) {
         self.packet = packet;
@@ -327,7 +338,7 @@ impl Schedule {
         let (packet, (rate, min_rtt)) = (Bytes::new(u64::from(self.packet.get())), self.link);
         let window = self.rules.window_bytes.unwrap_or_else(|| {
             let factor = u64::from(self.rules.window_factor.get());
-            Bytes::new(window_bytes(packet, rate, min_rtt).get().saturating_mul(factor))
+            Bytes::new(window_bytes(packet, rate, min_rtt, self.late).get().saturating_mul(factor))
         });
         let crowd = crowd_bytes(window, packet);
         if (window, crowd) != (self.window, self.crowd) {

@@ -281,7 +281,8 @@ fn play(rules: Rules, deeds: &[Deed]) {
                 let (rate, rtt) = (BytesPerSecond::new(*rate), Nanos::from_millis(1));
                 schedule.handle_link(rate, rtt);
                 let packet = Bytes::new(u64::from(PACKET));
-                let followed = window_bytes(packet, rate, rtt).get() * u64::from(rules.window_factor.get());
+                let followed =
+                    window_bytes(packet, rate, rtt, Nanos::ZERO).get() * u64::from(rules.window_factor.get());
                 books.window = rules.window_bytes.map_or(followed, Bytes::get);
             }
         }

@@ -177,6 +177,18 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
 }
 
 #[test]
+fn a_window_lasts_longer_for_who_wakes_late_unless_the_rules_fix_it() {
+    for (fixed, expected) in [(None, 1_200), (Some(Bytes::new(900)), 900)] {
+        let mut schedule = schedule(Rules { window_bytes: fixed, ..Rules::new() }, 100, 1);
+        schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // 800 bytes in 0.2 ms
+        schedule.handle_late(Nanos::new(100_000));
+        assert_eq!(schedule.window(), Bytes::new(expected));
+        schedule.handle_late(Nanos::ZERO);
+        assert_eq!(schedule.window(), Bytes::new(expected.min(if fixed.is_some() { 900 } else { 800 })));
+    }
+}
+
+#[test]
 fn a_window_on_each_connection_lets_every_one_of_them_fill_its_own() {
     let rules = Rules { window: Window::Connection, ..Rules::new() };
     let mut schedule = schedule(rules, 100, 3);

@@ -15,8 +15,9 @@ use foresee_units::Nanos;
 const SHARE: u64 = 500;
 /// Of what it was dry beyond that the window lasts a half longer from then on.
 const GAIN: u64 = 2;
-/// The longest that a window lasts beyond what link and packets ask for.
-const MOST: Nanos = Nanos::from_millis(5);
+/// The longest that a window lasts beyond what link and packets ask for. What lasts longer is no thread that wakes late: the link
+/// itself stands still, or has lost something, and more under way would make it worse.
+const MOST: Nanos = Nanos::from_millis(3);
 /// Told in such steps, so that a window changes seldom.
 const GRAIN: u64 = 100_000;
 
@@ -31,10 +32,11 @@ pub(super) struct Lateness {
 
 impl Lateness {
     /// The thread wakes at `now`, and something waits to be sent or not (`waits`). `dry`: for how long nothing was under way
-    /// meanwhile, although something waited. How much longer the window has to last: 5 ms at most.
+    /// meanwhile, although something waited. How much longer the window has to last: 3 ms at most.
     pub(super) fn handle_wake(&mut self, now: Nanos, waits: bool, dry: Nanos) -> Nanos {
         let waited = self.since.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
         self.since = waits.then_some(now);
+        let dry = if dry > MOST { Nanos::ZERO } else { dry };
         let late = (self.late.get() + dry.get() / GAIN).saturating_sub(waited.get() / SHARE / GAIN);
         self.late = Nanos::new(late).min(MOST);
         Nanos::new(self.late.get() / GRAIN * GRAIN)
@@ -59,7 +61,7 @@ mod tests {
         for wake in 2..100 {
             lateness.handle_wake(at(10 * wake), true, MS);
         }
-        assert_eq!(lateness.handle_wake(at(1000), true, Nanos::ZERO), Nanos::new(4_900_000));
+        assert_eq!(lateness.handle_wake(at(1000), true, Nanos::ZERO), Nanos::new(2_900_000));
     }
 
     #[test]
@@ -72,9 +74,18 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_stands_still_is_no_late_thread() {
+        let mut lateness = Lateness::default();
+        for wake in 0..100 {
+            assert_eq!(lateness.handle_wake(at(200 * wake), true, at(190)), Nanos::ZERO);
+        }
+    }
+
+    #[test]
     fn lateness_is_forgotten_while_something_waits_and_kept_while_nothing_does() {
         let mut lateness = Lateness::default();
-        lateness.handle_wake(at(0), true, at(4));
+        lateness.handle_wake(at(0), true, at(2));
+        lateness.handle_wake(at(0), true, at(2));
         assert_eq!(lateness.handle_wake(at(1), false, Nanos::ZERO), at(2) - Nanos::new(100_000));
         assert_eq!(lateness.handle_wake(at(60_000), true, Nanos::ZERO), at(2) - Nanos::new(100_000));
         assert_eq!(lateness.handle_wake(at(61_000), true, Nanos::ZERO), Nanos::new(900_000));

@@ -338,7 +338,9 @@ impl Schedule {
         let (packet, (rate, min_rtt)) = (Bytes::new(u64::from(self.packet.get())), self.link);
         let window = self.rules.window_bytes.unwrap_or_else(|| {
             let factor = u64::from(self.rules.window_factor.get());
-            Bytes::new(window_bytes(packet, rate, min_rtt, self.late).get().saturating_mul(factor))
+            let usual = window_bytes(packet, rate, min_rtt, Nanos::ZERO).get().saturating_mul(factor);
+            // One that is larger anyway lasts longer anyway.
+            Bytes::new(usual).max(window_bytes(packet, rate, min_rtt, self.late))
         });
         let crowd = crowd_bytes(window, packet);
         if (window, crowd) != (self.window, self.crowd) {

@@ -27,8 +27,6 @@ pub(super) struct Lane {
     clocks: Vec<f64>,
     /// Whether the origin was read since somebody asked.
     read_origin: bool,
-    /// Whether requests that begin together share the origin, and so end together.
-    together: bool,
 }
 
 /// A staging thread that has a sample to fetch, and may.
@@ -39,9 +37,8 @@ pub(super) struct Start {
 }
 
 impl Lane {
-    pub(super) fn new(rates: &Rates, together: bool) -> Self {
+    pub(super) fn new(rates: &Rates) -> Self {
         Self {
-            together,
             threads: vec![0.0; rates.staging_threads],
             staged: VecDeque::new(),
             used: 0.0,
@@ -75,25 +72,23 @@ impl Lane {
 
     /// Fetches a sample; when its bytes are here.
     pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
-        let seconds = rates.sources[usize::from(source)];
         let mut begins = start.at;
-        let mut thread = seconds.thread;
         if source == ORIGIN {
             self.read_origin = true;
             begins += rates.latency;
-            if self.together && start.at == 0.0 {
-                thread *= self.first_requests(size);
-            }
         }
-        self.occupy(begins, size, seconds.clock, (thread, seconds.all))
+        self.take_from(source, begins, size, rates)
     }
 
-    /// How many requests begin with the run: as many as there are threads, or samples like this one in the buffer. Later
-    /// ones begin one by one, as those before them end.
-    fn first_requests(&self, size: f64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a number of threads")]
-        let threads = self.threads.len() as f64;
-        threads.min((self.room / size).floor()).max(1.0)
+    /// A thread takes a sample out of a source from `begins` on; when its bytes are here.
+    pub(super) fn take_from(&mut self, source: SourceCode, begins: f64, size: f64, rates: &Rates) -> f64 {
+        let seconds = rates.sources[usize::from(source)];
+        self.occupy(begins, size, seconds.clock, (seconds.thread, seconds.all))
+    }
+
+    /// When the rank's link to the origin has carried a sample that was asked for at `start`.
+    pub(super) fn over_link(&mut self, start: f64, size: f64, rates: &Rates) -> f64 {
+        self.occupy(start, size, usize::from(ORIGIN), (rates.link, rates.link))
     }
 
     /// Preprocesses what was fetched and writes it into the staging buffer; when it is there.

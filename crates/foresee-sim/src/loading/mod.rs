@@ -20,7 +20,9 @@
 //! | `order`, `draw` | who reads what when |
 //! | `rates` | seconds per byte, by source: where the two readings of the model differ |
 //! | `lane` | a rank's threads, its room, its busy sources |
-//! | `prefetch`, `series` | ranks that prefetch; ranks that do one thing after the other |
+//! | `consume` | when a batch is taken, and how long for it is waited |
+//! | `prefetch`, `contend`, `series` | ranks that prefetch, one after the other or in the order of time; ranks that do one thing after the other |
+//! | `origin` | an origin in common, whose requests share it |
 //! | `policies/` | who holds what, a family to a file |
 //! | `count` | how often ranks read samples, counted in a drawn order |
 //!
@@ -29,12 +31,15 @@
 //!
 //! Memory: 4 bytes per sample for an epoch's list, 4 where sizes differ; then what a policy says of itself.
 
+mod consume;
+mod contend;
 mod count;
 mod data;
 mod draw;
 mod lane;
 mod log;
 mod order;
+mod origin;
 mod policies;
 mod policy;
 mod prefetch;

@@ -5,9 +5,11 @@
 //! fetch may start long before its step: threads run ahead as far as the buffer has room, and a source is chosen by
 //! what was held at that time. Refuses to know who holds what: that is the policy's.
 
+use super::consume::{Consumer, Taken};
+use super::contend::Requests;
 use super::lane::Lane;
 use super::log::Fetched;
-use super::rates::{ORIGIN, Rates, SourceCode};
+use super::rates::{Rates, SourceCode};
 use super::report::Book;
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::{HandOver, Options, OriginReaders};
@@ -58,11 +60,6 @@ pub(super) trait Caching: Send {
     /// Threads of the rank's tiers go on until `until`.
     fn advance(&mut self, _rank: usize, _until: f64, _around: &mut Around<'_>) {}
 
-    /// Whether a read is expected to need the origin, as far as that is known before it begins.
-    fn needs_origin(&self, _place: usize) -> bool {
-        true
-    }
-
     /// Where a fetch that starts at `at` gets its sample.
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply;
 
@@ -78,7 +75,23 @@ pub(super) struct Around<'a> {
     pub(super) setup: &'a Setup,
     pub(super) rates: &'a Rates,
     pub(super) lane: &'a mut Lane,
+    /// Of all ranks, where they have one in common.
+    pub(super) origin: Option<&'a mut Requests>,
     pub(super) book: &'a mut Book,
+}
+
+impl Around<'_> {
+    /// A thread of a tier loads a sample of `rank` from the origin, from `start` on; when it is held.
+    pub(super) fn load(&mut self, rank: usize, start: f64, size: f64, tier: usize) -> f64 {
+        let rates = &self.rates.loads[tier];
+        match &mut self.origin {
+            None => self.lane.load(start, size, rates),
+            Some(origin) => {
+                origin.join(start, rank, size, None);
+                start + rates.latency + origin.estimate(size) + size * rates.write
+            }
+        }
+    }
 }
 
 pub(super) struct Prefetching<C> {
@@ -89,36 +102,13 @@ pub(super) struct Prefetching<C> {
     sizes: Vec<f64>,
     readers: OriginReaders,
     hand_over: HandOver,
-    /// By rank: its part of what the step needs from the origin, where that matters.
-    shares: Vec<f64>,
 }
 
 impl<C: Caching> Prefetching<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
         let Options { readers, hand_over, .. } = setup.scenario.options;
-        let together = readers == OriginReaders::Demand;
-        let lanes = (0..setup.epochs.ranks).map(|_| Lane::new(&rates, together)).collect();
-        Self { caching, rates, lanes, sizes: Vec::new(), readers, hand_over, shares: Vec::new() }
-    }
-
-    /// What each rank needs from the origin in a step, as parts of one: together they are never more than it gives, however
-    /// far ranks read ahead.
-    fn look_at_demand(&mut self, setup: &Setup, step: usize, before: usize, ids: &[u32]) {
-        let first = setup.epochs.step(step).start;
-        self.shares.clear();
-        for rank in 0..setup.epochs.ranks {
-            let batch = setup.epochs.batch(step, rank);
-            setup.sizes.look_up(&ids[batch.start - first..batch.end - first], &mut self.sizes);
-            let needed = (before + batch.start..)
-                .zip(&self.sizes)
-                .filter(|(place, _)| self.caching.needs_origin(*place))
-                .map(|(_, size)| size);
-            self.shares.push(needed.sum());
-        }
-        let all: f64 = self.shares.iter().sum();
-        if all > 0.0 {
-            self.shares.iter_mut().for_each(|share| *share /= all);
-        }
+        let lanes = (0..setup.epochs.ranks).map(|_| Lane::new(&rates)).collect();
+        Self { caching, rates, lanes, sizes: Vec::new(), readers, hand_over }
     }
 }
 
@@ -140,33 +130,21 @@ impl<C: Caching> Driver for Prefetching<C> {
         self.caching.deal(setup, *step, ids);
         let first = setup.epochs.step(*step).start;
         let before = *epoch as usize * setup.epochs.places;
-        if self.readers == OriginReaders::Demand {
-            self.look_at_demand(setup, *step, before, ids);
-        }
         for rank in 0..setup.epochs.ranks {
             let batch = setup.epochs.batch(*step, rank);
             let place = before + batch.start;
-            if let Some(&share) = self.shares.get(rank)
-                && share > 0.0
-            {
-                let readers = self.shares.iter().filter(|&&share| share > 0.0).count();
-                self.rates.set_share(readers, share);
-            }
             let ids = &ids[batch.start - first..batch.end - first];
             setup.sizes.look_up(ids, &mut self.sizes);
             self.caching.look_up(ids);
             let lane = &mut self.lanes[rank];
-            let mut free = clock.free[rank];
-            let (mut compute, mut stall) = (0.0, 0.0);
-            // When all of the batch is there, and where its last sample came from.
-            let mut whole = (free, ORIGIN);
+            let mut consumer = Consumer::new(self.hand_over, clock.free[rank]);
             if let Some(log) = &mut book.log {
-                log.begin_batch(rank, free);
+                log.begin_batch(rank, clock.free[rank]);
             }
             for (nth, (&id, &size)) in ids.iter().zip(&self.sizes).enumerate() {
                 let access = Access { rank, id, place: place + nth, nth };
                 let start = lane.admit(size);
-                let around = &mut Around { setup, rates: &self.rates, lane, book };
+                let around = &mut Around { setup, rates: &self.rates, lane, origin: None, book };
                 self.caching.advance(rank, start.at, around);
                 let (source, fetched) = match self.caching.supply(access, start.at, &self.rates) {
                     Supply::From(source) => (source, lane.fetch(start, size, source, &self.rates)),
@@ -176,37 +154,28 @@ impl<C: Caching> Driver for Prefetching<C> {
                 self.caching.fetched(access, size, fetched);
                 book.read(source, size, fetched - start.at);
                 book.see(id);
-                let consumed = free.max(available);
+                let taken = consumer.take(available, source, size * self.rates.compute);
                 if let Some(log) = &mut book.log {
-                    let times = Fetched { start: start.at, end: fetched, wanted: free, consumed };
-                    log.read(id, source, size, times);
+                    let Taken { wanted, consumed, .. } = taken;
+                    log.read(id, source, size, Fetched { start: start.at, end: fetched, wanted, consumed });
                 }
-                let computing = size * self.rates.compute;
-                compute += computing;
-                if self.hand_over == HandOver::Batch {
-                    if consumed > whole.0 {
-                        whole = (consumed, source);
-                    }
-                    continue;
+                if self.hand_over == HandOver::Sample {
+                    lane.hold(size, taken.consumed);
+                    book.wait(source, taken.waited);
                 }
-                lane.hold(size, consumed);
-                stall += consumed - free;
-                book.wait(source, consumed - free);
-                free = consumed + computing;
             }
+            let ended = consumer.end();
             if self.hand_over == HandOver::Batch {
-                let (consumed, last) = whole;
-                stall = consumed - free;
-                book.wait(last, stall);
-                free = consumed + compute;
-                self.sizes.iter().for_each(|&size| lane.hold(size, free));
+                let (last, waited) = ended.waited;
+                book.wait(last, waited);
+                self.sizes.iter().for_each(|&size| lane.hold(size, ended.free));
             }
             if let Some(log) = &mut book.log {
-                log.end_batch(stall);
+                log.end_batch(ended.stall);
             }
-            clock.free[rank] = free;
-            book.stall += stall;
-            book.compute += compute;
+            clock.free[rank] = ended.free;
+            book.stall += ended.stall;
+            book.compute += ended.compute;
         }
     }
 

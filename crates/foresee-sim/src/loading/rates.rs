@@ -151,23 +151,13 @@ impl Rates {
 
     /// So many ranks read the origin now, 1 or more. `Compat::Physical` only.
     pub(super) fn set_readers(&mut self, readers: usize) {
-        self.set_origin(self.origin[readers - 1]);
-    }
-
-    fn set_origin(&mut self, now: SourceSeconds) {
+        let now = self.origin[readers - 1];
         self.sources[usize::from(ORIGIN)] = now;
         for load in &mut self.loads {
             (load.fetch, load.all) = (now.thread, now.all);
         }
         self.alone.fetch = now.thread;
         self.prefer();
-    }
-
-    /// So many ranks read the origin now, and this one has a share of what all of them get, above 0 and at most 1.
-    /// `Compat::Physical` only.
-    pub(super) fn set_share(&mut self, readers: usize, share: f64) {
-        let seconds = self.link.max(self.yields[readers - 1] / share);
-        self.set_origin(SourceSeconds { thread: seconds, all: seconds, clock: 0 });
     }
 
     /// Seconds per byte of the origin while so many ranks read it, all of them together.

@@ -115,8 +115,8 @@ pub enum OriginReaders {
     All,
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
-    /// Those that need it in this step, and each has the part of it that it needs: what one leaves, the others have.
-    /// Requests with which a run begins share that part, and end together.
+    /// Whoever asks: requests under way share it, each an equal part, in the order of time. A rank that is ahead stays
+    /// ahead, and what one leaves the others have. Costs a few times what the others cost to simulate.
     /// `Compat::Physical` only.
     Demand,
 }

@@ -89,7 +89,8 @@ impl Series {
 
 impl Driver for Series {
     fn step(&mut self, now: &mut StepNow<'_>) {
-        if self.waits && self.readers == OriginReaders::Demand {
+        // Without a barrier ranks are in different steps at a time, and this goes step by step: each has its fixed part then.
+        if self.waits && self.readers == OriginReaders::Demand && now.setup.scenario.options.barrier {
             return self.step_in_turn(now);
         }
         let StepNow { setup, step, ids, clock, book, .. } = now;

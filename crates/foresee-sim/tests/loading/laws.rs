@@ -7,8 +7,8 @@ use foresee_model::{
     AccessFrequency, Compat, OriginCurve, SourceRate, Staging, StreamRead, StreamTimes, stream_times,
 };
 use foresee_sim::loading::{
-    AccessOrder, Bucket, DataSet, OriginReaders, Place, Policy, Progress, Report, Run, RunError, Scenario,
-    WriteCost, count_reads, draw_reads,
+    AccessOrder, Bucket, DataSet, HandOver, OriginReaders, Place, Policy, Progress, Report, Run, RunError,
+    Scenario, WriteCost, count_reads, draw_reads,
 };
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
@@ -47,7 +47,9 @@ prop_compose! {
         points in prop::collection::btree_map(1_u32..6, 10_u64..2_000, 1..4),
         (link, peers) in (prop::option::of(20_u64..2_000), 20_u64..5_000),
         (compute, preprocess) in (20_u64..3_000, prop::option::of(50_u64..3_000)),
-        (compat, order, barrier, active) in (select(&Compat::ALL[..]), order(), any::<bool>(), any::<bool>()),
+        (compat, order, barrier, drop_last) in (select(&Compat::ALL[..]), order(), any::<bool>(), any::<bool>()),
+        (readers, hand_over) in (select(&OriginReaders::ALL[..]), select(&HandOver::ALL[..])),
+        latency in 0_u64..300,
         write_cost in select(&[WriteCost::Preprocess, WriteCost::Write, WriteCost::None][..]),
         (cache, fetch) in (prop::option::of(1_u64..40), 1_u64..20),
     ) -> Scenario {
@@ -61,17 +63,18 @@ prop_compose! {
             .collect();
         cluster.origin = origin(&points.into_iter().collect::<Vec<_>>());
         cluster.origin_link = link.map(rate);
+        cluster.origin_latency = Nanos::from_millis(latency);
         cluster.peer_link = Some(rate(peers));
         scenario.data = data;
         let training = &mut scenario.training;
         (training.batch, training.epochs) = (batch, epochs);
         (training.compute, training.preprocess) = (rate(compute), preprocess.map(rate));
-        training.drop_last = active && u64::from(ranks * batch) <= scenario.data.count();
+        training.drop_last = drop_last && u64::from(ranks * batch) <= scenario.data.count();
         let options = &mut scenario.options;
         (options.compat, options.order, options.barrier) = (compat, order, barrier);
         options.write_cost = write_cost;
-        if active && compat == Compat::Physical {
-            options.readers = OriginReaders::Active;
+        if compat == Compat::Physical {
+            (options.readers, options.hand_over) = (readers, hand_over);
         }
         scenario.bucket = Some(Bucket {
             latency: Nanos::from_millis(70),
@@ -156,6 +159,23 @@ proptest! {
             let under_way = if report.policy == Policy::Nopfs { 400.0 * f64::from(threads * ranks) } else { 0.0 };
             let least = (report.origin_bytes as f64 - under_way) / yields;
             prop_assert!(least <= report.total * (1.0 + 1e-9), "{}: {} of {}", report.policy, least, report.total);
+        }
+    }
+
+    #[test]
+    fn an_origin_in_common_gives_no_more_than_it_has_either(mut scenario in scenario()) {
+        (scenario.options.compat, scenario.options.readers) = (Compat::Physical, OriginReaders::Demand);
+        let link = scenario.cluster.origin_link.map_or(f64::INFINITY, |link| link.get() as f64);
+        let yields = |readers| f64::from(readers) * scenario.cluster.origin.share(f64::from(readers)).unwrap();
+        let most = (1..=scenario.cluster.ranks).map(yields).fold(0.0, f64::max);
+        let most = most.min(f64::from(scenario.cluster.ranks) * link);
+        // Threads of tiers go by estimates.
+        let exact = |report: &&Report| !report.policy.reads_bucket() && report.policy != Policy::Nopfs;
+        for report in reports(&scenario).iter().filter(exact) {
+            let trained = (report.total - report.init) * (1.0 + 1e-9);
+            let loaded: u64 = report.loads.iter().map(|load| load.bytes).sum();
+            let least = (report.origin_bytes - loaded) as f64 / most;
+            prop_assert!(least <= trained, "{}: {} of {}", report.policy, least, trained);
         }
     }
 

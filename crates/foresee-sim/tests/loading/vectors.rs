@@ -183,6 +183,33 @@ fn requests_that_begin_together_end_together_by_demand() {
     assert!((first_wait(OriginReaders::All) - first_wait(OriginReaders::Demand)).abs() < 1e-3);
 }
 
+/// Two ranks alike, but that the first sample of one is three times as large: the other has two samples more by then, and
+/// stays ahead by them. It never waits for data again, but for the one that is behind at the end of each step.
+#[test]
+fn a_rank_that_is_ahead_stays_ahead_where_the_origin_is_in_common() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.ranks = 2;
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    (scenario.cluster.staging.threads, scenario.cluster.staging.capacity) = (count(1), Bytes::new(8 * MEGA));
+    let mut sizes = vec![MEGA; 40];
+    sizes[0] = 3 * MEGA;
+    scenario.data = DataSet::Given(sizes);
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    (scenario.training.epochs, scenario.training.compute) = (1, rate(100 * MEGA));
+    let options = &mut scenario.options;
+    (options.compat, options.order) = (Compat::Physical, AccessOrder::Sequential);
+    (options.readers, options.hand_over) = (OriginReaders::Demand, HandOver::Batch);
+    let report = run(&scenario, Policy::StagingBuffer);
+    // Both read all the time: 42 MB at 100 MB/s, then the last step computes for 10 ms.
+    assert_near(report.total, 0.43, 1e-9, "total");
+    // The one that is behind waits 60 ms for its first sample, nothing for the next two, since it computes for 30 ms on the
+    // first, then 10 ms for each of 15; the last two come at the full rate, when the other has all of its own. That one
+    // waited 20 ms for data, and for the other at the end of each step.
+    assert_near(report.stall, 0.06 + 0.15 + 0.02, 1e-9, "stall");
+    assert_near(report.barrier, 0.06 + 0.15, 1e-9, "barrier");
+}
+
 /// Room for two samples, batches of one, 10 ms to read and 10 ms to compute: the third sample is asked for when the step
 /// of the first has ended, not when it has begun.
 #[test]

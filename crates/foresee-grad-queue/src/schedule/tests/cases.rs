@@ -177,14 +177,21 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
 }
 
 #[test]
-fn a_window_lasts_longer_for_who_wakes_late_unless_the_rules_fix_it() {
-    for (fixed, expected) in [(None, 1_200), (Some(Bytes::new(900)), 900)] {
-        let mut schedule = schedule(Rules { window_bytes: fixed, ..Rules::new() }, 100, 1);
+fn a_window_lasts_longer_for_who_wakes_late_unless_it_is_larger_anyway_or_fixed() {
+    let thrice = Rules { window_factor: NonZeroU32::new(3).unwrap(), ..Rules::new() };
+    let fixed = Rules { window_bytes: Some(Bytes::new(900)), ..Rules::new() };
+    for (rules, usual, late, later) in
+        [(Rules::new(), 800, 1_200, 2_800), (thrice, 2_400, 2_400, 2_800), (fixed, 900, 900, 900)]
+    {
+        let mut schedule = schedule(rules, 100, 1);
         schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // 800 bytes in 0.2 ms
+        assert_eq!(schedule.window(), Bytes::new(usual));
         schedule.handle_late(Nanos::new(100_000));
-        assert_eq!(schedule.window(), Bytes::new(expected));
+        assert_eq!(schedule.window(), Bytes::new(late));
+        schedule.handle_late(Nanos::new(500_000));
+        assert_eq!(schedule.window(), Bytes::new(later));
         schedule.handle_late(Nanos::ZERO);
-        assert_eq!(schedule.window(), Bytes::new(expected.min(if fixed.is_some() { 900 } else { 800 })));
+        assert_eq!(schedule.window(), Bytes::new(usual));
     }
 }
 

@@ -9,10 +9,12 @@ mod uncached;
 mod visible;
 mod window;
 
+use super::contend::Contending;
 use super::policy::Policy;
 use super::prefetch::{Caching, Prefetching};
 use super::rates::Rates;
 use super::run::{Driver, Setup};
+use super::scenario::OriginReaders;
 use super::series::Series;
 
 use lbann::LbannDynamic;
@@ -52,7 +54,10 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
 }
 
 fn boxed<C: Caching + 'static>(caching: C, rates: Rates, setup: &Setup) -> Box<dyn Driver> {
-    Box::new(Prefetching::new(caching, rates, setup))
+    match setup.scenario.options.readers {
+        OriginReaders::Demand => Box::new(Contending::new(caching, rates, setup)),
+        OriginReaders::All | OriginReaders::Active => Box::new(Prefetching::new(caching, rates, setup)),
+    }
 }
 
 /// Peers are read from over a link that somebody measured; one rank has none.

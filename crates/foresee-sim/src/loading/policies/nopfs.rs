@@ -233,7 +233,7 @@ impl Caching for Nopfs {
             let cache = &mut caches.tiers[tier];
             let id = cache.samples[cache.begun];
             let size = around.setup.sizes.get(id);
-            let held = around.lane.load(start, size, &around.rates.loads[tier]);
+            let held = around.load(rank, start, size, tier);
             around.book.load(rank, tier, id, size, (start, held));
             cache.threads[thread] = (held, cache.begun);
             cache.begun += 1;

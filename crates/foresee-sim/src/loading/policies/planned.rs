@@ -182,10 +182,6 @@ impl Caching for Planned {
         (self.done, all)
     }
 
-    fn needs_origin(&self, place: usize) -> bool {
-        self.sources[place] == ORIGIN
-    }
-
     fn supply(&mut self, access: Access, _: f64, _: &Rates) -> Supply {
         Supply::From(self.sources[access.place])
     }

@@ -108,7 +108,7 @@ impl Shards {
 
     /// Loads a rank's shard: each tier by its own threads, all of them at once.
     fn load(&mut self, rank: usize, setup: &Setup, rates: &Rates, book: &mut Book) {
-        let mut lane = Lane::new(rates, false);
+        let mut lane = Lane::new(rates);
         let ranks = setup.epochs.ranks;
         let mut threads: Vec<Vec<f64>> =
             rates.loads[..self.tiers].iter().map(|load| vec![0.0; load.threads]).collect();

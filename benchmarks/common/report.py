@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.verdicts import Line
+from common.verdicts import Line, markdown
 
 
 def show(text: str) -> None:
@@ -39,16 +39,29 @@ def forget(path: Path, is_old: Callable[[Mapping[str, Any]], bool]) -> None:
         path.write_text("".join(line for line in lines if not is_old(json.loads(line))), encoding="utf-8")
 
 
-def as_object(
-    theme: str, lines: Sequence[Line], *, seconds: float, seed: int, machine: Mapping[str, Any]
-) -> str:
-    """All acceptance lines as one JSON object; ``measured`` is how many of them have a value."""
+def tell(
+    theme: str,
+    lines: Sequence[Line],
+    details: str,
+    *,
+    as_json: bool,
+    began: float,
+    seed: int,
+    machine: Mapping[str, Any],
+) -> None:
+    """Print the acceptance lines, and below them the ``details``; with ``as_json`` one object with the lines instead.
+
+    ``began``: by the monotonic clock.
+    """
+    if not as_json:
+        print(markdown(lines), details, sep="\n", end="")
+        return
     told = {
         "theme": theme,
         "lines": [asdict(line) for line in lines],
         "measured": sum(line.value is not None for line in lines),
-        "seconds": round(seconds, 1),
+        "seconds": round(time.monotonic() - began, 1),
         "seed": seed,
         "machine": machine,
     }
-    return json.dumps(told)
+    print(json.dumps(told))

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
-from common.report import as_object, results_file, show  # noqa: E402
+from common.report import results_file, show, tell  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -122,12 +122,16 @@ def main() -> int:
         except Unavailable as missing:
             show(f"run.py: {missing}")
             return 3
-    lines = judge(Runs(session.runs))
-    if given.json:
-        seconds = time.monotonic() - began
-        print(as_object("gradients", lines, seconds=seconds, seed=given.seed, machine=about))
-        return 0
-    print(verdicts.markdown(lines), table.markdown(Runs(session.runs)), sep="\n", end="")
+    found = Runs(session.runs)
+    tell(
+        "gradients",
+        judge(found),
+        table.markdown(found),
+        as_json=given.json,
+        began=began,
+        seed=given.seed,
+        machine=about,
+    )
     return 0
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import as_object, results_file, show  # noqa: E402
+from common.report import results_file, show, tell  # noqa: E402
 from support import table  # noqa: E402
 from support.job import Job, Result  # noqa: E402
 from support.lines import Run, Runs, judge  # noqa: E402
@@ -326,12 +326,16 @@ def main() -> int:
         except FileNotFoundError as missing:
             show(f"run.py: {missing}")
             return 3
-    lines = judge(Runs(session.runs))
-    if given.json:
-        seconds = time.monotonic() - began
-        print(as_object("loading", lines, seconds=seconds, seed=session.seed, machine=session.machine))
-        return 0
-    print(verdicts.markdown(lines), table.markdown(Runs(session.runs)), sep="\n", end="")
+    found = Runs(session.runs)
+    tell(
+        "loading",
+        judge(found),
+        table.markdown(found),
+        as_json=given.json,
+        began=began,
+        seed=session.seed,
+        machine=session.machine,
+    )
     return 0
 
 

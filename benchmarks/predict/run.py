@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, report, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import as_object, show  # noqa: E402
+from common.report import show  # noqa: E402
 from support import forecasts, lines  # noqa: E402
 from support.forecasts import Times, buffer_bytes  # noqa: E402
 from support.origins import Limits, Place, placed  # noqa: E402
@@ -85,12 +85,15 @@ def main() -> int:
         save.with_suffix(".md").write_text(
             f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{text}", encoding="utf-8"
         )
-    if options.json:
-        seconds = time.monotonic() - began
-        print(as_object("predict", judged, seconds=seconds, seed=options.seed, machine=here))
-    else:
-        print(verdicts.markdown(judged))
-        print(lines.table(found))
+    report.tell(
+        "predict",
+        judged,
+        lines.table(found),
+        as_json=options.json,
+        began=began,
+        seed=options.seed,
+        machine=here,
+    )
     return 0
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import as_object, results_file, show  # noqa: E402
+from common.report import results_file, show, tell  # noqa: E402
 from support import parts, runs, table  # noqa: E402
 from support.lines import judge  # noqa: E402
 from support.models import Size  # noqa: E402
@@ -96,12 +96,16 @@ def main() -> int:
     except Failed as failed:
         show(f"run.py: {failed}")
         return 3
-    lines = judge(Runs(session.runs))
-    if given.json:
-        seconds = time.monotonic() - began
-        print(as_object("stagger", lines, seconds=seconds, seed=given.seed, machine=about))
-        return 0
-    print(verdicts.markdown(lines), table.markdown(Runs(session.runs)), sep="\n", end="")
+    found = Runs(session.runs)
+    tell(
+        "stagger",
+        judge(found),
+        table.markdown(found),
+        as_json=given.json,
+        began=began,
+        seed=given.seed,
+        machine=about,
+    )
     return 0
 
 

@@ -254,6 +254,7 @@ class Session:
         """What predicts this run, if the environment asks for that; one rank does it for all."""
         if settings.profile is None or settings.run_dir is None or settings.off or self.world.rank != 0:
             return None
+        from foresee._source import local_path
         from foresee.forecast import beside
 
         index, order, engine = self.source.index, self.order, self.engine
@@ -272,6 +273,7 @@ class Session:
             ram_bytes=self.cache.ram_bytes,
             disk_bytes=self.cache.disk_bytes,
             threads=settings.threads,
+            folder=local_path(index.uri) is not None,
         )
 
         def waits() -> dict[str, float]:

@@ -35,6 +35,7 @@ SHAPE = Shape(
     ram_bytes=10**8,
     disk_bytes=0,
     threads=2,
+    folder=False,
 )
 
 
@@ -123,6 +124,20 @@ def test_a_job_file_tells_before_the_first_step(tmp_path: Path, clock: Clock, ma
     beside.end()
     beside.end()
     assert document(tmp_path)["error"]["total"] == pytest.approx(0, abs=0.01)
+
+
+def test_files_come_one_after_the_other_and_answers_of_a_bucket_together(tmp_path: Path, made: Any) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
+    waits = []
+    for folder in (True, False):
+        place = tmp_path / str(folder)
+        beside = made(shape=dataclasses.replace(SHAPE, folder=folder), folder=str(place), job_file=str(file))
+        beside._thread.join()
+        beside.end()
+        waits.append(foretold.read(place / "prediction.json")["predicted"]["first_wait_s"])
+    # Two threads, batches of five: a bucket's fifth sample comes together with the sixth.
+    assert waits[0] < waits[1] < 1.3 * waits[0]
 
 
 def test_what_was_not_read_as_a_whole_is_not_compared(tmp_path: Path, clock: Clock, made: Any) -> None:

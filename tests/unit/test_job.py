@@ -194,7 +194,7 @@ def test_values_in_code_are_checked_like_those_of_a_file() -> None:
         ("[[cluster.tiers]]\ncapacity = 1", "cluster.tiers[0].name"),
         ("[cluster]\ntiers = [3]", "cluster.tiers[0] = 3; a table expected"),
         ("[cluster]\ntiers = 3", "cluster.tiers = 3; a list of tables"),
-        ('[cluster.origin]\nreaders = "some"', "one of all, active, demand expected"),
+        ('[cluster.origin]\nreaders = "some"', "one of all, active, demand, queue expected"),
         ("[cluster.origin]\nlatency = -1", "cluster.origin.latency = -1; a time 0 or more"),
         ('[cache]\npolicies = ["nopf"]', "a list of perfect, naive"),
         ("[cache]\npolicies = []", "cache.policies = []"),

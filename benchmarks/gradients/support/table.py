@@ -20,12 +20,12 @@ URGENT_HEAD = (
 
 
 def markdown(runs: Runs) -> str:
-    """One row per workload, cluster, rate and arm; then the waits of urgent tensors; void runs below, with the reason."""
+    """One row per workload, cluster, rate and arm; then urgent tensors, machines, and void runs with the reason."""
     timed = [run for run in runs.valid if run.workload != "urgent"]
     seen = dict.fromkeys((run.workload, run.cluster, run.rate, run.arm) for run in timed)
     rows = "".join(_row(runs, *key) for key in seen) + _urgent(runs)
     void = sorted({f"- {run.arm} on {run.workload}, {run.rate}: {run.void}" for run in runs.all if run.void})
-    return HEAD + rows + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+    return HEAD + rows + _machines(runs) + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
 
 
 def _row(runs: Runs, workload: str, cluster: str, rate: str, arm: str) -> str:
@@ -64,3 +64,14 @@ def _per_gb(found: list[Run], seconds: list[float]) -> str:
         used / run.pushed_bytes * 1e9 for used, run in zip(seconds, found, strict=True) if run.pushed_bytes
     ]
     return f"{statistics.median(values):.1f}" if values else ""
+
+
+def _machines(runs: Runs) -> str:
+    """Which parts were measured on which processor: only ratios of one run compare."""
+    parts: dict[str, dict[str, None]] = {}
+    for run in runs.valid:
+        if run.machine:
+            where = f"{run.machine['cores']} cores of {run.machine['cpu']}"
+            parts.setdefault(where, {})[run.part.partition(",")[0]] = None
+    told = [f"{where} ({', '.join(names)})" for where, names in parts.items()]
+    return f"\nMeasured on {'; '.join(told)}.\n" if told else ""

@@ -72,7 +72,10 @@ def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here:
         if policy == PINNED:
             tiers = [{"name": "ram", "capacity": setup.room(setup.ram)}]
     limits = [setup.requests_per_s * mean, float(setup.bytes_per_s)]
-    origin: dict[str, object] = {"read": min(limit for limit in limits if limit), "readers": "demand"}
+    origin: dict[str, object] = {
+        "read": min(limit for limit in limits if limit),
+        "readers": "demand" if setup.origin == "bucket" else "queue",
+    }
     if setup.latency_ms:
         origin["latency"] = setup.latency_ms / 1e3
     return completed(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How many reads a second each loading policy simulates on one core.
 //!
-//! `cargo run --release -p foresee-sim --example loading_rate [samples [ranks [epochs [policy]]]]`; one million
-//! samples, four ranks, five epochs and every policy by default. Caches hold about half of what a rank reads.
+//! `cargo run --release -p foresee-sim --example loading_rate [samples [ranks [epochs [policy [readers]]]]]`; one
+//! million samples, four ranks, five epochs, every policy and fixed parts of the origin by default. Caches hold about half of what a rank reads.
 
 #![expect(clippy::print_stdout, reason = "a command that prints its result")]
 
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use foresee_model::{OriginCurve, ThreadCurve};
 use foresee_sim::loading::{
-    Bucket, Cluster, DataSet, Options, Policy, Progress, Run, Scenario, Tier, Training,
+    Bucket, Cluster, DataSet, Options, OriginReaders, Policy, Progress, Run, Scenario, Tier, Training,
 };
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
@@ -21,9 +21,15 @@ fn main() {
     let argument =
         |at: usize, default| std::env::args().nth(at).map_or(default, |text| text.parse().expect("a number"));
     let (samples, ranks, epochs) = (argument(1, 1_000_000), argument(2, 4), argument(3, 5));
-    let scenario = scenario(samples, ranks, u32::try_from(epochs).expect("few epochs"));
+    let mut scenario = scenario(samples, ranks, u32::try_from(epochs).expect("few epochs"));
     let only: Option<Policy> = std::env::args().nth(4).map(|name| name.parse().expect("a policy"));
-    println!("{samples} samples, {ranks} ranks, {epochs} epochs");
+    if let Some(name) = std::env::args().nth(5) {
+        scenario.options.readers = OriginReaders::named(&name).expect("readers of the origin");
+    }
+    println!(
+        "{samples} samples, {ranks} ranks, {epochs} epochs, {} readers",
+        scenario.options.readers.name()
+    );
     println!(
         "{:>18} {:>10} {:>10} {:>12} {:>14} {:>8}",
         "policy", "prepare s", "train s", "reads/s", "total s", "origin"

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _origin
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,19 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--origin", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file, or an index of one"
     )
     parser.add_argument("--index", metavar="FILE", help="of the origin; then nothing is listed")
-    parser.add_argument(
-        "--layout",
-        default="auto",
-        choices=("auto", "folder", "flat", "npy", "bin"),
-        help="of the origin, where it is listed",
-    )
-    parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
-    parser.add_argument(
-        "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
-    )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
-    )
+    _origin.add_to(parser, layout="of the origin, where it is listed")
     parser.add_argument(
         "--fio",
         action="append",
@@ -95,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     machine = calibrate.machine_name() if options.machine is None else options.machine
     if wanted.world.rank == 0:
         _check(options, machine)
-        wanted = replace(wanted, origin=_origin(options))
+        wanted = replace(wanted, origin=_source_of(options))
     progress = _Progress(seconds)
     try:
         measured = calibrate.measure(wanted, progress)
@@ -158,20 +147,17 @@ def _check_file(options: argparse.Namespace) -> None:
         ) from None
 
 
-def _origin(options: argparse.Namespace) -> Source | None:
+def _source_of(options: argparse.Namespace) -> Source | None:
     from foresee import _source
 
     if options.origin is None:
         return None
-    faults = [f"--option {pair!r}: write KEY=VALUE" for pair in options.option if "=" not in pair]
-    if options.keys is not None and options.index is not None:
-        faults.append("--keys and --index: an index has the keys; give one of them")
-    if faults:
-        raise ConfigError(faults)
-    storage = dict(pair.split("=", 1) for pair in options.option)
-    if options.keys is not None:
-        with open(options.keys, "rb") as file:
-            keys = [line for line in file.read().splitlines() if line]
+    both = options.keys is not None and options.index is not None
+    storage = _origin.storage(
+        options.option, ["--keys and --index: an index has the keys; give one of them"] if both else []
+    )
+    keys = _origin.keys(options.keys)
+    if keys is not None:
         listed = _source.build(
             options.origin,
             layout=options.layout,

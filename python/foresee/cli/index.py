@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _origin
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,21 +28,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "uri", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file; with --dump an index"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="index file to write, by convention NAME.fidx")
-    parser.add_argument(
-        "--layout",
-        default="auto",
-        choices=("auto", "folder", "flat", "npy", "bin"),
-        help="auto: npy by name, folder where there are class folders, else flat",
-    )
-    parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
+    _origin.add_to(parser, layout="auto: npy by name, folder where there are class folders, else flat")
     parser.add_argument(
         "--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)"
-    )
-    parser.add_argument(
-        "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
-    )
-    parser.add_argument(
-        "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
     )
     parser.add_argument(
         "--update", action="store_true", help="list anew and say what changed since FILE was written"
@@ -69,8 +58,8 @@ def _build(options: argparse.Namespace) -> int:
         layout=layout,
         extensions=None if options.extensions is None else _extensions(options.extensions),
         row_bytes=options.row_bytes,
-        keys=None if options.keys is None else _keys(options.keys),
-        options=_options(options.option),
+        keys=_origin.keys(options.keys),
+        options=_origin.storage(options.option),
         note=lambda line: print(line, file=sys.stderr),
     )
     facts = _facts(index) | {
@@ -114,15 +103,3 @@ def _facts(index: _native.Index) -> dict[str, Any]:
 
 def _extensions(text: str) -> list[str]:
     return [part if part.startswith(".") else f".{part}" for part in text.replace(" ", "").split(",") if part]
-
-
-def _keys(path: str) -> list[bytes]:
-    with open(path, "rb") as file:
-        return [line for line in file.read().splitlines() if line]
-
-
-def _options(pairs: list[str]) -> dict[str, str]:
-    faults = [f"--option {pair!r}: write KEY=VALUE" for pair in pairs if "=" not in pair]
-    if faults:
-        raise ConfigError(faults)
-    return dict(pair.split("=", 1) for pair in pairs)

@@ -77,6 +77,8 @@ class Shape:
     """Likewise; 0: there is none."""
     threads: int | None
     """Of the engine; None: as it chooses."""
+    folder: bool
+    """Whether it reads files, which a device serves one after the other, and no bucket, whose answers share a link."""
 
 
 class Beside:
@@ -294,7 +296,7 @@ def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         "train": train,
         "cluster": {
             "ranks": shape.ranks,
-            "origin": {"readers": "demand"},
+            "origin": {"readers": "queue" if shape.folder else "demand"},
             "staging": {"capacity": staging, "threads": shape.threads or _THREADS},
             "tiers": [{"name": name, "capacity": room} for name, room in tiers if room > 0],
         },

@@ -188,8 +188,9 @@ class Origin(Checked):
     """Seconds of one request, its bytes included where windows of a bucket are simulated."""
     list_time: float = value_of(Time(), 0.0)
     """Seconds of the listing that precedes a window's downloads."""
-    readers: str = value_of(Choice(("all", "active", "demand")), "all")
-    """Who counts as reading at a time: all ranks, those that read in the step before, or each by what it needs."""
+    readers: str = value_of(Choice(("all", "active", "demand", "queue")), "all")
+    """Who has the origin at a time: all ranks, or those that read in the step before, a fixed part each; or whoever
+    asks, requests in equal parts (demand) or one after the other (queue)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::consume::{Consumer, Ended};
 use super::lane::Lane;
 use super::log::Fetched;
-use super::origin::Origin;
+use super::origin::{Origin, Serving};
 use super::prefetch::{Access, Around, Caching, Supply};
 use super::rates::{ORIGIN, Rates, SourceCode};
 use super::report::Book;
 use super::run::{Clock, Driver, Setup, StepNow};
-use super::scenario::HandOver;
+use super::scenario::{HandOver, OriginReaders};
 
 pub(super) struct Contending<C> {
     caching: C,
@@ -142,11 +142,13 @@ impl<C: Caching> Contending<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
         let options = setup.scenario.options;
         let ranks = setup.epochs.ranks;
+        let yields = (1..=ranks).map(|readers| rates.all_ranks(readers)).collect();
+        let serving = if options.readers == OriginReaders::Queue { Serving::First } else { Serving::All };
         Self {
             caching,
             hand_over: options.hand_over,
             barrier: options.barrier,
-            origin: Origin::new((1..=ranks).map(|readers| rates.all_ranks(readers)).collect()),
+            origin: Origin::new(yields, serving),
             lanes: (0..ranks).map(|_| Lane::new(&rates)).collect(),
             ranks: (0..ranks).map(|_| Rank::new(rates.staging_threads)).collect(),
             events: BinaryHeap::new(),

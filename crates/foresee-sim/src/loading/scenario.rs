@@ -119,18 +119,21 @@ pub enum OriginReaders {
     /// ahead, and what one leaves the others have. Costs a few times what the others cost to simulate.
     /// `Compat::Physical` only.
     Demand,
+    /// Whoever asks, one request after the other, as a device serves them. `Compat::Physical` only.
+    Queue,
 }
 
 impl OriginReaders {
     /// All of them, the default first.
-    pub const ALL: [Self; 3] = [Self::All, Self::Active, Self::Demand];
+    pub const ALL: [Self; 4] = [Self::All, Self::Active, Self::Demand, Self::Queue];
 
-    /// `all`, `active` or `demand`.
+    /// `all`, `active`, `demand` or `queue`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
             Self::Active => "active",
             Self::Demand => "demand",
+            Self::Queue => "queue",
         }
     }
 

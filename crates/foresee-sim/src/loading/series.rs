@@ -90,7 +90,10 @@ impl Series {
 impl Driver for Series {
     fn step(&mut self, now: &mut StepNow<'_>) {
         // Without a barrier ranks are in different steps at a time, and this goes step by step: each has its fixed part then.
-        if self.waits && self.readers == OriginReaders::Demand && now.setup.scenario.options.barrier {
+        if self.waits
+            && matches!(self.readers, OriginReaders::Demand | OriginReaders::Queue)
+            && now.setup.scenario.options.barrier
+        {
             return self.step_in_turn(now);
         }
         let StepNow { setup, step, ids, clock, book, .. } = now;

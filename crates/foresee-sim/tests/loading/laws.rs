@@ -163,8 +163,11 @@ proptest! {
     }
 
     #[test]
-    fn an_origin_in_common_gives_no_more_than_it_has_either(mut scenario in scenario()) {
-        (scenario.options.compat, scenario.options.readers) = (Compat::Physical, OriginReaders::Demand);
+    fn an_origin_in_common_gives_no_more_than_it_has_either(
+        mut scenario in scenario(),
+        readers in select(&[OriginReaders::Demand, OriginReaders::Queue][..]),
+    ) {
+        (scenario.options.compat, scenario.options.readers) = (Compat::Physical, readers);
         let link = scenario.cluster.origin_link.map_or(f64::INFINITY, |link| link.get() as f64);
         let yields = |readers| f64::from(readers) * scenario.cluster.origin.share(f64::from(readers)).unwrap();
         let most = (1..=scenario.cluster.ranks).map(yields).fold(0.0, f64::max);

@@ -55,7 +55,7 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
 
 fn boxed<C: Caching + 'static>(caching: C, rates: Rates, setup: &Setup) -> Box<dyn Driver> {
     match setup.scenario.options.readers {
-        OriginReaders::Demand => Box::new(Contending::new(caching, rates, setup)),
+        OriginReaders::Demand | OriginReaders::Queue => Box::new(Contending::new(caching, rates, setup)),
         OriginReaders::All | OriginReaders::Active => Box::new(Prefetching::new(caching, rates, setup)),
     }
 }

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options that say how an origin is listed, alike in every command that lists one.
+
+Owns what they are called and how their texts are read; what is done with them is the command's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def add_to(parser: argparse.ArgumentParser, *, layout: str) -> None:
+    """Add the options. ``layout``: what is said of that one."""
+    parser.add_argument(
+        "--layout", default="auto", choices=("auto", "folder", "flat", "npy", "bin"), help=layout
+    )
+    parser.add_argument("--row-bytes", type=int, metavar="N", help="bytes of a row; for layout bin")
+    parser.add_argument(
+        "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
+    )
+
+
+def keys(path: str | None) -> list[bytes] | None:
+    """The objects that the file of ``--keys`` names; None where none was given.
+
+    Errors: ``OSError`` where it cannot be read.
+    """
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return [line for line in file.read().splitlines() if line]
+
+
+def storage(pairs: Sequence[str], faults: Sequence[str] = ()) -> dict[str, str]:
+    """What ``--option`` gave.
+
+    Errors: :class:`ConfigError` with every pair that is none, and after them ``faults`` of the command's own.
+    """
+    wrong = [f"--option {pair!r}: write KEY=VALUE" for pair in pairs if "=" not in pair]
+    if wrong or faults:
+        raise ConfigError([*wrong, *faults])
+    return dict(pair.split("=", 1) for pair in pairs)

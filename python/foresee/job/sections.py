@@ -190,7 +190,7 @@ class Origin(Checked):
     """Seconds of the listing that precedes a window's downloads."""
     readers: str = value_of(Choice(("all", "active", "demand", "queue")), "all")
     """Who has the origin at a time: all ranks, or those that read in the step before, a fixed part each; or whoever
-    asks, requests in equal parts (demand) or one after the other (queue)."""
+    asks, requests in turns of 64 KiB (demand) or one after the other (queue)."""
 
 
 @dataclass(frozen=True, kw_only=True)

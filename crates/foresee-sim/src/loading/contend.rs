@@ -3,7 +3,7 @@
 //! plays rank after rank, for who asks which rank has to wait when.
 //!
 //! A rank reads ahead as far as its threads and its room go, over the ends of steps and epochs; a heap of events keeps
-//! all of them in one time, and requests under way share the origin. So a rank that is ahead stays ahead, and waits for
+//! all of them in one time, and requests under way take turns at the origin. So a rank that is ahead stays ahead, and waits for
 //! others instead of for data. Costs a few events per read, where the other loop has none. Refuses to know who holds
 //! what: that is the policy's.
 //!
@@ -16,7 +16,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::consume::{Consumer, Ended};
 use super::lane::Lane;
 use super::log::Fetched;
-use super::origin::{Origin, Serving};
+use super::origin::Origin;
 use super::prefetch::{Access, Around, Caching, Supply};
 use super::rates::{ORIGIN, Rates, SourceCode};
 use super::report::Book;
@@ -40,6 +40,11 @@ pub(super) struct Contending<C> {
     taken: usize,
     behind: usize,
 }
+
+/// Bytes of a turn at a bucket: what a connection carries at a time.
+const BUCKET_PIECE: f64 = 65_536.0;
+/// A sample of mean size comes in so many turns at most: nobody would see more of them, and each is an event.
+const TURNS: f64 = 16.0;
 
 /// What is under way at the origin: reads, and loads of tiers, for which nobody waits here.
 pub(super) type Requests = Origin<Option<Read>>;
@@ -143,12 +148,13 @@ impl<C: Caching> Contending<C> {
         let options = setup.scenario.options;
         let ranks = setup.epochs.ranks;
         let yields = (1..=ranks).map(|readers| rates.all_ranks(readers)).collect();
-        let serving = if options.readers == OriginReaders::Queue { Serving::First } else { Serving::All };
+        let piece = if options.readers == OriginReaders::Queue { f64::INFINITY } else { BUCKET_PIECE };
+        let mean = setup.sizes.total() / f64::from(setup.sizes.len());
         Self {
             caching,
             hand_over: options.hand_over,
             barrier: options.barrier,
-            origin: Origin::new(yields, serving),
+            origin: Origin::new(yields, piece.max(mean / TURNS)),
             lanes: (0..ranks).map(|_| Lane::new(&rates)).collect(),
             ranks: (0..ranks).map(|_| Rank::new(rates.staging_threads)).collect(),
             events: BinaryHeap::new(),
@@ -296,10 +302,9 @@ impl<C: Caching> Contending<C> {
     /// What happens next.
     fn go_on(&mut self, setup: &Setup, book: &mut Book) {
         let first = self.events.peek().map_or(f64::INFINITY, |Reverse(event)| event.at);
-        if self.origin.next() <= first
-            && let Some((at, _, done)) = self.origin.take()
-        {
-            if let Some(read) = done {
+        if self.origin.next() <= first && self.origin.next().is_finite() {
+            // Not every turn ends a request, and not every request is a read.
+            if let Some((at, _, Some(read))) = self.origin.take() {
                 let rank = &self.ranks[read.rank];
                 let batch = &rank.batches[read.step - rank.first];
                 let (start, size) = (batch.reads[read.nth].start, batch.sizes[read.nth]);

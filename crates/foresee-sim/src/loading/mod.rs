@@ -22,7 +22,7 @@
 //! | `lane` | a rank's threads, its room, its busy sources |
 //! | `consume` | when a batch is taken, and how long for it is waited |
 //! | `prefetch`, `contend`, `series` | ranks that prefetch, one after the other or in the order of time; ranks that do one thing after the other |
-//! | `origin` | an origin in common, whose requests share it |
+//! | `origin` | an origin in common, at which requests take turns |
 //! | `policies/` | who holds what, a family to a file |
 //! | `count` | how often ranks read samples, counted in a drawn order |
 //!

@@ -115,11 +115,11 @@ pub enum OriginReaders {
     All,
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
-    /// Whoever asks: requests under way share it, each an equal part, in the order of time. A rank that is ahead stays
-    /// ahead, and what one leaves the others have. Costs a few times what the others cost to simulate.
-    /// `Compat::Physical` only.
+    /// Whoever asks: requests under way take turns, 64 KiB of each at a time, as answers of a bucket share its link. Ranks are
+    /// played in the order of time: one that is ahead stays ahead, and what one leaves the others have. Costs a few
+    /// times what the others cost to simulate. `Compat::Physical` only.
     Demand,
-    /// Whoever asks, one request after the other, as a device serves them. `Compat::Physical` only.
+    /// The same, but one request after the other, as a device serves reads. `Compat::Physical` only.
     Queue,
 }
 

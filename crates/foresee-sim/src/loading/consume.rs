@@ -95,8 +95,8 @@ mod tests {
         let ended = one_by_one.end();
         assert_eq!((ended.asked, ended.free, ended.compute, ended.stall), (1.0, 12.0, 10.0, 1.0));
         let mut whole = Consumer::new(HandOver::Batch, 1.0);
-        assert_eq!(whole.take(2.0, 1, 5.0).waited, 0.0);
-        assert_eq!(whole.take(6.0, 2, 5.0).wanted, 1.0);
+        assert_eq!(whole.take(2.0, 1, 5.0), Taken { wanted: 1.0, consumed: 2.0, waited: 0.0 });
+        assert_eq!(whole.take(6.0, 2, 5.0), Taken { wanted: 1.0, consumed: 6.0, waited: 0.0 });
         let ended = whole.end();
         assert_eq!((ended.asked, ended.free, ended.stall, ended.waited), (1.0, 16.0, 5.0, (2, 5.0)));
     }

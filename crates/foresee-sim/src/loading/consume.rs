@@ -26,7 +26,7 @@ pub(super) struct Taken {
     pub(super) wanted: f64,
     /// When its consumption began, by itself or, of whole batches, when it could have.
     pub(super) consumed: f64,
-    /// What was waited for it alone.
+    /// What was waited for it alone; of whole batches nothing.
     pub(super) waited: f64,
 }
 
@@ -39,7 +39,8 @@ pub(super) struct Ended {
     pub(super) free: f64,
     pub(super) compute: f64,
     pub(super) stall: f64,
-    /// Of whole batches: what was waited for, and where the sample came from that was there last.
+    /// Beyond what was waited for samples alone: of whole batches where the sample came from that was there last, and all of
+    /// the stall.
     pub(super) waited: (SourceCode, f64),
 }
 

@@ -13,7 +13,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::consume::{Consumer, Ended};
+use super::consume::{Consumer, Ended, Taken};
 use super::lane::Lane;
 use super::log::Fetched;
 use super::origin::Origin;
@@ -119,8 +119,7 @@ struct Staging {
     fetched: f64,
     /// When it is in the staging buffer; infinity: not yet.
     staged: f64,
-    wanted: f64,
-    consumed: f64,
+    taken: Taken,
 }
 
 const UNREAD: Staging = Staging {
@@ -128,8 +127,7 @@ const UNREAD: Staging = Staging {
     start: 0.0,
     fetched: f64::INFINITY,
     staged: f64::INFINITY,
-    wanted: 0.0,
-    consumed: 0.0,
+    taken: Taken { wanted: 0.0, consumed: 0.0, waited: 0.0 },
 };
 
 /// Where the ranks' reading has come to in the order, ahead of training.
@@ -273,11 +271,10 @@ impl<C: Caching> Contending<C> {
                     return;
                 }
                 rank.had += 1;
-                let taken = consumer.take(read.staged, read.source, size * self.rates.compute);
-                (read.wanted, read.consumed) = (taken.wanted, taken.consumed);
+                read.taken = consumer.take(read.staged, read.source, size * self.rates.compute);
                 if self.hand_over == HandOver::Sample {
                     let what = What::Left(number, 1, size);
-                    self.events.push(Event::at(taken.consumed, &mut self.happened, what));
+                    self.events.push(Event::at(read.taken.consumed, &mut self.happened, what));
                 }
             }
             let ended = consumer.end();
@@ -304,7 +301,7 @@ impl<C: Caching> Contending<C> {
         let first = self.events.peek().map_or(f64::INFINITY, |Reverse(event)| event.at);
         if self.origin.next() <= first && self.origin.next().is_finite() {
             // Not every turn ends a request, and not every request is a read.
-            if let Some((at, _, Some(read))) = self.origin.take() {
+            if let Some((at, Some(read))) = self.origin.take() {
                 let rank = &self.ranks[read.rank];
                 let batch = &rank.batches[read.step - rank.first];
                 let (start, size) = (batch.reads[read.nth].start, batch.sizes[read.nth]);
@@ -353,15 +350,14 @@ impl<C: Caching> Contending<C> {
             log.begin_batch(number, ended.asked);
         }
         for ((&id, &size), read) in batch.ids.iter().zip(&batch.sizes).zip(&batch.reads) {
-            let &Staging { source, start, fetched, wanted, consumed, .. } = read;
+            let &Staging { source, start, fetched, taken, .. } = read;
+            let Taken { wanted, consumed, waited } = taken;
             book.read(source, size, fetched - start);
             book.see(id);
             if let Some(log) = &mut book.log {
                 log.read(id, source, size, Fetched { start, end: fetched, wanted, consumed });
             }
-            if self.hand_over == HandOver::Sample {
-                book.wait(source, consumed - wanted);
-            }
+            book.wait(source, waited);
         }
         let (last, waited) = ended.waited;
         book.wait(last, waited);

@@ -70,8 +70,8 @@ impl<T> Origin<T> {
         if self.requests.is_empty() { f64::INFINITY } else { self.until }
     }
 
-    /// The next turn is over, and with it a request, or not yet: when, whose, and which.
-    pub(super) fn take(&mut self) -> Option<(f64, usize, T)> {
+    /// The next turn is over, and with it a request, or not yet: when, and which.
+    pub(super) fn take(&mut self) -> Option<(f64, T)> {
         let mut request = self.requests.pop_front()?;
         self.now = self.until;
         self.left -= request.turn;
@@ -86,7 +86,7 @@ impl<T> Origin<T> {
         self.under_way[rank] -= 1;
         self.readers -= usize::from(self.under_way[rank] == 0);
         self.serve();
-        Some((self.now, rank, what))
+        Some((self.now, what))
     }
 
     /// How long `size` bytes take from now on, if no other request joins: as long as they and, of each other one, no more
@@ -115,7 +115,7 @@ mod tests {
     fn ends(origin: &mut Origin<u8>) -> Vec<(f64, u8)> {
         let mut ends = Vec::new();
         while origin.next().is_finite() {
-            ends.extend(origin.take().map(|(at, _, what)| (at, what)));
+            ends.extend(origin.take());
         }
         ends
     }

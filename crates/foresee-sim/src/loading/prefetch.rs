@@ -159,15 +159,15 @@ impl<C: Caching> Driver for Prefetching<C> {
                     let Taken { wanted, consumed, .. } = taken;
                     log.read(id, source, size, Fetched { start: start.at, end: fetched, wanted, consumed });
                 }
+                book.wait(source, taken.waited);
                 if self.hand_over == HandOver::Sample {
                     lane.hold(size, taken.consumed);
-                    book.wait(source, taken.waited);
                 }
             }
             let ended = consumer.end();
+            let (last, waited) = ended.waited;
+            book.wait(last, waited);
             if self.hand_over == HandOver::Batch {
-                let (last, waited) = ended.waited;
-                book.wait(last, waited);
                 self.sizes.iter().for_each(|&size| lane.hold(size, ended.free));
             }
             if let Some(log) = &mut book.log {

@@ -4,7 +4,7 @@
 //!
 //! A rank reads ahead as far as its threads and its room go, over the ends of steps and epochs; a heap of events keeps
 //! all of them in one time, and requests under way take turns at the origin. So a rank that is ahead stays ahead, and waits for
-//! others instead of for data. Costs a few events per read, where the other loop has none. Refuses to know who holds
+//! others instead of for data. Costs about a microsecond per read, where the other loop has no events. Refuses to know who holds
 //! what: that is the policy's.
 //!
 //! Two things are not played to the letter. Threads of a rank's tiers go on when its staging does, and go by an estimate

@@ -116,8 +116,8 @@ pub enum OriginReaders {
     /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
     Active,
     /// Whoever asks: requests under way take turns, 64 KiB of each at a time, as answers of a bucket share its link. Ranks are
-    /// played in the order of time: one that is ahead stays ahead, and what one leaves the others have. Costs a few
-    /// times what the others cost to simulate. `Compat::Physical` only.
+    /// played in the order of time: one that is ahead stays ahead, and what one leaves the others have. Costs
+    /// 2 to 20 times what the others cost to simulate (`docs/notes/019`). `Compat::Physical` only.
     Demand,
     /// The same, but one request after the other, as a device serves reads. `Compat::Physical` only.
     Queue,

@@ -31,6 +31,10 @@ pub struct TcpInfo {
     pub segment: Bytes,
     /// Segments in flight.
     pub unacked: u32,
+    /// Questions asked in a row where segments wait and none is in flight: the peer's buffer was full, or the system could
+    /// not send. An answer takes it back to 0; the last may count although it was answered, for an answer that comes at
+    /// once, as on one machine, is there before the kernel has counted.
+    pub probes: u32,
     /// Segments that are thought lost.
     pub lost: u32,
     /// Segments sent again since the connection began.
@@ -74,6 +78,7 @@ impl TcpInfo {
             congestion_window: u32_at(80),
             segment: Bytes::new(u32_at(16).into()),
             unacked: u32_at(24),
+            probes: answer.get(3).copied().unwrap_or(0).into(),
             lost: u32_at(32),
             retransmits: u32_at(100),
             unsent: Bytes::new(u32_at(144).into()),
@@ -110,6 +115,7 @@ mod tests {
     #[test]
     fn a_short_answer_of_an_old_kernel_leaves_the_rest_unknown() {
         let mut answer = [0_u8; TCP_INFO_BYTES];
+        answer[3] = 2;
         answer[68..72].copy_from_slice(&250_u32.to_ne_bytes());
         answer[148..152].copy_from_slice(&200_u32.to_ne_bytes());
         answer[160..168].copy_from_slice(&125_000_000_u64.to_ne_bytes());
@@ -117,7 +123,7 @@ mod tests {
         assert_eq!(info.rtt, Nanos::new(250_000));
         assert_eq!(info.min_rtt, Some(Nanos::new(200_000)));
         assert_eq!(info.delivery_rate, Some(BytesPerSecond::new(125_000_000)));
-        assert_eq!(info.pacing_rate, None);
+        assert_eq!((info.pacing_rate, info.probes), (None, 2));
         let old = TcpInfo::parse(&answer[..104]);
         assert_eq!((old.rtt, old.min_rtt, old.delivery_rate), (Nanos::new(250_000), None, None));
     }

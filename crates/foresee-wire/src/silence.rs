@@ -62,9 +62,10 @@ impl Silence {
     /// What the system knows of a connection's other end, asked for every heartbeat or so.
     ///
     /// An acknowledgment is a sign of life too, and where nothing is under way none is owed. A peer that does not
-    /// read owes none either: its closed window leaves nothing in flight.
+    /// read owes none either: its closed window leaves nothing in flight. But it answers when the system asks whether it
+    /// has opened; where packets cannot leave at all, nothing is in flight either, and nobody answers.
     pub fn handle_info(&mut self, info: &TcpInfo, now: Nanos) {
-        if info.unacked == 0 {
+        if info.unacked == 0 && info.probes <= 1 {
             self.handle_heard(now);
         } else {
             self.handle_heard(now.saturating_sub(info.last_ack));
@@ -155,6 +156,21 @@ mod tests {
             silence.handle_info(&stalled, now);
             assert!(!silence.is_dead(now));
         }
+    }
+
+    #[test]
+    fn questions_without_an_answer_are_silence_though_nothing_is_in_flight() {
+        let mut silence = Silence::new(MS(100), Nanos::ZERO);
+        let asked = |probes, last_ack| TcpInfo { probes, last_ack, ..TcpInfo::default() };
+        silence.handle_info(&asked(1, MS(500)), MS(500));
+        silence.handle_info(&asked(2, MS(550)), MS(550));
+        assert_eq!(silence.deadline(), MS(600));
+        // Answered: the peer is there, and its buffer full.
+        silence.handle_info(&asked(0, MS(3)), MS(590));
+        silence.handle_info(&asked(2, MS(33)), MS(620));
+        assert_eq!(silence.deadline(), MS(690));
+        silence.handle_info(&asked(5, MS(103)), MS(690));
+        assert!(silence.is_dead(MS(690)));
     }
 
     #[test]

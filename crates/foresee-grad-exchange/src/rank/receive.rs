@@ -65,21 +65,28 @@ impl Reader {
 
     fn read(&mut self) -> Result<(), ExchangeError> {
         loop {
-            let header = match self.receiver.header(Wait::Forever) {
-                Ok(Some(header)) => header,
-                // The control connection knows why, and says so.
-                Ok(None) | Err(WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. }) => {
-                    return Ok(());
-                }
-                Err(why) => return Err(self.broken(why)),
-            };
+            let header = self.receiver.header(Wait::Forever);
+            let Some(Some(header)) = self.understood(header)? else { return Ok(()) };
             if header.kind != Kind::Sum {
                 return Err(self.strange(&format!("sends {} among sums", header.kind)));
             }
-            match self.admit(&header)? {
-                Some(target) => self.land(target)?,
-                None => self.receiver.discard(Wait::Forever).map_err(|why| self.broken(why))?,
+            let read = match self.admit(&header)? {
+                Some(target) => self.land(target),
+                None => self.receiver.discard(Wait::Forever),
+            };
+            if self.understood(read)?.is_none() {
+                return Ok(());
             }
+        }
+    }
+
+    /// What was read; `None` at the connection's end, be it in the middle of a sum: the control connection knows why, and
+    /// says so.
+    fn understood<T>(&self, read: Result<T, WireError>) -> Result<Option<T>, ExchangeError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
+            Err(WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. }) => Ok(None),
+            Err(why) => Err(self.broken(why)),
         }
     }
 
@@ -139,7 +146,8 @@ impl Reader {
         Ok(Admitted::Land(Target { claim, round, packet, landing, offset, length, widen }))
     }
 
-    fn land(&mut self, target: Target) -> Result<(), ExchangeError> {
+    /// Reads a sum to where it belongs. One that breaks off may come again, over another connection.
+    fn land(&mut self, target: Target) -> Result<(), WireError> {
         let Target { claim, round, packet, landing, offset, length, widen } = target;
         let read = if let Some((travels, times)) = widen {
             self.room.resize(length, 0);
@@ -158,14 +166,10 @@ impl Reader {
         }
         let mut guard = self.core.lock();
         let state = &mut *guard;
-        let Some(session) = &mut state.session else { return Ok(()) };
-        if let Err(why) = read {
+        let Some(session) = &mut state.session else { return read };
+        if read.is_err() {
             session.collect.abandon(claim);
-            drop(guard);
-            return match why {
-                WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. } => Ok(()),
-                why => Err(self.broken(why)),
-            };
+            return read;
         }
         let landed = session.collect.land(claim);
         state.go_on();

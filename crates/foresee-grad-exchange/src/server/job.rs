@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use foresee_grad_queue::{Members, Round, RoundAction, ServerId};
-use foresee_units::{Bytes, Rank};
+use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{
     Connection, Fault, FaultCode, Hello, Link, Message, Resume, Role, RoundDone, Used, WireError,
 };
@@ -280,15 +280,35 @@ impl Inner {
 }
 
 impl Seat {
+    /// Tells the rank why its place is gone, and nothing more. Never waits.
+    fn dismiss(&self, fault: Fault) {
+        self.close_data();
+        if let Some(control) = &self.control {
+            control.close(Message::Error(fault));
+        }
+    }
+
+    /// Closes it once the rank has been told all that it is told, or after `time`.
+    fn close_within(&self, time: Nanos) {
+        if let Some(control) = &self.control {
+            control.drain(time.into());
+        }
+        self.close();
+    }
+
     fn close(&self) {
+        self.close_data();
+        if let Some(control) = &self.control {
+            control.link().shutdown();
+        }
+    }
+
+    fn close_data(&self) {
         if let Some(way) = &self.way {
             way.interface.close(way.connection);
         }
         if let Some(link) = &self.data {
             link.shutdown();
-        }
-        if let Some(control) = &self.control {
-            control.link().shutdown();
         }
     }
 }

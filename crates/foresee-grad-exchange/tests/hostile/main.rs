@@ -19,8 +19,8 @@ use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Serv
 use foresee_grad_queue::{Pattern, Plan, PlanConfig, TensorId, TensorSpec, Wire};
 use foresee_units::Nanos;
 use foresee_wire::{
-    Connection, DialOptions, FaultCode, Hello, ListenOptions, Listener, Message, Purpose, Role, Secret,
-    Timeouts, Wait, Welcome, dial,
+    Connection, DialOptions, FaultCode, Header, Hello, Kind, ListenOptions, Listener, Message, Purpose, Role,
+    Secret, Timeouts, Wait, Welcome, dial,
 };
 use memory::{Counting, most_during};
 use proptest::prelude::*;
@@ -114,6 +114,32 @@ fn propose(control: &mut Connection, body: Vec<u8>) {
     control.sender.send_message(&proposal, 0, Wait::within(LONG)).unwrap();
 }
 
+/// A server that is driven by hand.
+fn listen(secret: &Secret) -> Listener {
+    let key = secret.clone();
+    let keys = Arc::new(move |_: &Hello| Some(key.clone()));
+    Listener::bind("127.0.0.1:0".parse().unwrap(), keys, ListenOptions::default()).unwrap()
+}
+
+/// The next connection of a rank, taken in.
+fn arrive(listener: &mut Listener) -> Connection {
+    let arrival = listener.accept(Wait::within(LONG)).unwrap().expect("the rank dials");
+    arrival.welcome(Welcome::default(), Wait::within(LONG)).unwrap()
+}
+
+/// What a rank proposes.
+fn proposed(control: &mut Connection) -> Vec<u8> {
+    let Some(Message::Plan(proposed)) = hear(control) else { panic!("a rank proposes first") };
+    proposed.body
+}
+
+/// Agrees to whatever a lone rank proposes.
+fn agree_by_hand(control: &mut Connection) {
+    let body = proposed(control);
+    let plan = Message::Plan(foresee_wire::Plan { generation: 1, body });
+    control.sender.send_message(&plan, 0, Wait::within(LONG)).unwrap();
+}
+
 /// The next message that is no sign of life; `None` at the end.
 fn hear(control: &mut Connection) -> Option<Message> {
     loop {
@@ -169,26 +195,19 @@ fn whatever_a_proved_server_says_is_an_error_of_the_rank() {
     let _alone = alone();
     let secret = Secret::draw().unwrap();
     try_all(CASES, (any::<bool>(), words(plan())), |(agreed, words)| {
-        let key = secret.clone();
-        let keys = Arc::new(move |_: &Hello| Some(key.clone()));
-        let anywhere = "127.0.0.1:0".parse().unwrap();
-        let mut listener = Listener::bind(anywhere, keys, ListenOptions::default()).unwrap();
+        let mut listener = listen(&secret);
         let tap = Tap::before(listener.address(), 2, None);
         let options = options("noise", 0, 1, tap.address(), &secret);
         let rank = thread::spawn(move || {
             let exchange = Exchange::open(options).unwrap();
             train_until_it_ends(&exchange)
         });
-        let mut arrive = || {
-            let arrival = listener.accept(Wait::within(LONG)).unwrap().expect("the rank dials");
-            arrival.welcome(Welcome::default(), Wait::within(LONG)).unwrap()
-        };
-        let (mut control, data) = (arrive(), arrive());
-        let Some(Message::Plan(proposed)) = hear(&mut control) else { panic!("a rank proposes first") };
+        let (mut control, data) = (arrive(&mut listener), arrive(&mut listener));
         if agreed {
-            let plan = Message::Plan(foresee_wire::Plan { generation: 1, body: proposed.body });
-            control.sender.send_message(&plan, 0, Wait::within(LONG)).unwrap();
+            agree_by_hand(&mut control);
             assert!(matches!(hear(&mut control), Some(Message::RoundEnd(_))));
+        } else {
+            proposed(&mut control);
         }
         for word in &words {
             tap.say(Way::Down, on(word), &word.bytes);
@@ -198,6 +217,42 @@ fn whatever_a_proved_server_says_is_an_error_of_the_rank() {
         assert!(!matches!(error, ExchangeError::Closed), "{error}");
         assert!(tap.ends(), "the rank holds on to a server that has left");
     });
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_rank_that_leaves_in_the_middle_of_a_sum_leaves_no_thread() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let mut listener = listen(&secret);
+    let tap = Tap::before(listener.address(), 2, None);
+    let options = options("noise", 0, 1, tap.address(), &secret);
+    let rank = thread::spawn(move || {
+        let exchange = Exchange::open(options).unwrap();
+        exchange.agree(tensors()).unwrap();
+        exchange.push(TensorId(0), Gradient::from_bytes(vec![1; 28])).unwrap();
+        exchange
+    });
+    let (mut control, mut data) = (arrive(&mut listener), arrive(&mut listener));
+    agree_by_hand(&mut control);
+    let pushed = data.receiver.header(Wait::within(LONG)).unwrap().expect("it pushes");
+    let sum = Header { kind: Kind::Sum, contributors: 1, checksum: None, ..pushed };
+    tap.say(Way::Down, DATA, &[&sum.encode().unwrap()[..], &[0; 12]].concat());
+    // Those of the test before may still be about to end.
+    until("no other reads sums", || landing_threads() == 1);
+    drop(rank.join().unwrap());
+    until("the thread that waited for the rest has ended", || landing_threads() == 0);
+    drop((control, data));
+    assert!(tap.ends());
+}
+
+/// Threads of this process that read sums.
+#[cfg(target_os = "linux")]
+fn landing_threads() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
+    // A thread may end while they are looked at.
+    let names = names.filter_map(|name| std::fs::read_to_string(name).ok());
+    names.filter(|name| name.starts_with("foresee-land")).count()
 }
 
 /// What ends a rank that never ends by itself.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use foresee_units::Rank;
-use foresee_wire::{Fault, FaultCode, Message};
+use foresee_wire::{Fault, FaultCode};
 
 use super::Job;
 use super::survive::Decision;
@@ -24,15 +24,10 @@ impl Job {
             (std::mem::take(&mut inner.ranks), inner.session.take())
         };
         for seat in ranks.values() {
-            if let Some(control) = &seat.control {
-                control.close(Message::Error(fault.clone()));
-            }
+            seat.dismiss(fault.clone());
         }
         for seat in ranks.into_values() {
-            if let Some(control) = &seat.control {
-                control.drain(self.hall.options.timeouts.handshake.into());
-            }
-            seat.close();
+            seat.close_within(self.hall.options.timeouts.handshake);
         }
         if let Some(session) = session {
             session.wake();
@@ -76,22 +71,20 @@ impl Job {
             }
             seat
         };
+        let over = self.over.load(Ordering::Relaxed);
+        if let Some(seat) = &seat {
+            // It may be there, and only one of its connections not.
+            let rest = if over { "so the job ends" } else { "the others go on" };
+            let text = format!("rank {rank} of job '{}' is taken for lost: {why}; {rest}", self.name);
+            seat.dismiss(Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Lost, text) });
+        }
+        if over {
+            let text = format!("rank {rank} of job '{}' is lost: {why}; look at its output", self.name);
+            self.end(&Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Lost, text) });
+        }
         if let Some(seat) = seat {
-            if let Some(control) = seat.control.as_ref().filter(|_| self.survives) {
-                let text =
-                    format!("rank {rank} of job '{}' is taken for lost: {why}; the others go on", self.name);
-                let fault = Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Lost, text) };
-                control.close(Message::Error(fault));
-            }
-            seat.close();
+            seat.close_within(self.hall.options.timeouts.handshake);
         }
-        if !self.over.load(Ordering::Relaxed) {
-            return;
-        }
-        let text = format!("rank {rank} of job '{}' is lost: {why}; look at its output", self.name);
-        let mut fault = Fault::new(FaultCode::Lost, text);
-        fault.rank = Some(rank.0);
-        self.end(&fault);
     }
 
     /// A rank said that it goes. What it has contributed stays; only a round that it has no part in is a fault.

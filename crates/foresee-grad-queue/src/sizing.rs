@@ -50,8 +50,9 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
-/// under way. `late`: by how much longer the window has to last, because whoever sends is seen to wake late. Where the rate was measured under a window that is too small, this one is larger than what
-/// was used, so the window grows by itself up to the product of bandwidth and delay.
+/// under way. `late`: by how much longer the window has to last, because acknowledgments or whoever sends come late. Where
+/// the rate was measured under a window that is too small, this one is larger than what was used, so the window grows by
+/// itself up to the product of bandwidth and delay.
 ///
 /// # Examples
 /// ```
@@ -101,7 +102,7 @@ mod tests {
         // 50 Mbit/s at 20 ms, the link on which a fixed window of 60 KB lost a third of the goodput.
         let slow = BytesPerSecond::new(6_250_000);
         assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(126_250));
-        // Who wakes 2 ms late has as much more under way, whichever of the two the window is for.
+        // What comes 2 ms late needs as much more under way, whichever of the two the window is for.
         let late = Nanos::from_millis(2);
         assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), late), Bytes::new(138_750));
         assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((80 << 10) + 12_500));

@@ -14,6 +14,10 @@ use foresee_units::{BytesPerSecond, Nanos};
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5);
 /// The best of so many intervals counts: one that lost the processor does not make a link slow.
 const INTERVALS: usize = 8;
+/// What a link can do is the best of so many stretches, each of intervals that are so long together: neither the grain of
+/// acknowledgments nor a shaper's burst is much of it.
+const STRETCHES: usize = 64;
+const STRETCH_MIN: Nanos = Nanos::from_millis(50);
 
 /// Measures one interface.
 #[derive(Debug, Default)]
@@ -23,6 +27,9 @@ pub(super) struct RateMeter {
     /// The interval under way is the first after a pause, in which a shaper lets a burst pass at line speed.
     after_pause: bool,
     recent: VecDeque<u64>,
+    /// What was acknowledged in the intervals since the last stretch, and how long they were together.
+    stretch: (u64, Nanos),
+    stretches: VecDeque<u64>,
 }
 
 impl RateMeter {
@@ -47,16 +54,36 @@ impl RateMeter {
             return None;
         }
         self.began = Some((now, acked));
-        let rate = u128::from(acked.saturating_sub(before)) * 1_000_000_000 / u128::from(time.get());
         if std::mem::take(&mut self.after_pause) && !self.recent.is_empty() {
             return None;
         }
-        if self.recent.len() == INTERVALS {
-            self.recent.pop_front();
+        let bytes = acked.saturating_sub(before);
+        keep(&mut self.recent, INTERVALS, per_second(bytes, time));
+        self.stretch = (self.stretch.0 + bytes, self.stretch.1.saturating_add(time));
+        if self.stretch.1 >= STRETCH_MIN {
+            keep(&mut self.stretches, STRETCHES, per_second(self.stretch.0, self.stretch.1));
+            self.stretch = (0, Nanos::ZERO);
         }
-        self.recent.push_back(u64::try_from(rate).unwrap_or(u64::MAX));
         self.recent.iter().max().copied().map(BytesPerSecond::new)
     }
+
+    /// What the link was seen to deliver at its best in the last seconds; `None` before a twentieth of one.
+    pub(super) fn capacity(&self) -> Option<BytesPerSecond> {
+        self.stretches.iter().max().copied().map(BytesPerSecond::new)
+    }
+}
+
+fn per_second(bytes: u64, time: Nanos) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000_000 / u128::from(time.get());
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// Adds `rate`, and forgets the oldest where there would be more than `most`.
+fn keep(rates: &mut VecDeque<u64>, most: usize, rate: u64) {
+    if rates.len() == most {
+        rates.pop_front();
+    }
+    rates.push_back(rate);
 }
 
 #[cfg(test)]
@@ -89,6 +116,23 @@ mod tests {
             meter.handle_progress(at(1_010), 905_000, true, RTT),
             Some(BytesPerSecond::new(1_000_000))
         );
+    }
+
+    #[test]
+    fn a_link_can_do_what_it_did_in_its_best_stretch_and_one_interval_is_none() {
+        let mut meter = RateMeter::default();
+        let mut acked = 0;
+        for interval in 0..=40 {
+            meter.handle_progress(at(5 * interval), acked, true, RTT);
+            assert_eq!(meter.capacity().is_some(), interval >= 10, "a twentieth of a second");
+            // Twice as much in one interval, and a slower link from the 20th on.
+            acked += match interval {
+                4 => 10_000,
+                0..20 => 5_000,
+                _ => 1_000,
+            };
+        }
+        assert_eq!(meter.capacity(), Some(BytesPerSecond::new(1_100_000)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError};
 
 use foresee_grad_queue::{Connection, Grant, Offer, Rules, Schedule, Ticket};
-use foresee_units::{Bytes, BytesPerSecond, Nanos};
+use foresee_units::{Bytes, Nanos};
 use foresee_wire::{
     BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Silence, Timeouts, Wait, WireError,
 };
@@ -29,8 +29,10 @@ pub(super) struct Sender {
     parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
     meter: RateMeter,
     lateness: Lateness,
-    /// When what is under way will have been acknowledged, if more waits that the window does not allow.
-    drained: Option<Nanos>,
+    /// When the link will have carried what it was given; `None` while its capacity is not known.
+    carried: Option<Nanos>,
+    /// Since when something waits that the window does not allow, as far as it is not accounted for.
+    held: Option<Nanos>,
     /// Payload that was granted, and that of connections which are gone.
     granted: u64,
     gone: u64,
@@ -62,7 +64,8 @@ impl Sender {
             parcels: BTreeMap::new(),
             meter: RateMeter::default(),
             lateness: Lateness::default(),
-            drained: None,
+            carried: None,
+            held: None,
             granted: 0,
             gone: 0,
             min_rtt: Nanos::ZERO,
@@ -195,9 +198,11 @@ impl Sender {
             self.schedule.handle_link(rate, self.min_rtt);
             self.stats.rate = rate.get();
         }
-        let drained = self.drained.filter(|_| in_flight == 0);
-        let dry = drained.map_or(Nanos::ZERO, |at| now.saturating_sub(at));
-        self.schedule.handle_late(self.lateness.handle_wake(now, !self.schedule.is_idle(), dry));
+        // The link has been dry since it carried all it was given, although more waited.
+        let held = self.held.take();
+        let dry = held.zip(self.carried).map_or(Nanos::ZERO, |(since, at)| now.saturating_sub(since.max(at)));
+        let waited = held.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+        self.schedule.handle_late(self.lateness.handle_wait(waited, dry));
     }
 
     /// What the system knows of each connection: its round trip, and when the other end last acknowledged anything.
@@ -226,7 +231,7 @@ impl Sender {
     }
 
     fn send(&mut self) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let (mut batch, before) = (Vec::with_capacity(BATCH_MAX), self.granted);
         while let Some(grant) = self.schedule.poll_send(self.shared.now()) {
             batch.clear();
             batch.push(grant);
@@ -237,9 +242,10 @@ impl Sender {
             }
             self.write(&batch);
         }
-        let rate = BytesPerSecond::new(self.stats.rate);
-        let time = rate.time_for(self.schedule.in_flight()).filter(|_| !self.schedule.is_idle());
-        self.drained = time.map(|time| self.shared.now().saturating_add(time).saturating_add(self.min_rtt));
+        let (now, given) = (self.shared.now(), Bytes::new(self.granted - before));
+        let time = self.meter.capacity().and_then(|capacity| capacity.time_for(given));
+        self.carried = time.map(|time| self.carried.unwrap_or(now).max(now).saturating_add(time));
+        self.held = (!self.schedule.is_idle()).then_some(now);
     }
 
     /// Writes what was granted on one connection, in one call to the system if it takes it all.

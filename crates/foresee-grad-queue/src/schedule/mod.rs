@@ -318,7 +318,7 @@ impl Schedule {
         self.follow();
     }
 
-    /// Whoever sends wakes so late that the window has to last longer, by that; it follows unless the rules fix it.
+    /// Acknowledgments, or whoever sends, come so late that the window has to last longer, by that; it follows unless the rules fix it.
     pub fn handle_late(&mut self, late: Nanos) {
         if late != self.late {
             self.late = late;

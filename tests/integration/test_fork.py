@@ -90,6 +90,30 @@ def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folde
     assert lines == [{"status": 0, "samples": 96}]
 
 
+def test_what_a_child_has_mapped_where_the_parents_cache_is_stays_its_own(folder: pathlib.Path) -> None:
+    lines = run(
+        FORKS
+        + """
+    import mmap
+    cache = foresee.Cache(ram="8MB")
+    with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=cache) as loader:
+        epoch(loader)
+
+    def goes():
+        global cache, loader
+        # The kernel looks for holes first, and the cache left one.
+        mapped = [mmap.mmap(-1, 1 << 20) for _ in range(64)]
+        del cache, loader
+        for one in mapped:
+            one[0] = 1
+
+    say(status=child(goes))
+    """,
+        str(folder),
+    )
+    assert lines == [{"status": 0}]
+
+
 def test_a_child_can_have_a_loader_of_its_own_with_the_same_settings(folder: pathlib.Path) -> None:
     (facts,) = run(
         FORKS

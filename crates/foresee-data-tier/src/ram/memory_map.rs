@@ -19,6 +19,8 @@ use super::pages::Kind;
 pub(super) struct MemoryMap {
     start: NonNull<u8>,
     len: usize,
+    /// Who mapped it: in a forked child the range belongs to nobody, or to whatever was mapped there since.
+    process: u32,
 }
 
 // SAFETY: plain memory without thread affinity; access to its bytes is regulated by `bytes` and `fill`.
@@ -35,7 +37,7 @@ impl MemoryMap {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
         let start = NonNull::new(start.cast()).expect("a mapping never starts at address zero");
-        let map = Self { start, len };
+        let map = Self { start, len, process: std::process::id() };
         // SAFETY: the range is this mapping; a forked child has no business in it.
         unsafe { madvise(map.address(), len, Advice::LinuxDontFork)? };
         Ok(map)
@@ -89,6 +91,9 @@ impl MemoryMap {
 
 impl Drop for MemoryMap {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         // SAFETY: exactly what `new` mapped; nobody borrows from `self` any more.
         let unmapped = unsafe { munmap(self.address(), self.len) };
         debug_assert!(unmapped.is_ok(), "unmapping one's own mapping");

@@ -16,11 +16,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::task::JoinHandle;
-use tokio::time::Sleep;
 
 use crate::counters::Flight;
 use crate::faults::Fault;
 use crate::server::Origin;
+use crate::sleep::sleep;
 
 /// The most that is paid for in one go: 3 ms at 20 MB/s, so that connections share a limit in small pieces.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
@@ -54,7 +54,6 @@ pub(crate) enum Broken {
 }
 
 /// A body that is being sent.
-#[derive(Debug)]
 pub(crate) struct Outgoing {
     source: Source,
     /// All of the body's bytes, where that is known.
@@ -65,7 +64,7 @@ pub(crate) struct Outgoing {
     unpaid: Bytes,
     /// To be sent as soon as `pause` is over.
     paid: Bytes,
-    pause: Option<Pin<Box<Sleep>>>,
+    pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     toll: Option<Toll>,
 }
 
@@ -92,7 +91,7 @@ impl Outgoing {
     }
 
     fn pause(&mut self, time: Duration) {
-        self.pause = Some(Box::pin(tokio::time::sleep(time)));
+        self.pause = Some(Box::pin(sleep(time)));
     }
 }
 

@@ -24,6 +24,7 @@ mod listing;
 mod options;
 mod pace;
 mod server;
+mod sleep;
 mod stamp;
 
 pub use faults::{Fault, FaultRule};

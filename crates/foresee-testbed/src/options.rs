@@ -142,7 +142,10 @@ fn setter(option: &str) -> Option<Setter> {
             options.limits.latency_ms = parse(value)?;
             options.limits.check()
         },
-        "--burst-ms" => |options, value| parse(value).map(|ms| options.burst = Duration::from_millis(ms)),
+        "--burst-ms" => |options, value| {
+            let burst = Duration::try_from_secs_f64(parse::<f64>(value)? / 1e3);
+            burst.map(|burst| options.burst = burst).map_err(|error| error.to_string())
+        },
         "--faults" => |options, value| {
             options.faults = parse_faults(value.as_bytes())?;
             Ok(())
@@ -214,7 +217,7 @@ mod tests {
     fn every_option_reaches_its_field() {
         let options = parse_line(
             "proxy http://127.0.0.1:7070/ --bytes-per-s 20000000 --requests-per-s 1000 --latency-ms 20 \
-             --burst-ms 5 --listen 127.0.0.1:81 --faults [{\"kind\":\"reset\",\"next\":3}]",
+             --burst-ms 0.5 --listen 127.0.0.1:81 --faults [{\"kind\":\"reset\",\"next\":3}]",
         )
         .expect("a valid line");
         assert_eq!(options.mode, Mode::Proxy("127.0.0.1:7070".to_owned()));
@@ -222,7 +225,7 @@ mod tests {
             options.limits,
             Limits { bytes_per_s: 20_000_000, requests_per_s: 1_000, latency_ms: 20.0 }
         );
-        assert_eq!(options.burst, Duration::from_millis(5));
+        assert_eq!(options.burst, Duration::from_micros(500));
         assert_eq!(options.listen.port(), 81);
         assert_eq!(options.faults.len(), 1);
     }
@@ -235,6 +238,8 @@ mod tests {
             ("proxy https://example.org", "http://HOST:PORT"),
             ("serve / --bytes-per-s many", "--bytes-per-s cannot be \"many\""),
             ("serve / --latency-ms -1", "latency_ms is 0"),
+            ("serve / --burst-ms -1", "--burst-ms cannot be \"-1\""),
+            ("serve / --burst-ms nan", "--burst-ms cannot be \"nan\""),
             ("serve / --faults", "--faults needs a value"),
             ("serve / --faults [{\"kind\":\"status\",\"status\":200}]", "400 to 599"),
             ("serve / --faults [{\"kind\":\"stall\",\"minutes\":1}]", "minutes"),

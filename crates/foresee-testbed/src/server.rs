@@ -25,6 +25,7 @@ use crate::folder::{Folder, refusal};
 use crate::forward::Upstream;
 use crate::options::{Limits, Mode, Options};
 use crate::pace::Pace;
+use crate::sleep::sleep;
 
 /// A bound testbed; [`Testbed::run`] serves.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ impl Origin {
         }
         let wait = wait.get().saturating_add(self.latency_ns.load(Ordering::Relaxed));
         if wait > 0 {
-            tokio::time::sleep(Duration::from_nanos(wait)).await;
+            sleep(Duration::from_nanos(wait)).await;
         }
     }
 

@@ -21,7 +21,7 @@ use super::prefetch::{Access, Around, Caching, Supply};
 use super::rates::{ORIGIN, Rates, SourceCode};
 use super::report::Book;
 use super::run::{Clock, Driver, Setup, StepNow};
-use super::scenario::{HandOver, OriginReaders};
+use super::scenario::HandOver;
 
 pub(super) struct Contending<C> {
     caching: C,
@@ -40,11 +40,6 @@ pub(super) struct Contending<C> {
     taken: usize,
     behind: usize,
 }
-
-/// Bytes of a turn at a bucket: what a connection carries at a time.
-const BUCKET_PIECE: f64 = 65_536.0;
-/// A sample of mean size comes in so many turns at most: nobody would see more of them, and each is an event.
-const TURNS: f64 = 16.0;
 
 /// What is under way at the origin: reads, and loads of tiers, for which nobody waits here.
 pub(super) type Requests = Origin<Option<Read>>;
@@ -145,14 +140,11 @@ impl<C: Caching> Contending<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
         let options = setup.scenario.options;
         let ranks = setup.epochs.ranks;
-        let yields = (1..=ranks).map(|readers| rates.all_ranks(readers)).collect();
-        let piece = if options.readers == OriginReaders::Queue { f64::INFINITY } else { BUCKET_PIECE };
-        let mean = setup.sizes.total() / f64::from(setup.sizes.len());
         Self {
             caching,
             hand_over: options.hand_over,
             barrier: options.barrier,
-            origin: Origin::new(yields, piece.max(mean / TURNS)),
+            origin: Origin::of(setup, &rates),
             lanes: (0..ranks).map(|_| Lane::new(&rates)).collect(),
             ranks: (0..ranks).map(|_| Rank::new(rates.staging_threads)).collect(),
             events: BinaryHeap::new(),

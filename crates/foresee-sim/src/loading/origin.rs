@@ -7,6 +7,15 @@
 
 use std::collections::VecDeque;
 
+use super::rates::Rates;
+use super::run::Setup;
+use super::scenario::OriginReaders;
+
+/// Bytes of a turn at a bucket: what a connection carries at a time.
+const BUCKET_PIECE: f64 = 65_536.0;
+/// A sample of mean size comes in so many turns at most: nobody would see more of them, and each is an event.
+const TURNS: f64 = 16.0;
+
 #[derive(Debug)]
 pub(super) struct Origin<T> {
     /// Seconds per byte of all requests together, by the number of ranks that have some, less one.
@@ -36,9 +45,18 @@ struct Request<T> {
 }
 
 impl<T> Origin<T> {
+    /// That of a run.
+    pub(super) fn of(setup: &Setup, rates: &Rates) -> Self {
+        let yields = (1..=setup.epochs.ranks).map(|readers| rates.all_ranks(readers)).collect();
+        let whole = setup.scenario.options.readers == OriginReaders::Queue;
+        let piece = if whole { f64::INFINITY } else { BUCKET_PIECE };
+        let mean = setup.sizes.total() / f64::from(setup.sizes.len());
+        Self::new(yields, piece.max(mean / TURNS))
+    }
+
     /// `yields`: seconds per byte, by the number of ranks that read, less one; as many as there are ranks. `piece`: bytes
     /// of a turn, above 0; infinity: all of a request.
-    pub(super) fn new(yields: Vec<f64>, piece: f64) -> Self {
+    fn new(yields: Vec<f64>, piece: f64) -> Self {
         Self {
             under_way: vec![0; yields.len()],
             yields,

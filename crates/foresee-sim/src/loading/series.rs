@@ -2,8 +2,9 @@
 //! Ranks that do one thing after the other: the bound below and the bound above everything that prefetches.
 
 use super::log::Fetched;
+use super::origin::Origin;
 use super::rates::{ORIGIN, Rates};
-use super::run::{Driver, StepNow};
+use super::run::{Driver, Setup, StepNow};
 use super::scenario::OriginReaders;
 
 /// `perfect` never waits for a sample; `naive` fetches, preprocesses and computes in turn, in one thread.
@@ -11,16 +12,22 @@ pub(super) struct Series {
     waits: bool,
     rates: Rates,
     readers: OriginReaders,
+    /// What ranks that wait have in common: the places of their turns.
+    origin: Option<Origin<usize>>,
     sizes: Vec<f64>,
 }
 
 impl Series {
     pub(super) fn perfect(rates: Rates) -> Self {
-        Self { waits: false, rates, readers: OriginReaders::All, sizes: Vec::new() }
+        Self { waits: false, rates, readers: OriginReaders::All, origin: None, sizes: Vec::new() }
     }
 
-    pub(super) fn naive(rates: Rates, readers: OriginReaders) -> Self {
-        Self { waits: true, rates, readers, sizes: Vec::new() }
+    pub(super) fn naive(rates: Rates, setup: &Setup) -> Self {
+        let options = &setup.scenario.options;
+        let by_demand = matches!(options.readers, OriginReaders::Demand | OriginReaders::Queue);
+        // Without a barrier ranks are in different steps at a time, and this goes step by step: each has its fixed part then.
+        let origin = (by_demand && options.barrier).then(|| Origin::of(setup, &rates));
+        Self { waits: true, rates, readers: options.readers, origin, sizes: Vec::new() }
     }
 }
 
@@ -30,71 +37,82 @@ struct Turn {
     /// Where its next sample stands in the step's list, and where its batch ends.
     next: usize,
     end: usize,
-    /// When its thread is free.
+    /// When its thread is free, or was when it asked for what is under way.
     free: f64,
+    under_way: bool,
     stall: f64,
     compute: f64,
 }
 
-impl Series {
-    /// All ranks read one sample at a time, and the origin serves whoever asks first: what one does not use while it
-    /// waits or computes, the others have.
-    fn step_in_turn(&mut self, now: &mut StepNow<'_>) {
-        let StepNow { setup, step, ids, clock, book, .. } = now;
-        let first = setup.epochs.step(*step).start;
-        setup.sizes.look_up(ids, &mut self.sizes);
-        let mut turns: Vec<Turn> = (0..setup.epochs.ranks)
-            .map(|rank| {
-                let batch = setup.epochs.batch(*step, rank);
-                let (next, end) = (batch.start - first, batch.end - first);
-                Turn { rank, next, end, free: clock.free[rank], stall: 0.0, compute: 0.0 }
-            })
-            .collect();
-        let readers = turns.iter().filter(|turn| turn.next < turn.end).count();
-        let served = self.rates.all_ranks(readers.max(1));
-        let mut busy = 0.0_f64;
-        while let Some(turn) =
-            turns.iter_mut().filter(|turn| turn.next < turn.end).min_by(|a, b| a.free.total_cmp(&b.free))
-        {
-            let (id, size) = (ids[turn.next], self.sizes[turn.next]);
-            let asked = turn.free + self.rates.latency;
-            busy = busy.max(asked) + size * served;
-            let fetched = busy.max(asked + size * self.rates.link);
-            let there = fetched + size * self.rates.alone.write;
-            book.see(id);
-            book.read(ORIGIN, size, fetched - turn.free);
-            if let Some(log) = &mut book.log {
-                log.load(turn.rank, id, size, turn.free, fetched - turn.free);
-            }
-            turn.stall += there - turn.free;
-            turn.compute += size * self.rates.compute;
-            turn.free = there;
-            turn.next += 1;
+impl Turn {
+    /// When it asks for its next sample; infinity: it has one under way, or none to come.
+    fn asks(&self) -> f64 {
+        if self.under_way || self.next == self.end { f64::INFINITY } else { self.free }
+    }
+}
+
+/// All ranks read one sample at a time from an origin that they have in common, whose requests take turns: what one does
+/// not use while it waits or computes, the others have. Ranks that ask together go on together, all as late as the last.
+fn step_in_turn(origin: &mut Origin<usize>, rates: &Rates, sizes: &mut Vec<f64>, now: &mut StepNow<'_>) {
+    let StepNow { setup, step, ids, clock, book, .. } = now;
+    let first = setup.epochs.step(*step).start;
+    setup.sizes.look_up(ids, sizes);
+    let mut turns: Vec<Turn> = (0..setup.epochs.ranks)
+        .map(|rank| {
+            let batch = setup.epochs.batch(*step, rank);
+            let (next, end) = (batch.start - first, batch.end - first);
+            let free = clock.free[rank];
+            Turn { rank, next, end, free, under_way: false, stall: 0.0, compute: 0.0 }
+        })
+        .collect();
+    loop {
+        let asks = turns.iter().enumerate().min_by(|(_, a), (_, b)| a.asks().total_cmp(&b.asks()));
+        let (place, joins) =
+            asks.map_or((0, f64::INFINITY), |(place, turn)| (place, turn.asks() + rates.latency));
+        if joins < origin.next() {
+            let turn = &mut turns[place];
+            origin.join(joins, turn.rank, sizes[turn.next], place);
+            turn.under_way = true;
+            continue;
         }
-        for turn in &turns {
-            let samples = setup.epochs.batch(*step, turn.rank).len();
-            if let Some(log) = &mut book.log {
-                log.begin_batch(turn.rank, clock.free[turn.rank]);
-                (0..samples).for_each(|_| log.ready());
-                log.waits_for_origin();
-                log.end_batch(turn.stall);
-            }
-            clock.free[turn.rank] = turn.free + turn.compute;
-            book.stall += turn.stall;
-            book.wait(ORIGIN, turn.stall);
-            book.compute += turn.compute;
+        if origin.next().is_infinite() {
+            break;
         }
+        // Not every turn ends a request.
+        let Some((at, place)) = origin.take() else { continue };
+        let turn = &mut turns[place];
+        let (id, size) = (ids[turn.next], sizes[turn.next]);
+        let fetched = at.max(turn.free + rates.latency + size * rates.link);
+        let there = fetched + size * rates.alone.write;
+        book.see(id);
+        book.read(ORIGIN, size, fetched - turn.free);
+        if let Some(log) = &mut book.log {
+            log.load(turn.rank, id, size, turn.free, fetched - turn.free);
+        }
+        turn.stall += there - turn.free;
+        turn.compute += size * rates.compute;
+        (turn.free, turn.under_way) = (there, false);
+        turn.next += 1;
+    }
+    for turn in &turns {
+        let samples = setup.epochs.batch(*step, turn.rank).len();
+        if let Some(log) = &mut book.log {
+            log.begin_batch(turn.rank, clock.free[turn.rank]);
+            (0..samples).for_each(|_| log.ready());
+            log.waits_for_origin();
+            log.end_batch(turn.stall);
+        }
+        clock.free[turn.rank] = turn.free + turn.compute;
+        book.stall += turn.stall;
+        book.wait(ORIGIN, turn.stall);
+        book.compute += turn.compute;
     }
 }
 
 impl Driver for Series {
     fn step(&mut self, now: &mut StepNow<'_>) {
-        // Without a barrier ranks are in different steps at a time, and this goes step by step: each has its fixed part then.
-        if self.waits
-            && matches!(self.readers, OriginReaders::Demand | OriginReaders::Queue)
-            && now.setup.scenario.options.barrier
-        {
-            return self.step_in_turn(now);
+        if let Some(origin) = &mut self.origin {
+            return step_in_turn(origin, &self.rates, &mut self.sizes, now);
         }
         let StepNow { setup, step, ids, clock, book, .. } = now;
         let first = setup.epochs.step(*step).start;

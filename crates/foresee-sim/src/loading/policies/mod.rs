@@ -30,7 +30,7 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
         |caching: Result<Shards, String>, rates| caching.map(|caching| boxed(caching, rates, setup));
     match policy {
         Policy::Perfect => Ok(Box::new(Series::perfect(rates))),
-        Policy::Naive => Ok(Box::new(Series::naive(rates, setup.scenario.options.readers))),
+        Policy::Naive => Ok(Box::new(Series::naive(rates, setup))),
         Policy::StagingBuffer => Ok(boxed(Uncached, rates, setup)),
         Policy::DeepioOrdered => prefetching(Shards::new(Reading::AsOrdered, 1, setup), rates),
         Policy::DeepioOptimistic => prefetching(Shards::new(Reading::Own, 1, setup), rates),

@@ -124,8 +124,6 @@ class Ranks:
 
     def close(self) -> None:
         """End the processes; again is fine."""
-        for end in self._ends:
-            end.close()
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -133,4 +131,7 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
+        # Last: whoever still answered would find nobody there, and say so at length.
+        for end in self._ends:
+            end.close()
         self._ends, self._processes = [], []

@@ -36,6 +36,17 @@ def test_every_shipped_row_has_a_source_and_a_date_in_the_past() -> None:
     assert papers == [0.05, 0.002]
 
 
+@pytest.mark.parametrize(
+    ("provider", "region", "name"),
+    [("aws", "us-east-1", "standard"), ("azure", "westus2", "hot"), ("gcp", "us-central1", "standard")],
+)
+def test_a_bucket_of_each_cloud_can_be_paid(provider: str, region: str, name: str) -> None:
+    book = prices.load()
+    assert 0.01 < book.find("bucket", provider, region, name).base < 0.03
+    assert book.find("list", provider, region, name).base == pytest.approx(0.05)
+    assert book.find("get", provider, region, name).base == pytest.approx(0.004)
+
+
 def test_units_lead_to_one() -> None:
     row = prices.loads(
         HEAD + VM.replace('"vm"', '"bucket"') + 'price = 0.001\nunit = "EUR/GiB-h"\ndiscount = 50'
@@ -73,7 +84,7 @@ def test_a_row_that_is_not_there_is_not_zero() -> None:
     ):
         prices.load().find("vm", "gcp", "us-central1", "n1-standard-5")
     with pytest.raises(NotMeasured, match="known there are none"):
-        prices.load().find("vm", "aws", "us-east-1", "p5")
+        prices.load().find("vm", "aws", "eu-west-1", "p5")
 
 
 def test_old_prices_are_told() -> None:

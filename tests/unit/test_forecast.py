@@ -200,6 +200,15 @@ def test_a_run_that_only_computes_takes_its_steps_there(tmp_path: Path) -> None:
     assert {each.policy for each in made} >= {"naive", "foresee", "nopfs"}
 
 
+def test_a_folder_there_serves_reads_one_after_the_other_and_anything_else_shares(tmp_path: Path) -> None:
+    """What a page cache answers is measured of folders alone."""
+    trace = forecast.read(folder(tmp_path, run()))
+    cached = '[[figure]]\nname = "origin.cached_read"\nat = 1\nvalue = 2.0\nunit = "GB/s"\n'
+    of_folder = profile.loads(THERE.format(origin=500.0) + cached)
+    assert forecast.task(trace, of_folder).job.cluster.origin.readers == "queue"
+    assert forecast.task(trace, there()).job.cluster.origin.readers == "demand"
+
+
 def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_path: Path) -> None:
     made = run()
     for number, one in enumerate(made[1]):

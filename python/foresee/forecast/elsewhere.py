@@ -256,11 +256,19 @@ def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str
         "train": train,
         "cluster": {
             "ranks": trace.ranks,
-            "origin": {"readers": "demand"},
+            "origin": {"readers": "queue" if _is_folder(there) else "demand"},
             "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
             "tiers": [{"name": name} for name in _tiers(there)],
         },
     }
+
+
+def _is_folder(there: Profile) -> bool:
+    """Whether the origin there is a folder, whose reads are served one after the other.
+
+    What a page cache answers is measured of no other.
+    """
+    return bool(there.curve("origin.cached_read"))
 
 
 def _tiers(there: Profile) -> list[str]:

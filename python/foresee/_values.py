@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that users write into files: sizes, rates, times, counts, words; and tables of them, checked as a whole.
+"""Values that users write into files: sizes, rates, times, counts, words.
 
 A :class:`Kind` reads one value, a number in base units (bytes, seconds, bytes per second) or a text with a unit, or
-refuses it and says what it expected. A :class:`Checked` dataclass has a kind for each field and reports all faults
-at once, whether its values came from a file or from code. Apart from the files' own modules, so that a rate has the
-same spelling in every one of them.
+refuses it and says what it expected. Apart from the files' own modules, so that a rate has the same spelling in every
+one of them.
 
-Refuses to read files (``_toml`` does), and to know what a value is for.
+Refuses to read files (``_toml`` does), to know tables (``_checked`` does), and what a value is for.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ import datetime as dt
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from foresee.errors import ConfigError
 
 __all__ = [
     "ByWord",
-    "Checked",
     "Choice",
     "Choices",
     "Count",
@@ -36,19 +34,14 @@ __all__ = [
     "Number",
     "Quantity",
     "Rate",
+    "Refused",
     "Size",
-    "Table",
-    "Tables",
     "Text",
     "Texts",
     "Time",
     "base_value",
-    "build",
-    "expected",
-    "section",
     "shown",
     "unknown",
-    "value_of",
 ]
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -70,8 +63,6 @@ _TIMES = {
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµ/]+)\s*")
 _COUNT_BELOW = 2**63
 _SHOWN_MAX = 60
-
-_T = TypeVar("_T", bound="Checked")
 
 
 class Refused(ValueError):
@@ -384,120 +375,6 @@ class ByWord(Kind):
         if not values:
             raise Refused
         return values
-
-
-@dataclass(frozen=True)
-class Table(Kind):
-    """A table that is a :class:`Checked` dataclass."""
-
-    of: type[Checked]
-    expected: str = "a table expected"
-
-    def read(self, value: object) -> Checked:
-        """An instance."""
-        if isinstance(value, self.of):
-            return value
-        if not isinstance(value, Mapping):
-            raise Refused
-        return build(self.of, value)
-
-
-@dataclass(frozen=True)
-class Tables(Kind):
-    """A list of such tables."""
-
-    of: type[Checked]
-    expected: str = "a list of tables expected"
-
-    def read(self, value: object) -> tuple[Checked, ...]:
-        """Instances."""
-        if not isinstance(value, (list, tuple)):
-            raise Refused
-        made: list[Checked] = []
-        faults: list[str] = []
-        for at, each in enumerate(value):
-            try:
-                made.append(Table(self.of).read(each))
-            except ConfigError as error:
-                faults += [f"[{at}].{fault}" for fault in error.faults]
-            except Refused:
-                faults.append(f"[{at}] = {shown(each)}; a table expected")
-        if faults:
-            raise ConfigError(faults)
-        return tuple(made)
-
-
-def value_of(kind: Kind, default: Any = None, *, required: bool = False, key: bool = True) -> Any:
-    """The field of a :class:`Checked` dataclass: None unless given, or ``default``; a key of its file, or not."""
-    return field(default=default, metadata={"kind": kind, "required": required, "key": key})
-
-
-def section(of: type[Checked]) -> Any:
-    """The field for a table that is there with its defaults even where it was not given."""
-    return value_of(Table(of), of())
-
-
-class Checked:
-    """Base of frozen dataclasses whose fields come from :func:`value_of`.
-
-    Values are put into base units when the object is made. None stands for a value that was not given.
-
-    Raises:
-        ConfigError: all faults at once, each with key, value and what was expected.
-    """
-
-    def __post_init__(self) -> None:
-        faults: list[str] = []
-        wrong: set[str] = set()
-        for each in fields(self):  # type: ignore[arg-type]
-            kind: Kind = each.metadata["kind"]
-            value = getattr(self, each.name)
-            if value is None:
-                if each.metadata["required"]:
-                    faults.append(f"{each.name} is missing; {kind.expected}")
-                    wrong.add(each.name)
-                continue
-            try:
-                object.__setattr__(self, each.name, kind.read(value))
-            except ConfigError as error:
-                wrong.add(each.name)
-                faults += [
-                    f"{each.name}{'' if fault.startswith('[') else '.'}{fault}" for fault in error.faults
-                ]
-            except Refused:
-                wrong.add(each.name)
-                faults.append(f"{each.name} = {shown(value)}; {kind.expected}")
-        faults += self._faults(frozenset(wrong))
-        if faults:
-            raise ConfigError(faults)
-
-    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
-        """What is wrong between fields; those in ``wrong`` hold what they were given, and are not to be asked."""
-        yield from ()
-
-
-def build(of: type[_T], table: Mapping[str, object]) -> _T:
-    """An ``of`` from a table of a file.
-
-    Raises:
-        ConfigError: as ``of`` does, and for keys that it does not know, with the nearest that it does.
-    """
-    known = [each.name for each in fields(of) if each.metadata["key"]]  # type: ignore[arg-type]
-    faults = [unknown(key, known) for key in table if key not in known]
-    made: _T | None = None
-    try:
-        made = of(**{key: value for key, value in table.items() if key in known})
-    except ConfigError as error:
-        faults += error.faults
-    if faults or made is None:
-        raise ConfigError(faults)
-    return made
-
-
-def expected(of: type[Checked], key: str) -> str:
-    """What the field ``key`` of a dataclass may be."""
-    (kind,) = (each.metadata["kind"] for each in fields(of) if each.name == key)  # type: ignore[arg-type]
-    return str(kind.expected)
 
 
 def base_value(kind: Quantity, value: float, unit: str) -> float | None:

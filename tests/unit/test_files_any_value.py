@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foresee import _toml, job
-from foresee._values import build
+from foresee._checked import build
 from foresee.analysis.offers import Offers
 from foresee.errors import ConfigError
 from foresee.job import Job, Profile

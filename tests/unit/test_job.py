@@ -43,7 +43,8 @@ TABLES = {
 
 
 @pytest.mark.parametrize(
-    "module", ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections"]
+    "module",
+    ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections"],
 )
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foresee import _toml
-from foresee._values import Checked, Count, Number, Tables, Text, build, value_of
+from foresee._checked import Checked, Tables, build, value_of
+from foresee._values import Count, Number, Text
 from foresee.errors import ConfigError
 from foresee.models.storage import Offer
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from foresee import _toml
-from foresee._values import build, unknown
+from foresee._checked import build
+from foresee._values import unknown
 from foresee.errors import ConfigError
 from foresee.job import profile
 from foresee.job.sections import Job

@@ -17,22 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foresee import _files, _toml
-from foresee._values import (
-    Checked,
-    Count,
-    Day,
-    Number,
-    Quantity,
-    Rate,
-    Size,
-    Tables,
-    Text,
-    Time,
-    base_value,
-    build,
-    shown,
-    value_of,
-)
+from foresee._checked import Checked, Tables, build, value_of
+from foresee._values import Count, Day, Number, Quantity, Rate, Size, Text, Time, base_value, shown
 from foresee.errors import ConfigError
 
 __all__ = ["NAMES", "VERSION", "Figure", "Profile", "dumps", "loads", "read", "write"]

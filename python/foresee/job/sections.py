@@ -12,26 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from foresee._values import (
-    ByWord,
-    Checked,
-    Choice,
-    Choices,
-    Count,
-    Curve,
-    Flag,
-    Number,
-    Rate,
-    Size,
-    Table,
-    Tables,
-    Text,
-    Texts,
-    Time,
-    expected,
-    section,
-    value_of,
-)
+from foresee._checked import Checked, Table, Tables, expected, section, value_of
+from foresee._values import ByWord, Choice, Choices, Count, Curve, Flag, Number, Rate, Size, Text, Texts, Time
 from foresee.errors import ConfigError
 
 __all__ = [

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from foresee._values import Checked, Count, Number, Size, Time, value_of
+from foresee._checked import Checked, value_of
+from foresee._values import Count, Number, Size, Time
 from foresee.errors import ConfigError, NotMeasured
 
 __all__ = [

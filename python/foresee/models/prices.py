@@ -18,7 +18,8 @@ from itertools import pairwise
 from typing import Any
 
 from foresee import _toml
-from foresee._values import Checked, Choice, Count, Day, Number, Size, Tables, Text, build, shown, value_of
+from foresee._checked import Checked, Tables, build, value_of
+from foresee._values import Choice, Count, Day, Number, Size, Text, shown
 from foresee.errors import ConfigError, NotMeasured
 
 __all__ = [

@@ -19,7 +19,7 @@ demo: setup ## train from a slow place, with and without Foresee; ORIGIN=s3://..
 	$(BIN)/python examples/demo/run.py $(if $(ORIGIN),--origin $(ORIGIN))
 test: setup ## every test of both languages, as CI runs them
 	cargo test --workspace --locked --quiet
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 	@$(PYTHON) scripts/setup.py --oldest-torch
 	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
 test-systems: setup ## tests against other programs: DLIO on several ranks, and Slurm, which root installs by apt

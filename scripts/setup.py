@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from steps import BIN, ROOT, RUST, TOOLS, Failed, install_tool, run, step
@@ -57,15 +58,26 @@ def prepare() -> None:
     pinned_alone = scripts / "requirements-dev-no-deps.txt"
     this_python = platform.python_version()
     step("venv", lambda: make_venv(VENV), settings=[this_python], outputs=[PYTHON])
-    step(
-        "packages",
-        lambda: install_packages(VENV, pinned, pinned_alone),
-        inputs=[pinned, pinned_alone],
-        settings=[this_python],
-        outputs=[VENV / "bin" / "maturin"],
-    )
-    step("pictures", fetch_pictures, inputs=[ROOT / "examples" / "demo" / "requirements-pictures.txt"])
-    step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
+
+    def fetch() -> None:
+        step(
+            "packages",
+            lambda: install_packages(VENV, pinned, pinned_alone),
+            inputs=[pinned, pinned_alone],
+            settings=[this_python],
+            outputs=[VENV / "bin" / "maturin"],
+        )
+        pictures = ROOT / "examples" / "demo" / "requirements-pictures.txt"
+        step("pictures", fetch_pictures, inputs=[pictures])
+
+    def build() -> None:
+        step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
+        step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
+
+    # One waits for the network, the other for the processor.
+    with ThreadPoolExecutor() as pool:
+        for part in [pool.submit(fetch), pool.submit(build)]:
+            part.result()
     step(
         "wheel",
         build_wheel,
@@ -73,7 +85,6 @@ def prepare() -> None:
         settings=[this_python],
         outputs=[VENV / "bin" / "foresee"],
     )
-    step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
 
 
 def prepare_oldest_torch() -> None:

@@ -11,12 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _no_gpu() -> str | None:
@@ -46,12 +42,52 @@ def _no_loops() -> str | None:
 #: Markers whose tests may be skipped, each with what says why they have to be; None: they need not be.
 EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops}
 
-_unexpected = pytest.StashKey[list[str]]()
+
+class Guard:
+    """What was skipped without a marker that allows it.
+
+    Goes by reports, which reach the process that sums up also where others run the tests.
+    """
+
+    def __init__(self) -> None:
+        self._unexpected: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test."""
+        allowed = any(name in report.keywords for name in EXPECTED)
+        if report.skipped and not hasattr(report, "wasxfail") and not allowed:
+            self._note(report.nodeid, report.longrepr)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a whole file."""
+        if report.skipped:
+            self._note(report.nodeid, report.longrepr)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Turn an unexpected skip into a failure."""
+        if self._unexpected and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name them, and say what to do."""
+        if not self._unexpected:
+            return
+        terminalreporter.section("unexpected skips", red=True)
+        for line in self._unexpected:
+            terminalreporter.write_line(line)
+        terminalreporter.write_line(
+            "A skip is a failure here: install what is missing (`make setup`), or mark the test with "
+            + " or ".join(EXPECTED)
+        )
+
+    def _note(self, test: str, longrepr: object) -> None:
+        reason = longrepr[2] if isinstance(longrepr, tuple) else longrepr
+        self._unexpected.append(f"{test}: {reason}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin with nothing skipped."""
-    config.stash[_unexpected] = []
+    config.pluginmanager.register(Guard())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,45 +97,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = missing() if needy else None
         for test in needy if reason else ():
             test.add_marker(pytest.mark.skip(reason=f"{marker}: {reason}"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Note tests that were skipped without a marker that allows it."""
-    report: pytest.TestReport = yield
-    allowed = any(item.get_closest_marker(name) for name in EXPECTED)
-    if report.skipped and not hasattr(report, "wasxfail") and not allowed:
-        item.config.stash[_unexpected].append(f"{report.nodeid}: {_reason(report.longrepr)}")
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Note whole files that were skipped."""
-    report: pytest.CollectReport = yield
-    if report.skipped:
-        collector.config.stash[_unexpected].append(f"{report.nodeid}: {_reason(report.longrepr)}")
-    return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Turn an unexpected skip into a failure."""
-    if session.config.stash[_unexpected] and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name them, and say what to do."""
-    if not config.stash[_unexpected]:
-        return
-    terminalreporter.section("unexpected skips", red=True)
-    for line in config.stash[_unexpected]:
-        terminalreporter.write_line(line)
-    terminalreporter.write_line(
-        "A skip is a failure here: install what is missing (`make setup`), or mark the test with "
-        + " or ".join(EXPECTED)
-    )
-
-
-def _reason(longrepr: object) -> str:
-    return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)

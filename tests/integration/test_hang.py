@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from support.data import assert_exact, epoch, make_folder
-from support.processes import child, engine_threads, group_members, run, wait_until
+from support.processes import child, engine_threads, group_members, left_in, run, wait_until
 from support.servers import Testbed
 
 import foresee
@@ -201,17 +201,19 @@ def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_star
                     say(sizes=sizes.tolist())
     """
     shared = set(os.listdir("/dev/shm"))
-    temporary = set(os.listdir("/tmp"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     cache = str(tmp_path / "cache")
-    with child(source, str(folder), cache, str(workers), "1000") as program:
+    own = {"TMPDIR": str(temporary)}
+    with child(source, str(folder), cache, str(workers), "1000", env=own) as program:
         for _ in range(20):
             program.line()
         assert len(group_members(program.pid)) == 1 + workers
         program.send(signal.SIGKILL)
         program.process.wait(BOUND)
         wait_until(lambda: not group_members(program.pid), timeout=BOUND, what="the end of its workers")
-    assert set(os.listdir("/dev/shm")) - shared == set()
-    assert [name for name in set(os.listdir("/tmp")) - temporary if name.startswith("foresee")] == []
+    wait_until(lambda: not left_in("/dev/shm", shared), timeout=BOUND, what="the end of its shared memory")
+    assert [name for name in os.listdir(temporary) if name.startswith("foresee")] == []
     lines = run(source, str(folder), cache, str(workers), "1")
     assert len(lines) == 12
 

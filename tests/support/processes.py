@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -182,14 +183,30 @@ def group_members(group: int) -> list[int]:
     return found
 
 
-def processes_of(program: pathlib.Path) -> list[str]:
-    """Numbers of the processes of this machine that have ``program`` on their command line."""
+def left_in(folder: str, before: set[str]) -> set[str]:
+    """Files of a folder that were not there ``before`` and that no process of this machine has open or mapped.
+
+    Other tests may have theirs there.
+    """
+    held = set()
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with suppress(OSError):
+            held.update(re.findall(f"{folder}/([^ /\\n]+)", (entry / "maps").read_text()))
+        with suppress(OSError):
+            held.update(link.readlink().name for link in (entry / "fd").iterdir())
+    return set(os.listdir(folder)) - before - held
+
+
+def processes_of(path: pathlib.Path) -> list[str]:
+    """Numbers of the processes of this machine that have ``path`` on their command line: one of this test's own."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = pathlib.Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(program).encode() in words:
+        if str(path).encode() in words:
             found.append(name)
     return found

@@ -122,7 +122,7 @@ def test_cold_waits_warm_does_not_and_company_waits_longer(
         assert kept[name, "wait"]["steps"] == 12
     # What one has read the other finds, so that together they wait for one chunk a step.
     assert max(kept[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
-    assert not processes_of(JOB)
+    assert not processes_of(data / "chunks.bin")
     again = json.loads(calibrate(tmp_path, data, *pair))
     assert again["runs"] == []
     assert again["jobs"] == told["jobs"]
@@ -225,7 +225,7 @@ def test_jobs_that_cannot_be_calibrated(
     jobs = [write(tmp_path, "b", data, *words, **more), write(tmp_path, "a", data)]
     names = sorted(jobs) if "a and b" in said else jobs
     assert said in calibrate(tmp_path, data, *names, "--patience", "2", code=2)
-    assert not processes_of(JOB)
+    assert not processes_of(data / "chunks.bin")
 
 
 def test_a_job_of_another_data_set_is_none_of_these(
@@ -250,7 +250,7 @@ def test_a_job_that_ignores_the_signal_is_killed(
     one.stop()
     one.stop()
     assert one.poll() == -signal.SIGKILL
-    assert not processes_of(JOB)
+    assert not processes_of(data / "chunks.bin")
 
 
 def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(

@@ -10,43 +10,36 @@ Exit status: 0 drawn (parts without results are named), 2 bad arguments.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("svg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from support.parts import FULL, RATIOS  # noqa: E402 - found beside this folder
+from common import drawing  # noqa: E402 - found beside this folder
+from common.drawing import GREY, sheet, spread  # noqa: E402
+from support.parts import FULL, RATIOS  # noqa: E402
 from support.runs import Run, Runs, read  # noqa: E402
 from support.workloads import MODELS, bytes_per_s, sleeps  # noqa: E402
 
 from foresee.models import network  # noqa: E402
 
-FIGURES = HERE.parents[1] / "docs" / "figures"
-#: Colours that the colour-blind can tell apart (Okabe and Ito).
 COLOURS = {
-    "oracle": "#000000",
-    "foresee": "#0072b2",
-    "mercury": "#e69f00",
-    "mercury_windowed": "#f0e442",
-    "mercury_interface": "#56b4e9",
-    "fifo_packet": "#009e73",
-    "fifo_tensor": "#d55e00",
-    "partition": "#cc79a7",
-    "barrier": "#d55e00",
+    "oracle": drawing.BLACK,
+    "foresee": drawing.BLUE,
+    "mercury": drawing.ORANGE,
+    "mercury_windowed": drawing.YELLOW,
+    "mercury_interface": drawing.LIGHT_BLUE,
+    "fifo_packet": drawing.GREEN,
+    "fifo_tensor": drawing.RED,
+    "partition": drawing.PINK,
+    "barrier": drawing.RED,
 }
-GREY = "#777777"
 #: What the model calls the schedule of an arm, and how it is drawn.
 MODELLED: dict[str, network.Policy] = {
     "foresee": "mercury",
@@ -57,47 +50,16 @@ MODELLED: dict[str, network.Policy] = {
 Draw = Callable[[Runs], Figure | None]
 
 
-def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of plots under one title."""
-    figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
-    figure.suptitle(title, fontsize=11)
-    return figure, list(axes[0])
-
-
-def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:
-    """Median, and how far the least and the most are from it."""
-    middle = statistics.median(values)
-    return middle, [[middle - min(values)], [max(values) - middle]]
-
-
 def points(axis: Axes, arm: str, x: Sequence[float], values: Sequence[Sequence[float]], label: str) -> None:
-    """Medians with their spread."""
-    for at, found in zip(x, values, strict=True):
-        middle, error = spread(found)
-        axis.errorbar(at, middle, yerr=error, color=COLOURS.get(arm, GREY), marker="o", ms=4, capsize=2)
-    axis.plot([], [], "o", color=COLOURS.get(arm, GREY), ms=4, label=label)
+    """Medians of an arm, with their spread."""
+    drawing.points(axis, COLOURS.get(arm, GREY), x, values, label)
 
 
 def bars(
     axis: Axes, groups: Sequence[str], arms: Sequence[str], value: Callable[[str, str], list[float]]
 ) -> None:
     """For each group a bar per arm, with its spread; no bar where nothing was measured."""
-    width = 0.8 / max(1, len(arms))
-    for nth, arm in enumerate(arms):
-        for place, group in enumerate(groups):
-            found = value(group, arm)
-            if found:
-                middle, error = spread(found)
-                at = place + (nth - (len(arms) - 1) / 2) * width
-                axis.bar(at, middle, width, yerr=error, color=COLOURS.get(arm, GREY), capsize=2)
-        axis.bar(0, 0, color=COLOURS.get(arm, GREY), label=arm)
-    axis.set_xticks(range(len(groups)), groups)
-    axis.legend(fontsize=7)
-
-
-def names(runs: Iterable[Run], of: Callable[[Run], str]) -> list[str]:
-    """Each once, in the order of the runs."""
-    return list(dict.fromkeys(of(run) for run in runs))
+    drawing.bars(axis, groups, {arm: COLOURS.get(arm, GREY) for arm in arms}, value)
 
 
 def steps(runs: Runs) -> Figure | None:
@@ -105,8 +67,8 @@ def steps(runs: Runs) -> Figure | None:
     found = [run for run in runs.valid if run.workload in MODELS and run.cluster == "four" and run.policy]
     if not found:
         return None
-    rates = names(found, lambda run: run.rate)
-    models = names(found, lambda run: run.workload)
+    rates = drawing.each_once(run.rate for run in found)
+    models = drawing.each_once(run.workload for run in found)
     arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
     figure, axes = sheet(len(rates), title="Step over the closed form of its best schedule", share=True)
     for axis, rate in zip(axes, rates, strict=True):
@@ -174,7 +136,7 @@ def urgent(runs: Runs) -> Figure | None:
     found = runs.of_all("urgent")
     if not found:
         return None
-    arms = names(found, lambda run: run.arm)
+    arms = drawing.each_once(run.arm for run in found)
     figure, (axis,) = sheet(title="30 KB that are wanted first, behind bulk, 1 Gbit/s")
     for nth, arm in enumerate(arms):
         for connections in sorted({run.connections for run in found}):
@@ -220,9 +182,7 @@ def ablation(runs: Runs) -> Figure | None:
 def changing(runs: Runs) -> Figure | None:
     """5: links that change every 5 s."""
     ours = runs.of("changing", "foresee")
-    fixed = names(
-        (run for run in runs.of_all("changing") if run.arm.startswith("partition,")), lambda run: run.arm
-    )
+    fixed = drawing.each_once(run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,"))
     if not ours or not fixed:
         return None
     figure, (axis,) = sheet(title="VGG-16 while the links change: median step of each stretch")
@@ -319,7 +279,7 @@ def killed(runs: Runs) -> Figure | None:
     for run in found:
         took = [1e3 * one for one in run.steps_s[0]]
         axis.plot(range(len(took)), took, color=COLOURS.get(run.arm, GREY), lw=0.8)
-    for arm in names(found, lambda run: run.arm):
+    for arm in drawing.each_once(run.arm for run in found):
         lost = [
             sum(one) - len(one) * statistics.median(one)
             for one in (run.steps_s[0] for run in runs.of("killed", arm))
@@ -338,7 +298,7 @@ def cpu(runs: Runs) -> Figure | None:
     ]
     if not found:
         return None
-    rates = names(found, lambda run: run.rate)
+    rates = drawing.each_once(run.rate for run in found)
     arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
     figure, axes = sheet(2, title="VGG-16: CPU seconds per gigabyte pushed", share=True)
     seconds: tuple[tuple[str, Callable[[Run], float]], ...] = (
@@ -378,7 +338,7 @@ def machine(runs: Runs) -> Figure | None:
     if not found:
         return None
     figure, (axis,) = sheet(title="Two ranks on each of two hosts, VGG-16, 100 Mbit/s: step, ms")
-    arms = names(found, lambda run: run.arm)
+    arms = drawing.each_once(run.arm for run in found)
     for at, arm in enumerate(arms):
         middle, error = spread([1e3 * run.t_iter_s for run in runs.of("two on a host", arm)])
         axis.bar(at, middle, 0.5, yerr=error, color=COLOURS["foresee"], capsize=3)
@@ -403,35 +363,5 @@ ALL: dict[str, Draw] = {
 }
 
 
-def main() -> int:
-    """Draw whatever there are lines for."""
-    parser = argparse.ArgumentParser(description="Draw the figures of the newest results.")
-    newest = sorted((HERE / "results").glob("gradients_*.jsonl"))[-1:]
-    parser.add_argument(
-        "lines", type=Path, nargs="?", default=newest[0] if newest else None, help="raw lines"
-    )
-    parser.add_argument("--into", type=Path, default=FIGURES, help="folder (default: docs/figures)")
-    given = parser.parse_args()
-    if given.lines is None or not given.lines.exists():
-        parser.error("there are no raw lines yet: run.py writes them")
-    # The same lines give the same bytes.
-    plt.rcParams.update(
-        {"svg.hashsalt": "foresee", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
-    )
-    runs = read(given.lines)
-    given.into.mkdir(parents=True, exist_ok=True)
-    for name, draw in ALL.items():
-        figure = draw(runs)
-        if figure is None:
-            print(f"figures: nothing was measured for {name}", file=sys.stderr)
-            continue
-        path = given.into / f"gradients-{name}.svg"
-        figure.tight_layout()
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
-        print(f"figures: {path.name}", file=sys.stderr)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(drawing.draw_all(HERE, "gradients", read, ALL))

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures of all benchmarks have in common: a sheet, medians with their spread, SVG files in docs/figures.
+
+Knows no benchmark. The same raw lines give the same bytes. Needs matplotlib, which .bench-venv has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import matplotlib as mpl
+
+mpl.use("svg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = [
+    "BLACK",
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "LIGHT_BLUE",
+    "ORANGE",
+    "PINK",
+    "RED",
+    "YELLOW",
+    "bars",
+    "draw_all",
+    "each_once",
+    "points",
+    "sheet",
+    "spread",
+]
+
+FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
+#: Colours that the colour-blind can tell apart (Okabe and Ito).
+BLACK, BLUE, ORANGE, YELLOW, LIGHT_BLUE, GREEN, RED, PINK = (
+    "#000000",
+    "#0072b2",
+    "#e69f00",
+    "#f0e442",
+    "#56b4e9",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+)
+GREY = "#777777"
+
+_Lines = TypeVar("_Lines")
+
+
+def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """A row of plots under one title."""
+    figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
+    figure.suptitle(title, fontsize=11)
+    return figure, list(axes[0])
+
+
+def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:
+    """Median, and how far the least and the most are from it."""
+    middle = statistics.median(values)
+    return middle, [[middle - min(values)], [max(values) - middle]]
+
+
+def points(
+    axis: Axes, colour: str, x: Sequence[float], values: Sequence[Sequence[float]], label: str
+) -> None:
+    """Medians with their spread."""
+    for at, found in zip(x, values, strict=True):
+        middle, error = spread(found)
+        axis.errorbar(at, middle, yerr=error, color=colour, marker="o", ms=4, capsize=2)
+    axis.plot([], [], "o", color=colour, ms=4, label=label)
+
+
+def bars(
+    axis: Axes,
+    groups: Sequence[str],
+    colours: Mapping[str, str],
+    value: Callable[[str, str], Sequence[float]],
+    mark: Callable[[str, str], float] | None = None,
+) -> None:
+    """For each group a bar per arm of ``colours``, with its spread; no bar where nothing was measured.
+
+    ``mark``: a height to mark at each bar.
+    """
+    width = 0.8 / max(1, len(colours))
+    for nth, (arm, colour) in enumerate(colours.items()):
+        for place, group in enumerate(groups):
+            found = value(group, arm)
+            if found:
+                middle, error = spread(found)
+                at = place + (nth - (len(colours) - 1) / 2) * width
+                axis.bar(at, middle, width, yerr=error, color=colour, capsize=2)
+                if mark is not None:
+                    axis.plot(at, mark(group, arm), "_", color=PINK, ms=9, mew=2)
+        axis.bar(0, 0, color=colour, label=arm)
+    axis.set_xticks(range(len(groups)), groups)
+    axis.legend(fontsize=7)
+
+
+def each_once(names: Iterable[str]) -> list[str]:
+    """In the order in which they come first."""
+    return list(dict.fromkeys(names))
+
+
+def draw_all(
+    here: Path,
+    name: str,
+    read: Callable[[Path], _Lines],
+    figures: Mapping[str, Callable[[_Lines], Figure | None]],
+) -> int:
+    """The command of a benchmark's ``figures.py``: draw what there are raw lines for, and name what there are none for.
+
+    Args:
+        here: its folder.
+        name: of the benchmark; begins the names of all files.
+        read: raw lines from a file.
+        figures: by name; None: nothing was measured for it.
+
+    Returns:
+        0; bad arguments end the process with 2.
+    """
+    parser = argparse.ArgumentParser(description="Draw the figures of the newest results.")
+    newest = sorted((here / "results").glob(f"{name}_*.jsonl"))[-1:]
+    parser.add_argument(
+        "lines", type=Path, nargs="?", default=newest[0] if newest else None, help="raw lines"
+    )
+    parser.add_argument("--into", type=Path, default=FIGURES, help="folder (default: docs/figures)")
+    given = parser.parse_args()
+    if given.lines is None or not given.lines.exists():
+        parser.error("there are no raw lines yet: run.py writes them")
+    plt.rcParams.update(
+        {"svg.hashsalt": "foresee", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+    )
+    lines = read(given.lines)
+    given.into.mkdir(parents=True, exist_ok=True)
+    for which, draw in figures.items():
+        figure = draw(lines)
+        if figure is None:
+            print(f"figures: nothing was measured for {which}", file=sys.stderr)
+            continue
+        path = given.into / f"{name}-{which}.svg"
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+        print(f"figures: {path.name}", file=sys.stderr)
+    return 0

@@ -26,8 +26,8 @@ READS_UNLIMITED = 1 << 30
 MEMORY_BYTES = 8 << 30
 #: Seldom enough that few pages are dropped before they were copied out: with dozens of files under way those are read twice.
 DROP_EVERY_S = 0.3
-#: Unused time that the bucket lets catch up later: a pipe has none, but its timers wake up late by a millisecond.
-BURST_MS = 2
+#: Unused time that the bucket lets catch up later: a pipe has none, but its timers wake up a little late.
+BURST_MS = 0.2
 
 
 @dataclass(frozen=True)

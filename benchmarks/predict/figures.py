@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the figures of the newest results: one SVG each in docs/figures.
+
+Apart from the table, which has every figure as a number. Draws what stands in the raw lines; predicts and judges nothing.
+Run it with .bench-venv, which has matplotlib.
+
+Exit status: 0 drawn, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import drawing  # noqa: E402 - found beside this folder
+from common.drawing import GREY, sheet  # noqa: E402
+from support.lines import EPOCH_WITHIN, Beside, gathered  # noqa: E402
+
+COLOURS = {
+    "perfect": drawing.BLACK,
+    "naive": drawing.RED,
+    "staging_buffer": drawing.ORANGE,
+    "nopfs_on_access": drawing.GREEN,
+    "foresee": drawing.BLUE,
+}
+#: Of the first epoch, and of the later ones.
+MARKERS = {"first": "o", "later": "s"}
+
+
+def read(lines: Path) -> list[Beside]:
+    """Whatever was measured, beside what was predicted."""
+    made = gathered(json.loads(line) for line in lines.read_text().splitlines())
+    return [one for one in made if one.repeats]
+
+
+def set_ups(found: list[Beside]) -> Figure | None:
+    """Each set-up and policy: a later epoch as measured, and a mark where it was predicted."""
+    if not found:
+        return None
+    by = {(one.setup, one.policy): one for one in found}
+    groups = drawing.each_once(one.setup for one in found)
+    figure, (axis,) = sheet(title="A later epoch: measured (bars), predicted (marks)")
+    figure.set_size_inches(11, 4.2)
+
+    def value(setup: str, policy: str) -> list[float]:
+        one = by.get((setup, policy))
+        return [one.low.later_s, one.measured.later_s, one.high.later_s] if one else []
+
+    drawing.bars(axis, groups, COLOURS, value, mark=lambda *which: by[which].predicted.later_s)
+    axis.set_ylabel("s")
+    axis.tick_params(axis="x", labelsize=7)
+    return figure
+
+
+def against(found: list[Beside]) -> Figure | None:
+    """Predicted against measured, of epochs and of stalls."""
+    if not found:
+        return None
+    figure, (times, stalls) = sheet(2, title="Predicted against measured, first and later epochs")
+    for axis, suffix, name in ((times, "_s", "epoch time, s"), (stalls, "_stall_s", "stall time, s")):
+        ends = []
+        for one in found:
+            for part, marker in MARKERS.items():
+                measured, predicted = (getattr(of, f"{part}{suffix}") for of in (one.measured, one.predicted))
+                if one.policy == "perfect" and suffix == "_stall_s":
+                    continue
+                axis.plot(measured, predicted, marker, color=COLOURS[one.policy], ms=4, mfc="none")
+                ends += [measured, predicted]
+        low, high = min(end for end in ends if end > 0), max(ends)
+        axis.plot([low, high], [low, high], color=GREY, lw=0.8)
+        if suffix == "_s":
+            for factor in (1 - EPOCH_WITHIN, 1 + EPOCH_WITHIN):
+                axis.plot([low, high], [low * factor, high * factor], color=GREY, lw=0.5, ls=":")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel(f"measured {name}")
+        axis.set_ylabel(f"predicted {name}")
+    for policy, colour in COLOURS.items():
+        times.plot([], [], "o", color=colour, ms=4, label=policy)
+    times.legend(fontsize=7)
+    for part, marker in MARKERS.items():
+        stalls.plot([], [], marker, color=GREY, ms=4, mfc="none", label=f"{part} epoch")
+    stalls.legend(fontsize=7)
+    return figure
+
+
+if __name__ == "__main__":
+    sys.exit(drawing.draw_all(HERE, "predict", read, {"set-ups": set_ups, "against": against}))

@@ -56,6 +56,7 @@ def test_a_flood_of_strangers_gets_nothing_and_a_running_job_does_not_notice(sta
     for rank in ranks:
         ended = rank.line()["ended"]
         assert ended[0] < began < ended[-1], "the job did not run meanwhile"
+        assert rank.end(30)[0] == 0
     assert gradients.at_rest(server) == before
 
 

@@ -72,14 +72,19 @@ def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = ()
 
 def at_rest(server: Child) -> tuple[list[str], int]:
     """Its threads, and how many files it has open, once no thread of a job or of a stranger is left."""
-    visits = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect"[:15], "foresee-tell")
-    wait_until(
-        lambda: not any(name.startswith(visits) for name in engine_threads(server.pid)),
-        timeout=30,
-        what="the end of all visits",
-    )
-    # The files of a thread that has ended are another thread's to close.
-    time.sleep(0.3)
+    visits = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect", "foresee-tell")
+
+    def nobody() -> bool:
+        return not any(name.startswith(visits) for name in engine_threads(server.pid))
+
+    def for_a_while() -> bool:
+        # The files of a thread that has ended are another thread's to close, and one that ends may begin another.
+        if not nobody():
+            return False
+        time.sleep(0.3)
+        return nobody()
+
+    wait_until(for_a_while, timeout=30, what="the end of all visits")
     return sorted(engine_threads(server.pid)), descriptors(server.pid)
 
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from test_loading_model import SMALL
@@ -104,10 +104,16 @@ def test_ctrl_c_prints_what_is_done(tmp_path) -> None:
         "foresee",
         "nopfs",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(3)
+    # Progress is drawn on a terminal alone, and tells that the runs have begun.
+    terminal, end = os.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, text=True)
+    os.close(end)
+    err = b""
+    while b"%" not in err:
+        err += os.read(terminal, 4096)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=60)
+    os.close(terminal)
     assert process.returncode == 130, err
     assert "interrupted" in out
     assert "~" in out

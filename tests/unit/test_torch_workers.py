@@ -213,10 +213,12 @@ def test_a_killed_worker_is_named_and_the_next_epoch_has_new_ones(folder, tmp_pa
         assert len(numbers(loader)) == 23
 
 
-def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(folder):
+def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(folder, tmp_path):
+    go_on = tmp_path / "go on"
+
     def slow(number):
-        if number == 0:
-            time.sleep(0.5)
+        while number == 0 and not go_on.exists():
+            time.sleep(0.01)
         return number
 
     dataset = ft.FolderDataset(folder, decode=value, transform=slow)
@@ -225,6 +227,7 @@ def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(f
         first = next(iterator)[0].tolist()
         assert first == [4, 5, 6, 7]
         assert loader.state_dict()["position"] == 0
+        go_on.touch()
         rest = [x for data, _ in iterator for x in data.tolist()]
         assert sorted(first + rest) == list(range(23))
         assert loader.state_dict()["finished"]

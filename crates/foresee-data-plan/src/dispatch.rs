@@ -21,6 +21,7 @@
 mod coalesce;
 mod config;
 mod hedge;
+mod known;
 mod latency;
 mod limit;
 mod meter;
@@ -37,6 +38,7 @@ pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, Limi
 pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
 
 use coalesce::Extent;
+use known::{Counts, Entry, Flight, Span, State};
 use latency::Latency;
 use limit::Limiter;
 use meter::Meter;
@@ -60,72 +62,6 @@ pub struct Dispatch {
     failures: VecDeque<u64>,
     next_attempt: u64,
     counts: Counts,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Counts {
-    retries: u64,
-    hedges: u64,
-    hedge_wins: u64,
-    hedged_bytes: u64,
-    throttles: u64,
-    moved: Bytes,
-    over_read: u64,
-}
-
-/// A request that has not ended.
-#[derive(Clone, Debug)]
-struct Entry {
-    request: Request,
-    arrived: Nanos,
-    tries: u32,
-    /// Failed tries, refusals included: what pauses grow with.
-    setbacks: u32,
-    /// Failed tries without refusals: what counts against `max_tries`.
-    faults: u32,
-    /// A span that it was part of failed for a reason that one part alone may have caused.
-    alone: bool,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum State {
-    Ready,
-    Pausing { until: Nanos, failed: Nanos },
-    Flying { span: u64 },
-    Failed { fault: Fault, elapsed: Nanos },
-}
-
-/// One range that is being read, by one attempt or two.
-#[derive(Clone, Debug)]
-struct Span {
-    object: u64,
-    start: u64,
-    len: u64,
-    parts: Vec<Part>,
-    tries: u32,
-    began: Nanos,
-    /// The earliest deadline of its parts; zero once a consumer waits.
-    deadline: Nanos,
-    first: Option<AttemptId>,
-    hedge: Option<AttemptId>,
-    alarm: Option<Nanos>,
-}
-
-impl Span {
-    fn attempts(&self) -> impl Iterator<Item = AttemptId> {
-        self.first.into_iter().chain(self.hedge)
-    }
-}
-
-/// One attempt under way.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    /// What it reads; `None` once nobody wants it.
-    span: Option<u64>,
-    began: Nanos,
-    len: u64,
-    hedge: bool,
 }
 
 impl Dispatch {

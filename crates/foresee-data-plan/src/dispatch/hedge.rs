@@ -9,7 +9,8 @@
 
 use foresee_units::Nanos;
 
-use super::{Action, Dispatch, Span};
+use super::known::Span;
+use super::{Action, Dispatch};
 
 /// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
 const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);

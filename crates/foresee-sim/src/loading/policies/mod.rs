@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The policies, a family to a file: what each is, where it comes from, where not to use it.
 
+mod by_read;
 mod lbann;
 mod nopfs;
 mod planned;
@@ -67,20 +68,4 @@ fn peers_can_be_read(setup: &Setup) -> Result<(), String> {
         return Err("it reads from peers, and cluster.peer_link was not measured".to_owned());
     }
     Ok(())
-}
-
-/// A byte for every read of the run, all 0.
-fn byte_per_read(setup: &Setup) -> Result<Vec<u8>, String> {
-    let (reads, epochs) = (setup.epochs.places, setup.epochs.count as usize);
-    let mut bytes = Vec::new();
-    reads
-        .checked_mul(epochs)
-        .filter(|&count| bytes.try_reserve_exact(count).is_ok())
-        .map(|count| {
-            bytes.resize(count, 0);
-            bytes
-        })
-        .ok_or_else(|| {
-            format!("it keeps a byte per read, and {epochs} epochs of {reads} do not fit into memory")
-        })
 }

@@ -6,10 +6,11 @@
 //! by next use beats. What a thread of a tier is bringing is waited for, as the authors' runtime does; only their
 //! published simulator reads it a second time.
 //!
-//! Takes a byte per read of the run, and per copy 4 bytes; per sample and tier 4 more.
+//! Takes some bits per read of the run, and per copy 4 bytes; per sample and tier 4 more.
 
+use super::by_read::ByRead;
+use super::peers_can_be_read;
 use super::visible::Visible;
-use super::{byte_per_read, peers_can_be_read};
 use crate::loading::lane::TIE;
 use crate::loading::prefetch::{Access, Around, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
@@ -30,8 +31,8 @@ pub(super) enum Fill {
 pub(super) struct Nopfs {
     fill: Fill,
     tiers: usize,
-    /// By read of the run: the reader's own tier for that sample, counted from 1, and whether it is its first read.
-    own: Vec<u8>,
+    /// By read of the run: twice the reader's own tier for that sample, counted from 1, and one more at its first read.
+    own: ByRead,
     ranks: Vec<Caches>,
     /// By sample and tier: since when a rank's copy can be read by others.
     visible: Visible,
@@ -43,7 +44,6 @@ pub(super) struct Nopfs {
 /// Bytes per sample for the streams of ranks that are placed together: no more memory than training takes later.
 const STREAM_BYTES: usize = 12;
 
-const FIRST_READ: u8 = 0x80;
 /// Read, but cached nowhere.
 const NOWHERE: u8 = 0;
 
@@ -85,7 +85,7 @@ impl Nopfs {
         Ok(Self {
             fill,
             tiers,
-            own: byte_per_read(setup)?,
+            own: ByRead::new(setup, 2 * (1 + tiers))?,
             ranks: Vec::new(),
             visible: Visible::new(tiers, setup.paper),
             placed: 0,
@@ -95,6 +95,12 @@ impl Nopfs {
 
     fn slot(&self, id: u32, tier: usize) -> usize {
         id as usize * self.tiers + tier
+    }
+
+    /// The reader's own tier for that sample, and whether it is its first read.
+    fn own_copy(&self, access: Access) -> (Option<usize>, bool) {
+        let own = self.own.get(access.place);
+        (usize::from(own >> 1).checked_sub(1), own & 1 == 1)
     }
 
     /// Chooses what a rank caches: by frequency, ties by the earlier first read; tiers are filled fastest first, each
@@ -130,13 +136,12 @@ impl Nopfs {
             for step in 0..epochs.steps {
                 let batch = epochs.batch(step, rank);
                 let before = epoch * epochs.places;
-                let places = &mut self.own[before + batch.start..before + batch.end];
                 // Places first: the other way round a read would be lost with every batch.
-                for (own, &id) in places.iter_mut().zip(reads.by_ref()) {
+                for (place, &id) in (before + batch.start..before + batch.end).zip(reads.by_ref()) {
                     let mark = &mut marks[id as usize];
                     let [_, tier] = mark.to_be_bytes();
                     let seen = *mark > u16::from(u8::MAX);
-                    *own = if seen { tier } else { tier | FIRST_READ };
+                    self.own.set(place, tier << 1 | u8::from(!seen));
                     if !seen && tier != NOWHERE {
                         let held = usize::from(tier) - 1;
                         match self.fill {
@@ -243,11 +248,10 @@ impl Caching for Nopfs {
     }
 
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply {
-        let own = self.own[access.place];
-        let tier = usize::from(own & !FIRST_READ).checked_sub(1);
+        let (tier, is_first) = self.own_copy(access);
         // Since when the rank's own copy is held, or will be.
         let held = tier.and_then(|tier| match self.fill {
-            _ if own & FIRST_READ == 0 => Some(at),
+            _ if !is_first => Some(at),
             Fill::Threads => self.ranks[access.rank].tiers[tier].holds_next(),
             Fill::OnAccess => None,
             Fill::Before => Some(at),
@@ -273,11 +277,7 @@ impl Caching for Nopfs {
     }
 
     fn fetched(&mut self, access: Access, _: f64, at: f64) {
-        let own = self.own[access.place];
-        let Some(tier) = usize::from(own & !FIRST_READ).checked_sub(1) else { return };
-        if own & FIRST_READ == 0 {
-            return;
-        }
+        let (Some(tier), true) = self.own_copy(access) else { return };
         let slot = self.slot(access.id, tier);
         match self.fill {
             Fill::OnAccess => self.visible.hold(slot, at),

@@ -3,7 +3,7 @@
 //! and what they do not hold comes from the origin.
 //!
 //! Plans depend on the order alone and not on time, so they are made beforehand, rank by rank, in the memory of one;
-//! a byte per read of the run is what remains of them. A kept copy costs no time of its own: the runtime writes it
+//! some bits per read of the run are what remains of them. A kept copy costs no time of its own: the runtime writes it
 //! beside the fetches.
 //!
 //! Planning takes as long as training does and is cut into parts of [`PART`] reads, so that who waits for it sees it go
@@ -18,15 +18,15 @@ use foresee_data_plan::{
 };
 use foresee_units::{Bytes, SampleId};
 
-use super::byte_per_read;
+use super::by_read::ByRead;
 use crate::loading::prefetch::{Access, Caching, Supply};
-use crate::loading::rates::{ORIGIN, Rates, SourceCode};
+use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::report::Book;
 use crate::loading::run::Setup;
 
 pub(super) struct Planned {
     /// By read of the run: its source.
-    sources: Vec<SourceCode>,
+    sources: ByRead,
     /// Reads that are planned.
     done: u64,
     /// Ranks whose streams are at hand, from the first one.
@@ -62,7 +62,8 @@ const PART: usize = 1 << 21;
 impl Planned {
     pub(super) fn new(setup: &Setup) -> Result<Self, String> {
         Ok(Self {
-            sources: byte_per_read(setup)?,
+            // The origin, and each tier.
+            sources: ByRead::new(setup, 1 + setup.scenario.cluster.tiers.len())?,
             done: 0,
             first: 0,
             streams: Vec::new(),
@@ -132,7 +133,7 @@ impl Planning {
         rank: usize,
         stream: &mut VecDeque<Vec<u32>>,
         setup: &Setup,
-        sources: &mut [SourceCode],
+        sources: &mut ByRead,
     ) -> (usize, usize) {
         let epochs = &setup.epochs;
         let (mut planned, told) = (0, self.announced);
@@ -144,7 +145,7 @@ impl Planning {
             let batch = epochs.batch(self.step, rank);
             let before = self.epoch as usize * epochs.places;
             planned += batch.len();
-            for source in &mut sources[before + batch.start..before + batch.end] {
+            for place in before + batch.start..before + batch.end {
                 while self.planner.wants_epoch()
                     && let Some(ids) = stream.pop_front()
                 {
@@ -155,10 +156,11 @@ impl Planning {
                     }
                 }
                 assert!(self.planner.poll_access(&mut self.access), "every announced read is planned");
-                *source = match self.access.source {
+                let source = match self.access.source {
                     Source::Origin => ORIGIN,
                     Source::Tier(tier) => Rates::local(usize::from(tier.0)),
                 };
+                sources.set(place, source);
             }
             self.step += 1;
         }
@@ -183,12 +185,12 @@ impl Caching for Planned {
     }
 
     fn supply(&mut self, access: Access, _: f64, _: &Rates) -> Supply {
-        Supply::From(self.sources[access.place])
+        Supply::From(self.sources.get(access.place))
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::num::NonZeroU32;
 
     use foresee_model::{OriginCurve, ThreadCurve};
@@ -200,7 +202,7 @@ mod tests {
         AccessOrder, Cluster, DataSet, Options, Policy, Progress, Run, Scenario, Tier, Training,
     };
 
-    fn scenario(count: u64, ranks: u32, epochs: u32, room: u64) -> Scenario {
+    pub(in super::super) fn scenario(count: u64, ranks: u32, epochs: u32, room: u64) -> Scenario {
         let tier = |capacity| Tier {
             capacity: Bytes::new(capacity),
             threads: NonZeroU32::new(1).unwrap(),
@@ -230,7 +232,7 @@ mod tests {
         }
     }
 
-    fn setup(scenario: Scenario) -> Setup {
+    pub(in super::super) fn setup(scenario: Scenario) -> Setup {
         let sizes = scenario.data.sizes();
         let training = &scenario.training;
         let shape = (scenario.cluster.ranks as usize, training.batch as usize);
@@ -256,7 +258,8 @@ mod tests {
             let (bits, many) = all(1);
             assert_eq!(bits, whole);
             assert!(many > few);
-            assert!(ranks > 1 || whole.iter().any(|&source| source != ORIGIN));
+            let mut all = 0..setup.epochs.places * epochs as usize;
+            assert!(ranks > 1 || all.any(|place| whole.get(place) != ORIGIN));
         }
     }
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A small number for every read of a run, as many of them to a byte as fit: what a policy that decides beforehand has
+//! to remember of each read.
+//!
+//! Refuses to know what a number means: a tier, a source, a mark.
+
+use crate::loading::run::Setup;
+
+/// By place among the reads of all epochs and ranks.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ByRead {
+    bytes: Vec<u8>,
+    /// A byte has two to the power of this, from its lowest bits on.
+    per_byte: u32,
+}
+
+impl ByRead {
+    /// All 0, each to be `below` that; an error where they do not fit into memory.
+    ///
+    /// # Panics
+    /// If a number could need more than a byte.
+    pub(super) fn new(setup: &Setup, below: usize) -> Result<Self, String> {
+        let per_byte = match below {
+            0..=2 => 3,
+            3..=4 => 2,
+            5..=16 => 1,
+            17..=256 => 0,
+            _ => panic!("few tiers"),
+        };
+        let (reads, epochs) = (setup.epochs.places, setup.epochs.count as usize);
+        let mut bytes = Vec::new();
+        let count = reads.checked_mul(epochs).map(|reads| reads.div_ceil(1 << per_byte));
+        if let Some(count) = count.filter(|&count| bytes.try_reserve_exact(count).is_ok()) {
+            bytes.resize(count, 0);
+            return Ok(Self { bytes, per_byte });
+        }
+        let bits = 8 >> per_byte;
+        Err(format!("it keeps {bits} bits per read, and {epochs} epochs of {reads} do not fit into memory"))
+    }
+
+    pub(super) fn get(&self, place: usize) -> u8 {
+        let (byte, shift, mask) = self.find(place);
+        self.bytes[byte] >> shift & mask
+    }
+
+    /// `value` is less than what all are below.
+    pub(super) fn set(&mut self, place: usize, value: u8) {
+        let (byte, shift, mask) = self.find(place);
+        debug_assert_eq!(value & !mask, 0, "it does not fit");
+        let byte = &mut self.bytes[byte];
+        *byte = *byte & !(mask << shift) | value << shift;
+    }
+
+    /// The byte, and where in it: how far up, and as many ones as it has bits.
+    const fn find(&self, place: usize) -> (usize, usize, u8) {
+        let bits = 8 >> self.per_byte;
+        let nth = place & ((1 << self.per_byte) - 1);
+        (place >> self.per_byte, nth * bits, u8::MAX >> (8 - bits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::planned::tests::{scenario, setup};
+    use super::*;
+
+    #[test]
+    fn every_read_has_its_own_number_whatever_stands_beside_it() {
+        let setup = setup(scenario(101, 3, 4, 900));
+        let reads = setup.epochs.places * 4;
+        for (below, per_byte) in [(1, 8), (2, 8), (3, 4), (4, 4), (5, 2), (16, 2), (17, 1), (256, 1)] {
+            let mut numbers = ByRead::new(&setup, below).unwrap();
+            assert_eq!(numbers.bytes.len(), reads.div_ceil(per_byte), "below {below}");
+            let number = |place: usize| u8::try_from(place * 7 % below).unwrap();
+            // Twice, so that what stood there before leaves no trace.
+            for shift in [3, 0] {
+                (0..reads).for_each(|place| numbers.set(place, number(place + shift)));
+            }
+            assert!((0..reads).all(|place| numbers.get(place) == number(place)), "below {below}");
+        }
+    }
+}

@@ -17,10 +17,10 @@ bench-setup: setup ## the peers that benchmarks compare with
 	@$(PYTHON) scripts/bench_setup.py
 demo: setup ## train from a slow place, with and without Foresee; ORIGIN=s3://... for a bucket of yours
 	$(BIN)/python examples/demo/run.py $(if $(ORIGIN),--origin $(ORIGIN))
-test: setup ## every test of both languages, as CI runs them
+test: doctor ## every test of both languages, as CI runs them
+	@$(PYTHON) scripts/setup.py --tests
 	cargo test --workspace --locked --quiet
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
-	@$(PYTHON) scripts/setup.py --oldest-torch
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
 test-systems: setup ## tests against other programs: DLIO on several ranks, and Slurm, which root installs by apt
 	@$(PYTHON) scripts/setup.py --systems

@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,10 +37,10 @@ S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the steps in order; with ``--oldest-torch`` or ``--systems`` what those tests need instead."""
+    """Run the steps; with ``--tests`` those for the tests too, with ``--systems`` what those tests need instead."""
     try:
-        if arguments == ["--oldest-torch"]:
-            prepare_oldest_torch()
+        if arguments == ["--tests"]:
+            prepare(prepare_oldest_torch)
         elif arguments == ["--systems"]:
             prepare_dlio()
         else:
@@ -51,8 +52,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def prepare() -> None:
-    """All that development, the demo and the tests need."""
+def prepare(*more: Callable[[], None]) -> None:
+    """All that development and the demo need, and ``more``, which is fetched while the rest is built."""
     scripts = ROOT / "scripts"
     pinned = scripts / "requirements-dev.txt"
     pinned_alone = scripts / "requirements-dev-no-deps.txt"
@@ -76,15 +77,18 @@ def prepare() -> None:
 
     # One waits for the network, the other for the processor.
     with ThreadPoolExecutor() as pool:
-        for part in [pool.submit(fetch), pool.submit(build)]:
+        needed, beside = [pool.submit(fetch), pool.submit(build)], [pool.submit(each) for each in more]
+        for part in needed:
             part.result()
-    step(
-        "wheel",
-        build_wheel,
-        inputs=[*RUST, ROOT / "pyproject.toml"],
-        settings=[this_python],
-        outputs=[VENV / "bin" / "foresee"],
-    )
+        step(
+            "wheel",
+            build_wheel,
+            inputs=[*RUST, ROOT / "pyproject.toml"],
+            settings=[this_python],
+            outputs=[VENV / "bin" / "foresee"],
+        )
+        for part in beside:
+            part.result()
 
 
 def prepare_oldest_torch() -> None:

@@ -23,6 +23,9 @@ pub const PACKET_TIME: Nanos = Nanos::new(180_000);
 pub const WINDOW_PACKETS_MIN: u64 = 5;
 /// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
+/// As far as lateness alone makes a window grow: less than five packets at 1 Gbit/s. More has a price: what waits where a
+/// link is shaped costs the machine time, and whoever has no core to spare is later still.
+pub const WINDOW_LATE_MAX: u64 = 96 << 10;
 
 /// The packet size for links of which the slowest moves `slowest`: [`PACKET_TIME`] of it, rounded up to a
 /// multiple of 1408 bytes, 1408 to 261,888. A rate of 0 gives the smallest.
@@ -46,7 +49,7 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 }
 
 /// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(5 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates.
+/// `max(5 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates. `late` makes it no larger than 96 KiB.
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
@@ -65,7 +68,7 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos, late: Nanos) -> Bytes {
     let packets = packet.get().saturating_mul(WINDOW_PACKETS_MIN);
     let window = packets.max(moved_in(rate, min_rtt.saturating_add(WINDOW_SLACK)));
-    Bytes::new(window.saturating_add(moved_in(rate, late)))
+    Bytes::new(window.saturating_add(moved_in(rate, late)).min(window.max(WINDOW_LATE_MAX)))
 }
 
 /// Bytes that `rate` moves in `time`, rounded down; saturates.
@@ -102,11 +105,18 @@ mod tests {
         // 50 Mbit/s at 20 ms, the link on which a fixed window of 60 KB lost a third of the goodput.
         let slow = BytesPerSecond::new(6_250_000);
         assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(126_250));
-        // What comes 2 ms late needs as much more under way, whichever of the two the window is for.
-        let late = Nanos::from_millis(2);
-        assert_eq!(window_bytes(packet, slow, Nanos::from_millis(20), late), Bytes::new(138_750));
+        assert_eq!(window_bytes(packet, BytesPerSecond::new(u64::MAX), Nanos::MAX, Nanos::ZERO), Bytes::MAX);
+    }
+
+    #[test]
+    fn what_comes_late_needs_as_much_more_under_way_within_a_bound() {
+        let (packet, slow, late) =
+            (Bytes::new(16 << 10), BytesPerSecond::new(6_250_000), Nanos::from_millis(2));
         assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((80 << 10) + 12_500));
-        assert_eq!(window_bytes(packet, BytesPerSecond::new(u64::MAX), Nanos::MAX, Nanos::MAX), Bytes::MAX);
+        let long = Nanos::from_millis(6);
+        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, long), Bytes::new(WINDOW_LATE_MAX));
+        let far = Nanos::from_millis(20);
+        assert_eq!(window_bytes(packet, slow, far, late), window_bytes(packet, slow, far, Nanos::ZERO));
     }
 
     proptest! {

@@ -26,8 +26,12 @@ pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
 
 #[inline(always)]
 fn copy(target: &mut [u8], source: &[u8]) {
-    // Nobody has the memory of a sum in a cache either: the round before last was its last use.
-    fetch::by_blocks::<1, 1>(target, source, true, <[u8]>::copy_from_slice);
+    for (target, source) in target.chunks_mut(fetch::BLOCK).zip(source.chunks(fetch::BLOCK)) {
+        // Nobody has the memory of a sum in a cache either: the round before last was its last use.
+        fetch::ahead_of(source);
+        fetch::ahead_of(target);
+        target.copy_from_slice(source);
+    }
 }
 
 /// Adds one more contribution.
@@ -159,7 +163,13 @@ fn to_each<const T: usize, const S: usize>(
     source: &[u8],
     each: impl Fn([u8; T], [u8; S]) -> [u8; T],
 ) {
-    fetch::by_blocks::<T, S>(target, source, false, |target, source| each_of(target, source, &each));
+    let mut targets = target.chunks_exact_mut(fetch::BLOCK / S * T);
+    let mut sources = source.chunks_exact(fetch::BLOCK);
+    for (target, source) in targets.by_ref().zip(sources.by_ref()) {
+        fetch::ahead_of(source);
+        each_of(target, source, &each);
+    }
+    each_of(targets.into_remainder(), sources.remainder(), &each);
 }
 
 #[inline(always)]

@@ -106,6 +106,7 @@ def bandwidths(runs: Runs) -> Figure | None:
         ]
         points(axis, arm, [1 / ratio for ratio in at], values, f"{arm}, measured")
     axis.set_xscale("log", base=2)
+    axis.set_xticks([1 / ratio for ratio in RATIOS], [f"{1 / ratio:g}" for ratio in RATIOS])
     axis.set_xlabel("bandwidth, over that at which a step's wire time is its compute")
     axis.set_ylabel("speed over that without a network")
     axis.legend(fontsize=7)
@@ -155,6 +156,8 @@ def urgent(runs: Runs) -> Figure | None:
             )
         axis.plot([], [], "o", color=COLOURS.get(arm, GREY), label=f"{arm}: median, 5 to 95 %")
     axis.set_xscale("log", base=2)
+    over = sorted({run.connections for run in found})
+    axis.set_xticks(over, [str(each) for each in over])
     axis.set_yscale("log")
     axis.set_xlabel("connections")
     axis.set_ylabel("wait, ms")

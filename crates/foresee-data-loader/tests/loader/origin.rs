@@ -132,9 +132,11 @@ fn a_web_server_is_read_once_per_sample() {
     for number in 0..3 {
         assert_eq!(epoch(set, &loader), expected(&options, number, 0));
     }
-    let moved = loader.stats().driver.origin.moved;
-    assert_eq!(testbed.counter("body_bytes"), moved.get(), "both sides count the same bytes");
-    assert_eq!(moved.get() - loader.stats().driver.origin.hedged_bytes.get(), 40 * 3000);
+    let origin = loader.stats().driver.origin;
+    let (served, moved) = (testbed.counter("body_bytes"), origin.moved.get());
+    // A slow answer is asked for a second time, and the answer that loses may be cut off anywhere.
+    assert!((120_000..=served).contains(&moved), "{served} bytes served: {origin:?}");
+    assert!(served <= 120_000 + origin.hedged_bytes.get(), "{served} bytes served: {origin:?}");
 }
 
 #[test]

@@ -17,13 +17,14 @@ pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(186 * 1408).expect("not
 /// Packets are whole segments of Ethernet, since half a segment costs as much as a whole one; and whole cache lines, so
 /// that no two packets share one while they are summed.
 pub const PACKET_BYTES_UNIT: u64 = 1408;
-/// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one.
-pub const PACKET_TIME: Nanos = Nanos::new(180_000);
+/// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one. Each packet
+/// costs the machine some 0.1 ms of a core at both ends together, whatever its size (`docs/notes/023`).
+pub const PACKET_TIME: Nanos = Nanos::new(230_000);
 /// Packets that a window has room for at least. With fewer, what one server is slow to take holds up all others.
-pub const WINDOW_PACKETS_MIN: u64 = 5;
+pub const WINDOW_PACKETS_MIN: u64 = 4;
 /// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
-/// As far as lateness alone makes a window grow: less than five packets at 1 Gbit/s. More has a price: what waits where a
+/// As far as lateness alone makes a window grow: less than four packets at 1 Gbit/s. More has a price: what waits where a
 /// link is shaped costs the machine time, and whoever has no core to spare is later still.
 pub const WINDOW_LATE_MAX: u64 = 96 << 10;
 
@@ -31,7 +32,7 @@ pub const WINDOW_LATE_MAX: u64 = 96 << 10;
 /// multiple of 1408 bytes, 1408 to 261,888. A rate of 0 gives the smallest.
 ///
 /// Mercury (Duan et al., TPDS 2023, section 5) found 16 to 256 KB alike and 8 KB and less slower, on links of
-/// 10 Gbit/s and more, where this gives 225,280 bytes. What counts is a packet's time: n ranks send the same packet to the
+/// 10 Gbit/s and more, where this gives 261,888 bytes. What counts is a packet's time: n ranks send the same packet to the
 /// same server at once, so it takes n of them to cross that server's link, and as many on the way back
 /// (`docs/notes/012`), and what of a tensor some ranks have sent and others have not is of no use (`docs/notes/015`).
 ///
@@ -40,7 +41,7 @@ pub const WINDOW_LATE_MAX: u64 = 96 << 10;
 /// # use foresee_grad_queue::packet_bytes;
 /// # use foresee_units::BytesPerSecond;
 /// let gigabit = BytesPerSecond::new(125_000_000);
-/// assert_eq!(packet_bytes(gigabit).get(), 22_528); // 22,500 bytes take 0.18 ms
+/// assert_eq!(packet_bytes(gigabit).get(), 29_568); // 28,750 bytes take 0.23 ms
 /// ```
 pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
     let units = moved_in(slowest, PACKET_TIME).div_ceil(PACKET_BYTES_UNIT);
@@ -49,7 +50,7 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 }
 
 /// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(5 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates. `late` makes it no larger than 96 KiB.
+/// `max(4 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates. `late` makes it no larger than 96 KiB.
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
@@ -61,8 +62,8 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 /// ```
 /// # use foresee_grad_queue::window_bytes;
 /// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
-/// let (packet, gigabit) = (Bytes::new(22_528), BytesPerSecond::new(125_000_000));
-/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000), Nanos::ZERO), Bytes::new(112_640));
+/// let (packet, gigabit) = (Bytes::new(29_568), BytesPerSecond::new(125_000_000));
+/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000), Nanos::ZERO), Bytes::new(118_272));
 /// assert_eq!(window_bytes(packet, gigabit, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(2_525_000));
 /// ```
 pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos, late: Nanos) -> Bytes {
@@ -83,24 +84,25 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_packet_takes_a_fifth_of_a_millisecond_within_its_bounds() {
+    fn a_packet_takes_a_quarter_of_a_millisecond_within_its_bounds() {
         let at = |megabit: u64| packet_bytes(BytesPerSecond::new(megabit * 125_000)).get();
         assert_eq!(at(0), 1408);
-        assert_eq!(at(50), 1408);
-        assert_eq!(at(100), 2816);
-        assert_eq!(at(200), 5632);
-        assert_eq!(at(1_000), 22_528);
-        assert_eq!(at(10_000), 225_280);
+        assert_eq!(at(10), 1408);
+        assert_eq!(at(50), 2816);
+        assert_eq!(at(100), 4224);
+        assert_eq!(at(200), 7040);
+        assert_eq!(at(1_000), 29_568);
+        assert_eq!(at(9_000), 259_072);
         assert_eq!(at(25_000), 261_888);
         assert_eq!(packet_bytes(BytesPerSecond::new(u64::MAX)), PACKET_BYTES_MAX);
     }
 
     #[test]
-    fn a_window_is_five_packets_at_least_and_follows_rate_and_round_trip() {
+    fn a_window_is_four_packets_at_least_and_follows_rate_and_round_trip() {
         let packet = Bytes::new(16 << 10);
         assert_eq!(
             window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO, Nanos::ZERO),
-            Bytes::new(80 << 10)
+            Bytes::new(64 << 10)
         );
         // 50 Mbit/s at 20 ms, the link on which a fixed window of 60 KB lost a third of the goodput.
         let slow = BytesPerSecond::new(6_250_000);
@@ -112,7 +114,7 @@ mod tests {
     fn what_comes_late_needs_as_much_more_under_way_within_a_bound() {
         let (packet, slow, late) =
             (Bytes::new(16 << 10), BytesPerSecond::new(6_250_000), Nanos::from_millis(2));
-        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((80 << 10) + 12_500));
+        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((64 << 10) + 12_500));
         let long = Nanos::from_millis(6);
         assert_eq!(window_bytes(packet, slow, Nanos::ZERO, long), Bytes::new(WINDOW_LATE_MAX));
         let far = Nanos::from_millis(20);

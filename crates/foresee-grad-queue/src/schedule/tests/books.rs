@@ -221,7 +221,7 @@ impl Books {
 /// Plays the deeds to a scheduler and to the books.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
-    let followed = 5 * u64::from(PACKET) * u64::from(rules.window_factor.get());
+    let followed = crate::WINDOW_PACKETS_MIN * u64::from(PACKET) * u64::from(rules.window_factor.get());
     let window = rules.window_bytes.map_or(followed, Bytes::get);
     let mut books = Books { rules, window, sockets: BTreeMap::new(), offers: Vec::new() };
     let now = Nanos::ZERO;

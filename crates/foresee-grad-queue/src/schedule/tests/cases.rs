@@ -103,13 +103,13 @@ fn a_blocked_connection_holds_only_what_is_its_own() {
 fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
     let mut schedule = schedule(Rules::new(), 100, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 9, 100), lane(1, 9, 100)]), START).unwrap();
-    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(500), Bytes::ZERO));
-    // 0 to 500 are within the window of five packets, 600 is not.
-    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 0, 2), (1, 1, 2)]);
+    assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(400), Bytes::ZERO));
+    // 0 to 400 are within the window of four packets, 500 is not.
+    assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 0, 2)]);
     assert_eq!(schedule.drain_time(), None); // the rate is unknown
     schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // 800 bytes in 0.2 ms
     assert_eq!(schedule.window(), Bytes::new(800));
-    assert_eq!(rows(&mut schedule), [(1, 0, 3), (1, 1, 3), (1, 0, 4)]);
+    assert_eq!(rows(&mut schedule), [(1, 1, 2), (1, 0, 3), (1, 1, 3), (1, 0, 4)]);
     assert_eq!(schedule.drain_time(), Some(Nanos::new(25_000)));
     schedule.handle_in_flight(Connection::new(1), Bytes::ZERO).unwrap();
     assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(500));
@@ -170,8 +170,8 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
     let mut schedule = schedule(rules, 100, 1);
     schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO);
     assert_eq!(schedule.window(), Bytes::new(3_200));
-    schedule.handle_packet(NonZeroU32::new(200).unwrap());
-    assert_eq!(schedule.window(), Bytes::new(4_000)); // four times five packets
+    schedule.handle_packet(NonZeroU32::new(300).unwrap());
+    assert_eq!(schedule.window(), Bytes::new(4_800)); // four times four packets
     schedule.handle_link(BytesPerSecond::new(u64::MAX), Nanos::MAX);
     assert_eq!(schedule.window(), Bytes::MAX);
 }
@@ -201,9 +201,9 @@ fn a_window_on_each_connection_lets_every_one_of_them_fill_its_own() {
     let mut schedule = schedule(rules, 100, 3);
     let lanes = [lane(0, 19, 100), lane(1, 19, 100), lane(2, 19, 100)];
     schedule.handle_offer(&offer(1, 0, 0, &lanes), START).unwrap();
-    assert_eq!(rows(&mut schedule).len(), 18);
+    assert_eq!(rows(&mut schedule).len(), 15);
     schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // a window of 800 bytes
-    assert_eq!(rows(&mut schedule).len(), 9);
+    assert_eq!(rows(&mut schedule).len(), 12);
     assert_eq!(schedule.drain_time(), Some(Nanos::new(25_000)));
     schedule.handle_in_flight(Connection::new(1), Bytes::new(800)).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 1, 9)]);

@@ -33,7 +33,7 @@ SECRET = "gradients of a benchmark"  # noqa: S105 - it guards nothing but these 
 CHECKED = 16
 #: A sleep ends this much early, and the rest is waited for awake.
 EARLY_S = 3e-5
-#: What a call takes that need not wait.
+#: What a call takes that need not wait: a layer that follows so soon goes on without a pause.
 CALL_S = 3e-5
 
 ARRIVED = TIMELINE_KINDS.index("arrived")
@@ -207,21 +207,10 @@ def nothing() -> None:
     """Nobody interrupts."""
 
 
-def landed(exchange: GradientExchange, layers: Sequence[int]) -> float:
-    """Wait for the averages of these layers; when the last of them came, or 0 if they were there."""
-    asked = time.monotonic()
-    exchange.wait(layers, nothing)
-    now = time.monotonic()
-    return now if now - asked > CALL_S else 0.0
-
-
 def train(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any]:
     """Steps: backward pushes last layer first, forward waits for each layer, first layer first.
 
     Without servers the same steps, and nothing is sent. ``barrier``: forward begins when everything has landed.
-
-    The clock is that of an accelerator: a layer takes its time from when the one before has ended and its average is there.
-    Where this process is late, because others have the cores, only what it does is late.
     """
     layers, began = Layers(job), []
     exchange = connect(job, server, machine) if job["servers"] else None
@@ -239,11 +228,13 @@ def train(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, An
         if exchange:
             exchange.round_end()
             if job.get("barrier"):
-                moment = max(moment, landed(exchange, every))
+                exchange.wait(every, nothing)
+                moment = max(moment, time.monotonic() - CALL_S)
         for layer in every:
             if exchange:
-                moment = max(moment, landed(exchange, [layer]))
-            moment += job["forward"][layer] + job["update"][layer]
+                exchange.wait([layer], nothing)
+            # Without a wait the clock goes on from the layer before: sleeps must not add up their inaccuracy.
+            moment = max(moment, time.monotonic() - CALL_S) + job["forward"][layer] + job["update"][layer]
             if exchange:
                 layers.check(layer, number, exchange.received(layer))
             sleep_until(moment)

@@ -25,11 +25,14 @@ from common.disk_origin import Unavailable  # noqa: E402
 from common.report import results_file, show, tell  # noqa: E402
 from support import parts, runs, table  # noqa: E402
 from support.lines import judge  # noqa: E402
-from support.models import Size  # noqa: E402
+from support.models import PAIRS, Size  # noqa: E402
 from support.origin import Mount, SlowDisk  # noqa: E402
 from support.runs import Runs  # noqa: E402
 from support.session import Failed, Session  # noqa: E402
 
+#: Parts that the lines of a pair belong to.
+PAIRS_LINES = ("pairs", "command", "calibration")
+NAMED = {"+".join(names): names for names in PAIRS}
 HOME = HERE.parents[1] / ".tools" / "bench-data"
 
 
@@ -44,12 +47,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--step-ms",
         type=float,
-        default=50.0,
-        help="in which the origin delivers a step (default %(default)s)",
+        help="in which the origin delivers a step, instead of 20, and of 50 in the quick run",
     )
     parser.add_argument("--epochs", type=int, default=1, help="of each job (default %(default)s)")
     parser.add_argument(
         "--parts", nargs="*", choices=parts.PARTS, default=parts.PARTS, help="of the full run; only these"
+    )
+    parser.add_argument(
+        "--pairs",
+        nargs="*",
+        choices=list(NAMED),
+        default=list(NAMED),
+        help="of the part `pairs`; only these, an hour each",
     )
     parser.add_argument("--place", type=Path, help="a folder on a slow mount, instead of a throttled disk")
     parser.add_argument("--origin", help="what that mount is, as the lines are to call it: glusterfs")
@@ -76,12 +85,13 @@ def main() -> int:
         print(verdicts.markdown(judge(found)), table.markdown(found), sep="\n", end="")
         return 0
     began = time.monotonic()
-    about = {**machine.describe(), "step_ms": given.step_ms, "epochs": given.epochs, "seed": given.seed}
+    step_ms = given.step_ms or (50.0 if given.quick else 20.0)
+    about = {**machine.describe(), "step_ms": step_ms, "epochs": given.epochs, "seed": given.seed}
     save = given.save
     if save is None and not given.quick:
         save = results_file(HERE / "results", "stagger", about)
     steps = given.steps or (72 if given.quick else 1500)
-    size = Size(steps=steps, step_s=given.step_ms / 1e3, epochs=given.epochs, seed=given.seed)
+    size = Size(steps=steps, step_s=step_ms / 1e3, epochs=given.epochs, seed=given.seed)
     try:
         origin = SlowDisk(HOME, size) if given.place is None else Mount(given.place, given.origin, size)
         with tempfile.TemporaryDirectory(prefix="foresee-bench-") as work, origin:
@@ -111,10 +121,16 @@ def main() -> int:
 
 def full(session: Session, given: argparse.Namespace) -> None:
     """Part by part; what is measured anew replaces its lines."""
+    name = session.origin.name
     for part in given.parts:
+        if part == "pairs":
+            chosen = [NAMED[each] for each in given.pairs]
+            if session.save:
+                runs.forget(session.save, PAIRS_LINES, name, [frozenset(names) for names in chosen])
+            parts.pairs(session, given.repeats, chosen)
+            continue
         if session.save:
-            for each in (part, *(("command", "calibration") if part == "pairs" else ())):
-                runs.forget(session.save, each, session.origin.name)
+            runs.forget(session.save, (part,), name)
         getattr(parts, part)(session, given.repeats)
 
 

@@ -16,6 +16,7 @@ from common.disk_origin import Disk, Throttle
 
 from foresee.jobs import cold
 
+from .held import Held
 from .models import BATCH, SAMPLE_BYTES, Size
 
 #: Never what binds: the rate in bytes does.
@@ -48,6 +49,10 @@ class Mount:
     def cool(self) -> None:
         """Drive the samples out of memory, not their names; as root the whole machine's, where that is not enough."""
         cold.evict(sorted(map(str, self.folder.iterdir())), machine=os.geteuid() == 0)
+
+    def held(self) -> Held:
+        """While jobs run: what one has read is there for the others."""
+        return Held(sorted(self.folder.iterdir()))
 
     def settle(self) -> None:
         """Right before the leader's first step: nothing that an idle storage has in hand is left."""

@@ -19,10 +19,10 @@ SEARCH = tuple(range(0, 101, 10))
 QUICK_PAIR, QUICK_SEARCH = PAIRS[1], (0,)
 
 
-def pairs(session: Session, repeats: int) -> None:
-    """Three pairs in both orders, every start; each pair once as the command runs it."""
+def pairs(session: Session, repeats: int, each: Sequence[Sequence[str]] = PAIRS) -> None:
+    """Each pair in both orders, every start; and once as the command runs it."""
     made = []
-    for names in PAIRS:
+    for names in each:
         session.calibrate(names, "short", cost=True)
         catalog = session.calibrate(names, "long", cost=True)
         made.append((names, catalog, session.predict(names, catalog)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,16 @@ def write(path: Path, run: Run) -> None:
     report.append(path, asdict(run))
 
 
-def forget(path: Path, part: str, origin: str) -> None:
-    """Drop the lines of a part that is measured anew."""
-    report.forget(path, lambda line: bool((line["part"], line["origin"]) == (part, origin)))
+def forget(path: Path, parts: Collection[str], origin: str, pairs: Collection[frozenset[str]] = ()) -> None:
+    """Drop the lines of parts that are measured anew; with ``pairs``, of these jobs alone."""
+    report.forget(
+        path,
+        lambda line: bool(
+            line["part"] in parts
+            and line["origin"] == origin
+            and (not pairs or frozenset(line["jobs"]) in pairs)
+        ),
+    )
 
 
 def read(path: Path) -> Runs:

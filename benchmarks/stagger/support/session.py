@@ -100,7 +100,8 @@ class Session:
         """Let ``foresee stagger run`` choose order and starts."""
         self.origin.cool()
         try:
-            told = self._foresee("run", names, catalog, "--folder", str(self._next("run")))
+            with self.origin.held():
+                told = self._foresee("run", names, catalog, "--folder", str(self._next("run")))
         except Failed as failed:
             self.keep(self._run(part, names, "command", void=str(failed)))
             return
@@ -124,7 +125,8 @@ class Session:
         """Two jobs, the second ``start`` seconds after the first; None: after its end. Nobody is corrected."""
         self.origin.cool()
         try:
-            started, ends = self._together(names, start)
+            with self.origin.held():
+                started, ends = self._together(names, start)
         except (Failed, ForeseeError) as failed:
             self.keep(self._run(part, names, arm, void=str(failed)))
             return

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A throttled, counting HTTP and S3 origin, and hosts on shaped links, for demo, tests and benchmarks.
+//! A throttled, counting origin over HTTP, S3 and as a mount, and hosts on shaped links, for demo, tests and benchmarks.
 //!
 //! One process stands between a loader and its data, so that two loaders meet the same slow place and what they
 //! took from it is counted by neither of them. It serves a folder, or stands in front of a real S3 server.
@@ -21,6 +21,7 @@ mod folder;
 mod forward;
 pub mod hosts;
 mod listing;
+mod mount;
 mod options;
 mod pace;
 mod server;

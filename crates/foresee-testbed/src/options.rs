@@ -11,7 +11,8 @@ use crate::faults::FaultRule;
 
 /// What the command prints for `--help`.
 pub(crate) const USAGE: &str = "\
-usage: foresee-testbed serve DIR [options]           the folders in DIR as buckets, over HTTP and S3
+usage: foresee-testbed serve DIR [--mount AT] [options]  the folders in DIR as buckets, over HTTP and S3; with --mount
+                                                     as a file system too, at the folder AT
        foresee-testbed proxy http://HOST:PORT [options]  in front of an HTTP or S3 server, forwarding unchanged
        foresee-testbed hosts NAME[=RATE]... [--rate RATE] [--burst 64kb] [--queue 20ms] [--congestion cubic]
                                                      network namespaces behind one switch, links shaped both ways
@@ -31,6 +32,8 @@ Prints one line of JSON with its port when it is ready. Ends when its standard i
                           \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
 hosts prints one line of JSON with each host's namespace and address; then standard input takes `rate HOST RATE`,
 `cut HOST` and `mend HOST`, a line each, answered by a line. It needs root and iproute2.
+A mount needs root and /dev/fuse. Each read of a file is a request there, cut at 1 MiB; reads come one after the other, and none from
+the page cache.
 A testbed: signatures are not checked in serve mode, and only GET and HEAD are served there.
 ";
 
@@ -39,6 +42,8 @@ A testbed: signatures are not checked in serve mode, and only GET and HEAD are s
 pub struct Options {
     /// Where the bytes come from.
     pub mode: Mode,
+    /// Where the folder that is served is mounted besides.
+    pub mount: Option<PathBuf>,
     /// Address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
     /// Rates and latency at the start.
@@ -114,6 +119,7 @@ impl Options {
         let mode = parse_mode(&mut arguments)?;
         let mut options = Self {
             mode,
+            mount: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             limits: Limits::default(),
             burst: Duration::from_millis(10),
@@ -135,6 +141,14 @@ type Setter = fn(&mut Options, &str) -> Result<(), String>;
 
 fn setter(option: &str) -> Option<Setter> {
     Some(match option {
+        "--mount" => |options, value| match &options.mode {
+            Mode::Serve(_) if PathBuf::from(value).is_dir() => {
+                options.mount = Some(value.into());
+                Ok(())
+            }
+            Mode::Serve(_) => Err("no such folder".to_owned()),
+            Mode::Proxy(_) => Err("a proxy has no folder; `serve DIR` has".to_owned()),
+        },
         "--listen" => |options, value| parse(value).map(|listen| options.listen = listen),
         "--bytes-per-s" => |options, value| parse(value).map(|rate| options.limits.bytes_per_s = rate),
         "--requests-per-s" => |options, value| parse(value).map(|rate| options.limits.requests_per_s = rate),
@@ -244,6 +258,8 @@ mod tests {
             ("serve / --faults [{\"kind\":\"status\",\"status\":200}]", "400 to 599"),
             ("serve / --faults [{\"kind\":\"stall\",\"minutes\":1}]", "minutes"),
             ("serve / --quick", "unknown argument"),
+            ("serve / --mount /no/such/folder", "no such folder"),
+            ("proxy http://127.0.0.1:7070 --mount /", "a proxy has no folder"),
         ] {
             let error = parse_line(line).expect_err(line).to_string();
             assert!(error.contains(part), "{line}: {error}");

@@ -23,6 +23,7 @@ use crate::counters::Counters;
 use crate::faults::{Fault, Faults};
 use crate::folder::{Folder, refusal};
 use crate::forward::Upstream;
+use crate::mount::Mount;
 use crate::options::{Limits, Mode, Options};
 use crate::pace::Pace;
 use crate::sleep::sleep;
@@ -33,6 +34,7 @@ pub struct Testbed {
     listener: TcpListener,
     place: Place,
     origin: Arc<Origin>,
+    _mount: Option<Mount>,
 }
 
 /// Where answers come from.
@@ -67,10 +69,6 @@ pub(crate) struct Answer {
 impl Testbed {
     /// Binds the address; from then on clients can connect, and are answered once [`Testbed::run`] runs.
     pub async fn bind(options: Options) -> io::Result<Self> {
-        let place = match options.mode {
-            Mode::Serve(root) => Place::Folder(Arc::new(Folder::new(root))),
-            Mode::Proxy(authority) => Place::Server(authority.into()),
-        };
         let burst = Nanos::new(u64::try_from(options.burst.as_nanos()).unwrap_or(u64::MAX));
         let origin = Origin {
             started: Instant::now(),
@@ -82,8 +80,19 @@ impl Testbed {
             counters: Counters::default(),
         };
         origin.set_limits(options.limits);
+        let origin = Arc::new(origin);
+        let mut mount = None;
+        let place = match options.mode {
+            Mode::Serve(root) => {
+                if let Some(at) = options.mount {
+                    mount = Some(Mount::new(root.clone(), at, Arc::clone(&origin))?);
+                }
+                Place::Folder(Arc::new(Folder::new(root)))
+            }
+            Mode::Proxy(authority) => Place::Server(authority.into()),
+        };
         let listener = TcpListener::bind(options.listen).await?;
-        Ok(Self { listener, place, origin: Arc::new(origin) })
+        Ok(Self { listener, place, origin, _mount: mount })
     }
 
     /// Where it listens.
@@ -126,7 +135,7 @@ impl Origin {
     }
 
     /// Waits for a place under the limit on requests, then for the latency.
-    async fn admit(&self) {
+    pub(crate) async fn admit(&self) {
         let now = self.now();
         let wait = self.requests.reserve(now, 1).saturating_sub(now);
         if !wait.is_zero() {

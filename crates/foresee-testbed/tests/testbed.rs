@@ -271,3 +271,43 @@ fn it_ends_on_sigterm() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
     assert!(testbed.child.wait().expect("an end").success());
 }
+
+#[test]
+fn a_mount_is_as_slow_as_the_origin_and_goes_with_it() {
+    let bytes = pattern(2_500_000);
+    let root = folder(&[("large", &bytes), ("deep/small", b"0123456789"), ("empty", b"")]);
+    let at = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| at.path().join("data").join(name);
+    let testbed = serve(&root, &["--mount", at.path().to_str().expect("a UTF-8 path")]);
+    assert_eq!(fs::read(path("large")).expect("the whole file"), bytes);
+    assert_eq!(fs::read(path("empty")).expect("nothing"), b"");
+    let names: Vec<_> = fs::read_dir(at.path().join("data"))
+        .expect("a listing")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    assert_eq!(names, ["deep", "empty", "large"]);
+    assert_eq!(fs::read(path("none")).expect_err("there is none").kind(), ErrorKind::NotFound);
+    assert_eq!(fs::write(path("new"), b"x").expect_err("only reads").kind(), ErrorKind::ReadOnlyFilesystem);
+
+    testbed.post("/-/reset", "");
+    let limits = json!({"bytes_per_s": 10_000_000, "requests_per_s": 0, "latency_ms": 5.0});
+    testbed.post("/-/limits", &limits.to_string());
+    let began = Instant::now();
+    assert_eq!(fs::read(path("large")).expect("the whole file"), bytes);
+    // Three pieces of a mebibyte at most; the second time is no quicker, for nothing was kept.
+    assert!(began.elapsed() >= Duration::from_millis(235), "{:?}", began.elapsed());
+    let counted = testbed.counters();
+    assert_eq!((&counted["body_bytes"], &counted["requests"]["READ"]["200"]), (&json!(2_500_000), &json!(3)));
+    let limits = json!({"bytes_per_s": 0, "requests_per_s": 100, "latency_ms": 0.0});
+    testbed.post("/-/limits", &limits.to_string());
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(fs::read(path("deep/small")).expect("the file"), b"0123456789");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(80), "{:?}", began.elapsed());
+
+    let open = fs::File::open(path("large")).expect("an open file");
+    drop(testbed);
+    assert!(!path("large").exists() && at.path().exists());
+    drop(open);
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The folder that is served as a file system besides: slow for whoever reads its files, as a mount over a network is.
+//!
+//! A read is a request: it waits for its place under the limit on requests, for the latency, and for all of its bytes in one
+//! piece, so that reads come one after the other. Nothing stays in the page cache, so each read comes here; the kernel
+//! cuts it at a mebibyte. Names and sizes cost nothing. Refuses to write.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, Request,
+};
+use tokio::runtime::Handle;
+
+use crate::server::Origin;
+use crate::sleep::sleep;
+
+/// How long the kernel may believe a name or a size.
+const KNOWN_FOR: Duration = Duration::from_secs(3600);
+
+/// A mounted folder; it goes with this value, even if somebody has a file of it open.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    at: PathBuf,
+    _session: BackgroundSession,
+}
+
+impl Mount {
+    /// Mounts `root` at the folder `at`, read-only; reads are served by this runtime.
+    pub(crate) fn new(root: PathBuf, at: PathBuf, origin: Arc<Origin>) -> io::Result<Self> {
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::RO, MountOption::FSName("foresee-testbed".to_owned())];
+        let slow = Slow { origin, runtime: Handle::current(), known: Mutex::new(Known::new(root)) };
+        let session = fuser::spawn_mount(slow, &at, &config).map_err(|error| {
+            let reason = format!("cannot mount at {}: {error}; it needs root and /dev/fuse", at.display());
+            io::Error::new(error.kind(), reason)
+        })?;
+        Ok(Self { at, _session: session })
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Gone already, or never to be had again: either way there is nobody to tell.
+        let _ = rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// The file system.
+struct Slow {
+    origin: Arc<Origin>,
+    runtime: Handle,
+    known: Mutex<Known>,
+}
+
+/// What the kernel has a number for.
+struct Known {
+    /// By inode, less one: paths that were looked up.
+    paths: Vec<PathBuf>,
+    inodes: HashMap<PathBuf, u64>,
+    open: HashMap<u64, Arc<File>>,
+    opened: u64,
+}
+
+impl Known {
+    fn new(root: PathBuf) -> Self {
+        let inodes = HashMap::from([(root.clone(), INodeNo::ROOT.0)]);
+        Self { paths: vec![root], inodes, open: HashMap::new(), opened: 0 }
+    }
+
+    fn path(&self, inode: INodeNo) -> io::Result<PathBuf> {
+        let place = usize::try_from(inode.0 - 1).ok();
+        place.and_then(|place| self.paths.get(place)).cloned().ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// The number of a path; the kernel's first question gives it one.
+    fn inode(&mut self, path: &Path) -> INodeNo {
+        if let Some(&inode) = self.inodes.get(path) {
+            return INodeNo(inode);
+        }
+        self.paths.push(path.to_path_buf());
+        let inode = self.paths.len() as u64;
+        self.inodes.insert(path.to_path_buf(), inode);
+        INodeNo(inode)
+    }
+}
+
+impl Slow {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn attributes(&self, path: &Path) -> io::Result<FileAttr> {
+        let meta = fs::metadata(path)?;
+        Ok(attributes(self.known().inode(path), &meta))
+    }
+
+    /// Names in a folder and what they are, in their order.
+    fn names(&self, folder: INodeNo) -> io::Result<Vec<(PathBuf, FileType)>> {
+        let folder = self.known().path(folder)?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = if entry.file_type()?.is_dir() { FileType::Directory } else { FileType::RegularFile };
+            names.push((entry.path(), kind));
+        }
+        names.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(names)
+    }
+
+    fn read_now(&self, file: FileHandle, offset: u64, size: u32) -> io::Result<Vec<u8>> {
+        let file = self.known().open.get(&file.0).cloned().ok_or(io::ErrorKind::NotFound)?;
+        let mut bytes = vec![0; size as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+fn attributes(inode: INodeNo, meta: &Metadata) -> FileAttr {
+    let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    FileAttr {
+        ino: inode,
+        size: meta.len(),
+        blocks: meta.blocks(),
+        atime: modified,
+        mtime: modified,
+        ctime: modified,
+        crtime: modified,
+        kind: if meta.is_dir() { FileType::Directory } else { FileType::RegularFile },
+        perm: u16::try_from(meta.permissions().mode() & 0o555).unwrap_or_default(),
+        nlink: 1,
+        uid: meta.uid(),
+        gid: meta.gid(),
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl Filesystem for Slow {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &std::ffi::OsStr, reply: ReplyEntry) {
+        let parent = self.known().path(parent);
+        match parent.and_then(|parent| self.attributes(&parent.join(name))) {
+            Ok(found) => reply.entry(&KNOWN_FOR, &found, Generation(0)),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let path = self.known().path(inode);
+        match path.and_then(|path| self.attributes(&path)) {
+            Ok(found) => reply.attr(&KNOWN_FOR, &found),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdir(&self, _: &Request, folder: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let names = match self.names(folder) {
+            Ok(names) => names,
+            Err(error) => return reply.error(errno(error)),
+        };
+        let own = [".", ".."].map(|name| (folder, FileType::Directory, name.into()));
+        let others = names.into_iter().filter_map(|(path, kind)| {
+            let name = path.file_name()?.to_owned();
+            Some((self.known().inode(&path), kind, name))
+        });
+        for (next, (inode, kind, name)) in (1..).zip(own.into_iter().chain(others)) {
+            if next > offset && reply.add(inode, next, kind, name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let path = self.known().path(inode);
+        match path.and_then(File::open) {
+            Ok(file) => {
+                let mut known = self.known();
+                known.opened += 1;
+                let handle = known.opened;
+                known.open.insert(handle, Arc::new(file));
+                drop(known);
+                reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let bytes = match self.read_now(file, offset, size) {
+            Ok(bytes) => bytes,
+            Err(error) => return reply.error(errno(error)),
+        };
+        if bytes.is_empty() {
+            // Whoever reads on to the end learns that there is nothing more, which no device is asked.
+            return reply.data(&[]);
+        }
+        let origin = Arc::clone(&self.origin);
+        self.runtime.spawn(async move {
+            let flight = origin.counters.begin();
+            origin.admit().await;
+            let count = bytes.len() as u64;
+            if let Some(wait) = origin.pay_for_bytes(count) {
+                sleep(wait).await;
+            }
+            origin.counters.answered("READ", Some(200), false);
+            origin.counters.sent(count, true);
+            reply.data(&bytes);
+            drop(flight);
+        });
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        file: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.known().open.remove(&file.0);
+        reply.ok();
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT } else { error.into() }
+}

@@ -3,7 +3,8 @@
 //!
 //! Apart from the walk, which follows either. With samples of one size next-use is never worse (it is
 //! Belady's rule with bypass), but where pin is as good, as it is for one rank that reads a permutation
-//! per epoch, pin writes less: it never exchanges a copy. With unequal sizes either may win, and only
+//! per epoch, pin writes less: it never exchanges a copy. And its hits are spread over the epoch, where next-use has
+//! them at the beginning and leaves the origin idle then. With unequal sizes either may win, and only
 //! trying tells.
 
 use crate::walk::{Sampling, Walk};
@@ -20,7 +21,7 @@ pub enum Policy {
 /// Which [`Policy`] a planner follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// Whichever reads fewer bytes from the origin in a trial over the announced window. Tried once, when
+    /// Whichever reads fewer bytes from the origin in a trial over the announced window, pin if it is about as good. Tried once, when
     /// room first runs out: until then the two do the same.
     #[default]
     Auto,
@@ -33,8 +34,9 @@ pub enum PolicyChoice {
 /// Most accesses that a trial walks through: well under a second. Beyond it the trial follows a part of
 /// the samples with that part of the room.
 const TRIAL_ACCESSES_MAX: usize = 1 << 21;
-/// Between two policies closer than one part in this many, a trial on a part of the samples sees noise.
-const SAMPLED_TOLERANCE: u128 = 128;
+/// Two policies closer than one part in this many are as good: a trial on a part of the samples sees noise there, and less
+/// than that pays for no exchange of copies.
+const TOLERANCE: u128 = 128;
 /// A window with fewer accesses per sample shows too little reuse to prove the two equal.
 const TELLING_ACCESSES_PER_SAMPLE: usize = 2;
 
@@ -49,14 +51,14 @@ impl PolicyChoice {
     }
 }
 
-/// Tries both policies from here to the window's end. On equal origin bytes pin, if the window is long
+/// Tries both policies from here to the window's end. On about equal origin bytes pin, if the window is long
 /// enough to tell or reaches the run's end.
 pub(crate) fn choose(walk: &mut Walk, samples: usize) -> Policy {
     let accesses = walk.window.len();
     let sampling = Sampling::down_to(TRIAL_ACCESSES_MAX, accesses);
     let next_use = walk.try_policy(Policy::NextUse, sampling);
     let pin = walk.try_policy(Policy::Pin, sampling);
-    let tolerance = if sampling == Sampling::ALL { 0 } else { next_use / SAMPLED_TOLERANCE };
+    let tolerance = next_use / TOLERANCE;
     let telling = walk.window.has_ended() || accesses / TELLING_ACCESSES_PER_SAMPLE >= samples;
     if pin < next_use || (telling && pin <= next_use + tolerance) { Policy::Pin } else { Policy::NextUse }
 }

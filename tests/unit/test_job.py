@@ -197,6 +197,7 @@ def test_values_in_code_are_checked_like_those_of_a_file() -> None:
         ("[cluster]\ntiers = 3", "cluster.tiers = 3; a list of tables"),
         ('[cluster.origin]\nreaders = "some"', "one of all, active, demand, queue expected"),
         ("[cluster.origin]\nlatency = -1", "cluster.origin.latency = -1; a time 0 or more"),
+        ("[cluster.origin]\nrequests = 0", "cluster.origin.requests = 0; a whole number of 1 or more"),
         ('[cache]\npolicies = ["nopf"]', "a list of perfect, naive"),
         ("[cache]\npolicies = []", "cache.policies = []"),
         ('[cache]\npolicies = ["nopfs", "nopfs"]', "each once"),

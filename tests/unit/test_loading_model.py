@@ -242,3 +242,16 @@ def test_a_request_that_takes_its_time_slows_who_reads_one_after_the_other() -> 
     assert naive[1].stall_s - naive[0].stall_s == pytest.approx(9000 * 0.05)
     paper = [loading.Run(each, "naive", compat="paper").finish() for each in (near, far)]
     assert paper[0] == paper[1]
+
+
+@pytest.mark.parametrize("readers", ["all", "demand", "queue"])
+def test_an_origin_takes_so_many_requests_a_second(readers) -> None:
+    given = small(cluster__origin__readers=readers)
+    limited = small(cluster__origin__readers=readers, cluster__origin__requests=50)
+    for policy in ("naive", "staging_buffer", "foresee"):
+        free, held = (loading.Run(each, policy).finish() for each in (given, limited))
+        assert held.origin_requests == free.origin_requests
+        assert held.total_s >= max(free.total_s, held.origin_requests / 50 * (1 - 1e-9))
+    if readers == "all":
+        to_the_letter = [loading.Run(each, "naive", compat="paper").finish() for each in (given, limited)]
+        assert to_the_letter[0] == to_the_letter[1]

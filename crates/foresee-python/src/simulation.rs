@@ -4,7 +4,7 @@
 //! Separate from the loader, whose bytes are real. `foresee.models.loading` is its face; whatever is wrong with a
 //! scenario is a `foresee.ConfigError`. The interpreter is released while time passes.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -75,6 +75,7 @@ struct ScenarioGiven<'py> {
     origin: Points,
     origin_link: Option<u64>,
     origin_latency_ns: u64,
+    origin_requests: Option<u64>,
     peer_link: Option<u64>,
     batch: u32,
     epochs: u32,
@@ -247,6 +248,8 @@ fn scenario_of(given: ScenarioGiven<'_>) -> PyResult<Scenario> {
             origin: OriginCurve::new(rates(given.origin)).map_err(of_model)?,
             origin_link: given.origin_link.map(BytesPerSecond::new),
             origin_latency: Nanos::new(given.origin_latency_ns),
+            // The job file allows no zero.
+            origin_requests: given.origin_requests.and_then(NonZeroU64::new),
             peer_link: given.peer_link.map(BytesPerSecond::new),
         },
         data,

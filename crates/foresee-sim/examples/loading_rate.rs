@@ -82,6 +82,7 @@ fn scenario(samples: u64, ranks: u64, epochs: u32) -> Scenario {
             origin: OriginCurve::new(origin).expect("rates"),
             origin_link: None,
             origin_latency: Nanos::ZERO,
+            origin_requests: None,
             peer_link: Some(rate(24_000)),
         },
         data: DataSet::Normal { count: samples, mean: 107_700.0, deviation: 100_000.0, seed: 42 },

@@ -168,11 +168,13 @@ class Origin(Checked):
     """A rank's link to it, bytes per second; not given: without limit."""
     latency: float | None = value_of(Time())
     """Seconds of one request, its bytes included where windows of a bucket are simulated."""
+    requests: int | None = value_of(Count())
+    """Requests per second that it takes of all ranks together; not given: without limit. Not of windows of a bucket."""
     list_time: float = value_of(Time(), 0.0)
     """Seconds of the listing that precedes a window's downloads."""
     readers: str = value_of(Choice(("all", "active", "demand", "queue")), "all")
     """Who has the origin at a time: all ranks, or those that read in the step before, a fixed part each; or whoever
-    asks, requests in turns of 64 KiB (demand) or one after the other (queue)."""
+    asks, requests in turns of 64 KiB (demand) or, up to 1 MiB of each, one after the other (queue)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -333,6 +333,7 @@ def scenario_of(
         "origin": _points(origin.read or ((1, mean / _seconds(origin.latency)),)),
         "origin_link": _whole(origin.link),
         "origin_latency_ns": round((origin.latency or 0.0) * _NS),
+        "origin_requests": origin.requests,
         "peer_link": _whole(cluster.network.rate),
         "batch": batch,
         "epochs": epochs,

@@ -23,11 +23,18 @@ use super::report::Book;
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::HandOver;
 
+/// One in so many of a pool's threads has begun before those of another rank do: what fits two ranks of 16 threads
+/// (`docs/notes/019`).
+const AT_ONCE: usize = 4;
+
 pub(super) struct Contending<C> {
     caching: C,
     rates: Rates,
     hand_over: HandOver,
     barrier: bool,
+    /// Requests of a rank that come before those of another one which begins at the same time: a part of its threads, for ranks
+    /// are never quite at the same time, and threads begin one after the other. One thread that asks for all has them all.
+    at_once: usize,
     origin: Requests,
     /// By rank: its own sources, and its link.
     lanes: Vec<Lane>,
@@ -64,7 +71,9 @@ struct Event {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// A request has reached the origin.
+    /// Threads of a rank go on reading.
+    Reads(usize),
+    /// A request has reached the origin, and its bytes begin to come.
     Asked(Read),
     /// A sample is in the staging buffer, and its thread is free.
     Staged(Read),
@@ -140,7 +149,10 @@ impl<C: Caching> Contending<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
         let options = setup.scenario.options;
         let ranks = setup.epochs.ranks;
+        let at_once =
+            if caching.asks_at_once() { usize::MAX } else { rates.staging_threads.div_ceil(AT_ONCE) };
         Self {
+            at_once,
             caching,
             hand_over: options.hand_over,
             barrier: options.barrier,
@@ -191,6 +203,7 @@ impl<C: Caching> Contending<C> {
 
     /// Threads of a rank begin with what there is to read, as far as its room goes.
     fn read(&mut self, number: usize, at: f64, setup: &Setup, book: &mut Book) {
+        let mut asked = 0;
         while self.ranks[number].idle > 0 {
             let rank = &mut self.ranks[number];
             // A batch of which nothing is left to read may be over and gone.
@@ -214,6 +227,11 @@ impl<C: Caching> Contending<C> {
             rank.samples += 1;
             rank.bytes += size;
             self.fetch(Read { rank: number, step, nth }, access, size, at, setup, book);
+            asked += 1;
+            if asked >= self.at_once && self.events.peek().is_some_and(|Reverse(event)| event.at <= at) {
+                self.happens(at, What::Reads(number));
+                return;
+            }
         }
     }
 
@@ -229,14 +247,15 @@ impl<C: Caching> Contending<C> {
             Supply::From(source) => (source, Some(lane.take_from(source, at, size, rates))),
             Supply::With(source, ready) => (source, Some(ready.max(at))),
         };
-        let told = fetched.unwrap_or_else(|| at + rates.latency + origin.estimate(size));
+        let begins = if fetched.is_none() { origin.ask(at) + rates.latency } else { at };
+        let told = fetched.unwrap_or_else(|| begins + origin.estimate(size));
         caching.fetched(access, size, told);
         let rank = &mut self.ranks[read.rank];
         let staging = &mut rank.batches[read.step - rank.first].reads[read.nth];
         *staging = Staging { source, start: at, ..UNREAD };
         match fetched {
             Some(fetched) => self.stage(read, fetched),
-            None => self.happens(at + self.rates.latency, What::Asked(read)),
+            None => self.happens(begins, What::Asked(read)),
         }
     }
 
@@ -305,6 +324,7 @@ impl<C: Caching> Contending<C> {
         let Reverse(Event { at, what, .. }) =
             self.events.pop().expect("a rank that waits has a sample on its way");
         match what {
+            What::Reads(number) => self.read(number, at, setup, book),
             What::Asked(read) => {
                 let rank = &self.ranks[read.rank];
                 let size = rank.batches[read.step - rank.first].sizes[read.nth];
@@ -388,7 +408,7 @@ impl<C: Caching> Driver for Contending<C> {
             }
             self.consume(number);
             if self.taken == 0 {
-                self.read(number, 0.0, setup, book);
+                self.happens(0.0, What::Reads(number));
             }
         }
         while self.behind > 0 {

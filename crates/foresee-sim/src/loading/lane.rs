@@ -25,6 +25,8 @@ pub(super) struct Lane {
     room: f64,
     /// Until when each source is busy with this rank.
     clocks: Vec<f64>,
+    /// When the origin has taken its last request.
+    asked: f64,
     /// Whether the origin was read since somebody asked.
     read_origin: bool,
 }
@@ -44,6 +46,7 @@ impl Lane {
             used: 0.0,
             room: rates.room,
             clocks: vec![0.0; rates.clocks()],
+            asked: 0.0,
             read_origin: false,
         }
     }
@@ -75,7 +78,7 @@ impl Lane {
         let mut begins = start.at;
         if source == ORIGIN {
             self.read_origin = true;
-            begins += rates.latency;
+            begins = self.ask(begins, rates.request) + rates.latency;
         }
         self.take_from(source, begins, size, rates)
     }
@@ -113,8 +116,17 @@ impl Lane {
     /// Loads a sample from the origin into a tier; when it is held there.
     pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
         self.read_origin = true;
-        let begins = start + rates.latency;
+        let begins = self.ask(start, rates.request) + rates.latency;
         self.occupy(begins, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
+    }
+
+    /// When the origin has taken a request that is made at `at` and takes so many `seconds` of it.
+    fn ask(&mut self, at: f64, seconds: f64) -> f64 {
+        if seconds == 0.0 {
+            return at;
+        }
+        self.asked = self.asked.max(at) + seconds;
+        self.asked
     }
 
     /// Whether this rank read the origin since the last time somebody asked.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An origin that all ranks have in common: requests under way take turns, a piece of each at a time.
 //!
-//! So do connections on a link; where a piece is a whole request, they come one after the other as at a device. Samples
+//! So do connections on a link; where a piece is a whole request, they come one after the other, as small reads at a device do. Samples
 //! smaller than a piece come one after the other; larger ones share, and those that begin together end together but for
 //! a piece. Refuses to know what is read, and to serve the past: its clock goes forward only.
 
@@ -13,6 +13,8 @@ use super::scenario::OriginReaders;
 
 /// Bytes of a turn at a bucket: what a connection carries at a time.
 const BUCKET_PIECE: f64 = 65_536.0;
+/// And at a device: what the kernel asks of a mount at a time.
+const DEVICE_PIECE: f64 = 1_048_576.0;
 /// A sample of mean size comes in so many turns at most: nobody would see more of them, and each is an event.
 const TURNS: f64 = 16.0;
 
@@ -26,6 +28,9 @@ pub(super) struct Origin<T> {
     requests: VecDeque<Request<T>>,
     /// Until when the first one's piece takes.
     until: f64,
+    /// Seconds that taking a request takes; and when the last one was taken.
+    request: f64,
+    asked: f64,
     /// By rank: its requests under way; and how many ranks have any.
     under_way: Vec<u32>,
     readers: usize,
@@ -48,10 +53,10 @@ impl<T> Origin<T> {
     /// That of a run.
     pub(super) fn of(setup: &Setup, rates: &Rates) -> Self {
         let yields = (1..=setup.epochs.ranks).map(|readers| rates.all_ranks(readers)).collect();
-        let whole = setup.scenario.options.readers == OriginReaders::Queue;
-        let piece = if whole { f64::INFINITY } else { BUCKET_PIECE };
+        let one_by_one = setup.scenario.options.readers == OriginReaders::Queue;
+        let piece = if one_by_one { DEVICE_PIECE } else { BUCKET_PIECE };
         let mean = setup.sizes.total() / f64::from(setup.sizes.len());
-        Self::new(yields, piece.max(mean / TURNS))
+        Self { request: rates.request_alone, ..Self::new(yields, piece.max(mean / TURNS)) }
     }
 
     /// `yields`: seconds per byte, by the number of ranks that read, less one; as many as there are ranks. `piece`: bytes
@@ -63,10 +68,23 @@ impl<T> Origin<T> {
             piece,
             requests: VecDeque::new(),
             until: 0.0,
+            request: 0.0,
+            asked: 0.0,
             readers: 0,
             left: 0.0,
             now: 0.0,
         }
+    }
+
+    /// When a request would have been taken that is made at `at`: one after the other, as many per second as it takes.
+    pub(super) fn takes(&self, at: f64) -> f64 {
+        if self.request > 0.0 { self.asked.max(at) + self.request } else { at }
+    }
+
+    /// The same, and the request is made.
+    pub(super) fn ask(&mut self, at: f64) -> f64 {
+        self.asked = self.takes(at);
+        self.asked
     }
 
     /// A request of `rank` for `size` bytes joins at `at`, behind the others; a time that has passed counts as now. Turns that

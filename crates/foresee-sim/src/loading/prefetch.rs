@@ -51,6 +51,11 @@ pub(super) trait Caching: Send {
         true
     }
 
+    /// Whether one thread asks for all that a rank may have under way.
+    fn asks_at_once(&self) -> bool {
+        false
+    }
+
     /// Who reads what in this step, if not as the order has it.
     fn deal(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
 
@@ -87,8 +92,9 @@ impl Around<'_> {
         match &mut self.origin {
             None => self.lane.load(start, size, rates),
             Some(origin) => {
+                let asked = origin.ask(start);
                 origin.join(start, rank, size, None);
-                start + rates.latency + origin.estimate(size) + size * rates.write
+                asked + rates.latency + origin.estimate(size) + size * rates.write
             }
         }
     }

@@ -19,6 +19,10 @@ pub(super) const ORIGIN: SourceCode = 0;
 pub(super) struct Rates {
     /// Seconds from a request of the origin to its first byte.
     pub(super) latency: f64,
+    /// Seconds that a request of this rank takes of the origin before that; 0 where it takes any number of them.
+    pub(super) request: f64,
+    /// The same, if this rank had the origin alone.
+    pub(super) request_alone: f64,
     /// Seconds per byte of compute.
     pub(super) compute: f64,
     /// Seconds per byte from fetched to available, of a staging thread.
@@ -64,7 +68,8 @@ pub(super) struct SourceSeconds {
 /// Threads that load what a tier is to hold from the origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadRates {
-    /// Seconds from a request to its first byte.
+    /// Seconds that a request takes of the origin, and from then on to its first byte.
+    pub(super) request: f64,
     pub(super) latency: f64,
     pub(super) threads: usize,
     /// Bytes that the tier holds.
@@ -83,6 +88,9 @@ impl Rates {
         let Scenario { cluster, training, options, .. } = scenario;
         let paper = options.compat == Compat::Paper;
         let latency = if paper { 0.0 } else { cluster.origin_latency.as_secs_f64() };
+        let request_alone =
+            cluster.origin_requests.filter(|_| !paper).map_or(0.0, |requests| 1.0 / as_f64(requests.get()));
+        let request = f64::from(cluster.ranks) * request_alone;
         let servers = |threads: u32| if paper { 1.0 } else { f64::from(threads) };
         let speed_up = |threads: u32| f64::from(threads) / servers(threads);
         let p_0 = cluster.staging.threads;
@@ -119,6 +127,7 @@ impl Rates {
             let write = Staging::new(tier.threads, beta, written)?.write_seconds(1.0);
             let fetch = seconds(all_read, 0, speed_up(threads));
             loads.push(LoadRates {
+                request,
                 latency,
                 threads: if paper { 1 } else { threads as usize },
                 room: as_f64(tier.capacity.get()),
@@ -131,6 +140,8 @@ impl Rates {
         let sources = std::iter::once(seconds(all_read, 0, staged)).chain(local).chain(peers).collect();
         let mut rates = Self {
             latency,
+            request,
+            request_alone,
             compute: 1.0 / as_f64(training.compute.get()),
             write: staging.write_seconds(1.0) / staged,
             staging_threads: if paper { 1 } else { p_0.get() as usize },
@@ -153,8 +164,11 @@ impl Rates {
     pub(super) fn set_readers(&mut self, readers: usize) {
         let now = self.origin[readers - 1];
         self.sources[usize::from(ORIGIN)] = now;
+        #[expect(clippy::cast_precision_loss, reason = "ranks")]
+        let request = readers as f64 * self.request_alone;
+        self.request = request;
         for load in &mut self.loads {
-            (load.fetch, load.all) = (now.thread, now.all);
+            (load.fetch, load.all, load.request) = (now.thread, now.all, request);
         }
         self.alone.fetch = now.thread;
         self.prefer();

@@ -150,6 +150,7 @@ pub enum Progress {
 ///         origin: OriginCurve::new([(1, rate(60_000_000)), (2, rate(80_000_000))])?,
 ///         origin_link: None,
 ///         origin_latency: Nanos::ZERO,
+///         origin_requests: None,
 ///         peer_link: Some(rate(1_000_000_000)),
 ///     },
 ///     data: DataSet::Equal { count: 5_000, size: Bytes::new(100_000) },

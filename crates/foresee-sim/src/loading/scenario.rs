@@ -5,7 +5,7 @@
 //! what has to be measured: a rate that nobody gave is `None`, and a policy that needs it says so.
 
 use std::fmt;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::RangeInclusive;
 
 use foresee_model::{Compat, OriginCurve, ThreadCurve};
@@ -45,6 +45,9 @@ pub struct Cluster {
     /// From a request of the origin to its first byte; a thread waits for it, others go on meanwhile. `Compat::Physical`
     /// only: the published formulas have none.
     pub origin_latency: Nanos,
+    /// Requests per second that the origin takes of all ranks together, one after the other, before their latency; `None`: no
+    /// limit. `Compat::Physical` only, likewise; a bucket's windows have their own figures.
+    pub origin_requests: Option<NonZeroU64>,
     /// A rank's link to its peers, `b_c`; `None`: nobody measured it, and policies that need it are unsupported.
     pub peer_link: Option<BytesPerSecond>,
 }
@@ -119,7 +122,8 @@ pub enum OriginReaders {
     /// played in the order of time: one that is ahead stays ahead, and what one leaves the others have. Costs
     /// 2 to 20 times what the others cost to simulate (`docs/notes/019`). `Compat::Physical` only.
     Demand,
-    /// The same, but one request after the other, as a device serves reads. `Compat::Physical` only.
+    /// The same, but 1 MiB at a time, so that most come one after the other, as a device or a mount over a network serves reads.
+    /// `Compat::Physical` only.
     Queue,
 }
 

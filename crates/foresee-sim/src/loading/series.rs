@@ -67,10 +67,11 @@ fn step_in_turn(origin: &mut Origin<usize>, rates: &Rates, sizes: &mut Vec<f64>,
         .collect();
     loop {
         let asks = turns.iter().enumerate().min_by(|(_, a), (_, b)| a.asks().total_cmp(&b.asks()));
-        let (place, joins) =
-            asks.map_or((0, f64::INFINITY), |(place, turn)| (place, turn.asks() + rates.latency));
+        let (place, joins) = asks
+            .map_or((0, f64::INFINITY), |(place, turn)| (place, origin.takes(turn.asks()) + rates.latency));
         if joins < origin.next() {
             let turn = &mut turns[place];
+            origin.ask(turn.asks());
             origin.join(joins, turn.rank, sizes[turn.next], place);
             turn.under_way = true;
             continue;
@@ -131,7 +132,7 @@ impl Driver for Series {
                 book.see(id);
                 compute += size * self.rates.compute;
                 if self.waits {
-                    let fetch = self.rates.latency + size * self.rates.alone.fetch;
+                    let fetch = self.rates.request + self.rates.latency + size * self.rates.alone.fetch;
                     book.read(ORIGIN, size, fetch);
                     if let Some(log) = &mut book.log {
                         let wanted = free + stall + compute - size * self.rates.compute;

@@ -3,6 +3,8 @@
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes, all small")]
 
+use std::num::NonZeroU64;
+
 use foresee_model::{
     AccessFrequency, Compat, OriginCurve, SourceRate, Staging, StreamRead, StreamTimes, stream_times,
 };
@@ -49,7 +51,7 @@ prop_compose! {
         (compute, preprocess) in (20_u64..3_000, prop::option::of(50_u64..3_000)),
         (compat, order, barrier, drop_last) in (select(&Compat::ALL[..]), order(), any::<bool>(), any::<bool>()),
         (readers, hand_over) in (select(&OriginReaders::ALL[..]), select(&HandOver::ALL[..])),
-        latency in 0_u64..300,
+        (latency, requests) in (0_u64..300, prop::option::of(1_u64..200)),
         write_cost in select(&[WriteCost::Preprocess, WriteCost::Write, WriteCost::None][..]),
         (cache, fetch) in (prop::option::of(1_u64..40), 1_u64..20),
     ) -> Scenario {
@@ -64,6 +66,7 @@ prop_compose! {
         cluster.origin = origin(&points.into_iter().collect::<Vec<_>>());
         cluster.origin_link = link.map(rate);
         cluster.origin_latency = Nanos::from_millis(latency);
+        cluster.origin_requests = requests.and_then(NonZeroU64::new);
         cluster.peer_link = Some(rate(peers));
         scenario.data = data;
         let training = &mut scenario.training;
@@ -179,6 +182,10 @@ proptest! {
             let loaded: u64 = report.loads.iter().map(|load| load.bytes).sum();
             let least = (report.origin_bytes - loaded) as f64 / most;
             prop_assert!(least <= trained, "{}: {} of {}", report.policy, least, trained);
+            let loads: u64 = report.loads.iter().map(|load| load.samples).sum();
+            let most = scenario.cluster.origin_requests.map_or(f64::INFINITY, |most| most.get() as f64);
+            let least = (report.origin_requests - loads) as f64 / most;
+            prop_assert!(least <= trained, "{}: {} requests of {}", report.policy, least, trained);
         }
     }
 

@@ -50,6 +50,7 @@ fn scenario(case: &Value, compat: Compat) -> Scenario {
             origin: OriginCurve::new(points(&cluster["origin"])).unwrap(),
             origin_link: cluster["origin_link"].as_u64().map(rate),
             origin_latency: Nanos::ZERO,
+            origin_requests: None,
             peer_link: cluster["peer_link"].as_u64().map(rate),
         },
         data: match data["size"].as_u64() {

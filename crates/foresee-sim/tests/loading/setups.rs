@@ -45,6 +45,7 @@ pub(crate) fn small() -> Scenario {
             origin: origin(&[(1, 40 * MEGA), (2, 60 * MEGA)]),
             origin_link: None,
             origin_latency: Nanos::ZERO,
+            origin_requests: None,
             peer_link: Some(rate(500 * MEGA)),
         },
         data: DataSet::Equal { count: 400, size: Bytes::new(100_000) },

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The vectors of closed forms, played: `testdata/models/stream.json` has times of a stream from one source.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use foresee_model::Compat;
@@ -101,6 +102,60 @@ fn a_thread_waits_for_its_request_and_others_go_on_meanwhile() {
         without.options.compat = Compat::Paper;
         without.cluster.staging.threads = count(1);
         assert_near(total(1, Compat::Paper, policy), run(&without, policy).total, 1e-12, "to the letter");
+    }
+}
+
+/// Twelve samples of 1 MB at 1 GB/s, of an origin that takes 100 requests a second: 10 ms each, one after the other.
+#[test]
+fn an_origin_takes_so_many_requests_a_second() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.origin = origin(&[(1, 1_000 * MEGA)]);
+    scenario.cluster.origin_requests = NonZeroU64::new(100);
+    scenario.cluster.staging.write = None;
+    scenario.cluster.staging.threads = count(4);
+    scenario.data = DataSet::Equal { count: 12, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (1, None);
+    scenario.training.compute = rate(100_000 * MEGA);
+    let total = |ranks, readers, policy, compat| {
+        let mut scenario = scenario.clone();
+        scenario.cluster.ranks = ranks;
+        (scenario.options.readers, scenario.options.compat) = (readers, compat);
+        run(&scenario, policy).total
+    };
+    for readers in OriginReaders::ALL {
+        let staged = total(1, readers, Policy::StagingBuffer, Compat::Physical);
+        assert_near(staged, 12.0 * 0.01 + 0.001 + 1e-5, 1e-9, readers.name());
+        let naive = total(1, readers, Policy::Naive, Compat::Physical);
+        assert_near(naive, 12.0 * (0.01 + 0.001 + 1e-5), 1e-9, readers.name());
+    }
+    // In common the last of two ranks has its sample as soon as one rank would; with half of the origin each it takes 2 ms to come.
+    let (all, demand) = (OriginReaders::All, OriginReaders::Demand);
+    let staged = |readers| total(2, readers, Policy::StagingBuffer, Compat::Physical);
+    assert_near(staged(demand), 12.0 * 0.01 + 0.001 + 1e-5, 1e-9, "in common");
+    assert_near(staged(all), 6.0 * 0.02 + 0.002 + 1e-5, 1e-9, "half of it each");
+    assert_near(total(1, all, Policy::Naive, Compat::Paper), 12.0 * (0.001 + 1e-5), 1e-9, "to the letter");
+}
+
+/// Two ranks alike begin together, with eight threads and four samples of 10 ms each. Of a pool a quarter of the threads comes
+/// before the other rank's quarter; a loader that asks with one thread has all of its requests there first.
+#[test]
+fn ranks_that_begin_together_mix_their_requests() {
+    let mut scenario = scenario(&vectors()[0]);
+    scenario.cluster.ranks = 2;
+    scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
+    scenario.cluster.staging.write = None;
+    scenario.cluster.staging.threads = count(8);
+    scenario.data = DataSet::Equal { count: 8, size: Bytes::new(MEGA) };
+    (scenario.training.batch, scenario.training.preprocess) = (4, None);
+    scenario.training.compute = rate(100_000 * MEGA);
+    scenario.options.compat = Compat::Physical;
+    (scenario.options.readers, scenario.options.hand_over) = (OriginReaders::Queue, HandOver::Batch);
+    for latency in [0_u32, 5] {
+        scenario.cluster.origin_latency = Nanos::from_millis(latency.into());
+        let asked = 1e-3 * f64::from(latency);
+        let stall = |policy| run(&scenario, policy).stall - 2.0 * asked;
+        assert_near(stall(Policy::StagingBuffer), 0.06 + 0.08, 1e-9, "two, two, two, two");
+        assert_near(stall(Policy::Foresee), 0.04 + 0.08, 1e-9, "four, four");
     }
 }
 

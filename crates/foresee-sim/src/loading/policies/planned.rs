@@ -169,6 +169,11 @@ impl Planning {
 }
 
 impl Caching for Planned {
+    /// The loader's one driver does.
+    fn asks_at_once(&self) -> bool {
+        true
+    }
+
     fn prepare(&mut self, setup: &Setup, _: &Rates, _: &mut Book) -> (u64, u64) {
         let all = setup.epochs.places as u64 * u64::from(setup.epochs.count);
         let mut left = PART;
@@ -217,6 +222,7 @@ pub(super) mod tests {
                 origin: OriginCurve::new([(1, BytesPerSecond::new(1_000_000))]).unwrap(),
                 origin_link: None,
                 origin_latency: Nanos::ZERO,
+                origin_requests: None,
                 peer_link: None,
             },
             data: DataSet::Equal { count, size: Bytes::new(100) },

@@ -119,3 +119,19 @@ def test_it_runs_as_a_module(folder, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["samples"] == 23
+
+
+def test_output_that_nobody_reads_any_more_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "foresee", "simulate", "--list"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")

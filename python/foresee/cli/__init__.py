@@ -2,13 +2,14 @@
 """The command line: one file per command, imported only when it runs. Needs no torch.
 
 Exit codes: 0 done; 1 the asked-for condition does not hold; 2 bad input; 3 the environment lacks something,
-which is named; 130 interrupted. With ``--json`` stdout has one object and nothing else; all else goes to
-stderr.
+which is named; 130 interrupted; 141 whoever read the output has ended. With ``--json`` stdout has one object and
+nothing else; all else goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-DONE, BAD_INPUT, ENVIRONMENT, INTERRUPTED = 0, 2, 3, 130
+DONE, BAD_INPUT, ENVIRONMENT, INTERRUPTED, UNREAD = 0, 2, 3, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return BAD_INPUT
     try:
-        return _run(options)
+        code = _run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # As `head` does after its lines. What is still to be flushed at the end has to go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except (
         CatalogInvalid,
         ConfigError,
@@ -60,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 """Measure how far predictions are from runs, as PROTOCOL.md says.
 
 ``--quick`` measures three of the ten set-ups, smaller and once, within a minute; without it all ten are measured five
-times, which takes half an hour. Builds and downloads nothing: ``make setup`` does. Needs root, for the disk.
+times, which takes half an hour. Builds and downloads nothing: ``make setup`` does. Needs root, for the mount.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
 """
@@ -116,7 +116,7 @@ def measured(
         for policy in setup.policies:
             job = forecasts.job_of(setup, policy, place.truth, index, options.seed, profile)
             said[policy] = forecasts.predicted(job, policy)
-        with _ranks(setup, place) as ask:
+        with _ranks(setup) as ask:
             for repeat in range(options.repeats):
                 for policy in setup.policies:
                     if options.quick and time.monotonic() - began > options.budget_s:
@@ -198,10 +198,10 @@ def _times(told: Sequence[Mapping[str, Any]]) -> Times:
 
 
 @contextmanager
-def _ranks(setup: SetUp, place: Place) -> Iterator[Any]:
+def _ranks(setup: SetUp) -> Iterator[Any]:
     """All ranks of a set-up, at the command of what is yielded."""
     log = HOME / "predict-ranks.log"
-    command = [*place.wrap, sys.executable, str(HERE / "rank.py"), str(setup.ranks)]
+    command = [sys.executable, str(HERE / "rank.py"), str(setup.ranks)]
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     with log.open("ab") as errors:
         process = subprocess.Popen(

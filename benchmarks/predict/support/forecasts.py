@@ -18,6 +18,8 @@ from .setups import NAIVE, OURS, PINNED, SetUp, Truth
 DISK_SHARE = 63 / 64
 #: Of the disk tier.
 DISK_THREADS = 4
+#: Bytes per second of an origin whose requests alone are limited: what is left to wait for is small.
+UNLIMITED = 2_000_000_000
 #: Requests of the loader under way at its start: of a bucket, of a folder in samples or bytes.
 BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
 
@@ -71,11 +73,12 @@ def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here:
         staging, threads = buffer_bytes(setup), 1 if policy == NAIVE else POOL_THREADS
         if policy == PINNED:
             tiers = [{"name": "ram", "capacity": setup.room(setup.ram)}]
-    limits = [setup.requests_per_s * mean, float(setup.bytes_per_s)]
     origin: dict[str, object] = {
-        "read": min(limit for limit in limits if limit),
+        "read": setup.bytes_per_s or UNLIMITED,
         "readers": "demand" if setup.origin == "bucket" else "queue",
     }
+    if setup.requests_per_s:
+        origin["requests"] = setup.requests_per_s
     if setup.latency_ms:
         origin["latency"] = setup.latency_ms / 1e3
     return completed(

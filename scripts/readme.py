@@ -61,7 +61,7 @@ class Theme:
         return head + begin + inner + end + rest.partition(end)[2]
 
 
-THEMES = (Theme("loading"), Theme("gradients"))
+THEMES = (Theme("loading"), Theme("gradients"), Theme("stagger"))
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 """Measure staggered jobs as PROTOCOL.md says.
 
 ``--quick`` measures one pair and three jobs within a minute; without it three pairs run from every start of the
-exhaustive search, which takes hours. Builds and downloads nothing: ``make setup`` does. Needs root, for a disk of its
-own, unless ``--place`` names a folder on a slow mount.
+exhaustive search, which takes hours. Builds and downloads nothing: ``make setup`` does. Needs root, for a disk or
+hosts of its own, unless ``--place`` names a folder on a slow mount.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
 """
@@ -24,6 +24,7 @@ from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import results_file, show, tell  # noqa: E402
 from support import parts, runs, table  # noqa: E402
+from support.gluster import Gluster  # noqa: E402
 from support.lines import judge  # noqa: E402
 from support.models import PAIRS, Size  # noqa: E402
 from support.origin import Mount, SlowDisk  # noqa: E402
@@ -32,6 +33,8 @@ from support.session import Failed, Session  # noqa: E402
 
 #: Parts that the lines of a pair belong to.
 PAIRS_LINES = ("pairs", "command", "calibration")
+#: Origins that are made here.
+OWN = {"disk": SlowDisk, "glusterfs": Gluster}
 NAMED = {"+".join(names): names for names in PAIRS}
 HOME = HERE.parents[1] / ".tools" / "bench-data"
 
@@ -60,16 +63,24 @@ def parse() -> argparse.Namespace:
         default=list(NAMED),
         help="of the part `pairs`; only these, an hour each",
     )
-    parser.add_argument("--place", type=Path, help="a folder on a slow mount, instead of a throttled disk")
-    parser.add_argument("--origin", help="what that mount is, as the lines are to call it: glusterfs")
+    parser.add_argument(
+        "--origin",
+        default="disk",
+        help="disk (throttled), glusterfs (of our own), or what --place lies on, as the lines are to call it",
+    )
+    parser.add_argument(
+        "--place", type=Path, help="a folder on a slow mount, instead of an origin of our own"
+    )
     parser.add_argument(
         "--timeout", type=float, default=600, help="of one run, seconds (default %(default)s)"
     )
     parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/stagger_*.jsonl)")
     parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
     given = parser.parse_args()
-    if (given.place is None) != (given.origin is None):
-        parser.error("--place and --origin go together")
+    if given.place is None and given.origin not in OWN:
+        parser.error(f"--origin {given.origin}: {' or '.join(OWN)} expected, or --place")
+    if given.place is not None and given.origin == "disk":
+        parser.error("--place: say by --origin what it lies on")
     for name in ("repeats", "steps", "step_ms", "epochs", "timeout"):
         value = getattr(given, name)
         if value is not None and not value > 0:
@@ -93,7 +104,7 @@ def main() -> int:
     steps = given.steps or (72 if given.quick else 1500)
     size = Size(steps=steps, step_s=step_ms / 1e3, epochs=given.epochs, seed=given.seed)
     try:
-        origin = SlowDisk(HOME, size) if given.place is None else Mount(given.place, given.origin, size)
+        origin = Mount(given.place, given.origin, size) if given.place else OWN[given.origin](HOME, size)
         with tempfile.TemporaryDirectory(prefix="foresee-bench-") as work, origin:
             session = Session(size, origin, Path(work), about, save, given.timeout)
             if given.quick:

@@ -46,9 +46,15 @@ class Mount:
     ) -> None:
         return None
 
+    @property
+    def data(self) -> list[Path]:
+        """Folders whose files this machine may have in memory."""
+        return [self.folder]
+
     def cool(self) -> None:
         """Drive the samples out of memory, not their names; as root the whole machine's, where that is not enough."""
-        cold.evict(sorted(map(str, self.folder.iterdir())), machine=os.geteuid() == 0)
+        files = sorted(str(path) for folder in self.data for path in folder.iterdir())
+        cold.evict(files, machine=os.geteuid() == 0)
 
     def held(self) -> Held:
         """While jobs run: what one has read is there for the others."""
@@ -62,10 +68,8 @@ class SlowDisk(Mount):
     """A throttled disk of our own."""
 
     def __init__(self, home: Path, size: Size) -> None:
-        data = size.samples * SAMPLE_BYTES
         image = home / f"stagger-{size.samples}.ext4"
-        room = max(int(IMAGE_OVER_DATA * data), IMAGE_LEAST_BYTES)
-        self._disk = Disk(image, room, f"foresee-stagger-{os.getpid()}")
+        self._disk = Disk(image, image_bytes(size), f"foresee-stagger-{os.getpid()}")
         super().__init__(self._disk.folder, "disk", size)
 
     def __enter__(self) -> SlowDisk:
@@ -110,6 +114,11 @@ class SlowDisk(Mount):
                     break
         finally:
             os.close(file)
+
+
+def image_bytes(size: Size) -> int:
+    """Of a disk for the samples."""
+    return max(int(IMAGE_OVER_DATA * size.samples * SAMPLE_BYTES), IMAGE_LEAST_BYTES)
 
 
 def fill(folder: Path, size: Size) -> None:

@@ -89,7 +89,9 @@ class Session:
 
     def _calibrate(self, names: Sequence[str], catalog: Path, form: str) -> dict[str, Any]:
         steps, before = {"long": LONG, "short": SHORT, "quick": QUICK}[form]
-        words = ["--steps", str(steps), "--warmup", str(before), "--data", str(self.origin.folder)]
+        words = ["--steps", str(steps), "--warmup", str(before)]
+        for folder in self.origin.data:
+            words += ["--data", str(folder)]
         return self._foresee("calibrate", names, catalog, *words, *(["--short"] if form == "short" else []))
 
     def predict(self, names: Sequence[str], catalog: Path) -> dict[str, Any]:

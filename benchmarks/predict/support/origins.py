@@ -66,14 +66,14 @@ def placed(setup: SetUp, home: Path, seed: int) -> Iterator[tuple[Place, Limits]
     name = fingerprint(setup, seed)
     folder = home / "predict-buckets" / BUCKET / name
     truth = make(folder, setup, seed)
-    served = str(folder.parents[1])
-    if setup.origin == "mount":
-        at = _mount_point(home / "predict-mount")
-        with Testbed("serve", served, "--mount", str(at), "--burst-ms", str(BURST_MS)) as testbed:
+    at = _mount_point(home / "predict-mount") if setup.origin == "mount" else None
+    mounted = ["--mount", str(at)] if at else []
+    with Testbed("serve", str(folder.parents[1]), *mounted, "--burst-ms", str(BURST_MS)) as testbed:
+        limits = Limits(testbed, setup)
+        if at:
             samples = str(at / BUCKET / name)
-            yield Place(samples, samples, truth), Limits(testbed, setup)
-        return
-    with Testbed("serve", served, "--burst-ms", str(BURST_MS)) as testbed:
+            yield Place(samples, samples, truth), limits
+            return
         options = {
             "endpoint": testbed.url,
             "region": "us-east-1",
@@ -82,7 +82,7 @@ def placed(setup: SetUp, home: Path, seed: int) -> Iterator[tuple[Place, Limits]
             "allow_http": "true",
         }
         plain = f"{testbed.url}/{BUCKET}/{name}/"
-        yield Place(f"s3://{BUCKET}/{name}/", plain, truth, options), Limits(testbed, setup)
+        yield Place(f"s3://{BUCKET}/{name}/", plain, truth, options), limits
 
 
 def _mount_point(at: Path) -> Path:

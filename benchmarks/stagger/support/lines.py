@@ -44,7 +44,7 @@ def judge(runs: Runs) -> list[Line]:
             "%",
             1.0,
             below=True,
-            value=_errors(gluster, "pairs", "best") if gluster.valid else "needs --origin glusterfs --place",
+            value=_errors(gluster, "pairs", "best") if gluster.valid else "needs --origin glusterfs",
         ),
     ]
 

@@ -8,11 +8,12 @@
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
@@ -20,6 +21,7 @@ use fuser::{
 };
 use tokio::runtime::Handle;
 
+use crate::body::read_at;
 use crate::server::Origin;
 use crate::sleep::sleep;
 
@@ -116,18 +118,11 @@ impl Slow {
         Ok(names)
     }
 
-    fn read_now(&self, file: FileHandle, offset: u64, size: u32) -> io::Result<Vec<u8>> {
+    /// As much as there is of what is asked for.
+    fn read_now(&self, file: FileHandle, offset: u64, size: u32) -> io::Result<Bytes> {
         let file = self.known().open.get(&file.0).cloned().ok_or(io::ErrorKind::NotFound)?;
-        let mut bytes = vec![0; size as usize];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
-                0 => break,
-                count => filled += count,
-            }
-        }
-        bytes.truncate(filled);
-        Ok(bytes)
+        let left = file.metadata()?.len().saturating_sub(offset);
+        read_at(&file, offset, usize::try_from(left).map_or(size as usize, |left| left.min(size as usize)))
     }
 }
 

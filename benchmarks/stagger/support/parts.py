@@ -9,7 +9,7 @@ from typing import Any
 from .models import NETWORKS, PAIRS
 from .session import Session
 
-PARTS = ("pairs", "networks", "several")
+PARTS = ("calibration", "pairs", "networks", "several")
 SEVERAL = (
     ("inception_v3", "resnet50", "efficientnet_b0"),
     ("inception_v3", "resnet50", "efficientnet_b0", "vgg16"),
@@ -19,12 +19,19 @@ SEARCH = tuple(range(0, 101, 10))
 QUICK_PAIR, QUICK_SEARCH = PAIRS[1], (0,)
 
 
-def pairs(session: Session, repeats: int, each: Sequence[Sequence[str]] = PAIRS) -> None:
+def calibration(session: Session, repeats: int, each: Sequence[Sequence[str]]) -> None:
+    """What each pair's calibration costs, in either form."""
+    for _ in range(repeats):
+        for names in each:
+            session.calibrate(names, "short", cost=True)
+            session.calibrate(names, "long", cost=True)
+
+
+def pairs(session: Session, repeats: int, each: Sequence[Sequence[str]]) -> None:
     """Each pair in both orders, every start; and once as the command runs it."""
     made = []
     for names in each:
-        session.calibrate(names, "short", cost=True)
-        catalog = session.calibrate(names, "long", cost=True)
+        catalog = session.calibrate(names, "long")
         made.append((names, catalog, session.predict(names, catalog)))
     for repeat in range(repeats):
         for names, catalog, facts in made:

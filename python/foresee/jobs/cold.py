@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +42,7 @@ class Evicted:
     bytes: int
     """Their sizes."""
     kept: int | None
-    """Bytes of those looked at that are still in memory; None: the kernel tells only their owner."""
+    """Bytes that are still in memory; None: the kernel tells only their owner."""
 
 
 def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
@@ -91,14 +92,23 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
         PageCacheKept: they stay in memory, or they may not be dropped.
         OSError: a file cannot be read.
     """
-    total = 0
+    total = looked_at = 0
+    kept: int | None = None
     for path in files:
         with _opened(path) as file:
-            total += os.fstat(file).st_size
-            with contextlib.suppress(OSError):
-                os.fsync(file)  # dirty pages stay
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    kept, looked_at = resident(files)
+            size = os.fstat(file).st_size
+            total += size
+            _drop(file)
+            left = _in_memory(file, path)
+            if left != 0:
+                # Dirty pages stay. To write them takes ten times as long as the rest, so only where something stayed.
+                with contextlib.suppress(OSError):
+                    os.fsync(file)
+                _drop(file)
+                left = _in_memory(file, path)
+            if left is not None:
+                looked_at += size
+                kept = (kept or 0) + left
     if kept is not None and kept > _KEPT_MAX * looked_at and machine:
         os.sync()
         try:
@@ -124,31 +134,47 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
 
 def resident(files: Sequence[str]) -> tuple[int | None, int]:
     """Bytes of ``files`` that are in memory, and bytes that were looked at; None: the kernel does not tell us."""
+    looked_at = 0
+    kept: int | None = None
+    for path in files[:: -(-len(files) // _LOOKED_AT)]:
+        with _opened(path) as file:
+            left = _in_memory(file, path)
+            if left is not None:
+                looked_at += os.fstat(file).st_size
+                kept = (kept or 0) + left
+    return kept, looked_at
+
+
+def _drop(file: int) -> None:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _in_memory(file: int, path: str) -> int | None:
+    """Bytes of one file that are in memory; None: the kernel does not tell us, or the file is empty."""
+    status = os.fstat(file)
+    size = status.st_size
+    # To others the kernel says that all is in memory.
+    ours = os.geteuid() in {0, status.st_uid} or os.access(path, os.W_OK)
+    if size == 0 or not ours:
+        return None
+    libc = _libc()
+    address = libc.mmap(None, size, _PROT_READ, _MAP_SHARED, file, 0)
+    if address == _FAILED:
+        return None
+    pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
+    failed = libc.mincore(address, size, pages.ctypes.data)
+    libc.munmap(address, size)
+    return None if failed else min(int(np.count_nonzero(pages & 1)) * mmap.PAGESIZE, size)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    kept = looked_at = 0
-    told = False
-    for path in files[:: -(-len(files) // _LOOKED_AT)]:
-        with _opened(path) as file:
-            status = os.fstat(file)
-            size = status.st_size
-            # To others the kernel says that all is in memory.
-            ours = os.geteuid() in {0, status.st_uid} or os.access(path, os.W_OK)
-            if size == 0 or not ours:
-                continue
-            address = libc.mmap(None, size, _PROT_READ, _MAP_SHARED, file, 0)
-            if address == _FAILED:
-                continue
-            pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
-            if libc.mincore(address, size, pages.ctypes.data) == 0:
-                told = True
-                looked_at += size
-                kept += min(int(np.count_nonzero(pages & 1)) * mmap.PAGESIZE, size)
-            libc.munmap(address, size)
-    return (kept if told else None), looked_at
+    return libc
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from common.report import results_file, show, tell  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
-from support.parts import FULL, QUICK  # noqa: E402
+from support.parts import FULL, QUICK, SLEEPS  # noqa: E402
 from support.runs import Runs, read  # noqa: E402
 from support.session import Plan, Session  # noqa: E402
 from support.workloads import MODELS  # noqa: E402
@@ -48,8 +48,8 @@ def sum_rates() -> dict[str, float] | None:
 
 def instead(name: str, factor: float = 1) -> str:
     """Of what a number of the command line takes the place."""
-    usual, quickly = (factor * getattr(plan, name) for plan in (FULL, QUICK))
-    return f"instead of {usual:g}, and of {quickly:g} in the quick run"
+    usual, asleep, quickly = (factor * getattr(plan, name) for plan in (FULL, SLEEPS, QUICK))
+    return f"instead of {usual:g}, of {asleep:g} in `sleeps`, and of {quickly:g} in the quick run"
 
 
 def parse() -> argparse.Namespace:
@@ -87,7 +87,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_plan(given: argparse.Namespace) -> Plan:
+def chosen_plan(given: argparse.Namespace, base: Plan) -> Plan:
     """How much of everything, with what the command line changes."""
     wanted = {
         "repeats": given.repeats,
@@ -95,7 +95,6 @@ def chosen_plan(given: argparse.Namespace) -> Plan:
         "compute_s": None if given.compute_ms is None else given.compute_ms / 1e3,
         "wire_over_compute": given.wire_over_compute,
     }
-    base = QUICK if given.quick else FULL
     return dataclasses.replace(base, **{name: value for name, value in wanted.items() if value is not None})
 
 
@@ -113,12 +112,14 @@ def main() -> int:
     if save is None and not given.quick:
         save = results_file(HERE / "results", "gradients", about)
     with tempfile.TemporaryDirectory(prefix="foresee-bench-") as logs:
-        session = Session(given.seed, given.timeout, chosen_plan(given), about, save, Path(logs))
+        plan = chosen_plan(given, QUICK if given.quick else FULL)
+        session = Session(given.seed, given.timeout, plan, about, save, Path(logs))
         try:
             if given.quick:
                 parts.quick(session)
             else:
-                parts.full(session, given.parts, given.rates, given.models)
+                sleeping = chosen_plan(given, SLEEPS)
+                parts.full(session, given.parts, given.rates, given.models, sleeping)
         except Unavailable as missing:
             show(f"run.py: {missing}")
             return 3

@@ -71,11 +71,13 @@ BESIDE = (2, 4, 8)
 #: Wire time over compute: as if the same model had a link of four times to a quarter of the rate.
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FULL = Plan(repeats=5, warmup=3, rounds=20, compute_s=0.2, wire_over_compute=1.0)
+#: Of the part `sleeps`: fewer steps and longer ones, so that more of each tensor is left where sizes are divided.
+SLEEPS = Plan(repeats=3, warmup=2, rounds=6, compute_s=0.8, wire_over_compute=1.0)
 QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.0)
 #: When a server is killed: among the measured rounds.
 KILLED_AFTER_S = 4.0
 #: To choose a setting of `partition`.
-TRIAL = {"repeats": 1, "warmup": 2, "rounds": 6}
+TRIAL = {"repeats": 1, "warmup": 1, "rounds": 3}
 
 
 def told_of(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
@@ -299,13 +301,10 @@ def run_clip(session: Session, hosts: Hosts, models: Sequence[str]) -> None:
 def run_bandwidths(session: Session, hosts: Hosts) -> None:
     """The same model where its gradients take longer or shorter on the wire."""
     for ratio in RATIOS:
-        there = dataclasses.replace(
-            session, plan=dataclasses.replace(session.plan, wire_over_compute=ratio), runs=session.runs
-        )
         name = f"vgg16, wire {ratio:g} x compute"
-        for arm in ("foresee", "mercury", "fifo_packet", "fifo_tensor"):
-            run_sleeps(there, hosts, "vgg16", arm, POLICIES[arm], workload=name, modelled=True)
-        session.count = there.count
+        with session.planned(dataclasses.replace(session.plan, wire_over_compute=ratio)):
+            for arm in ("foresee", "mercury", "fifo_packet", "fifo_tensor"):
+                run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload=name, modelled=True)
 
 
 def run_machine(session: Session, hosts: Hosts) -> None:
@@ -322,8 +321,22 @@ def run_killed(session: Session, hosts: Hosts) -> None:
         run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload="killed", how=how)
 
 
-def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str]) -> None:
-    """The parts, rates and models of choice."""
+def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
+    """Every arm on a model, beside `bulk` of its own: what the links give differs from hour to hour."""
+    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+    run_bulk_whole(session, hosts)
+    settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
+    if hosts.rate != RATES[0]:
+        settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
+    for _ in range(session.plan.repeats):
+        for arm, policy in settings.items():
+            run_sleeps(session, hosts, model, arm, policy)
+
+
+def full(
+    session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str], sleeping: Plan
+) -> None:
+    """The parts, rates and models of choice; ``sleeping``: how much of everything where models sleep."""
     if "two" in parts:
         session.begin("two")
         with hosts_of(session, "two", "1gbit", 1, 1) as hosts:
@@ -337,14 +350,8 @@ def full(session: Session, parts: Sequence[str], rates: Sequence[str], models: S
             for model in models:
                 # A piece of its own: hours can be had one by one, with `--rates` and `--models`.
                 session.begin(f"sleeps, {rate}, {model}")
-                run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-                run_bulk_whole(session, hosts)
-                settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
-                if rate != RATES[0]:
-                    settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
-                for _ in range(session.plan.repeats):
-                    for arm, policy in settings.items():
-                        run_sleeps(session, hosts, model, arm, policy)
+                with session.planned(sleeping):
+                    run_all_sleeps(session, hosts, model)
     if "training" in parts:
         session.begin("training")
         with hosts_of(session, "four", TRAINING_RATE, 4, 4) as hosts:

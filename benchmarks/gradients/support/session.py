@@ -65,6 +65,15 @@ class Session:
         if self.save:
             forget(self.save, part)
 
+    @contextlib.contextmanager
+    def planned(self, plan: Plan) -> Iterator[None]:
+        """What is measured inside goes by this plan."""
+        usual, self.plan = self.plan, plan
+        try:
+            yield
+        finally:
+            self.plan = usual
+
     def keep(self, run: Run) -> Run:
         """Count a run, write it down, and say how it went."""
         run.part = self.part

@@ -12,7 +12,9 @@ HEAD = (
 
 
 def markdown(runs: Runs) -> str:
-    """One row per part, order and arm; void runs below, with the reason."""
+    """One row per part, order and arm, but for the search's starts after the first, which figures show; void runs below,
+    with the reason.
+    """
     rows = ""
     for origin in dict.fromkeys(run.origin for run in runs.valid):
         here = Runs(run for run in runs.valid if run.origin == origin)
@@ -22,6 +24,7 @@ def markdown(runs: Runs) -> str:
                     _row(here, origin, part, jobs, arm)
                     for jobs in here.orders(part)
                     for arm in here.arms(part, jobs)
+                    if not arm.isdigit() or arm == "0"
                 )
     void = sorted(
         {f"- {run.part}, {' '.join(run.jobs)}, {run.arm}: {run.void}" for run in runs.all if run.void}

@@ -7,6 +7,7 @@ Refuses to know torch, transforms and worker processes.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ from foresee._faults import Faults, OnError
 from foresee._orders import RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
-from foresee.errors import Closed, ConfigError
+from foresee.errors import ConfigError, ForeseeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,12 +142,14 @@ class Session:
         self.engine.announce(place.epoch, announced.ids, announced.lengths)
 
     def abandon(self, epoch: int) -> None:
-        """``epoch`` was broken off: let the engine go on to the next one at once, if it is known."""
+        """``epoch`` was broken off: let the engine go on to the next one at once, if it is known.
+
+        Never raises: it runs while an iterator is collected. Whoever asks a closed, failed or forked engine for more
+        hears what is wrong with it.
+        """
         if self.order is not None and (self.epochs is None or epoch + 1 < self.epochs):
-            try:
+            with contextlib.suppress(ForeseeError):
                 self.engine.seek(epoch + 1, 0)
-            except Closed:
-                pass
 
     def expect(self, announced: Announced | None) -> None:
         """Keep what was announced, for the audit."""

@@ -28,7 +28,19 @@ from numpy.typing import NDArray
 from foresee import _world
 from foresee.errors import ConfigError
 
-__all__ = ["GATE", "ROW", "VERSION", "Followed", "Head", "Lap", "Meter", "mark"]
+__all__ = [
+    "APART",
+    "CACHES",
+    "GATE",
+    "ROW",
+    "VERSION",
+    "Followed",
+    "Head",
+    "Lap",
+    "Meter",
+    "cache_apart",
+    "mark",
+]
 
 VERSION = 1
 _MAGIC = b"FORESTEP"
@@ -48,8 +60,25 @@ ROW = np.dtype(
 assert _ROW.size == ROW.itemsize
 #: A file beside those of steps: while the launcher has it locked, no loader begins a step.
 GATE = "gate"
+#: The variable with the name of a folder for caches on disk, below those that a job gives its loaders.
+APART = "FORESEE_CACHE_APART"
+#: A file beside those of steps, with a line for each folder that a job made of it.
+CACHES = "caches"
 
 _log = logging.getLogger("foresee")
+
+
+def cache_apart(folder: str) -> str:
+    """Where a cache on disk is that was given ``folder``: there, or below it, and told, where whoever started the job
+    wants an empty one.
+    """
+    name, steps = os.environ.get(APART), os.environ.get("FORESEE_STEPS")
+    if not name or not steps:
+        return folder
+    folder = os.path.abspath(os.path.join(folder, name))
+    with open(os.path.join(steps, CACHES), "a", encoding="utf-8") as file:
+        file.write(f"{folder}\n")
+    return folder
 
 
 def mark(order: str) -> int:

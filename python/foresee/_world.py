@@ -71,7 +71,8 @@ def detect(
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None:
-        local = next((launcher for launcher in _LAUNCHERS if launcher.local_rank in env), _LAUNCHERS[0])
+        there = (one for one in _LAUNCHERS if one.local_rank in env and not _is_script(env, one))
+        local = next(there, _LAUNCHERS[0])
         return _checked("arguments", rank, world_size, *_local(env, local))
     found = [(launcher, world) for launcher in _LAUNCHERS if (world := _read(env, launcher)) is not None]
     if not found:
@@ -91,10 +92,9 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     # A shell inside a Slurm allocation has SLURM_NTASKS, but only a launched task has a rank.
     if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
         return None
-    missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
-    # A batch script is task 0 of itself, and has no number of tasks unless sbatch was asked for some.
-    if launcher.name == "Slurm" and missing and env[launcher.rank] == "0" and "SLURM_JOB_ID" in env:
+    if _is_script(env, launcher):
         return None
+    missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
     if missing:
         present = launcher.size if launcher.rank in missing else launcher.rank
         raise ConfigError(f"{present}={env[present]} is set but {missing[0]} is not; set both or neither")
@@ -104,6 +104,13 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
         _number(env, launcher.size),
         *_local(env, launcher),
     )
+
+
+def _is_script(env: Mapping[str, str], launcher: _Launcher) -> bool:
+    """Whether what Slurm says is about a batch script: task 0 of however many srun may start, and none of these, which
+    have a step.
+    """
+    return launcher.name == "Slurm" and "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
 
 
 def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int, bool]:

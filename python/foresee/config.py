@@ -133,10 +133,11 @@ class Cache:
             ConfigError: ``ram`` is above the memory limit of this process.
         """
         from foresee import _native
+        from foresee._steps import cache_apart
 
         with _handles:
             if not self._handle or self._handle[0] != os.getpid():
-                disk = None if self.disk is None else os.fspath(self.disk)
+                disk = None if self.disk is None else cache_apart(os.fspath(self.disk))
                 try:
                     cache = _native.Cache(ram_bytes=self.ram_bytes, disk_dir=disk, disk_bytes=self.disk_bytes)
                 except ValueError as error:

@@ -79,15 +79,17 @@ def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folde
     if pid == 0:
         # Collection, atexit and finalizers all run here.
         signal.alarm(20)
+        sys.stderr = open(sys.argv[2], "w", buffering=1)
         del iterator, loader, first
         sys.exit(0)
     _, status = os.waitpid(pid, 0)
     rest = sum(len(batch) for batch in iterator)
-    say(status=os.waitstatus_to_exitcode(status), samples=len(first) + rest)
+    say(status=os.waitstatus_to_exitcode(status), samples=len(first) + rest, said=open(sys.argv[2]).read())
     """,
         str(folder),
+        str(folder.parent / "said"),
     )
-    assert lines == [{"status": 0, "samples": 96}]
+    assert lines == [{"status": 0, "samples": 96, "said": ""}]
 
 
 def test_what_a_child_has_mapped_where_the_parents_cache_is_stays_its_own(folder: pathlib.Path) -> None:

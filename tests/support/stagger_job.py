@@ -13,7 +13,8 @@ import os
 import sys
 import time
 
-from foresee._steps import Meter, mark
+from foresee._steps import CACHES, Meter, mark
+from foresee.config import Cache
 
 CHUNK = 1 << 16
 
@@ -31,6 +32,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hangs-after", type=int)
     parser.add_argument("--slow-after", type=int, help="from this step on it waits for --slow")
     parser.add_argument("--slow", type=float, default=0.0)
+    parser.add_argument("--cache", help="a folder on disk")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     return parser.parse_args()
 
@@ -56,7 +58,11 @@ def main() -> None:
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("this job sleeps", flush=True)
-    print("cache", os.environ.get("FORESEE_CACHE_DIR"), flush=True)
+    if asked.cache:
+        Cache(ram="1MB", disk=asked.cache, disk_size="1GB").native()
+        # As a loader would, with its first sample.
+        with open(os.path.join(os.environ["FORESEE_STEPS"], CACHES), encoding="utf-8") as told:
+            os.makedirs(told.read().strip(), exist_ok=True)
     file = os.open(asked.data, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     meter = Meter(os.environ.get("FORESEE_STEPS"))

@@ -254,16 +254,50 @@ def test_a_job_that_ignores_the_signal_is_killed(
 
 
 def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(
-    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
-    monkeypatch.setenv("FORESEE_CACHE_DIR", str(tmp_path / "cache"))
+    # Named in the job's own code, where no variable of ours would have a say.
+    pair = [write(tmp_path, name, data, "--cache", str(tmp_path / "cache")) for name in ("a", "b")]
     calibrate(tmp_path, data, *pair, "--folder", str(tmp_path / "logs"))
-    logs = sorted(
-        (tmp_path / "logs").glob("*/*.log"), key=lambda log: (int(log.parent.name.split("-")[0]), log.name)
+    told = sorted(
+        (tmp_path / "logs").glob("*/*/caches"), key=lambda file: (int(file.parts[-3].split("-")[0]), file)
     )
-    caches = [log.read_text().split("cache ")[1].strip() for log in logs]
+    caches = [file.read_text().strip() for file in told]
     assert [caches.index(cache) for cache in caches] == [0, 0, 2, 2, 4, 4]
     assert all(cache.startswith(str(tmp_path / "cache" / "calibrate-")) for cache in caches)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_data_behind_links_are_driven_out_too(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    (folder / "labels.csv").write_text("0")
+    (folder / "train").symlink_to(data)
+    (folder / "again").symlink_to(folder)
+    found = cold.files_of([], [str(folder)])
+    assert found == [str(folder / "labels.csv"), str(folder / "train" / "chunks.bin")]
+
+
+def test_two_files_of_one_name_are_not_taken_for_one_model(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    for name in ("resnet", "vgg"):
+        (tmp_path / name).mkdir()
+    pair = [write(tmp_path / name, "job", data) for name in ("resnet", "vgg")]
+    said = calibrate(tmp_path, data, *pair, code=2)
+    assert "would be one model, 'job', in the catalog; write [stagger] model in both" in said
+    # One file, twice, is one model.
+    assert len(json.loads(calibrate(tmp_path, data, pair[0], pair[0]))["runs"]) == 4
+
+
+def test_a_folder_is_where_it_was_said_however_the_job_files_lie(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    pair = [write(tmp_path / "jobs", name, data) for name in ("a", "b")]
+    monkeypatch.chdir(tmp_path)
+    assert len(json.loads(calibrate(tmp_path, data, *pair, "--folder", "logs"))["runs"]) == 6
+    assert (tmp_path / "logs" / "1-cold" / "a" / "rank-0.steps").exists()
 
 
 def test_company_that_has_read_everything_is_none(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

@@ -230,6 +230,7 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.
     # What was not about these jobs, or did not end, says nothing.
     assert _stagger_run._judged(options, jobs, "here", {**told, "doubts": ["another order"]}) is None
     assert _stagger_run._judged(options, jobs, "here", {**told, "measured": None}) is None
+    assert _stagger_run._judged(options, jobs, "here", {**told, "predicted_at_starts": None}) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
 
@@ -412,6 +413,89 @@ def test_a_leader_that_takes_no_steps_is_ended(tmp_path: pathlib.Path, data: pat
     jobs = [write(tmp_path, "a", data, command='["sleep", "60"]'), write(tmp_path, "b", data)]
     _, said = run(tmp_path, *jobs, "--patience", "1", code=2)
     assert "has to train with a Foresee loader" in said
+
+
+def test_a_leader_that_hangs_keeps_nobody_back_for_longer_than_it_may(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    jobs = [write(tmp_path, "a", data, "--hangs-after", "5"), write(tmp_path, "b", data, start=0.2)]
+    with begun(tmp_path, *jobs, "--patience", "3") as process:
+        assert process.stderr is not None
+        said = ""
+        while "b has ended" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "a has taken no step for 3 s, after 5" in said
+    told = json.loads(out)
+    assert [job["state"] for job in told["jobs"]] == ["stopped", "done"]
+    assert not processes_of(data)
+
+
+def test_a_follower_that_cannot_be_started_leaves_the_leader_alone(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    script = tmp_path / "train"
+    script.write_text("no first line says who runs this")
+    script.chmod(0o755)
+    told, said = run(
+        tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data, command='["./train"]'), code=1
+    )
+    assert [job["state"] for job in told["jobs"]] == ["done", "failed"]
+    assert "b cannot be started: [Errno 8] Exec format error" in said
+
+
+def test_jobs_whose_names_are_one_as_files_have_folders_of_their_own(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    jobs = [
+        write(tmp_path, stem, data, stagger=f'model = "{name}"\n{FIGURES}')
+        for stem, name in (("a", "模型甲"), ("b", "模型乙"))
+    ]
+    told, _ = run(tmp_path, *jobs)
+    assert [job["steps"] for job in told["jobs"]] == [40, 40]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "-",
+        "-.log",
+        "--2",
+        "--2.log",
+        "stagger.json",
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_while_jobs_are_ended_leave_nobody_behind(
+    tmp_path: pathlib.Path, data: pathlib.Path, number: signal.Signals
+) -> None:
+    jobs = [write(tmp_path, name, data, "--deaf", "--hangs-after", "2") for name in ("a", "b")]
+    with begun(tmp_path, *jobs) as process:
+        while len(list((tmp_path / "run").glob("*/rank-0.steps"))) < 1:
+            time.sleep(0.05)
+        process.send_signal(number)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not processes_of(data)
+
+
+def test_a_report_is_written_though_the_catalog_has_gone(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    catalog = tmp_path / "jobs.db"
+    figures(catalog, 0.03)
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    with begun(tmp_path, *jobs, "--catalog", str(catalog), "--machine", "here") as process:
+        while not (tmp_path / "run" / "a" / "rank-0.steps").exists():
+            time.sleep(0.05)
+        catalog.write_bytes(b"no catalog any more, and long enough to be looked at as one")
+        out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "the catalog is not told: " in said
+    assert json.loads(out)["stands"] is None
+    assert (tmp_path / "run" / "stagger.json").exists()
 
 
 def test_a_run_folder_is_not_written_twice(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

@@ -96,6 +96,14 @@ def test_arguments_win_over_every_launcher():
     assert (world.rank, world.size, world.local_rank, world.local_size) == (1, 4, 0, 2)
 
 
+def test_a_batch_scripts_own_place_on_its_machine_is_not_that_of_what_it_starts() -> None:
+    script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "4"}
+    world = _world.detect(3, 4, script)
+    assert (world.local_rank, world.local_size, world.local_size_known) == (0, 1, False)
+    world = _world.detect(3, 4, {**script, "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0"})
+    assert (world.local_rank, world.local_size, world.local_size_known) == (3, 4, True)
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -104,6 +112,18 @@ def test_arguments_win_over_every_launcher():
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, (3, 4, 1, 2)),
         ({"SLURM_NTASKS": "4"}, (0, 1, 0, 1)),
         ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "7"}, (0, 1, 0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, (0, 1, 0, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, (0, 4, 0, 1)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "2",
+                "OMPI_COMM_WORLD_SIZE": "4",
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "4",
+                "SLURM_JOB_ID": "7",
+            },
+            (2, 4, 0, 1),
+        ),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2, 0, 1)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2, 0, 1)),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2, 0, 1)),

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import signal
+import socket
 import threading
 import weakref
 
@@ -12,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from support.processes import engine_threads, wait_until
+from support.processes import run as child
 from support.ranks import run
 
 from foresee._native import GradientExchange, GradientServer
-from foresee.errors import Closed, ConfigError, ServerLost
+from foresee.errors import Closed, ConfigError, ForeseeError, RankLost, ServerLost
 from foresee.torch import _rendezvous
 from foresee.torch._exchange import ExchangeSettings, TensorSpec, as_tensor
 from foresee.torch._network import NetworkExchange
@@ -24,16 +27,20 @@ TOKEN = "a secret of 24 characters"
 COUNT = 30_000
 
 
+def started() -> GradientServer:
+    return GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+
+
 @pytest.fixture
 def server():
-    server = GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+    server = started()
     yield server
     server.close()
 
 
-def opened(server, rank=0, world=1, times=1, **arguments) -> GradientExchange:
+def opened(*servers, rank=0, world=1, **arguments) -> GradientExchange:
     arguments = {"job": "job", "timeout_s": 10.0, "secret": TOKEN, **arguments}
-    return GradientExchange.open([server.address] * times, rank=rank, world=world, **arguments)
+    return GradientExchange.open([one.address for one in servers], rank=rank, world=world, **arguments)
 
 
 def nothing() -> None:
@@ -176,12 +183,28 @@ ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
         ([("other", *ONE[1:])], {}, "tensor 'w': presence is given in one plan and missing"),
         ([], {}, "tensor 'w': presence is given in one plan and missing"),
         ([ONE], {"wire": "bf16"}, "dtype on the wire is Own in one plan and Bf16"),
-        ([ONE], {"times": 2}, "servers' shares is [1] in one plan and [1, 1]"),
     ],
-    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire", "servers"],
+    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire"],
 )
 def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, settings, words) -> None:
-    ranks = [opened(server, world=2), opened(server, rank=1, world=2, **settings)]
+    disagree([opened(server, world=2), opened(server, rank=1, world=2, **settings)], theirs, words)
+
+
+def test_ranks_that_disagree_on_the_servers_are_told_so(server) -> None:
+    another = started()
+    words = "servers' shares is [1] in one plan and [1, 1]"
+    disagree([opened(server, world=2), opened(server, another, rank=1, world=2)], [ONE], words)
+    first = opened(server, another, world=2)
+    with pytest.raises(ConfigError, match="as number 0 of its list, and others as number 1"):
+        opened(another, server, rank=1, world=2)
+    first.close()
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:\d+ twice: each is named once"):
+        opened(server, server)
+    another.close()
+
+
+def disagree(ranks, theirs, words) -> None:
+    """Both are told in what they differ, when the second one has other tensors or settings."""
     errors: list[ConfigError | None] = [None, None]
 
     def agree(rank: int) -> None:
@@ -204,8 +227,12 @@ def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, s
 
 def test_ranks_that_disagree_on_the_size_of_the_world_are_told_so(server) -> None:
     first = opened(server, world=2)
-    with pytest.raises(ConfigError, match="says that the job has 3 ranks, and others say 2"):
+    words = "says that the job has 3 ranks, and others say 2"
+    with pytest.raises(ConfigError, match=words):
         opened(server, rank=1, world=3)
+    # Whoever is there already would wait for ever.
+    with pytest.raises(ForeseeError, match=words):
+        first.agree([ONE])
     first.close()
 
 
@@ -391,12 +418,103 @@ def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
     assert len(secrets) == 3
 
 
+def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_store_does() -> None:
+    store = torch.distributed.HashStore()
+    store.set_timeout(dt.timedelta(seconds=0.3))
+    there = threading.Thread(target=lambda: _rendezvous.fresh(store, "job", _rendezvous.World(2, 4)))
+    there.start()
+    with pytest.raises(
+        RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
+    ) as lost:
+        _rendezvous.fresh(store, "job", _rendezvous.World(0, 4))
+    assert lost.value.rank == 1
+    there.join()
+    for asks in (
+        lambda: _rendezvous.fresh(store, "other", _rendezvous.World(1, 2)),
+        lambda: _rendezvous.job_secret(1, None, store, {}),
+    ):
+        with pytest.raises(RankLost, match="rank 0 did not come"):
+            asks()
+    with pytest.raises(RankLost, match="rank 1 did not come"):
+        _rendezvous.share_address(_rendezvous.World(0, 2), "a:1", store)
+
+
+FORKED = """
+import os, signal, sys
+import torch
+import foresee.torch as ft
+from foresee.errors import ForeseeError
+from support.processes import say
+
+model = torch.nn.Linear(4, 4)
+model, optimizer = ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=sys.argv[1])
+
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        sys.stderr = open(os.devnull, "w")
+        sys.exit(work())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def state():
+    try:
+        model.state_dict()
+    except ForeseeError as error:
+        return 7 if "call optimizer.flush() before the fork" in str(error) else 8
+
+def drop():
+    global model, optimizer
+    del model, optimizer
+
+step(); step()
+statuses = [child(state), child(lambda: None), child(drop)]
+optimizer.flush()
+statuses.append(child(lambda: len(model.state_dict())))
+step()
+optimizer.close()
+say(statuses=statuses)
+"""
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["apart", "beside"])
+def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
+    env = {
+        "FORESEE_TOKEN": TOKEN,
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }
+    env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    (said,) = child(FORKED, "ranks" if own else server.address, env=env)
+    assert said == {"statuses": [7, 0, 0, 2]}
+
+
 def test_a_run_has_a_name_that_all_ranks_know() -> None:
     one, many = _rendezvous.World(0, 1), _rendezvous.World(1, 4)
     name = _rendezvous.job_name
     assert name("x", many, {"FORESEE_JOB": "my job!"}) == "my-job-/x"
-    assert name("x", many, {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "MASTER_ADDR": "a"}) == "slurm-7.0/x"
+    slurm = {"SLURM_JOB_ID": "7", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert name("x", many, {**slurm, "SLURM_STEP_ID": "2"}) == "slurm-7.2/x"
+    assert name("x", many, {**slurm, "SLURM_STEP_ID": "2", "RANK": "1"}) == "a:1/x"
+    # A batch script may start several runs, each of which meets elsewhere.
+    assert name("x", many, slurm) == "a:1/x"
     assert name("x", many, {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500"}) == "fe80::1:29500/x"
+    # Each machine has a loopback address, and torchrun's port is the same everywhere.
+    here = _rendezvous.World(1, 4, 1, 4, local_size_known=True)
+    for place in ("127.0.0.1", "::1", "localhost"):
+        alike = name("x", here, {"MASTER_ADDR": place, "MASTER_PORT": "29500"})
+        assert alike == f"{socket.gethostname()}:29500/x"
+    assert name("x", here, {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}) == "node1:29500/x"
+    # Not known is not alone: the last rank would be the only one that thinks so.
+    last = _rendezvous.World(3, 4, 3, 4)
+    assert name("x", last, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}) == "127.0.0.1:29500/x"
     assert name("x", many, {}) == "job/x"
     assert name("x", one, {}) != "job/x"
     assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import doctest
 import json
+import math
 import os
 import pathlib
+import threading
 import time
 
 import pytest
@@ -214,6 +216,58 @@ def test_a_controller_that_restarts_ends_nothing(
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
     )
     assert made.poll() is None
+
+
+def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
+    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+) -> None:
+    made = SlurmJob(asked, "a", str(tmp_path))
+    (fake / "scontrol.fails").write_text("slurm_load_jobs error: Socket timed out on send/recv operation\n")
+    assert made.poll() is None
+    (fake / "scontrol.fails").write_text("slurm_load_jobs error: Zero Bytes were transmitted or received\n")
+    made._asked = -math.inf
+    assert made.poll() is None
+    (fake / "scontrol.fails").unlink()
+    (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=RUNNING ExitCode=0:0")
+    (fake / "scancel.fails").write_text("scancel: error: Kill job error: Socket timed out\n")
+
+    def goes() -> None:
+        time.sleep(0.5)
+        (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=CANCELLED ExitCode=0:15")
+        (fake / "scancel.fails").unlink()
+
+    later = threading.Thread(target=goes)
+    later.start()
+    made.stop()
+    later.join()
+    assert made.poll() == -15
+    assert sum(call.startswith("scancel") for call in calls(fake)) > 1
+
+
+def test_a_node_that_cannot_write_the_log_is_told_as_that(
+    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+) -> None:
+    (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=FAILED ExitCode=0:53")
+    made = SlurmJob(asked, "a", str(tmp_path))
+    assert made.poll() == -53
+    assert "the run folder has to be on a file system that all nodes share" in str(made.ended(-53))
+    # A number that has no name, as of real-time signals.
+    assert "signal 50)" in str(made.ended(-50))
+
+
+def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
+    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "_ASK", 0.0)
+    launcher = Slurm("begin")
+    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
+    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=3600)
+    (fake / "scontrol.fails").write_text("Socket timed out on send/recv operation\n")
+    launcher.move(other, 0)
+    (fake / "scontrol.fails").unlink()
+    launcher.move(other, 0)
+    launcher.move(other, 0)
+    assert calls(fake)[3:] == ["scontrol update JobId=17 StartTime=now+0"] * 2
 
 
 def test_the_environment_names_the_steps(tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support.exchanges import Hub, mean_in_rank_order
 from support.ranks import assert_same_bits, run, seeded
@@ -85,6 +86,56 @@ def test_buffers_follow_rank_0_and_constants_do_not_travel():
     assert not any(
         name.startswith("norm.running") or name == "mean" for kind, name in other if kind == "push"
     )
+
+
+@pytest.mark.parametrize("overlap", ["forward", "backward"])
+def test_a_buffer_that_another_rank_alone_has_changed_follows_rank_0_too(network, overlap):
+    """A branch that only some ranks take: rank 0 has nothing to send, and the others keep nothing of their own."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.norm = nn.BatchNorm1d(4)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x, branch):
+            y = self.linear(x)
+            if branch:
+                self.norm(y)
+                self.seen += 1
+            return y
+
+    def body(exchange):
+        net = Net()
+        model, optimizer = ft.synchronize(net, sgd(net), servers=exchange, overlap=overlap)
+        for step in range(5):
+            optimizer.zero_grad()
+            model(
+                batch(step, exchange.rank), branch=exchange.rank == 1 or step == 2
+            ).square().sum().backward()
+            optimizer.step()
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    first, second = run(network(2), body)
+    assert_same_bits(first, second)
+    assert first["seen"] == 1
+
+
+def test_what_is_written_to_a_buffer_between_steps_is_not_taken_for_a_branch(network):
+    def body(exchange):
+        net = nn.Linear(4, 4)
+        net.register_buffer("scale", torch.ones(()))
+        model, optimizer = ft.synchronize(net, sgd(net), servers=exchange)
+        for step in range(4):
+            optimizer.zero_grad()
+            (model(batch(step, exchange.rank)) * model.scale).square().sum().backward()
+            optimizer.step()
+            model.scale.fill_(2.0 + step)
+            model(batch(step, exchange.rank))
+            assert model.scale == 2.0 + step
+
+    run(network(2), body)
 
 
 def test_two_models_with_two_optimizers(network):

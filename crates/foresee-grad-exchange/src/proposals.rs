@@ -9,6 +9,14 @@ use foresee_grad_queue::{Field, Plan, QueueError};
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode};
 
+/// Why neither goes on: one rank asks for a plan, another is in a round of the last one.
+pub(crate) fn out_of_step(proposer: Rank, other: Rank) -> String {
+    format!(
+        "rank {proposer} agrees on tensors anew while rank {other} goes on to another round; pass the same overlap= on all \
+         ranks, and call add_param_group() on all of them"
+    )
+}
+
 /// The first rank's plan, which all others share but for packet size, order and classes: there the first one's hold.
 pub(crate) fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Fault> {
     let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());

@@ -101,6 +101,14 @@ pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
     }
 }
 
+/// Gradients in a child of the process that exchanges them.
+pub(crate) fn of_fork() -> PyErr {
+    classes::ForeseeError::new_err(
+        "gradients do not survive a fork: the process that called synchronize() exchanges them; call optimizer.flush() \
+         before the fork, where the child needs the weights",
+    )
+}
+
 /// Why there is no figure.
 pub(crate) fn of_calibrate(error: CalibrateError) -> PyErr {
     match error {

@@ -26,6 +26,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{self, of_exchange, of_setting, of_wire};
+use crate::own::Own;
 #[cfg(target_os = "linux")]
 pub(crate) use machine::{GradientHub, GradientMachine};
 use settings::{
@@ -49,7 +50,7 @@ pub(crate) fn gradient_packet_bytes(bytes_per_s: u64) -> u32 {
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientExchange {
-    exchange: Arc<dyn Carrier>,
+    exchange: Own<Arc<dyn Carrier>>,
 }
 
 /// What an array over landed memory holds on to.
@@ -96,28 +97,30 @@ impl GradientExchange {
             beside,
         )?;
         let opened = patiently(py, || "the servers".into(), move || Exchange::open(options))?;
-        Ok(Self { exchange: Arc::new(opened.map_err(|why| of_exchange(&why))?) })
+        let opened = opened.map_err(|why| of_exchange(&why))?;
+        Ok(Self { exchange: Own::new(Arc::new(opened)) })
     }
 
     #[getter]
-    fn rank(&self) -> u32 {
-        self.exchange.rank().0
+    fn rank(&self) -> PyResult<u32> {
+        Ok(self.exchange.get()?.rank().0)
     }
 
     #[getter]
-    fn world(&self) -> u32 {
-        self.exchange.world()
+    fn world(&self) -> PyResult<u32> {
+        Ok(self.exchange.get()?.world())
     }
 
     fn agree(&self, py: Python<'_>, tensors: Vec<Spec>) -> PyResult<()> {
         let specs = tensors.into_iter().map(spec_of).collect::<PyResult<Vec<_>>>()?;
-        let exchange = Arc::clone(&self.exchange);
+        let exchange = Arc::clone(self.exchange.get()?);
         let what = || "all ranks to agree on their tensors".into();
         match patiently(py, what, move || exchange.agree(specs)) {
             Ok(agreed) => agreed.map_err(|why| of_exchange(&why)),
             Err(interrupted) => {
                 // The thread that asks ends with the exchange. Half of an agreement is none.
-                py.detach(|| self.exchange.close());
+                let exchange = self.exchange.get()?;
+                py.detach(|| exchange.close());
                 Err(interrupted)
             }
         }
@@ -131,17 +134,19 @@ impl GradientExchange {
         nbytes: usize,
         keepalive: Py<PyAny>,
     ) -> PyResult<()> {
+        let exchange = self.exchange.get()?;
         // SAFETY: the caller's promise: `keepalive` owns the memory, which nobody writes to while it lives.
         let gradient = unsafe {
             Gradient::new(std::ptr::with_exposed_provenance(data_ptr), nbytes, Box::new(keepalive))
         };
-        py.detach(|| self.exchange.push(TensorId(tensor_id), gradient)).map_err(|why| of_exchange(&why))
+        py.detach(|| exchange.push(TensorId(tensor_id), gradient)).map_err(|why| of_exchange(&why))
     }
 
     fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
+        let exchange = self.exchange.get()?;
         loop {
-            let ended = py.detach(|| self.exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
-            say_notices(py, &self.exchange)?;
+            let ended = py.detach(|| exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
+            say_notices(py, exchange)?;
             if let Some(round) = ended {
                 return Ok(round.0);
             }
@@ -150,25 +155,27 @@ impl GradientExchange {
     }
 
     fn wait(&self, py: Python<'_>, ids: Vec<u32>, on_interrupt: &Bound<'_, PyAny>) -> PyResult<()> {
+        let exchange = self.exchange.get()?;
         let tensors: Vec<_> = ids.into_iter().map(TensorId).collect();
         let mut clock = Clock::new();
         loop {
-            let waited = py.detach(|| self.exchange.wait(&tensors, TICK)).map_err(|why| of_exchange(&why))?;
+            let waited = py.detach(|| exchange.wait(&tensors, TICK)).map_err(|why| of_exchange(&why))?;
             if waited == Waited::Landed {
                 return Ok(());
             }
             py.check_signals()?;
             on_interrupt.call0()?;
-            say_notices(py, &self.exchange)?;
-            clock.say(py, || self.exchange.missing())?;
+            say_notices(py, exchange)?;
+            clock.say(py, || exchange.missing())?;
         }
     }
 
     fn wait_all(&self, py: Python<'_>, limit_s: f64) -> PyResult<bool> {
+        let exchange = self.exchange.get()?;
         let limit = Duration::from(nanos_of(limit_s)?);
         let until = Instant::now() + limit;
         loop {
-            let waited = py.detach(|| self.exchange.wait_all(TICK)).map_err(|why| of_exchange(&why))?;
+            let waited = py.detach(|| exchange.wait_all(TICK)).map_err(|why| of_exchange(&why))?;
             if waited == Waited::Landed || Instant::now() >= until {
                 return Ok(waited == Waited::Landed);
             }
@@ -177,12 +184,14 @@ impl GradientExchange {
     }
 
     fn used(&self, py: Python<'_>, tensor_id: u32) -> PyResult<Option<bool>> {
-        py.detach(|| self.exchange.used(TensorId(tensor_id))).map_err(|why| of_exchange(&why))
+        let exchange = self.exchange.get()?;
+        py.detach(|| exchange.used(TensorId(tensor_id))).map_err(|why| of_exchange(&why))
     }
 
     fn received<'py>(&self, py: Python<'py>, tensor_id: u32) -> PyResult<Bound<'py, PyArray1<u8>>> {
+        let exchange = self.exchange.get()?;
         let received =
-            py.detach(|| self.exchange.received(TensorId(tensor_id))).map_err(|why| of_exchange(&why))?;
+            py.detach(|| exchange.received(TensorId(tensor_id))).map_err(|why| of_exchange(&why))?;
         let (start, len) = (received.pointer().cast_const(), received.len());
         let landed = Bound::new(py, Landed { _memory: received })?;
         // SAFETY: the memory is initialised and stays where it is while `landed` lives, which the array holds. Until the
@@ -194,12 +203,14 @@ impl GradientExchange {
     }
 
     #[getter]
-    fn first(&self, py: Python<'_>) -> u32 {
-        py.detach(|| self.exchange.first()).0
+    fn first(&self, py: Python<'_>) -> PyResult<u32> {
+        let exchange = self.exchange.get()?;
+        Ok(py.detach(|| exchange.first()).0)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| self.exchange.stats());
+        let exchange = self.exchange.get()?;
+        let stats = py.detach(|| exchange.stats());
         let dict = PyDict::new(py);
         dict.set_item("servers_back", stats.servers_back)?;
         dict.set_item("ranks_lost", stats.ranks_lost)?;
@@ -208,25 +219,29 @@ impl GradientExchange {
     }
 
     fn timeline<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, u64)> {
-        let (events, left_out) = py.detach(|| self.exchange.take_timeline());
+        let exchange = self.exchange.get()?;
+        let (events, left_out) = py.detach(|| exchange.take_timeline());
         Ok((columns(py, &events)?, left_out))
     }
 
-    fn tensors(&self, py: Python<'_>) -> Vec<(String, u64)> {
-        let tensors = py.detach(|| self.exchange.tensors());
-        tensors.into_iter().map(|(name, bytes)| (name, bytes.get())).collect()
+    fn tensors(&self, py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
+        let exchange = self.exchange.get()?;
+        let tensors = py.detach(|| exchange.tensors());
+        Ok(tensors.into_iter().map(|(name, bytes)| (name, bytes.get())).collect())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.exchange.close());
-        say_notices(py, &self.exchange)
+        // A child has nothing to close.
+        let Some(exchange) = self.exchange.here() else { return Ok(()) };
+        py.detach(|| exchange.close());
+        say_notices(py, exchange)
     }
 }
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientServer {
-    server: Server,
-    interfaces: Interfaces,
+    server: Own<Server>,
+    interfaces: Own<Interfaces>,
 }
 
 #[pymethods]
@@ -269,16 +284,17 @@ impl GradientServer {
             ..ServerOptions::new(address_of(bind)?, secret_of(secret, secret_file)?)
         };
         let server = py.detach(|| Server::start(options)).map_err(|why| of_exchange(&why))?;
-        Ok(Self { server, interfaces })
+        Ok(Self { server: Own::new(server), interfaces: Own::new(interfaces) })
     }
 
     #[getter]
-    fn address(&self) -> String {
-        self.server.address().to_string()
+    fn address(&self) -> PyResult<String> {
+        Ok(self.server.get()?.address().to_string())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = py.detach(|| self.server.stats());
+        let server = self.server.get()?;
+        let stats = py.detach(|| server.stats());
         let dict = PyDict::new(py);
         dict.set_item("jobs", stats.jobs)?;
         dict.set_item("parked_peak_bytes", stats.parked_peak.get())?;
@@ -287,12 +303,15 @@ impl GradientServer {
     }
 
     fn timeline<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyDict>, u64)> {
-        let (events, left_out) = py.detach(|| self.server.take_timeline());
+        let server = self.server.get()?;
+        let (events, left_out) = py.detach(|| server.take_timeline());
         Ok((columns(py, &events)?, left_out))
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.server.close());
+        if let Some(server) = self.server.here() {
+            py.detach(|| server.close());
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod ledger;
 mod loader;
 mod network;
 mod order;
+mod own;
 mod simulation;
 mod stats;
 

@@ -110,15 +110,20 @@ impl Bytes {
 impl fmt::Display for Bytes {
     /// In powers of 1000, as bandwidth and disks are sold: `1.5 GB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 4] =
-            [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-        for (unit, name) in UNITS {
-            if self.0 >= unit {
-                return write!(f, "{:.1} {name}", as_f64(self.0) / as_f64(unit));
-            }
-        }
-        write!(f, "{} B", self.0)
+        let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+        scaled(f, self.0, &units, "B")
     }
+}
+
+/// In the largest unit of which there is one, to a tenth; `smallest` is counted whole.
+fn scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)], smallest: &str) -> fmt::Result {
+    for (unit, name) in units {
+        // What would be rounded to 1000.0 of the next smaller unit is one of this.
+        if value >= unit - unit / 20_000 {
+            return write!(f, "{:.1} {name}", as_f64(value) / as_f64(*unit));
+        }
+    }
+    write!(f, "{value} {smallest}")
 }
 
 impl Nanos {
@@ -152,12 +157,7 @@ impl From<Nanos> for Duration {
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0..1_000 => write!(f, "{} ns", self.0),
-            1_000..1_000_000 => write!(f, "{:.1} us", as_f64(self.0) / 1e3),
-            1_000_000..1_000_000_000 => write!(f, "{:.1} ms", as_f64(self.0) / 1e6),
-            _ => write!(f, "{:.1} s", as_f64(self.0) / 1e9),
-        }
+        scaled(f, self.0, &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")], "ns")
     }
 }
 
@@ -220,6 +220,9 @@ mod tests {
     fn amounts_read_as_people_say_them() {
         assert_eq!(Bytes::new(1_500_000_000).to_string(), "1.5 GB");
         assert_eq!(Bytes::new(12).to_string(), "12 B");
+        assert_eq!(Bytes::new(999_949).to_string(), "999.9 kB");
+        assert_eq!(Bytes::new(999_950).to_string(), "1.0 MB");
+        assert_eq!(Nanos::new(999_999).to_string(), "1.0 ms");
         assert_eq!(Nanos::from_millis(6200).to_string(), "6.2 s");
     }
 

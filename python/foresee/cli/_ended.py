@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM as Ctrl-C, for commands that have started processes: those have sessions of their own and would live on."""
+"""SIGTERM and a hang-up as Ctrl-C, for commands that have started processes: those have sessions of their own and would
+live on.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,17 @@ __all__ = ["like_interrupt"]
 
 @contextlib.contextmanager
 def like_interrupt() -> Iterator[None]:
-    """Within, SIGTERM raises KeyboardInterrupt, so that whoever cleans up after Ctrl-C does after both."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that whoever cleans up after Ctrl-C does after each."""
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Under nohup a hang-up is to do nothing.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -26,10 +26,10 @@ _HELP = "start jobs at the best moments, follow them, and compare with what was 
 _EPILOG = (
     "Each job's [run] command is run from its file's folder; it has to train with a Foresee loader, or with one in "
     "foresee.torch.measure(loader). Times count from the first step of the first job to the last step. If the first "
-    "job is not as fast as predicted the others' starts are decided anew; if it fails, the others start without it. A "
-    "job that comes near to the one that reads the data in is held until that one is ahead again. With --slurm the run "
-    "folder has to be on a file system that all nodes share. Ctrl-C ends all jobs but one that ran already. exit code "
-    "1: a job failed."
+    "job is not as fast as predicted the others' starts are decided anew; if it fails or hangs, they start without it. "
+    "A job that comes near to the one that reads the data in is held until that one is ahead again. With --slurm the "
+    "run folder has to be on a file system that all nodes share. Ctrl-C ends all jobs but one that ran already. exit "
+    "code 1: a job failed."
 )
 _FILE = "stagger.json"
 _VERSION = 2
@@ -81,7 +81,11 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="more options for sbatch, as one text: --sbatch='--partition=a --time=60'",
     )
     parser.add_argument(
-        "--patience", type=float, default=300.0, metavar="SECONDS", help="for the first job to begin (300)"
+        "--patience",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for the first job to begin; one that takes no step for as long the others do not wait for (300)",
     )
     parser.add_argument(
         "--folder", metavar="PATH", help="run folder: logs, steps, stagger.json (runs/stagger-DATE)"
@@ -259,6 +263,8 @@ def _folder(asked: str | None) -> str:
 
 def _compared(jobs: list[JobTimes], chosen: Chosen, ran: Ran, options: argparse.Namespace) -> dict[str, Any]:
     """Predicted against measured, in plain values; times count from the leader's first step."""
+    from foresee.errors import ForeseeError
+
     predicted: dict[str, Any] = {
         "starts": list(chosen.starts),
         "seconds": list(chosen.runs),
@@ -278,7 +284,10 @@ def _compared(jobs: list[JobTimes], chosen: Chosen, ran: Ran, options: argparse.
             "makespan": max(ends) - starts[0],
             "gpu_seconds": sum(spans),
         }
-        at_starts = _there(jobs, starts, ran, options)
+        try:
+            at_starts = _there(jobs, starts, ran, options)
+        except ForeseeError as error:
+            _tell(f"no prediction for the starts that it became: {error}")
         off = {
             "seconds": [100 * (one - other) / other for one, other in zip(chosen.runs, spans, strict=True)],
             **{
@@ -327,10 +336,10 @@ def _judged(
     """Whether the catalog's figures stand; marks them stale if not. None: nothing to judge by."""
     import itertools
 
-    from foresee.errors import CatalogBusy
+    from foresee.errors import ForeseeError
     from foresee.jobs import Catalog, asked
 
-    if options.catalog is None or told["measured"] is None or told["doubts"]:
+    if options.catalog is None or told["doubts"] or None in (told["measured"], told["predicted_at_starts"]):
         return None
     keys = [key for key in asked.shared(jobs, machine).keys if key is not None]
     try:
@@ -344,7 +353,7 @@ def _judged(
                 )
                 for one, other in itertools.combinations(keys, 2)
             ]
-    except (CatalogBusy, OSError) as error:
+    except (ForeseeError, OSError) as error:
         # The jobs are done: what they showed is in the run folder.
         _tell(f"the catalog is not told: {error}")
         return None

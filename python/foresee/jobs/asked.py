@@ -7,6 +7,7 @@ the jobs read the same data in the same order: nothing that is predicted holds o
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,9 @@ def shared(jobs: Sequence[Job], machine: str | None) -> Shared:
     _shared(
         [str(job.train.seed) for job in jobs], jobs, "orders differ", "give all jobs the same [train] seed"
     )
-    return Shared(data=data, names=tuple(_names(jobs)), keys=tuple(_key(job, data, machine) for job in jobs))
+    keys = tuple(_key(job, data, machine) for job in jobs)
+    _tell_apart(jobs, keys)
+    return Shared(data=data, names=tuple(_names(jobs)), keys=keys)
 
 
 def times(
@@ -228,6 +231,25 @@ def _key(job: Job, data: str, machine: str | None) -> Key | None:
     (batch,) = job.need("train.batch")
     model = job.stagger.model or _stem(job)
     return Key(machine=machine, data=data, model=model, batch=batch, loader=job.stagger.loader)
+
+
+def _tell_apart(jobs: Sequence[Job], keys: Sequence[Key | None]) -> None:
+    """Two files of one name may be two models, which a catalog would take for one.
+
+    Raises:
+        ConfigError: likewise.
+    """
+    for (one, key), (other, same) in itertools.combinations(zip(jobs, keys, strict=True), 2):
+        unnamed = one.stagger.model is None or other.stagger.model is None
+        if key is not None and key == same and unnamed and _path(one) != _path(other):
+            raise ConfigError(
+                f"{one.file} and {other.file} would be one model, {key.model!r}, in the catalog; write [stagger] model "
+                "in both, equal only where they train the same one"
+            )
+
+
+def _path(job: Job) -> str | None:
+    return os.path.realpath(job.file) if job.file else None
 
 
 def _stem(job: Job) -> str:

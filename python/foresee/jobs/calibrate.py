@@ -26,18 +26,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee._steps import APART
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
 from foresee.jobs.catalog import Catalog, Entry, Key
+from foresee.jobs.ending import stop_all, undisturbed
 from foresee.jobs.process import Process, command
 from foresee.jobs.watched import agree
 from foresee.models.stagger import Figure, wait_from_storage
 
 __all__ = ["Plan", "Ran", "calibrate", "facts"]
 
-_CACHE = "FORESEE_CACHE_DIR"
 #: Fewer have no spread.
 _STEPS_LEAST = 2
 #: Seconds between two looks at a run, which ends half of that late: a warm run of 60 short steps takes half a second.
@@ -168,7 +169,8 @@ class _Calibration:
             raise ConfigError(faults)
         self._files = cold.files_of(jobs, plan.data)
         self._seen_gone = False
-        self._caches = 0
+        self._number = 0
+        self._caches: set[str] = set()
         self._ran: list[Ran] = []
         self._all: list[Process] = []
 
@@ -177,8 +179,8 @@ class _Calibration:
         try:
             (self._short if self._plan.short else self._full)()
         finally:
-            for number in range(1, self._caches + 1):
-                shutil.rmtree(self._cache(number), ignore_errors=True)
+            for cache in self._caches:
+                shutil.rmtree(cache, ignore_errors=True)
         return self._ran
 
     def _full(self) -> None:
@@ -250,19 +252,20 @@ class _Calibration:
         names = [self._names[at] for at in which]
         self._tell(f"{kind}: {' and '.join(names)}, {self._want} steps")
         if kind != "warm":
-            self._caches += 1
+            self._number += 1
             if self._files is not None:
                 evicted = cold.evict(self._files, machine=self._plan.drop_machine)
                 self._seen_gone = evicted.kept is not None
         folder = os.path.join(self._folder, f"{len(self._ran) + 1}-{kind}")
         os.makedirs(folder)
-        environment = {_CACHE: self._cache(self._caches)} if os.environ.get(_CACHE) else {}
+        # Wherever a job has its cache on disk: what earlier runs left there would be no cold start.
+        apart = f"calibrate-{os.getpid()}-{self._number}"
         processes: list[Process] = []
         began = time.monotonic()
         try:
             for at, name in zip(which, names, strict=True):
                 job = self._jobs[at]
-                processes.append(Process(job, name, folder, environment=environment, held=True))
+                processes.append(Process(job, name, folder, environment={APART: apart}, held=True))
             self._wait(processes, lambda process: process.head is not None)
             # With those of earlier runs: a job that shuffles anew each time shares nothing either.
             self._all += processes
@@ -273,8 +276,10 @@ class _Calibration:
             self._wait(processes, lambda process: process.done >= self._want)
             read = [process.read_bytes() for process in processes]
         finally:
+            with undisturbed():
+                stop_all(processes)
             for process in processes:
-                process.stop()
+                self._caches |= {cache for cache in process.caches() if os.path.basename(cache) == apart}
         lasted = time.monotonic() - began
         if kind != "warm":
             self._check_cold(names, read)
@@ -357,10 +362,6 @@ class _Calibration:
         if name in missing:
             entry = Entry(seconds=seconds, date=_today(), program=self._program)
             self._catalog.put(key, name, entry, beside=beside)
-
-    def _cache(self, number: int) -> str:
-        """A cache directory that is empty at a cold start, on the disk of the user's."""
-        return os.path.join(os.environ.get(_CACHE, ""), f"calibrate-{os.getpid()}-{number}")
 
 
 def facts(ran: Ran) -> dict[str, Any]:

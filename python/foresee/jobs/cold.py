@@ -74,11 +74,25 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
             raise ConfigError(f"--data {place}: there is no such file or folder")
         if os.path.isfile(place):
             found.append(place)
-        for folder, _, names in os.walk(place):
-            found += [os.path.join(folder, name) for name in names]
+        found += _below(place)
     if not found:
         raise ConfigError(f"--data {' '.join(places)}: no file in it")
     return sorted(found)
+
+
+def _below(place: str) -> Iterator[str]:
+    """Files in a folder and in those below it, as loaders list them: through links too, each folder once."""
+    seen = set()
+    for folder, inner, names in os.walk(place, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            inner.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                yield path
 
 
 def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 
+from foresee._steps import CACHES
 from foresee.errors import ConfigError
 from foresee.job import Job
 from foresee.jobs.watched import TICK, Watched
@@ -114,6 +115,14 @@ class Process(Watched):
         except (ProcessLookupError, PermissionError):
             return False
         return True
+
+    def caches(self) -> list[str]:
+        """Folders of its caches on disk that are apart from the user's."""
+        try:
+            with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
+                return file.read().splitlines()
+        except FileNotFoundError:
+            return []
 
     def read_bytes(self) -> int | None:
         """Bytes that its processes had the storage read, as the kernel counts them; None: it does not tell."""

@@ -9,6 +9,7 @@ launcher's business: this machine (:class:`Local`), or Slurm (``foresee.jobs.slu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, ForeseeError
 from foresee.job import Job
 from foresee.jobs.already import Already
+from foresee.jobs.ending import stop_all, undisturbed
 from foresee.jobs.pace import Pace
 from foresee.jobs.process import Process
 from foresee.jobs.timing import Timing
@@ -143,10 +145,17 @@ class _Part:
         self.holds = 0
         self.held = 0.0
         self.since: float | None = None
+        self.lost = False
+        """Whether it takes no steps any more, so that nobody waits for it."""
 
     @property
     def over(self) -> bool:
         return self.code is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether others need not wait for it."""
+        return self.over or self.lost
 
     @property
     def ours(self) -> bool:
@@ -182,7 +191,7 @@ class Runner:
         delay: seconds for which the leader waits.
         already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
             they cannot. None: it is started.
-        patience: seconds for a job to begin.
+        patience: seconds for the leader to begin, and without a step after which the others do not wait for it.
         tell: gets a line for each event.
         show: gets a line of progress now and then.
     """
@@ -227,18 +236,26 @@ class Runner:
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            for part in self._parts:
-                if part.watched is not None:
-                    part.hold(wanted=False, now=time.monotonic())
-                    part.stopped = part.watched.poll() is None
-                    part.watched.stop()
-                    part.code = part.watched.poll()
+            with undisturbed():
+                self._end()
         return Ran(
             outcomes=tuple(self._outcome(part) for part in self._parts),
             moved=tuple(self._moved),
             doubts=tuple(self._doubts),
             interrupted=interrupted,
         )
+
+    def _end(self) -> None:
+        """End whoever still runs: all at once, as each may take its time."""
+        begun = [part for part in self._parts if part.watched is not None]
+        for part in begun:
+            part.hold(wanted=False, now=time.monotonic())
+            with contextlib.suppress(ForeseeError, OSError):
+                part.stopped = part.watched is not None and part.watched.poll() is None
+        stop_all([part.watched for part in begun if part.watched is not None])
+        for part in begun:
+            with contextlib.suppress(ForeseeError, OSError):
+                part.code = None if part.watched is None else part.watched.poll()
 
     def _loop(self) -> None:
         self._start()
@@ -251,8 +268,8 @@ class Runner:
             if self._zero is None and not leader.over:
                 self._begin()
             # Whoever waits for a leader that is gone waits no longer than needed.
-            urgent = leader.over and not all(part.released or part.over for part in self._parts)
-            if (self._zero is not None or leader.over) and (
+            urgent = leader.gone and not all(part.released or part.over for part in self._parts)
+            if (self._zero is not None or leader.gone) and (
                 self._news or urgent or time.monotonic() - decided >= _AGAIN
             ):
                 decided, self._news = time.monotonic(), False
@@ -296,11 +313,35 @@ class Runner:
     def _poll(self) -> None:
         for part in self._parts:
             if part.watched is not None and not part.over:
-                part.code = part.watched.poll()
+                try:
+                    part.code = part.watched.poll()
+                except (ForeseeError, OSError) as error:
+                    if part is self._parts[0]:
+                        raise
+                    part.watched.stop()
+                    self._fail(part, f"can not be followed, and was ended: {error}")
+                    continue
                 if part.code is not None:
                     self._news = True
                     failed = None if part.whole else part.watched.ended(part.code)
                     self._tell(f"{part.name} has ended" if failed is None else str(failed))
+        self._look_for_leader()
+
+    def _look_for_leader(self) -> None:
+        """A leader that hangs keeps nobody back for longer than ``patience``; it goes on if it can."""
+        leader = self._parts[0]
+        watched = leader.watched
+        if watched is None or leader.gone or not leader.released or watched.held or not watched.done:
+            return
+        if time.monotonic() - watched.last_step > self._patience:
+            leader.lost = self._news = True
+            self._tell(f"{watched.stalled(self._patience)}\nthe others do not wait for it any longer")
+
+    def _fail(self, part: _Part, why: str) -> None:
+        """A follower is no more; the others go on."""
+        part.code = 1
+        self._news = True
+        self._tell(f"{part.name} {why}")
 
     def _begin(self) -> None:
         """See whether the leader is about to take its first step, and let it with those that go with it."""
@@ -339,10 +380,10 @@ class Runner:
                 continue
             now = self._now()
             part.start = self._timing.poll_start(at, now)
-            part.start = max(part.start, now) if leader.over else part.start
+            part.start = max(part.start, now) if leader.gone else part.start
             before = part.told
             # Few steps say little: what they say is told when it keeps the follower from its moment.
-            if abs(part.start - before) > far and (self._timing.sure or leader.over or now >= before):
+            if abs(part.start - before) > far and (self._timing.sure or leader.gone or now >= before):
                 part.told = part.start
                 self._moved.append(Moved(at=now, name=part.name, start=part.start))
                 self._tell(
@@ -353,7 +394,7 @@ class Runner:
 
     def _know(self, at: int, part: _Part) -> None:
         """Tell the decider of one job."""
-        if part.over:
+        if part.gone:
             self._timing.handle_end(at, whole=part.whole)
             return
         if part.watched is None or not part.released:
@@ -371,15 +412,24 @@ class Runner:
     def _follow(self, at: int) -> None:
         """Launch a follower, and let it go, when it is time."""
         leader, part = self._parts[0], self._parts[at]
-        if part.released or part.over:
+        if part.over:
             return
-        begun = self._zero is not None or leader.over
+        if part.released:
+            if part.watched is not None and part.watched.queued:
+                # Whoever runs it may still have another moment in mind.
+                self._launcher.move(part.watched, 0.0)
+            return
+        begun = self._zero is not None or leader.gone
         now = self._now() if begun else 0.0
         due = part.start - self._took() - now
         if part.watched is None:
             if self._launcher.wants(begun=begun, due=due):
-                self._launch(part, held=True, due=due)
-                if leader.over and not leader.whole:
+                try:
+                    self._launch(part, held=True, due=due)
+                except (ForeseeError, OSError) as error:
+                    self._fail(part, f"cannot be started: {error}")
+                    return
+                if leader.gone and not leader.whole:
                     others = any(not each.over for each in self._parts if each is not part)
                     how = f"without {leader.name}" if others else "at once, alone"
                     self._tell(f"{part.name} starts {how}")
@@ -407,7 +457,7 @@ class Runner:
             return
         now = self._now()
         for at, part in enumerate(self._parts):
-            if part.over:
+            if part.gone:
                 self._pace.handle_end(at)
             elif part.released and part.watched is not None:
                 self._pace.handle_progress(at, part.watched.done, now)
@@ -452,7 +502,8 @@ class Runner:
     def _outcome(self, part: _Part) -> Outcome:
         held: dict[str, Any] = {"holds": part.holds, "held": part.held}
         if part.watched is None:
-            state = "running" if self._unseen and part is self._parts[0] else "not started"
+            state = "failed" if part.over else "not started"
+            state = "running" if self._unseen and part is self._parts[0] else state
             nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))
             return Outcome(name=part.name, state=state, steps=0, expected=part.expected, **nothing, **held)
         steps = part.watched.steps()

@@ -15,6 +15,7 @@ Source: sbatch(1), scontrol(1), of Slurm 22.05: ``--begin`` has seconds, ``after
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -25,7 +26,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from foresee.errors import ConfigError, SlurmUnreachable
+from foresee.errors import ConfigError, JobFailed, SlurmUnreachable
 from foresee.job import Job
 from foresee.jobs.process import command
 from foresee.jobs.watched import Watched
@@ -71,6 +72,8 @@ _OVER = {
     "TIMEOUT",
 }
 _QUEUED = {"CONFIGURING", "PENDING"}
+#: The signal that Slurm reports where a node cannot open a job's output.
+_NO_OUTPUT = 53
 
 
 class Slurm:
@@ -152,7 +155,7 @@ class SlurmJob(Watched):
         minutes: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        super().__init__(job, name, os.path.abspath(folder))
+        super().__init__(job, name, folder)
         self.id = ""
         """As Slurm calls it."""
         words, where = command(job)
@@ -161,6 +164,7 @@ class SlurmJob(Watched):
         self._after = after if minutes is not None else None
         self._minutes = minutes
         self._depends = None if self._after is None else dependency(self._after.id, minutes or 0)
+        self._moved = -math.inf
         self._offset = math.inf
         self._code: int | None = None
         self._state = "PENDING"
@@ -199,11 +203,13 @@ class SlurmJob(Watched):
         self._asked = time.monotonic()
         try:
             told = _ask("scontrol", "--oneliner", "show", "job", self.id)
-        except ConfigError:
-            # Forgotten, as Slurm does some minutes after the end.
+        except ConfigError as refused:
+            if not _is_forgotten(refused):
+                return None
+            # As Slurm does some minutes after the end.
             return 0 if self._state == "COMPLETED" else 1
         except SlurmUnreachable:
-            return None  # a controller that restarts: its jobs go on
+            return None  # a controller that restarts, or that has others to answer: its jobs go on
         facts = state(told)
         before, self._state = self._state, facts["JobState"]
         if before in _QUEUED and self._state not in _QUEUED:
@@ -219,39 +225,59 @@ class SlurmJob(Watched):
 
     def move(self, due: float) -> None:
         """It should run in ``due`` seconds, if it does not yet."""
-        if not self.queued or self._code is not None:
+        if not self.queued or self._code is not None or time.monotonic() - self._moved < _ASK:
             return
         if self._after is not None and self._minutes:
             # Counted from the leader's start, which the controller knows better.
             minutes = whole_minutes(due + time.monotonic() - self._after.started)
-            if minutes != self._minutes and not self._after.queued:
+            if (
+                minutes != self._minutes
+                and not self._after.queued
+                and self._update(f"Dependency={dependency(self._after.id, minutes)}")
+            ):
                 self._minutes = minutes
-                self._update(f"Dependency={dependency(self._after.id, minutes)}")
         elif self._due is not None:
             soon = time.monotonic() + max(due - _SOONER, 0.0)
-            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > _SOONER):
+            if (
+                abs(soon - self._due) >= _MOVE_LEAST
+                and (soon < self._due or due > _SOONER)
+                and self._update(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}")
+            ):
                 self._due = soon
-                self._update(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}")
 
-    def _update(self, what: str) -> None:
+    def _update(self, what: str) -> bool:
+        """Whether the controller has taken it."""
+        self._moved = time.monotonic()
         try:
             _ask("scontrol", "update", f"JobId={self.id}", what)
         except (ConfigError, SlurmUnreachable):
             # It has begun meanwhile, or the controller is away; the gate keeps it from running ahead.
             self._asked = -math.inf
+            return False
+        return True
 
     def stop(self) -> None:
         """Cancel the job, and wait until it is over; again is fine."""
         self._abandon()
         deadline = time.monotonic() + _PATIENCE
-        if self._code is None:
-            try:
-                _ask("scancel", self.id)
-                while self._code is None and time.monotonic() < deadline:
-                    time.sleep(_ASK / 5)
-                    self._code = self._ask_state()
-            except (ConfigError, SlurmUnreachable):
-                self._code = self._ask_state()
+        told = False
+        while self._code is None and time.monotonic() < deadline:
+            if not told:
+                # A controller that has others to answer is asked again.
+                with contextlib.suppress(ConfigError, SlurmUnreachable):
+                    _ask("scancel", self.id)
+                    told = True
+            time.sleep(_ASK / 5)
+            self._code = self._ask_state()
+
+    def ended(self, code: int) -> JobFailed:
+        """The error of a job that has ended too early."""
+        if code == -_NO_OUTPUT:
+            return self.failure(
+                f"was not started: its node cannot write {self.log}; the run folder has to be on a file system that "
+                "all nodes share, so name one there with --folder"
+            )
+        return super().ended(code)
 
 
 def submission(
@@ -329,6 +355,10 @@ def _ago(moment: str) -> float:
         return 0.0
 
 
+def _is_forgotten(refused: ConfigError) -> bool:
+    return "Invalid job id" in str(refused)
+
+
 def _ask(*words: str, environment: dict[str, str] | None = None) -> str:
     """Run one of Slurm's commands; what it prints.
 
@@ -354,7 +384,9 @@ def _ask(*words: str, environment: dict[str, str] | None = None) -> str:
         return ended.stdout
     said = (ended.stderr.strip() or ended.stdout.strip()).removeprefix(f"{words[0]}: ")
     if re.search(
-        r"contact slurm controller|Connection (refused|timed out)|is DOWN|SLURM_CONF|slurm\.conf", said
+        r"contact slurm controller|Connection (refused|reset|timed out)|Socket timed out|Zero Bytes|is DOWN|SLURM_CONF"
+        r"|slurm\.conf",
+        said,
     ):
         raise SlurmUnreachable(
             f"{words[0]}: {said}; is slurmctld running, and does SLURM_CONF name its configuration?"

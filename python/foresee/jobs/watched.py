@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import itertools
 import os
 import re
 import signal
@@ -40,7 +41,7 @@ class Watched(ABC):
     Args:
         job: which.
         name: what it is called.
-        folder: of logs and of folders of steps; must exist.
+        folder: of logs and of folders of steps; must exist. Jobs run elsewhere, and are told it as an absolute path.
     """
 
     #: Seconds to add to what its clock says; another machine's clock is another one.
@@ -49,7 +50,8 @@ class Watched(ABC):
     def __init__(self, job: Job, name: str, folder: str) -> None:
         self.name = name
         self.job = job
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+        folder = os.path.abspath(folder)
+        stem = _free(folder, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
         self.log = os.path.join(folder, f"{stem}.log")
         self.folder = os.path.join(folder, stem)
         self.held = False
@@ -140,7 +142,7 @@ class Watched(ABC):
 
     def ended(self, code: int) -> JobFailed:
         """The error of a job that has ended too early."""
-        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        how = f"exit code {code}" if code >= 0 else f"signal {_signal(-code)}"
         if self.head is None:
             return self.failure(
                 f"ended ({how}) before a loader began a step; it has to train with a Foresee loader, or with one in "
@@ -164,6 +166,20 @@ class Watched(ABC):
             file.seek(max(os.fstat(file.fileno()).st_size - _LOG_BYTES, 0))
             lines = file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
         return f"; the end of {self.log}:\n" + "\n".join(lines) if lines else f"; {self.log} is empty"
+
+
+def _free(folder: str, stem: str) -> str:
+    """A name that no folder has yet: those of two jobs may differ in letters that names of files do without."""
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(os.path.join(folder, name)))
+
+
+def _signal(number: int) -> str:
+    """Its name; a number that has none as it is, as of real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def agree(processes: Sequence[Watched]) -> None:

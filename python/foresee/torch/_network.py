@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import os
 import sys
 import time
 import weakref
@@ -90,6 +91,7 @@ class NetworkExchange:
         job = _rendezvous.job_name(settings.job, world)
         store = _rendezvous.job_store(job, world)
         secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
+        self._process = os.getpid()
         self._timeout_s = settings.timeout_s
         self._specs: list[TensorSpec] = []
         self._server: GradientServer | None = None
@@ -260,6 +262,8 @@ class NetworkExchange:
 
     def end_server(self) -> None:
         """End the server beside this rank, if there is one: once the other ranks have left it, or after the timeout."""
+        if self._process != os.getpid():
+            return  # a fork's child: it is its parent's
         if self._meeting is not None:
             self._meeting.close()
         server, self._server = self._server, None
@@ -296,6 +300,8 @@ def _beside(world: World, settings: ExchangeSettings, secret: str | None) -> Gra
 
 
 _opened: weakref.WeakSet[NetworkExchange] = weakref.WeakSet()
+# A forked child has the objects and not their threads; the exchange is its parent's.
+os.register_at_fork(after_in_child=_opened.clear)
 
 
 @atexit.register

@@ -8,7 +8,9 @@ are asked. Refuses secrets on the command line, where every user of the machine 
 
 from __future__ import annotations
 
+import datetime as dt
 import ipaddress
+import logging
 import os
 import re
 import secrets
@@ -20,7 +22,7 @@ from typing import Protocol
 import torch.distributed as dist
 
 from foresee._world import World, detect
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, RankLost
 
 __all__ = [
     "Store",
@@ -43,8 +45,12 @@ _ELSEWHERE = "192.0.2.1"
 _OWN = "rank 0 has its own"
 _SECRET = "secret"  # noqa: S105 - the key of one
 _NAME_MAX = 128
-#: How often rank 0 looks whether others have come.
-_LOOK_S = 0.02
+#: How often rank 0 looks whether others have come, how often it says that it waits, and for how long it does where the
+#: store does not say.
+_LOOK_S, _SAY_S, _PATIENCE_S = 0.02, 30.0, 1800.0
+#: Ranks that a message names.
+_SHOWN = 8
+_log = logging.getLogger("foresee")
 
 
 class Store(Protocol):
@@ -87,34 +93,84 @@ def fresh(store: Store, job: str, world: World) -> Store:
     """
     place, own = f"foresee/{job}", secrets.token_hex(8)
     if world.rank == 0:
-        missing = list(range(1, world.size))
-        while missing:
-            for rank in missing:
-                if store.check([f"{place}/asks/{rank}"]):
-                    store.set(f"{place}/answer/{store.get(f'{place}/asks/{rank}').decode()}", own)
-            missing = [rank for rank in missing if not store.check([f"{place}/{own}/here/{rank}"])]
-            if missing:
-                time.sleep(_LOOK_S)
+        _gather(store, place, own, world)
         return _Part(store, f"{place}/{own}")
     store.set(f"{place}/asks/{world.rank}", own)
-    number = store.get(f"{place}/answer/{own}").decode()
+    number = _said(store, f"{place}/answer/{own}", 0)
     store.set(f"{place}/{number}/here/{world.rank}", own)
     return _Part(store, f"{place}/{number}")
+
+
+def _gather(store: Store, place: str, own: str, world: World) -> None:
+    """Tell every rank that asks who rank 0 is, until all have heard it."""
+    began = said = time.monotonic()
+    patience = _patience_s(store)
+    missing = list(range(1, world.size))
+    while missing:
+        for rank in missing:
+            if store.check([f"{place}/asks/{rank}"]):
+                store.set(f"{place}/answer/{store.get(f'{place}/asks/{rank}').decode()}", own)
+        missing = [rank for rank in missing if not store.check([f"{place}/{own}/here/{rank}"])]
+        now = time.monotonic()
+        if missing and now - began > patience:
+            raise _absent(missing, patience)
+        if missing and now - said > _SAY_S:
+            said = now
+            _log.warning("%.0f s: waiting for %s to come here, too", now - began, _ranks(missing))
+        if missing:
+            time.sleep(_LOOK_S)
+
+
+def _said(store: Store, key: str, rank: int) -> str:
+    """What a rank puts into the store.
+
+    Raises:
+        RankLost: it did not, for as long as the store waits.
+    """
+    began = time.monotonic()
+    try:
+        return store.get(key).decode()
+    except RuntimeError as error:
+        # Torch's of a store that is gone, or that has waited long enough.
+        raise _absent([rank], time.monotonic() - began) from error
+
+
+def _absent(missing: list[int], seconds: float) -> RankLost:
+    return RankLost(
+        f"{_ranks(missing)} did not come to the exchange of gradients within {seconds:.0f} s; look at the output there",
+        rank=missing[0],
+    )
+
+
+def _ranks(some: list[int]) -> str:
+    shown = ", ".join(map(str, some[:_SHOWN])) + (", ..." if len(some) > _SHOWN else "")
+    return f"rank{'s' if len(some) > 1 else ''} {shown}"
+
+
+def _patience_s(store: object) -> float:
+    """For how long a store waits, as torch has it."""
+    timeout = getattr(store, "timeout", None)
+    return timeout.total_seconds() if isinstance(timeout, dt.timedelta) else _PATIENCE_S
 
 
 def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = None) -> str:
     """What servers tell jobs apart by: the same on every rank, another for every run.
 
-    ``FORESEE_JOB``, else Slurm's job and step, else the address where torchrun's ranks meet, else, of a lone rank, its
-    process. ``exchange`` tells apart the exchanges of a run.
+    ``FORESEE_JOB``, else Slurm's job and step, where its tasks are the ranks, else the address where torchrun's ranks
+    meet, else, of a lone rank, its process. Where ranks meet at a loopback address, which every machine has, the
+    machine's name stands in its place. ``exchange`` tells apart the exchanges of a run.
     """
     env = os.environ if environ is None else environ
     if env.get("FORESEE_JOB"):
         run = env["FORESEE_JOB"]
-    elif "SLURM_PROCID" in env and "SLURM_JOB_ID" in env:
-        run = f"slurm-{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '0')}"
+    elif "SLURM_JOB_ID" in env and "SLURM_STEP_ID" in env and "RANK" not in env:
+        run = f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}"
     elif env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
-        run = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+        place = env["MASTER_ADDR"]
+        # Whoever has started all ranks has one name for its machine.
+        if world.local_size_known and world.local_size == world.size and _is_loopback(place):
+            place = socket.gethostname()
+        run = f"{place}:{env['MASTER_PORT']}"
     elif world.size == 1:
         run = f"{socket.gethostname()}-{os.getpid()}"
     else:
@@ -152,7 +208,7 @@ def job_secret(
         return None if own else drawn
     if own:
         return None
-    carried = store.get(_SECRET).decode()
+    carried = _said(store, _SECRET, 0)
     if carried == _OWN:
         raise ConfigError(
             f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
@@ -200,7 +256,7 @@ def share_address(world: World, address: str, store: Store | None, *, every: int
             "torch.distributed.init_process_group() first, or give addresses of servers"
         )
     store.set(f"server/{world.rank}", address)
-    return [store.get(f"server/{rank}").decode() for rank in range(0, world.size, every)]
+    return [_said(store, f"server/{rank}", rank) for rank in range(0, world.size, every)]
 
 
 class _Part:
@@ -217,6 +273,13 @@ class _Part:
 
     def check(self, keys: list[str]) -> bool:
         return self._store.check([f"{self._place}/{key}" for key in keys])
+
+
+def _is_loopback(place: str) -> bool:
+    try:
+        return place == "localhost" or ipaddress.ip_address(place).is_loopback
+    except ValueError:
+        return False
 
 
 def _address_towards(place: str) -> str | None:

@@ -358,6 +358,7 @@ impl Shared {
             }
             if (0..ranks).any(has_ended) {
                 self.check_left(|rank| !has_ended(rank))?;
+                self.check_in_step(has_ended)?;
             }
             segment.up().wait(seen, self.options.timeouts.heartbeat.into());
         }
@@ -372,6 +373,20 @@ impl Shared {
         };
         let Some((rank, why)) = gone else { return Ok(()) };
         Err(ExchangeError::RankLost { rank, why, missing: self.missing() })
+    }
+
+    /// Fails if a rank has ended a round of which another, that asks for a plan, knows nothing.
+    fn check_in_step(&self, has_ended: impl Fn(usize) -> bool) -> Result<(), ExchangeError> {
+        let first = self.options.first.0;
+        let place = |rank: u32| (rank - first) as usize;
+        let proposer = self.lock().proposals.keys().copied().find(|rank| !has_ended(place(rank.0)));
+        let ahead = (first..first + self.options.local).find(|rank| has_ended(place(*rank)));
+        match (proposer, ahead) {
+            (Some(proposer), Some(ahead)) => {
+                Err(ExchangeError::Disagree(proposals::out_of_step(proposer, Rank(ahead))))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn go_down(&self, exchange: &Exchange, segment: &Segment, stop: &AtomicBool) {

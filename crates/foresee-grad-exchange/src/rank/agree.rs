@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Collect, Pattern, Plan, PlanConfig, QueueError, Round, TensorId, TensorSpec};
 use foresee_units::BytesPerSecond;
@@ -69,9 +69,23 @@ impl Exchange {
         let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
         let session = self.session(&plan, ids, generation, memory(&plan)?);
         let mut state = self.core.lock();
+        let patience = 2 * Duration::from(self.core.options.timeouts.timeout);
+        let mut until = Instant::now() + patience;
         // All at one moment: what a server has answered that is lost meanwhile, the next one answers again.
-        while state.answers.iter().any(Option::is_none) {
+        while let Some(server) = state.answers.iter().position(Option::is_none) {
             state.check()?;
+            if !state.ways.are_open() {
+                // A lost server has a time of its own to be replaced.
+                until = Instant::now() + patience;
+            }
+            if Instant::now() > until {
+                // All ranks have heard the first server's answer, and asked the others at once.
+                let text = format!(
+                    "server {server} at {} has not heard from every rank; pass the same servers in the same order on all",
+                    self.core.options.servers[server]
+                );
+                return Err(ExchangeError::Disagree(text));
+            }
             let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
             state = again;
         }

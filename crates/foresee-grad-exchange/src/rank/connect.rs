@@ -78,6 +78,9 @@ fn check(options: &RankOptions) -> Result<(), ExchangeError> {
     if servers.is_empty() || servers.len() > 4096 {
         return wrong("the number of servers", servers.len().to_string(), "there are 1 to 4096");
     }
+    if let Some(twice) = (1..servers.len()).find(|at| servers[..*at].contains(&servers[*at])) {
+        return wrong("the servers", format!("{} twice", servers[twice]), "each is named once");
+    }
     if !shares.is_empty() && shares.len() != servers.len() {
         return wrong("the number of shares", shares.len().to_string(), "each server has one");
     }

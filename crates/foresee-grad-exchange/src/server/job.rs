@@ -66,7 +66,8 @@ struct Inner {
     members: Option<Members>,
     /// Who that will be under this plan, where this server decides it.
     decision: Option<Decision>,
-    /// The rank that left first in peace, why, and the first round that it has no part in.
+    /// Of the ranks that left in peace the one that has the smallest part in rounds, why it left, and the first round that
+    /// it has no part in.
     left: Option<(Rank, String, Round)>,
     /// The first round that nobody has ended.
     front: Round,
@@ -133,6 +134,15 @@ impl Job {
             let text = format!(
                 "rank {rank} of job '{name}' {} when a rank is lost, and others do otherwise; pass the same on_rank_loss on all",
                 if hello.survives { "goes on" } else { "ends" }
+            );
+            return Err(Fault::new(FaultCode::Plan, text));
+        }
+        if hello.target != u32::from(self.server.0) {
+            // Each order would be a job of its own here, whose ranks wait for the others for ever.
+            let text = format!(
+                "rank {rank} of job '{name}' has this server as number {} of its list, and others as number {}; pass the same \
+                 servers in the same order on all, each once",
+                hello.target, self.server.0
             );
             return Err(Fault::new(FaultCode::Plan, text));
         }

@@ -41,7 +41,7 @@ pub struct Server {
 #[derive(Debug)]
 pub(super) struct Hall {
     pub(super) options: ServerOptions,
-    jobs: Mutex<BTreeMap<(String, u32), Arc<Job>>>,
+    jobs: Mutex<BTreeMap<String, Arc<Job>>>,
     pub(super) interfaces: Interfaces,
     visits: Mutex<Visits>,
     pub(super) timeline: Timeline,
@@ -107,8 +107,8 @@ impl Server {
     pub fn stats(&self) -> ServerStats {
         let jobs = lock(&self.hall.jobs);
         let mut stats = ServerStats { visits: *lock(&self.hall.visits), ..ServerStats::default() };
-        for ((name, _), job) in &*jobs {
-            *stats.jobs.entry(name.clone()).or_default() += job.ranks();
+        for (name, job) in &*jobs {
+            stats.jobs.insert(name.clone(), job.ranks());
             stats.parked_peak = stats.parked_peak.max(job.parked_peak());
         }
         drop(jobs);
@@ -172,8 +172,7 @@ impl Hall {
             let mut jobs = lock(&self.jobs);
             jobs.retain(|_, job| !job.is_over());
             let full = jobs.len() >= self.options.jobs;
-            let key = (hello.job.clone(), hello.target);
-            match jobs.get(&key) {
+            match jobs.get(&hello.job) {
                 Some(job) => Arc::clone(job),
                 None if full => {
                     let text =
@@ -183,12 +182,15 @@ impl Hall {
                 }
                 None => {
                     let job = Arc::new(Job::new(Arc::clone(self), server, &hello));
-                    jobs.insert(key, Arc::clone(&job));
+                    jobs.insert(hello.job.clone(), Arc::clone(&job));
                     job
                 }
             }
         };
         if let Err(fault) = job.expects(&hello) {
+            if fault.code == FaultCode::Plan {
+                job.end_unplanned(&fault);
+            }
             return refuse(arrival, fault.code, fault.text);
         }
         let wait = Wait::within(self.options.timeouts.handshake);

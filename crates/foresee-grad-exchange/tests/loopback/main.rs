@@ -247,6 +247,118 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
 }
 
 #[test]
+fn ranks_that_name_the_servers_in_another_order_or_one_twice_are_told() {
+    let (setup, secret) = (Setup::new(2, 2), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let first = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    let mut turned = setup.rank(1, &servers, &secret);
+    turned.servers.reverse();
+    let told = Exchange::open(turned).unwrap_err().to_string();
+    let words = "rank 1 of job 'job' has this server as number 0 of its list, and others as number 1";
+    assert!(told.contains(words), "{told}");
+    // Whoever is here already would wait for it for ever.
+    let told = first.agree(tensors()).unwrap_err().to_string();
+    assert!(told.contains(words), "{told}");
+    let mut twice = setup.rank(1, &servers, &secret);
+    twice.servers[1] = twice.servers[0];
+    let told = Exchange::open(twice).unwrap_err().to_string();
+    assert!(told.contains("twice"), "{told}");
+}
+
+#[test]
+fn ranks_that_are_there_hear_of_one_that_was_refused_before_they_have_a_plan() {
+    let (setup, secret) = (Setup::new(2, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let first = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    let waits = thread::spawn(move || first.agree(tensors()).unwrap_err().to_string());
+    let other = RankOptions { world: 3, ..setup.rank(1, &servers, &secret) };
+    Exchange::open(other).unwrap_err();
+    let told = waits.join().unwrap();
+    assert!(told.contains("rank 1 of job 'job' says that the job has 3 ranks"), "{told}");
+}
+
+#[test]
+fn ranks_that_name_different_servers_beside_a_common_one_are_told() {
+    let (setup, secret) =
+        (Setup { timeout: Nanos::from_millis(500), ..Setup::new(2, 3) }, Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let ranks: Vec<_> = [[0, 1], [0, 2]]
+        .into_iter()
+        .zip(0..)
+        .map(|(named, rank)| {
+            let mut options = setup.rank(rank, &servers, &secret);
+            options.servers = named.map(|server: usize| servers[server].address()).to_vec();
+            thread::spawn(move || Exchange::open(options).unwrap().agree(tensors()).unwrap_err().to_string())
+        })
+        .collect();
+    for rank in ranks {
+        let told = rank.join().unwrap();
+        // Whoever is told first leaves, and the other hears of that.
+        assert!(told.contains("has not heard from every rank") || told.contains("has left"), "{told}");
+    }
+}
+
+#[test]
+fn a_rank_that_asks_for_a_plan_while_another_goes_on_is_told_and_so_is_that() {
+    let setup = Setup::new(2, 1);
+    let told = setup.run(|exchange| {
+        exchange.agree(tensors()).unwrap();
+        end(&exchange);
+        wait(&exchange, &ids(&tensors()));
+        if exchange.rank() == Rank(0) {
+            return exchange.agree(tensors()).unwrap_err().to_string();
+        }
+        end(&exchange);
+        exchange.wait(&[TensorId(0)], LONG).unwrap_err().to_string()
+    });
+    for text in told {
+        assert!(
+            text.contains("rank 0 agrees on tensors anew while rank 1 goes on to another round"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_owing_a_round_is_noticed_behind_one_that_owes_none() {
+    let (setup, secret) = (Setup::new(3, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let (tell, told) = mpsc::channel();
+    let (go, wait_for) = mpsc::channel::<()>();
+    let mut wait_for = Some(wait_for);
+    let ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            let (options, tell) = (setup.rank(rank, &servers, &secret), tell.clone());
+            let wait_for = (rank == 2).then(|| wait_for.take().unwrap());
+            thread::spawn(move || {
+                let exchange = Exchange::open(options).unwrap();
+                exchange.agree(tensors()).unwrap();
+                if rank < 2 {
+                    end(&exchange);
+                }
+                if rank == 1 {
+                    exchange.close();
+                    tell.send(()).unwrap();
+                }
+                if let Some(wait_for) = wait_for {
+                    wait_for.recv().unwrap();
+                    exchange.close();
+                }
+                (rank == 0).then(|| exchange.wait(&[TensorId(0)], LONG).unwrap_err().to_string())
+            })
+        })
+        .collect();
+    told.recv().unwrap();
+    while servers[0].stats().jobs["job"] > 2 {
+        thread::sleep(Duration::from_millis(5));
+    }
+    go.send(()).unwrap();
+    let said: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+    let text = said[0].as_ref().unwrap();
+    assert!(text.contains("rank 2 of job 'job' has left"), "{text}");
+}
+
+#[test]
 fn a_server_that_is_full_says_so_and_has_room_again_later() {
     let (setup, secret) = (Setup::new(1, 0), Secret::draw().unwrap());
     let anywhere = "127.0.0.1:0".parse().unwrap();

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use super::settings::{Link, address_of, rank_options, secret_of, timeouts_of, wire_of};
 use super::{GradientExchange, GradientServer, patiently};
 use crate::errors::of_exchange;
+use crate::own::Own;
 
 /// What every rank of a machine is told.
 #[pyclass(frozen, module = "foresee._native")]
@@ -56,7 +57,7 @@ impl GradientMachine {
     fn listen(&self) -> PyResult<GradientHub> {
         let options = self.options.clone();
         let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
-        Ok(GradientHub { hub: Arc::new(hub), options })
+        Ok(GradientHub { hub: Own::new(Arc::new(hub)), options })
     }
 
     #[pyo3(signature = (rank, address, *, hub=None))]
@@ -68,25 +69,27 @@ impl GradientMachine {
         hub: Option<&GradientHub>,
     ) -> PyResult<GradientExchange> {
         let options = self.options.clone();
-        let (address, hub) = (address_of(address)?, hub.map(|hub| Arc::clone(&hub.hub)));
+        let hub = hub.map(|hub| hub.hub.get()).transpose()?.map(Arc::clone);
+        let address = address_of(address)?;
         let what = || "the first rank of this machine".into();
         let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
-        Ok(GradientExchange { exchange: Arc::new(joined.map_err(|why| of_exchange(&why))?) })
+        let joined = joined.map_err(|why| of_exchange(&why))?;
+        Ok(GradientExchange { exchange: Own::new(Arc::new(joined)) })
     }
 }
 
 /// The exchange of a machine, in the process of its first rank.
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientHub {
-    hub: Arc<Hub>,
+    hub: Own<Arc<Hub>>,
     options: MachineOptions,
 }
 
 #[pymethods]
 impl GradientHub {
     #[getter]
-    fn address(&self) -> String {
-        self.hub.address().to_string()
+    fn address(&self) -> PyResult<String> {
+        Ok(self.hub.get()?.address().to_string())
     }
 
     #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
@@ -106,12 +109,14 @@ impl GradientHub {
         let link = Link { wire, policy, tls, packet_bytes, timeline, recover, survives: false };
         let rank = (first, world, local);
         let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
-        let hub = Arc::clone(&self.hub);
+        let hub = Arc::clone(self.hub.get()?);
         let connected = patiently(py, || "the servers".into(), move || hub.connect(options))?;
         connected.map_err(|why| of_exchange(&why))
     }
 
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.hub.close(Duration::ZERO));
+        if let Some(hub) = self.hub.here() {
+            py.detach(|| hub.close(Duration::ZERO));
+        }
     }
 }

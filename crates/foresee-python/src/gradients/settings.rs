@@ -63,7 +63,7 @@ pub(super) fn rank_options(
         wire: link.wire,
         timeline: link.timeline,
         link: LinkOptions::default(),
-        interfaces: beside.map(|server| server.interfaces.clone()),
+        interfaces: beside.map(|server| server.interfaces.get().cloned()).transpose()?,
         // More ranks than that have no shares.
         beside: beside.map_or(0, |_| u16::try_from(machines).unwrap_or(u16::MAX)),
         recover: link.recover,

@@ -66,6 +66,8 @@ class Courier:
         self._exchange = exchange
         self._known: dict[int, torch.Tensor] = {}
         """Of those that are pushed where they changed, what all ranks have, by id."""
+        self._kept: dict[int, torch.Tensor] = {}
+        """Of those that others push, what landed last, where the model has it."""
 
     def push(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Hand a tensor over for the present round: dense, in the strides of the plan. Never blocks."""
@@ -89,6 +91,16 @@ class Courier:
     def forget(self) -> None:
         """Nobody knows any more what all ranks have."""
         self._known.clear()
+
+    def keep(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        """Another rank has these values: those to come back to."""
+        self._kept[spec.id] = tensor.detach().clone()
+
+    def restore(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        """Come back to them, if this rank has others."""
+        kept = self._kept.get(spec.id)
+        if kept is not None and not _same_bits(tensor, kept, spec):
+            tensor.copy_(kept)
 
     def round_end(self, round_: int, absent: Sequence[int]) -> None:
         """Say that this rank pushes nothing more in a round. Never blocks."""
@@ -166,6 +178,12 @@ class StagedCourier(Courier):
         """Behind all that was pushed."""
         self._check()
         self._jobs.put(StagedCourier.forget_now)
+
+    def restore(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
+        """Come back to them: whether this rank has others only the device knows, which is not waited for."""
+        kept = self._kept.get(spec.id)
+        if kept is not None:
+            tensor.copy_(kept)
 
     def round_end(self, round_: int, absent: Sequence[int]) -> None:
         """Behind all that was pushed. Never blocks."""

@@ -258,6 +258,8 @@ class Rounds:
             torch.autograd.graph.increment_version(entry.tensor)
             if entry.taken is None:
                 self._courier.remember(entry.spec, entry.tensor)
+                if self._exchange.rank != self._sender:
+                    self._courier.keep(entry.spec, entry.tensor)
         self._hook_thawed()
 
     def _end_plan(self) -> None:
@@ -431,11 +433,20 @@ class Rounds:
         self._restore()
 
     def _take_buffer(self, entry: Entry) -> None:
-        """As it landed; not if its sender was lost, of which nobody knows how much arrived: the next sends its own."""
+        """As it landed; not if its sender was lost, of which nobody knows how much arrived: the next sends its own.
+
+        One that was not sent is as it landed before, whatever this rank's forward pass made of it: where the sender did
+        not come by, as in a branch, others may have. What was written to it since the round's end stays.
+        """
         if self._exchange.rank == self._sender or self._exchange.first != self._sender:
             return
-        if self._exchange.used(entry.spec.id) and entry.refresh():
+        if not entry.refresh():
+            return
+        if self._exchange.used(entry.spec.id):
             entry.tensor.copy_(self._average(entry))
+            self._courier.keep(entry.spec, entry.tensor)
+        elif not entry.pending or entry.tensor._version == entry.version:  # noqa: SLF001
+            self._courier.restore(entry.spec, entry.tensor)
 
     def _average(self, entry: Entry) -> torch.Tensor:
         return self._courier.average(entry.spec, entry.tensor.device)

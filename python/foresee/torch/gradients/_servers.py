@@ -112,10 +112,8 @@ def _addresses(servers: object) -> list[str]:
     if not addresses:
         return [f"servers={servers!r} names none; {_REMEDY}"]
     faults = [f"servers: {one!r} is no address; {_REMEDY}" for one in addresses if not _is_server(one)]
-    if addresses.count(RANKS) > 1:
-        faults.append(
-            f'servers: "{RANKS}" stands there twice; one server beside each rank is all there can be'
-        )
+    twice = sorted({one for one in addresses if addresses.count(one) > 1})
+    faults += [f'servers: "{one}" stands there twice; each is named once' for one in twice]
     return faults
 
 

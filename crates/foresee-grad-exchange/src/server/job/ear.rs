@@ -72,6 +72,7 @@ impl RankEar {
                 let round = sender.round;
                 job.act(session()?.end(sender, &end.absent).map_err(protocol)?);
                 job.advance(rank, round);
+                job.check_in_step()?;
                 job.check_left();
             }
             Message::Got(got) => {

@@ -34,6 +34,17 @@ impl Job {
         }
     }
 
+    /// Ends a job that has no plan: those who are here would wait for ever for a rank that was refused.
+    pub(in crate::server) fn end_unplanned(&self, fault: &Fault) {
+        let planned = {
+            let inner = lock(&self.inner);
+            inner.session.is_some() || !inner.resumes.is_empty()
+        };
+        if !planned {
+            self.end(fault);
+        }
+    }
+
     /// A data connection broke. The control connection of the same rank mostly knows better why, a moment later: it is
     /// heard first.
     pub(super) fn suspect(self: &Arc<Self>, rank: Rank, why: &str) {
@@ -95,7 +106,9 @@ impl Job {
             inner.proposals.remove(&rank);
             inner.resumes.remove(&rank);
             if let Some(seat) = &seat {
-                inner.left.get_or_insert((rank, reason, seat.next));
+                if inner.left.as_ref().is_none_or(|(_, _, first)| seat.next < *first) {
+                    inner.left = Some((rank, reason, seat.next));
+                }
                 // What it knows is waited for.
                 if inner.decision.as_ref().is_some_and(Decision::is_open) {
                     self.go_on_without(&mut inner, rank, "it has left meanwhile");

@@ -23,7 +23,23 @@ impl Job {
     /// A rank proposes a plan, or confirms the one that the first server found.
     pub(super) fn propose(&self, rank: Rank, body: Vec<u8>) -> Result<(), Fault> {
         lock(&self.inner).proposals.insert(rank, body);
+        self.check_in_step()?;
         self.agree()
+    }
+
+    /// Whoever proposes a plan has no round open, and begins none before the plan is agreed on: a rank that is in a later
+    /// round of the one before would wait for it, and it for that rank.
+    pub(super) fn check_in_step(&self) -> Result<(), Fault> {
+        let inner = lock(&self.inner);
+        let next = |rank: &Rank| inner.ranks.get(rank).map(|seat| seat.next);
+        for proposer in inner.proposals.keys() {
+            let ahead =
+                inner.ranks.iter().find(|(_, seat)| next(proposer).is_some_and(|next| seat.next > next));
+            if let Some((rank, _)) = ahead {
+                return Err(Fault::new(FaultCode::Plan, proposals::out_of_step(*proposer, *rank)));
+            }
+        }
+        Ok(())
     }
 
     /// Once every rank has proposed, and both connections of each are here, the plan holds.

@@ -32,7 +32,7 @@ from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
 from foresee.jobs.catalog import Catalog, Entry, Key
-from foresee.jobs.ending import stop_all, undisturbed
+from foresee.jobs.ending import at_once, stop_all, undisturbed
 from foresee.jobs.process import Process, command
 from foresee.jobs.watched import agree
 from foresee.models.stagger import Figure, wait_from_storage
@@ -265,7 +265,8 @@ class _Calibration:
         try:
             for at, name in zip(which, names, strict=True):
                 job = self._jobs[at]
-                processes.append(Process(job, name, folder, environment={APART: apart}, held=True))
+                with at_once():
+                    processes.append(Process(job, name, folder, environment={APART: apart}, held=True))
             self._wait(processes, lambda process: process.head is not None)
             # With those of earlier runs: a job that shuffles anew each time shares nothing either.
             self._all += processes

@@ -14,24 +14,34 @@ from collections.abc import Iterator, Sequence
 
 from foresee.jobs.watched import Watched
 
-__all__ = ["stop_all", "undisturbed"]
+__all__ = ["at_once", "stop_all", "undisturbed"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Within, signals that end a program do nothing: what goes on here ends by itself."""
+def undisturbed() -> Iterator[list[int]]:
+    """Within, signals that end a program do nothing: what goes on here ends by itself. Gives those that came."""
+    came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield  # they go to the main thread anyway
+        yield came  # they go to the main thread anyway
         return
     # Not ignored, which programs that are started meanwhile would inherit.
-    before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Within, a job is started: a signal waits until whoever is to end it knows of it."""
+    with undisturbed() as came:
+        yield
+    if came:
+        signal.raise_signal(came[0])
 
 
 def stop_all(jobs: Sequence[Watched]) -> None:
@@ -41,7 +51,3 @@ def stop_all(jobs: Sequence[Watched]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def _nothing(number: int, frame: object) -> None:
-    del number, frame

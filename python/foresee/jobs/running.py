@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from foresee.errors import ConfigError, ForeseeError
 from foresee.job import Job
 from foresee.jobs.already import Already
-from foresee.jobs.ending import stop_all, undisturbed
+from foresee.jobs.ending import at_once, stop_all, undisturbed
 from foresee.jobs.pace import Pace
 from foresee.jobs.process import Process
 from foresee.jobs.timing import Timing
@@ -306,9 +306,10 @@ class Runner:
 
     def _launch(self, part: _Part, *, held: bool, due: float = 0.0) -> None:
         first = self._parts[0].watched
-        part.watched = self._launcher.start(
-            part.job, part.name, self._folder, held=held, first=first, due=max(due, 0.0)
-        )
+        with at_once():
+            part.watched = self._launcher.start(
+                part.job, part.name, self._folder, held=held, first=first, due=max(due, 0.0)
+            )
 
     def _poll(self) -> None:
         for part in self._parts:

@@ -60,6 +60,8 @@ struct Inner {
     /// What ranks know that come from a lost server, until all have come.
     resumes: BTreeMap<Rank, Resume>,
     session: Option<Arc<Session>>,
+    /// Whether its plan came from another server, so that ranks do not tell again of all rounds that they have ended.
+    resumed: bool,
     /// Plans agreed on, and memberships, so far.
     generation: u32,
     /// Who is left, where anybody was lost.

@@ -31,6 +31,9 @@ impl Job {
     /// round of the one before would wait for it, and it for that rank.
     pub(super) fn check_in_step(&self) -> Result<(), Fault> {
         let inner = lock(&self.inner);
+        if inner.session.is_none() || inner.resumed {
+            return Ok(());
+        }
         let next = |rank: &Rank| inner.ranks.get(rank).map(|seat| seat.next);
         for proposer in inner.proposals.keys() {
             let ahead =
@@ -109,6 +112,7 @@ impl Job {
         let rounds = Rounds::new(members.clone(), plan.tensors(), oldest);
         let session = Session::new(plan, self.server, members, rounds, ways, flow, &self.hall);
         inner.session = Some(Arc::new(session));
+        inner.resumed = false;
         inner.generation = generation;
         inner.resumes.clear();
         inner.decision = None;

@@ -61,6 +61,7 @@ impl Job {
         let body = resumes.into_values().next().expect("one of them has the newest plan").body;
         let plan = Arc::new(Plan::decode(&body).map_err(|why| refused(&why))?);
         self.install(&mut inner, plan, generation, Round(oldest)).map_err(|why| refused(&why))?;
+        inner.resumed = true;
         for (rank, seat) in &inner.ranks {
             let Some(control) = &seat.control else { continue };
             control.tell(if behind.contains(rank) {

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from foresee.job import Job
     from foresee.jobs import Catalog
     from foresee.jobs.already import Already
-    from foresee.jobs.running import Launcher, Ran
+    from foresee.jobs.outcome import Ran
+    from foresee.jobs.running import Launcher
     from foresee.jobs.timing import Chosen
     from foresee.models.stagger import JobTimes
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,12 +21,13 @@ from foresee.errors import ConfigError, ForeseeError
 from foresee.job import Job
 from foresee.jobs.already import Already
 from foresee.jobs.ending import at_once, stop_all, undisturbed
+from foresee.jobs.outcome import Moved, Outcome, Ran
 from foresee.jobs.pace import Pace
 from foresee.jobs.process import Process
 from foresee.jobs.timing import Timing
 from foresee.jobs.watched import TICK, Watched, agree, expected_steps
 
-__all__ = ["Launcher", "Local", "Moved", "Outcome", "Ran", "Runner"]
+__all__ = ["Launcher", "Local", "Runner"]
 
 #: Seconds between two computations of the starts, and two lines of progress.
 _AGAIN = 0.5
@@ -70,64 +70,6 @@ class Local:
     def move(self, watched: Watched, due: float) -> None:
         """It runs already."""
         del watched, due
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of a job; moments are seconds after the leader's first step."""
-
-    name: str
-    """Which."""
-    state: str
-    """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us),
-    ``not started``, or ``running`` (it is not ours, and goes on).
-    """
-    code: int | None
-    """Exit code, negative for a signal; None: it was not started, or not by us."""
-    launched: float | None
-    """When it was started; None: not, or not by us."""
-    start: float | None
-    """When its first step began; None: none did."""
-    end: float | None
-    """When its last step ended."""
-    steps: int
-    """That it did."""
-    expected: int
-    """That its job file asks for."""
-    compute: float | None
-    """Mean per step."""
-    wait: float | None
-    """Likewise."""
-    holds: int
-    """How often it was held because it came near to the one who reads."""
-    held: float
-    """Seconds that its gate was closed for that."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moved:
-    """A start that was decided anew."""
-
-    at: float
-    """When; seconds after the leader's first step."""
-    name: str
-    """Of which job."""
-    start: float
-    """To what."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """A run."""
-
-    outcomes: tuple[Outcome, ...]
-    """The leader's, the followers'."""
-    moved: tuple[Moved, ...]
-    """In order of time."""
-    doubts: tuple[str, ...]
-    """What should make a reader doubt that the prediction was about these jobs."""
-    interrupted: bool
-    """Whether we ended it."""
 
 
 class _Part:

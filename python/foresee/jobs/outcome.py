@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a run of jobs: of each job, and of the starts that were decided anew.
+
+Apart from the driver, because whoever reports needs these and no clock. Refuses to judge: how right a prediction was is
+told where both are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Moved", "Outcome", "Ran"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a job; moments are seconds after the leader's first step."""
+
+    name: str
+    """Which."""
+    state: str
+    """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us),
+    ``not started``, or ``running`` (it is not ours, and goes on).
+    """
+    code: int | None
+    """Exit code, negative for a signal; None: it was not started, or not by us."""
+    launched: float | None
+    """When it was started; None: not, or not by us."""
+    start: float | None
+    """When its first step began; None: none did."""
+    end: float | None
+    """When its last step ended."""
+    steps: int
+    """That it did."""
+    expected: int
+    """That its job file asks for."""
+    compute: float | None
+    """Mean per step."""
+    wait: float | None
+    """Likewise."""
+    holds: int
+    """How often it was held because it came near to the one who reads."""
+    held: float
+    """Seconds that its gate was closed for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A start that was decided anew."""
+
+    at: float
+    """When; seconds after the leader's first step."""
+    name: str
+    """Of which job."""
+    start: float
+    """To what."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A run."""
+
+    outcomes: tuple[Outcome, ...]
+    """The leader's, the followers'."""
+    moved: tuple[Moved, ...]
+    """In order of time."""
+    doubts: tuple[str, ...]
+    """What should make a reader doubt that the prediction was about these jobs."""
+    interrupted: bool
+    """Whether we ended it."""

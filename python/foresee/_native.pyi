@@ -368,8 +368,9 @@ class GradientExchange:
             beside: the server of this process that is among ``servers``. Then the first ``world`` of them are one
                 beside each rank, by rank; the shares of these and of the others are such that links carry most, and
                 what both send from here goes in one order.
-            recover: keep gradients until every rank has everything of their round. Then another server may take the
-                place of a lost one at its address within ``timeout_s``, with the same bits; not of one beside a rank.
+            recover: keep gradients until every rank has everything of their round. Then a connection that breaks is
+                made again, and another server may take the place of a lost one at its address within ``timeout_s``,
+                with the same bits; not of one beside a rank.
             survives: go on without ranks that are lost, which takes the same memory: means are over those that are
                 left. The same on every rank; not with servers beside ranks.
 
@@ -437,8 +438,9 @@ class GradientExchange:
     def stats(self) -> dict[str, float]:
         """Counters since the start; units are in the names. Does not block.
 
-        ``servers_back``: how often another server has taken the place of a lost one; ``ranks_lost``: how often ranks
-        were lost and the others went on. The log has a line for each.
+        ``servers_back``: how often another server has taken the place of a lost one; ``reconnects``: how often a broken
+        connection was made again; ``ranks_lost``: how often ranks were lost and the others went on. The log has a line
+        for each.
         """
 
     def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:

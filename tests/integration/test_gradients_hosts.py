@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support import bare_ranks, gradients
+from support import bare_ranks, gradients, lasting_ranks
 from support.hosts import Hosts
 from support.processes import Child, resident_bytes
 
@@ -62,6 +62,26 @@ class Scene:
             )
         for name in RANKS:
             assert self.on[name].line() == {"round": 0}
+
+    def last(self, rounds: int, timeout_s: float) -> None:
+        """Ranks that make connections again, on their hosts; when this returns the first round is over."""
+        for number, name in enumerate(RANKS):
+            within = self.hosts.within(name)
+            self.on[name] = self.started(
+                lasting_ranks.rank(
+                    number, len(RANKS), self.places, rounds=rounds, timeout_s=timeout_s, within=within
+                )
+            )
+        for name in RANKS:
+            assert self.on[name].line() == {"round": 0}
+
+    def lasts(self, rounds: int) -> int:
+        """How often connections were made again, once every rank has the right bits."""
+        said = [self.on[name].line() for name in RANKS]
+        for one in said:
+            assert one.get("digest") == lasting_ranks.expected(len(RANKS), rounds), one
+            assert one["back"] == 0
+        return sum(one["again"] for one in said)
 
     def silence(self, name: str, how: str) -> None:
         """From now on nothing comes from a host."""
@@ -168,6 +188,32 @@ def test_a_data_connection_that_something_on_the_way_drops_ends_the_job_within_t
     assert any("has acknowledged nothing for" in one["text"] for one in said.values()), said
     for name in RANKS:
         has_given_everything_back(scene.on[name])
+
+
+@pytest.mark.parametrize("way", ["what the rank sends", "what the server sends"])
+def test_a_data_connection_that_something_on_the_way_drops_is_made_again(scene: Scene, way: str) -> None:
+    rounds = 60
+    scene.serve(*SERVERS, timeout_s=TIMEOUT_S)
+    scene.last(rounds, TIMEOUT_S)
+    own = [one for one in scene.hosts.connections("s1", 7700) if one[0] == scene.hosts.address("r1")]
+    _, port, _ = max(own, key=lambda one: one[2])
+    name, which = ("r1", "sport") if way == "what the rank sends" else ("s1", "dport")
+    scene.hosts.drop(name, which, port)
+    try:
+        assert scene.lasts(rounds) == 1
+    finally:
+        scene.hosts.drop_no_more(name)
+
+
+@pytest.mark.parametrize("who", ["r1", "s1"])
+def test_connections_that_the_network_resets_cost_no_bit(scene: Scene, who: str) -> None:
+    rounds = 60
+    scene.serve(*SERVERS, timeout_s=PATIENT_S)
+    scene.last(rounds, PATIENT_S)
+    for _ in range(5):
+        scene.hosts.reset(who, 7700)
+        time.sleep(0.3)
+    assert scene.lasts(rounds) >= 2
 
 
 @pytest.mark.parametrize("who", ["r1", "s1"])

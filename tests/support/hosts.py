@@ -70,6 +70,15 @@ class Hosts:
             for (address, port, _), count in zip(found, received, strict=True)
         ]
 
+    def reset(self, name: str, port: int) -> None:
+        """End all connections of a host from or to ``port``, as a firewall that has forgotten them does: both ends are
+        told by their systems.
+        """
+        of_port = f"( sport = :{port} or dport = :{port} )"
+        command = [*self.within(name), "ss", "-KtnHO", "state", "established", of_port]
+        ended = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert ended.strip(), "there was none, or the kernel ends none (CONFIG_INET_DIAG_DESTROY)"
+
     def drop(self, name: str, which: str, port: int) -> None:
         """Lose what a host sends of one connection: ``which`` of its ports, ``sport`` or ``dport``, is ``port``."""
         self._rule(name, "add", "ipproto", "tcp", which, str(port), "blackhole")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without torch that survive lost servers: each round has other gradients, and every bit of every average counts.
+"""Ranks without torch that survive lost servers and connections: each round has other gradients, and every bit of every average counts.
 
 Apart from ``bare_ranks``, which end with whoever is lost.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,11 +24,22 @@ PACKET = 16 << 10
 TIMEOUT_S = 20.0
 
 
-def rank(number: int, world: int, servers: list[str], *, rounds: int, timeout_s: float = TIMEOUT_S) -> Child:
-    """A rank in a process of its own: its first line is of its first round, its second of its end."""
+def rank(
+    number: int,
+    world: int,
+    servers: Sequence[str],
+    *,
+    rounds: int,
+    timeout_s: float = TIMEOUT_S,
+    within: Sequence[str] = (),
+) -> Child:
+    """A rank in a process of its own: its first line is of its first round, its second of its end.
+
+    ``within``: see ``Child``.
+    """
     source = "from support.lasting_ranks import main; main()"
     arguments = (number, world, ",".join(servers), rounds, timeout_s)
-    return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN})
+    return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
 
 def drawn(number: int, round_: int) -> list[np.ndarray]:
@@ -77,6 +89,7 @@ def main() -> None:
             if round_ == 0:
                 say(round=round_)
         exchange.close()
-        say(digest=digest.hexdigest(), back=exchange.stats()["servers_back"])
+        stats = exchange.stats()
+        say(digest=digest.hexdigest(), back=stats["servers_back"], again=stats["reconnects"])
     except ForeseeError as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

@@ -45,10 +45,11 @@ pub struct RankOptions {
     pub link: LinkOptions,
     /// The interfaces to send through, shared with a server of this process; `None`: its own.
     pub interfaces: Option<Interfaces>,
-    /// So many servers, the first ones, are beside ranks and are lost with them.
+    /// So many servers, the first ones, are beside ranks and are lost with them: nobody takes their places.
     pub beside: u16,
-    /// Keep gradients until every rank has everything of their round, so that another server can take the place of a
-    /// lost one: as much memory as the gradients of a round or two. Otherwise a lost server ends the exchange.
+    /// Keep gradients until every rank has everything of their round, so that a connection that breaks can be made again, and
+    /// another server take the place of a lost one: as much memory as the gradients of a round or two. Otherwise a broken
+    /// connection ends the exchange.
     pub recover: bool,
     /// Go on without ranks that are lost, which takes the same memory. Otherwise a lost rank ends the exchange. The same
     /// on every rank.
@@ -65,13 +66,13 @@ impl RankOptions {
     }
 
     /// Whether another server may take the place of this one.
-    pub(crate) fn mends(&self, server: ServerId) -> bool {
+    pub(crate) fn may_be_replaced(&self, server: ServerId) -> bool {
         self.recover && server.0 >= self.beside
     }
 
-    /// Whether gradients are kept: whether another may take the place of any server, or ranks may have to push again.
+    /// Whether gradients are kept: whether a connection may be made again, or ranks may have to push again.
     pub(crate) fn keeps(&self) -> bool {
-        self.survives || self.recover && usize::from(self.beside) < self.servers.len()
+        self.survives || self.recover
     }
 }
 

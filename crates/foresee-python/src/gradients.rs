@@ -213,6 +213,7 @@ impl GradientExchange {
         let stats = py.detach(|| exchange.stats());
         let dict = PyDict::new(py);
         dict.set_item("servers_back", stats.servers_back)?;
+        dict.set_item("reconnects", stats.reconnects)?;
         dict.set_item("ranks_lost", stats.ranks_lost)?;
         set_interfaces(&dict, &stats.interfaces)?;
         Ok(dict)

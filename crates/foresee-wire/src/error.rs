@@ -336,4 +336,15 @@ impl WireError {
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Late { .. })
     }
+
+    /// Whether nothing is heard of the peer's machine any more, for as long as a dead peer is given: a connection that breaks
+    /// otherwise was ended by somebody.
+    pub fn is_silence(&self) -> bool {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+        match self {
+            Self::Unacknowledged { .. } => true,
+            Self::Io { why, .. } => matches!(why.kind(), TimedOut | HostUnreachable | NetworkUnreachable),
+            _ => false,
+        }
+    }
 }

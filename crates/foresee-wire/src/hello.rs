@@ -12,6 +12,10 @@ use crate::control::{Fault, put_text, take_text};
 use crate::error::FrameFault;
 use crate::frame::Kind;
 
+/// A capability of a dialler: when a connection breaks it dials again, as the same session. Its place is kept for
+/// [`Timeouts::reconnect`](crate::Timeouts::reconnect).
+pub const COMES_AGAIN: u64 = 1;
+
 /// The longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 128;
 

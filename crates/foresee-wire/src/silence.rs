@@ -21,6 +21,9 @@ pub struct Timeouts {
     /// A dial or a handshake takes no longer: 10 s, or the timeout where that is less. A real one needs four times
     /// the round trip; strangers hold a place for as long.
     pub handshake: Nanos,
+    /// Whose connection breaks is waited for as long: three signs of life. Whoever lives hears of it with the next one, and
+    /// dials again.
+    pub reconnect: Nanos,
 }
 
 impl Timeouts {
@@ -31,7 +34,8 @@ impl Timeouts {
             return Err(WireError::Setting { name: "a timeout", found: timeout, range });
         }
         let heartbeat = Nanos::new(timeout.get() / 4).min(Nanos::from_secs(1));
-        Ok(Self { timeout, heartbeat, handshake: timeout.min(Nanos::from_secs(10)) })
+        let reconnect = Nanos::new(3 * heartbeat.get());
+        Ok(Self { timeout, heartbeat, handshake: timeout.min(Nanos::from_secs(10)), reconnect })
     }
 }
 
@@ -131,7 +135,7 @@ mod tests {
         let usual = Timeouts::default();
         assert_eq!((usual.timeout, usual.heartbeat, usual.handshake), (MS(30_000), MS(1_000), MS(10_000)));
         let short = Timeouts::new(MS(2_000)).unwrap();
-        assert_eq!((short.heartbeat, short.handshake), (MS(500), MS(2_000)));
+        assert_eq!((short.heartbeat, short.handshake, short.reconnect), (MS(500), MS(2_000), MS(1_500)));
         assert!(Timeouts::new(MS(1)).unwrap_err().to_string().contains("1.0 ms is outside 10 ms to 24 h"));
         assert!(Timeouts::new(Nanos::MAX).is_err());
     }

@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::ServerId;
-use foresee_wire::{Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial};
+use foresee_wire::{
+    COMES_AGAIN, Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial,
+};
 
 use super::receive::{Reader, ServerEar};
 use super::state::State;
@@ -151,6 +153,7 @@ fn hello(options: &RankOptions, process: u64, server: ServerId, role: Role) -> H
         session: process,
         local: options.local,
         survives: options.survives,
+        capabilities: if options.recover { COMES_AGAIN } else { 0 },
         ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
     }
 }
@@ -188,7 +191,7 @@ impl Core {
     /// Takes the connections to a server apart and starts their threads. `epoch`: whose they are.
     pub(super) fn attach(self: &Arc<Self>, pair: Pair, epoch: u32) -> Result<Connected, ExchangeError> {
         let Pair { server, address, control, data } = pair;
-        let link = data.link();
+        let (link, process) = (data.link(), control.welcome.session);
         let interface = self.interfaces.of(&link).map_err(system)?;
         let name = format!("{}-{server}", self.options.rank.0);
         let ear = ServerEar { core: Arc::clone(self), server, address, epoch };
@@ -203,6 +206,6 @@ impl Core {
         let core = Arc::clone(self);
         let broken = Box::new(move |why: WireError| core.suspect(server, epoch, &why));
         let connection = interface.open(data.sender, self.options.timeouts, broken);
-        Ok(Connected { control, interface, connection, data: link, reader: Some(reader) })
+        Ok(Connected { process, control, interface, connection, data: link, reader: Some(reader) })
     }
 }

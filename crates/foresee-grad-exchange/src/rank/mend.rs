@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lost server and the one in its place: notice, connect again, say what this rank knows, push what it keeps.
+//! A lost connection, or server, and the one in its place: notice, connect again, say what this rank knows, push what it keeps.
 //!
 //! ```text
-//! lost ──> dial, for up to the timeout ──> RESUME ──> every rank has said so: RESUMED ──> push again, end again
+//! lost ──> dial, for up to the timeout ──> RESUME ──> the same server: RESUMED at once ──> push and end again what has not landed
+//!                                             └─────> another: RESUMED once every rank has said so ──> push and end all again
 //! ```
 //!
-//! All ranks do this on their own, and meet at the new server. From a rank's RESUME until it acts on the answer, no round
+//! All ranks do this on their own, and meet at a new server. From a rank's RESUME until it acts on the answer, no round
 //! becomes done for it: the server counts on it for every round that was open then, and what others tell of their rounds
 //! waits. For the same reason answers of several servers are acted on together, oldest rounds first: one may say that a
 //! round is done which another one still sums.
 //!
-//! Refuses where nothing can be mended: a server beside a rank dies with it, and one that takes leave or names a fault
-//! has a reason that stays.
+//! Refuses where nothing can be mended: nobody takes the place of a server beside a rank, which dies with it, and one that
+//! takes leave or names a fault has a reason that stays.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -24,8 +25,8 @@ use foresee_units::{Nanos, Rank};
 use foresee_wire::{FaultCode, FrameFault, Message, Resume, Resumed, WireError};
 
 use super::connect::{self, RETRY};
-use super::state::State;
-use super::ways::Standing;
+use super::state::{Session, State};
+use super::ways::{Answered, Standing};
 use super::{Core, ExchangeError};
 use crate::control::End;
 
@@ -39,10 +40,14 @@ impl Core {
         let missing = state.missing();
         let lost =
             |why| ExchangeError::ServerLost { server: server.0, address, why, missing: missing.clone() };
+        let replaced = self.options.may_be_replaced(server);
         let (why, mends) = match end {
             End::Bye(reason) => (lost(format!("it left: {reason}")), false),
-            End::Broken(why) => (lost(suspected.unwrap_or_else(|| why.to_string())), true),
-            End::Silent(time) => (lost(format!("it was silent for {time}")), true),
+            End::Broken(why) => {
+                let mends = if why.is_silence() { replaced } else { self.options.recover };
+                (lost(suspected.unwrap_or_else(|| why.to_string())), mends)
+            }
+            End::Silent(time) => (lost(format!("it was silent for {time}")), replaced),
             End::Fault(fault) => match (fault.code, fault.rank) {
                 (FaultCode::Lost, Some(rank)) => {
                     let why = fault.to_string();
@@ -52,11 +57,11 @@ impl Core {
                 (code, _) => {
                     let why = fault.to_string();
                     let refused = ExchangeError::Refused { server: server.0, address, why };
-                    (refused, code == FaultCode::Closing)
+                    (refused, code == FaultCode::Closing && replaced)
                 }
             },
         };
-        if !mends || !self.options.mends(server) || state.membership.is_changing() {
+        if !mends || state.membership.is_changing() {
             state.fail(why);
         } else if !state.is_over() {
             state.lose(server, &why);
@@ -119,7 +124,9 @@ impl Core {
             let soon = Instant::now() + Duration::from(self.options.timeouts.handshake);
             match connect::pair(&self.options, self.process, server, address, soon.min(until)) {
                 Ok(pair) => return Ok(Some(pair)),
-                Err(why) if stays(&why) => return Err(self.given_up(server, &why.to_string())),
+                Err(why) if stays(&why) || is_gone(&why) && !self.options.may_be_replaced(server) => {
+                    return Err(self.given_up(server, &why.to_string()));
+                }
                 Err(why) if Instant::now() + RETRY >= until => {
                     let time = self.options.timeouts.timeout;
                     return Err(
@@ -141,7 +148,9 @@ impl Core {
             return Ok(());
         };
         way.epoch += 1;
+        let before = way.link.process;
         way.link = self.attach(pair, way.epoch)?;
+        way.is_same = way.link.process == before;
         let known = match &state.session {
             Some(session) => {
                 if let Some(bytes) = NonZeroU32::new(session.plan.config().packet_bytes) {
@@ -237,7 +246,7 @@ impl State {
         }
     }
 
-    /// A server in the place of a lost one has heard from every rank.
+    /// A server says what it goes on with.
     pub(super) fn hear_resumed(&mut self, server: ServerId, told: Resumed) -> Result<(), ExchangeError> {
         let known =
             self.session.as_ref().is_some_and(|session| session.collect.generation() == told.generation);
@@ -246,7 +255,8 @@ impl State {
             let why = format!("server {server} goes on with a plan that this rank is not under");
             return Err(ExchangeError::Disagree(why));
         }
-        self.ways.stand(server, Standing::Resuming(Some(Round(told.oldest))));
+        let answered = Answered { oldest: Round(told.oldest), knows: told.knows };
+        self.ways.stand(server, Standing::Resuming(Some(answered)));
         self.act_on_answers()
     }
 
@@ -262,20 +272,29 @@ impl State {
     /// Goes on once every server has answered that was told what this rank knows.
     fn act_on_answers(&mut self) -> Result<(), ExchangeError> {
         let answer = |server: &ServerId| match self.ways.get(*server)?.standing {
-            Standing::Resuming(oldest) => Some((oldest?, *server)),
+            Standing::Resuming(answered) => Some((answered?, *server)),
             Standing::Open | Standing::Lost => None,
         };
         let answers = self.resuming.iter().map(answer).collect::<Option<Vec<_>>>();
         let Some(mut answers) = answers else { return Ok(()) };
         self.resuming.clear();
         answers.sort_unstable();
-        for (oldest, server) in answers {
-            if let Some(session) = &mut self.session {
-                session.collect.handle_replaced(server, oldest)?;
+        for (Answered { oldest, knows }, server) in answers {
+            let collect = &mut self.session()?.collect;
+            if knows {
+                if let Some(last) = oldest.0.checked_sub(1) {
+                    collect.handle_done(server, Round(last))?;
+                }
+                collect.handle_reconnect(server);
+            } else {
+                collect.handle_replaced(server, oldest)?;
             }
             self.reopen(server);
-            if let Some(session) = &self.session {
-                self.ways.offer_again(server, &session.kept, &session.collect, session.flow);
+            let Some(Session { kept, collect, flow, .. }) = &self.session else { continue };
+            if knows {
+                self.ways.offer_missing(server, kept, collect, *flow);
+            } else {
+                self.ways.offer_again(server, kept, collect, *flow);
             }
         }
         for (server, round) in std::mem::take(&mut self.done_later) {
@@ -288,16 +307,22 @@ impl State {
     /// A way can be used again.
     fn reopen(&mut self, server: ServerId) {
         self.ways.stand(server, Standing::Open);
-        self.servers_back += 1;
-        if let Some(way) = self.ways.get(server)
-            && let Some((at, why)) = &way.lost
-        {
+        let Some(way) = self.ways.get(server) else { return };
+        *(if way.is_same { &mut self.reconnects } else { &mut self.servers_back }) += 1;
+        if let Some((at, why)) = &way.lost {
             let (address, time) = (way.address, Nanos::from(at.elapsed()));
-            self.notices.push(format!(
-                "server {server} at {address} was lost ({why}), and one is back in its place after {time}"
-            ));
+            self.notices.push(if way.is_same {
+                format!("the connection to server {server} at {address} broke ({why}), and was made again after {time}")
+            } else {
+                format!("server {server} at {address} was lost ({why}), and one is back in its place after {time}")
+            });
         }
     }
+}
+
+/// Whether nobody is at a server's address.
+fn is_gone(why: &ExchangeError) -> bool {
+    matches!(why, ExchangeError::Server { why, .. } if matches!(**why, WireError::NobodyThere { .. }))
 }
 
 /// Whether whoever answers in the place of a server will not do at a later attempt either.

@@ -114,6 +114,8 @@ pub struct RankStats {
     pub rounds: u64,
     /// Servers that took the place of lost ones.
     pub servers_back: u64,
+    /// Connections that broke and were made again, to the same server.
+    pub reconnects: u64,
     /// Losses of ranks after which the others went on.
     pub ranks_lost: u64,
     /// Of each interface.
@@ -139,8 +141,8 @@ impl Exchange {
         self.core.options.world
     }
 
-    /// Hands a tensor of the present round over. Never waits. Where a lost server may be replaced, the gradient is kept
-    /// until every rank has everything of the round.
+    /// Hands a tensor of the present round over. Never waits. Where a broken connection may be made again, the gradient is
+    /// kept until every rank has everything of the round.
     ///
     /// # Errors
     /// What failed before; [`ExchangeError::Queue`] if the plan has no such tensor or another size. A tensor that was pushed in this
@@ -308,7 +310,7 @@ impl Exchange {
         self.core.lock().missing()
     }
 
-    /// What is worth a line of a log and was not taken before: servers that were lost and are back.
+    /// What is worth a line of a log and was not taken before: connections and servers that were lost and are back.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.core.lock().notices)
     }
@@ -320,6 +322,7 @@ impl Exchange {
         RankStats {
             rounds: session.map_or(0, |session| session.collect.current().0),
             servers_back: state.servers_back,
+            reconnects: state.reconnects,
             ranks_lost: state.membership.lost,
             interfaces: state.ways.interfaces().iter().map(Interface::stats).collect(),
         }

@@ -102,7 +102,7 @@ impl Reader {
                     self.core.changed.notify_all();
                     return Ok(None);
                 }
-                // The server goes by a membership of which another one is about to tell.
+                // What the server goes by is about to be told.
                 Admitted::Later => {
                     guard = self.core.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -111,13 +111,14 @@ impl Reader {
     }
 
     fn try_admit(&self, state: &mut State, header: &Header) -> Result<Admitted, ExchangeError> {
-        let standing = state.ways.get(self.server).map(|way| way.standing);
-        if standing == Some(Standing::Lost) {
-            return Ok(Admitted::Discard);
-        }
         let (over, comes) = (state.is_over(), state.membership.is_coming(header.generation));
-        let session = state.session.as_mut().filter(|_| standing == Some(Standing::Open));
-        let Some(session) = session else { return Err(self.strange("sends sums before a plan")) };
+        match state.ways.get(self.server).map(|way| way.standing) {
+            Some(Standing::Lost) => return Ok(Admitted::Discard),
+            // What it goes on with travels on the other connection.
+            Some(Standing::Resuming(_)) if !over => return Ok(Admitted::Later),
+            _ => {}
+        }
+        let Some(session) = &mut state.session else { return Err(self.strange("sends sums before a plan")) };
         let tensor = TensorId(header.tensor);
         let packet = PacketId { tensor, packet: header.packet };
         let round = Round::near(header.round, session.collect.current());

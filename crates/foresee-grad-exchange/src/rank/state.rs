@@ -28,12 +28,14 @@ pub(super) struct State {
     pub(super) asked: Vec<Option<Arc<[u8]>>>,
     /// What each server, over the connections that are there now, answered to the present proposal.
     pub(super) answers: Vec<Option<(u32, Arc<[u8]>)>>,
-    /// Servers in the place of lost ones that were told what this rank knows, until all of them have answered.
+    /// Servers connected again that were told what this rank knows, until all of them have answered.
     pub(super) resuming: Vec<ServerId>,
     /// Rounds that other servers say are done; counted once no server is resuming.
     pub(super) done_later: Vec<(ServerId, Round)>,
     /// Servers that took the place of lost ones.
     pub(super) servers_back: u64,
+    /// Connections that were made again, to the server that they broke from.
+    pub(super) reconnects: u64,
     /// Who is left.
     pub(super) membership: Membership,
     /// What is worth a line of the log, until somebody takes it.

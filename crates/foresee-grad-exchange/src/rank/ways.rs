@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connections to every server: which can be used, and how a gradient is offered to them.
 //!
-//! A way is *open*, *lost*, or *resuming*: connected again, to a server that does not know the job yet. What a server may
-//! not have yet is held here, since it took the place of a lost one and sums an older round of the same tensor first.
+//! A way is *open*, *lost*, or *resuming*: connected again, to a server that has not said yet what it goes on with. What a
+//! server may not have yet is held here, since it took the place of a lost one and sums an older round of the same tensor
+//! first.
 //!
 //! Refuses to connect, and to choose what may be sent: `Collect` does.
 
@@ -28,6 +29,8 @@ pub(super) struct Way {
     pub(super) link: Connected,
     /// Counts what was connected in this place: whoever belongs to an earlier one speaks of nothing that counts.
     pub(super) epoch: u32,
+    /// Whether that leads to the same server as what was connected before.
+    pub(super) is_same: bool,
     pub(super) standing: Standing,
     /// Its data connection broke, and its control connection has not said why.
     pub(super) suspicion: Option<Suspicion>,
@@ -42,6 +45,8 @@ pub(super) struct Way {
 /// What a way consists of while it is there.
 #[derive(Debug)]
 pub(super) struct Connected {
+    /// Which process of the server.
+    pub(super) process: u64,
     pub(super) control: Control,
     pub(super) interface: Interface,
     pub(super) connection: Connection,
@@ -55,10 +60,19 @@ pub(super) struct Connected {
 pub(super) enum Standing {
     /// It can.
     Open,
-    /// Its server has not heard from every rank, or has, and knows rounds before this one to be done.
-    Resuming(Option<Round>),
+    /// Its server was told what this rank knows, and has answered or not.
+    Resuming(Option<Answered>),
     /// Nobody is there.
     Lost,
+}
+
+/// What a server goes on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Answered {
+    /// Rounds before this one are done.
+    pub(super) oldest: Round,
+    /// Whether it has what it summed, being the one from before.
+    pub(super) knows: bool,
 }
 
 /// Why a control connection is about to be taken for broken.
@@ -90,6 +104,7 @@ impl Way {
             address,
             link,
             epoch: 0,
+            is_same: false,
             standing: Standing::Open,
             suspicion: None,
             lost: None,
@@ -243,8 +258,8 @@ impl Ways {
         way.release(collect, flow);
     }
 
-    /// Offers what is kept and has not landed here, under a new membership: the server has forgotten it, unless it has
-    /// the result.
+    /// Offers what is kept and has not landed here: under a new membership the server has forgotten it, and over a connection
+    /// that broke it may not have come, unless the server has the result.
     pub(super) fn offer_missing(&mut self, server: ServerId, kept: &Kept, collect: &Collect, flow: Flow) {
         let Some(way) = self.get_mut(server) else { return };
         way.held.clear();

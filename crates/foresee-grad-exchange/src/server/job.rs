@@ -3,17 +3,19 @@
 //!
 //! A rank has two connections. Its control connection brings plans, ends of rounds and signs of life (`ear`); its data
 //! connection is read by a thread of its own (`reading`). Once all ranks are here they agree on what they exchange
-//! (`plan`). When a connection breaks, the rank is lost, and with it the job (`loss`): every other rank is told which.
-//! Unless the job is to go on with those that are left: `survive`. A job whose server was lost begins here with what its
-//! ranks keep: `resume`.
+//! (`plan`). When a connection breaks, the rank may come again for a while (`away`); then it is lost, and with it the job
+//! (`loss`): every other rank is told which. Unless the job is to go on with those that are left: `survive`. A job whose
+//! server was lost begins here with what its ranks keep: `resume`.
 //!
 //! Refuses to guess: a job whose ranks do not agree ends with the difference.
 
+mod away;
 mod ear;
 mod loss;
 mod plan;
 mod reading;
 mod resume;
+mod seat;
 mod survive;
 
 use std::collections::BTreeMap;
@@ -22,12 +24,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use foresee_grad_queue::{Members, Round, RoundAction, ServerId};
-use foresee_units::{Bytes, Nanos, Rank};
-use foresee_wire::{
-    Connection, Fault, FaultCode, Hello, Link, Message, Resume, Role, RoundDone, Used, WireError,
-};
+use foresee_units::{Bytes, Rank};
+use foresee_wire::{Connection, Fault, FaultCode, Hello, Message, Resume, Role, RoundDone, Used, WireError};
 
 use ear::RankEar;
+use seat::Seat;
 use survive::Decision;
 
 use super::Hall;
@@ -76,20 +77,6 @@ struct Inner {
     seen: bool,
 }
 
-/// A rank's place.
-#[derive(Debug)]
-struct Seat {
-    /// Which process of the rank.
-    process: u64,
-    control: Option<Control>,
-    way: Option<Way>,
-    data: Option<Link>,
-    /// The first round of the plan that it has not ended.
-    next: Round,
-    /// The membership under which it speaks.
-    generation: u32,
-}
-
 impl Job {
     /// The job that its first rank speaks of.
     pub(super) fn new(hall: Arc<Hall>, server: ServerId, hello: &Hello) -> Self {
@@ -115,7 +102,7 @@ impl Job {
     }
 
     /// Gives a connection that has not come yet its place, or says why it has none.
-    pub(super) fn expects(&self, hello: &Hello) -> Result<(), Fault> {
+    pub(super) fn expects(self: &Arc<Self>, hello: &Hello) -> Result<(), Fault> {
         let (rank, name) = (hello.rank, &self.name);
         if hello.world != self.world {
             let text = format!(
@@ -157,18 +144,20 @@ impl Job {
                 format!("rank {rank} of job '{name}' was taken for lost, and the others go on without it");
             return Err(Fault { rank: Some(rank), ..Fault::new(FaultCode::Lost, text) });
         }
-        let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat {
-            process: hello.session,
-            control: None,
-            way: None,
-            data: None,
-            next: Round(0),
-            generation: 0,
-        });
+        let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat::new(hello));
+        if self.welcomes_again(Rank(rank), seat, hello) {
+            return Ok(());
+        }
         let taken = match hello.role {
             Role::Control => seat.control.is_some(),
             _ => seat.way.is_some(),
         };
+        if seat.process != hello.session && seat.away.is_some() {
+            // The process that was away is no more, and this one takes its place once all have heard so.
+            drop(inner);
+            self.lose(Rank(rank), "its connections broke, and another process of it has come");
+            return Err(Fault::new(FaultCode::Busy, ENDING));
+        }
         if taken || seat.process != hello.session {
             let text = format!(
                 "rank {rank} of job '{name}' is here already, in another process; give each job a name of its own, and each \
@@ -183,7 +172,7 @@ impl Job {
     /// A connection that was expected did not come. A rank that is here already has not left by that.
     pub(super) fn forget(&self, hello: &Hello) {
         let (rank, mut inner) = (Rank(hello.rank), lock(&self.inner));
-        if inner.ranks.get(&rank).is_some_and(|seat| seat.control.is_none()) {
+        if inner.ranks.get(&rank).is_some_and(|seat| seat.control.is_none() && seat.away.is_none()) {
             inner.ranks.remove(&rank);
         }
     }
@@ -191,7 +180,8 @@ impl Job {
     /// A rank's control connection.
     pub(super) fn control(self: &Arc<Self>, connection: Connection) {
         let rank = Rank(connection.hello.rank);
-        let ear = RankEar { job: Arc::clone(self), rank };
+        let epoch = lock(&self.inner).ranks.get(&rank).map_or(0, |seat| seat.epoch);
+        let ear = RankEar { job: Arc::clone(self), rank, epoch };
         let name = format!("{}-{}", self.name, rank.0);
         match Control::start(&name, connection, self.hall.options.timeouts, ear) {
             Ok(control) => {
@@ -200,7 +190,7 @@ impl Job {
                     // The job has ended since the rank was let in.
                     None => control.close(Message::Error(Fault::new(FaultCode::Closing, ENDING))),
                 }
-                self.settle();
+                self.settle(rank);
             }
             Err(why) => self.lose(rank, &why.to_string()),
         }
@@ -212,23 +202,25 @@ impl Job {
         let link = connection.link();
         let result = self.hall.interfaces.of(&link).and_then(|interface| {
             let job = Arc::clone(self);
-            let broken = Box::new(move |why: WireError| job.suspect(rank, &why.to_string()));
+            let epoch = lock(&self.inner).ranks.get(&rank).map_or(0, |seat| seat.epoch);
+            let broken = Box::new(move |why: WireError| job.suspect(rank, epoch, &why.to_string()));
             let timeouts = self.hall.options.timeouts;
             let way =
                 Way { rank, connection: interface.open(connection.sender, timeouts, broken), interface };
-            if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
+            let gone = if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
                 seat.way = Some(way);
                 seat.data = Some(link);
+                Arc::clone(&seat.gone)
             } else {
                 way.interface.close(way.connection);
                 link.shutdown();
                 return Ok(());
-            }
-            self.settle();
+            };
+            self.settle(rank);
             let (job, receiver) = (Arc::clone(self), connection.receiver);
             thread::Builder::new()
                 .name(format!("foresee-sum-{}-{}", self.name, rank.0))
-                .spawn(move || job.read(rank, receiver))
+                .spawn(move || job.read(rank, receiver, &gone))
                 .map_err(|why| WireError::System { doing: "starting a thread", why })?;
             Ok(())
         });
@@ -237,9 +229,9 @@ impl Job {
         }
     }
 
-    /// A connection has come, perhaps after the proposals that travelled on the other one.
-    fn settle(&self) {
-        if let Err(fault) = self.restore().and_then(|()| self.agree()) {
+    /// A connection of a rank has come, perhaps after what travelled on the other one.
+    fn settle(self: &Arc<Self>, rank: Rank) {
+        if let Err(fault) = self.rejoin(rank).and_then(|()| self.restore()).and_then(|()| self.agree()) {
             self.end(&fault);
         }
     }
@@ -287,40 +279,6 @@ impl Inner {
     fn tell(&self, message: &Message) {
         for control in self.ranks.values().filter_map(|seat| seat.control.as_ref()) {
             control.tell(message.clone());
-        }
-    }
-}
-
-impl Seat {
-    /// Tells the rank why its place is gone, and nothing more. Never waits.
-    fn dismiss(&self, fault: Fault) {
-        self.close_data();
-        if let Some(control) = &self.control {
-            control.close(Message::Error(fault));
-        }
-    }
-
-    /// Closes it once the rank has been told all that it is told, or after `time`.
-    fn close_within(&self, time: Nanos) {
-        if let Some(control) = &self.control {
-            control.drain(time.into());
-        }
-        self.close();
-    }
-
-    fn close(&self) {
-        self.close_data();
-        if let Some(control) = &self.control {
-            control.link().shutdown();
-        }
-    }
-
-    fn close_data(&self) {
-        if let Some(way) = &self.way {
-            way.interface.close(way.connection);
-        }
-        if let Some(link) = &self.data {
-            link.shutdown();
         }
     }
 }

@@ -10,6 +10,7 @@ mod job;
 mod session;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -17,8 +18,8 @@ use std::thread::{self, JoinHandle};
 use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
 use foresee_units::Bytes;
 use foresee_wire::{
-    Arrival, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait, Welcome,
-    WireError,
+    Arrival, COMES_AGAIN, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait,
+    Welcome, WireError,
 };
 
 use crate::error::ExchangeError;
@@ -41,6 +42,8 @@ pub struct Server {
 #[derive(Debug)]
 pub(super) struct Hall {
     pub(super) options: ServerOptions,
+    /// Drawn at start.
+    process: u64,
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
     pub(super) interfaces: Interfaces,
     visits: Mutex<Visits>,
@@ -89,7 +92,8 @@ impl Server {
         let own = || Interfaces::new(options.policy.pull(), PACKET_BYTES_MIN);
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
-        let hall = Arc::new(Hall { options, jobs, interfaces, visits, timeline });
+        let process = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline });
         let inside = Arc::clone(&hall);
         let thread = thread::Builder::new()
             .name(format!("foresee-serve-{}", address.port()))
@@ -194,7 +198,8 @@ impl Hall {
             return refuse(arrival, fault.code, fault.text);
         }
         let wait = Wait::within(self.options.timeouts.handshake);
-        match arrival.welcome(Welcome::default(), wait) {
+        let capabilities = hello.capabilities & COMES_AGAIN;
+        match arrival.welcome(Welcome { session: self.process, capabilities, ..Welcome::default() }, wait) {
             Ok(connection) if hello.role == Role::Control => job.control(connection),
             Ok(connection) => job.data(connection),
             Err(_) => job.forget(&hello),

@@ -43,8 +43,10 @@ pub(super) struct Session {
     /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered; and which round
     /// that was, since one may end before all of them are.
     ready: Mutex<Vec<[(Round, u32); 2]>>,
-    /// Where each rank's results go: filled while ranks connect, before the first round.
-    pub(super) ways: Vec<Way>,
+    /// Where each rank's results go.
+    ways: RwLock<Arc<[Way]>>,
+    /// The membership under which the plan was agreed on.
+    first_generation: u32,
     flow: Flow,
     timeline: Timeline,
 }
@@ -55,6 +57,14 @@ pub(super) struct Way {
     pub(super) rank: Rank,
     pub(super) interface: Interface,
     pub(super) connection: Connection,
+}
+
+/// What a rank may not have heard.
+pub(super) struct Missed {
+    /// Rounds before this one are done.
+    pub(super) oldest: Round,
+    /// What later ones used, as far as it is known.
+    pub(super) used: Vec<(Round, TensorSet)>,
 }
 
 /// What to tell every rank, under the membership under which it was found: under the next one it may be otherwise.
@@ -88,7 +98,7 @@ impl Session {
     ) -> Self {
         let shard = Shard::new(&plan, server);
         let slots = (0..shard.packets()).map(|_| Mutex::default()).collect();
-        let tensors = plan.tensors();
+        let (tensors, first_generation) = (plan.tensors(), members.generation());
         Self {
             caught_up: Round(rounds.oldest().0 + OPEN_MAX),
             rounds: Mutex::new(rounds),
@@ -100,7 +110,8 @@ impl Session {
             bell: Condvar::new(),
             answer: hall.options.policy.answer(),
             ready: Mutex::new(vec![[(Round(0), 0); 2]; tensors as usize]),
-            ways,
+            ways: RwLock::new(ways.into()),
+            first_generation,
             flow,
             timeline: hall.timeline.clone(),
             plan,
@@ -110,6 +121,28 @@ impl Session {
     /// The membership that counts.
     pub(super) fn members(&self) -> Arc<Members> {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The membership under which the plan was agreed on; later ones have lost ranks.
+    pub(super) fn first_generation(&self) -> u32 {
+        self.first_generation
+    }
+
+    /// Results for a rank go this way from now on.
+    pub(super) fn reach(&self, way: &Way) {
+        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
+        *ways = ways.iter().filter(|other| other.rank != way.rank).chain([way]).cloned().collect();
+    }
+
+    /// A rank has come again, and knows rounds before `oldest` to be done. What it may have missed, and what to tell every
+    /// rank.
+    pub(super) fn catch_up(&self, rank: Rank, oldest: Round) -> Result<(Missed, Told), QueueError> {
+        let told = self.hear(|rounds| rounds.handle_oldest(rank, oldest).map(|()| Heard::Counted))?;
+        let rounds = lock(&self.rounds);
+        let oldest = rounds.oldest();
+        let used = |round| Some((round, rounds.used(round)?.clone()));
+        let used = [oldest, oldest.next()].into_iter().filter_map(used).collect();
+        Ok((Missed { oldest, used }, told))
     }
 
     /// A new membership: what was being summed is forgotten, results stay. Returns which rounds are done, and what to tell
@@ -272,6 +305,10 @@ impl Session {
         self.park.peak()
     }
 
+    fn ways(&self) -> Arc<[Way]> {
+        Arc::clone(&self.ways.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn view<'a>(&'a self, members: &'a Members, oldest: Round) -> JobView<'a> {
         JobView { plan: &self.plan, members, park: &self.park, oldest }
     }
@@ -285,7 +322,7 @@ impl Session {
     fn complete(&self, packet: PacketId, round: Round, sum: Arc<Sum>) {
         self.timeline.packet(EventKind::Summed, round, packet, None);
         match self.answer {
-            Answer::Packet => self.offer(&self.ways, packet.tensor, round, vec![(packet, sum)]),
+            Answer::Packet => self.offer(&self.ways(), packet.tensor, round, vec![(packet, sum)]),
             Answer::Tensor => {
                 let packets = self.shard.of_tensor(packet.tensor);
                 let parity = usize::from(!round.0.is_multiple_of(2));
@@ -300,7 +337,7 @@ impl Session {
                 };
                 if whole {
                     let sums = packets.filter_map(|index| self.result(index, round)).collect();
-                    self.offer(&self.ways, packet.tensor, round, sums);
+                    self.offer(&self.ways(), packet.tensor, round, sums);
                 }
             }
         }
@@ -316,7 +353,7 @@ impl Session {
     fn answer_again(&self, rank: Rank, packet: PacketId, round: Round) {
         let Ok(index) = self.shard.index(&self.plan, rank, packet) else { return };
         let Some(result) = self.result(index, round) else { return };
-        if let Some(way) = self.ways.iter().find(|way| way.rank == rank) {
+        if let Some(way) = self.ways().iter().find(|way| way.rank == rank) {
             self.offer(std::slice::from_ref(way), packet.tensor, round, vec![result]);
         }
     }

@@ -2,7 +2,6 @@
 //! Ranks that are lost while the others go on: all who are left get the same bits, and soon the mean of themselves.
 
 use std::collections::BTreeMap;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -14,45 +13,7 @@ use foresee_wire::Secret;
 
 use crate::setup::{LONG, PACKET, Setup, reference, tensors};
 use crate::values::gradient;
-
-/// Wires of one rank to all servers, which can be cut: nobody says goodbye then.
-#[derive(Clone, Default)]
-struct Wires(Arc<Mutex<Option<Vec<TcpStream>>>>);
-
-impl Wires {
-    /// The address through which a rank reaches `server`.
-    fn to(&self, server: SocketAddr) -> SocketAddr {
-        self.0.lock().unwrap().get_or_insert_default();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let wires = self.clone();
-        thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
-                let Ok(far) = TcpStream::connect(server) else { return };
-                let both = [near.try_clone().unwrap(), far.try_clone().unwrap()];
-                match &mut *wires.0.lock().unwrap() {
-                    Some(open) => open.extend(both),
-                    None => return,
-                }
-                for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
-                {
-                    let _ = to.set_nodelay(true);
-                    thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Write);
-                    });
-                }
-            }
-        });
-        address
-    }
-
-    fn cut(&self) {
-        for stream in self.0.lock().unwrap().take().unwrap_or_default() {
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    }
-}
+use crate::wires::Wires;
 
 /// Who is lost in which round, and how long after its start.
 type Losses = BTreeMap<u32, (u64, Duration)>;

@@ -13,23 +13,13 @@ use foresee_grad_queue::{Dtype, Plan, TensorId, Wire};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
 
-use crate::setup::{LONG, Setup, dial_by_hand, end, ids, reference, tensors, train_rank, wait};
+use crate::setup::{
+    Dice, LONG, Setup, dial_by_hand, end, error_of, ids, reference, tensors, train_rank, wait,
+};
 use crate::values::{gradient, spec};
 
 /// A rank that is about to leave waits as long for the others, should a server be lost just when they have left.
 const SOON: Nanos = Nanos::from_secs(20);
-
-/// Moments drawn from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) % bound
-    }
-}
 
 /// Stops a server at drawn moments and starts another one at its address, until it is told to end; then returns how often.
 struct Havoc {
@@ -42,7 +32,7 @@ impl Havoc {
         let over = Arc::new(AtomicBool::new(false));
         let (setup, secret, told) = (setup.clone(), secret.clone(), Arc::clone(&over));
         let thread = thread::spawn(move || {
-            let (mut dice, mut times) = (Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1), 0);
+            let (mut dice, mut times) = (Dice::new(seed), 0);
             while !told.load(Ordering::Relaxed) {
                 // Ranks look every 100 ms: mostly all come in between, and sometimes some or none.
                 let pause = if dice.below(4) == 0 { 0 } else { 250_000 };
@@ -148,17 +138,6 @@ fn until_back(exchange: &Exchange, times: u64) {
     while exchange.stats().servers_back < times {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// What a rank hears that goes on.
-fn error_of(exchange: &Exchange) -> ExchangeError {
-    let until = Instant::now() + LONG;
-    loop {
-        match exchange.end_round(Duration::from_millis(10)) {
-            Ok(_) => assert!(Instant::now() < until),
-            Err(error) => return error,
-        }
     }
 }
 

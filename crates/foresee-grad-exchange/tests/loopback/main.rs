@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks and servers of one process over real sockets: every average has the bits of the reference, whatever the order in
-//! which packets, ranks and servers come, and whichever server is lost on the way.
+//! which packets, ranks and servers come, and whichever connection or server is lost on the way.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
 
+mod broken_connection;
 mod lost_rank;
 mod lost_server;
 mod setup;
 #[path = "../values/mod.rs"]
 mod values;
+mod wires;
 
 use std::num::NonZeroU32;
 use std::sync::mpsc;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foresee_grad_exchange::{Exchange, Gradient, RankOptions, Server, ServerOptions, Waited};
+use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
 use foresee_grad_queue::{Dtype, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{
@@ -19,6 +19,22 @@ use crate::values::{gradient, spec};
 /// Nothing here takes a tenth of it.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 pub(crate) const PACKET: u32 = 4096;
+
+/// Moments drawn from a seed.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % bound
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct Setup {
@@ -149,6 +165,17 @@ pub(crate) fn wait(exchange: &Exchange, tensors: &[TensorId]) {
     let until = Instant::now() + LONG;
     while exchange.wait(tensors, Duration::from_millis(100)).unwrap() == Waited::Tick {
         assert!(Instant::now() < until, "{}", exchange.missing());
+    }
+}
+
+/// What a rank hears that goes on.
+pub(crate) fn error_of(exchange: &Exchange) -> ExchangeError {
+    let until = Instant::now() + LONG;
+    loop {
+        match exchange.end_round(Duration::from_millis(10)) {
+            Ok(_) => assert!(Instant::now() < until),
+            Err(error) => return error,
+        }
     }
 }
 

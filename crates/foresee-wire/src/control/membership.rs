@@ -10,7 +10,8 @@ use super::{
     take_text,
 };
 
-/// What a server that took the place of a lost one has to know to go on: a rank's first word to it.
+/// What a server that took the place of a lost one has to know to go on, and what one has to know whose connection broke: a
+/// rank's first word when it comes again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// Membership of the plan at work; 0: the rank has heard of none.
@@ -31,13 +32,17 @@ pub struct Resume {
     pub body: Vec<u8>,
 }
 
-/// Every rank has said [`Resume`]: what they keep is to be pushed again.
+/// The answer to [`Resume`]: from a server in the place of a lost one once every rank has said it, from one whose connection
+/// broke at once. What is kept is to be pushed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
     /// Membership of the plan that goes on.
     pub generation: u32,
     /// Rounds before this one are done.
     pub oldest: u64,
+    /// Whether the server is the one that the rank was connected to, and has what it summed: only what has not landed with
+    /// the rank is missing then.
+    pub knows: bool,
 }
 
 /// A rank is lost, and its job goes on: told to ranks by the server that noticed, and by them to the first server.

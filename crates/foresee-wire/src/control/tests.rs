@@ -21,7 +21,7 @@ fn examples() -> Vec<Message> {
         Message::Error(fault),
         Message::Ack(Ack { round: 5, tensor: 6, partition: 7 }),
         Message::Resume(Resume { generation: 2, oldest: 1 << 40, live: vec![5], body: vec![7; 300] }),
-        Message::Resumed(Resumed { generation: 2, oldest: u64::MAX }),
+        Message::Resumed(Resumed { generation: 2, oldest: u64::MAX, knows: true }),
         Message::Lost(Lost { rank: 3, why: "it was silent for 30 s".into() }),
         Message::Members(Members {
             generation: 3,

@@ -91,10 +91,10 @@ def synchronize(
             that are left, equal in every bit among them; a line of the log names who was lost. Costs as much memory as
             ``recover``. Each rank then exchanges by itself, and not with servers beside ranks. A launcher that ends all
             ranks with the first (``torchrun`` does) leaves nobody to go on.
-        recover: where a server is lost, wait up to ``timeout`` for another one at its address, push to it again what it
-            lost, and go on with the same bits; a line of the log says so. Until every rank has everything of a step,
-            its gradients are kept for that: as much memory again as the gradients. False, or a server beside a rank:
-            every rank raises at once.
+        recover: where a connection breaks, make it again; where a server is lost, wait up to ``timeout`` for another
+            one at its address, unless it is beside a rank. What was lost is pushed again, with the same bits; a line of
+            the log says so. Until every rank has everything of a step, its gradients are kept for that: as much memory
+            again as the gradients. False: every rank raises at once.
         timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.

@@ -18,10 +18,16 @@ use crate::server::session::lock;
 pub(super) struct RankEar {
     pub(super) job: Arc<Job>,
     pub(super) rank: Rank,
+    /// Of the connections that it belongs to.
+    pub(super) epoch: u32,
 }
 
 impl Ear for RankEar {
     fn hear(&mut self, message: Message) -> Result<(), Fault> {
+        if !self.job.is_current(self.rank, self.epoch) {
+            // The rank has come again, and says again what counts.
+            return Ok(());
+        }
         match self.take(message) {
             // Whoever has not heard yet that the job ends is about to, and has done nothing wrong.
             Err(_) if self.job.over.load(Ordering::Relaxed) => Ok(()),
@@ -34,6 +40,9 @@ impl Ear for RankEar {
     }
 
     fn ended(&mut self, end: End) {
+        if !self.job.is_current(self.rank, self.epoch) {
+            return;
+        }
         match end {
             End::Bye(reason) => self.job.leave(self.rank, reason),
             End::Fault(fault) if self.job.survives => self.job.lose(self.rank, &fault.to_string()),
@@ -42,6 +51,9 @@ impl Ear for RankEar {
                 self.job.end(&fault);
             }
             End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
+            End::Broken(why) if !why.is_silence() => {
+                self.job.break_off(self.rank, self.epoch, &why.to_string());
+            }
             End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
             End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),
         }
@@ -64,7 +76,7 @@ impl RankEar {
         };
         match message {
             Message::Plan(plan) => {
-                job.propose(rank, plan.body)?;
+                job.propose(rank, self.epoch, plan.body)?;
                 job.check_left();
             }
             Message::RoundEnd(end) => {
@@ -83,7 +95,7 @@ impl RankEar {
             Message::Known(known) if job.survives => job.know(rank, known),
             Message::Change(change) if job.survives => job.change(rank, &change)?,
             Message::Resume(known) => {
-                job.resume(rank, known)?;
+                job.hear_resume(rank, known)?;
                 job.check_left();
             }
             other => {

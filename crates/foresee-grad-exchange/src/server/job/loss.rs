@@ -4,14 +4,13 @@
 //! Apart from `survive`, which knows how a job goes on without a rank. Refuses to end a job in silence: every rank that is
 //! here is told why.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread;
 
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode};
 
 use super::Job;
+use super::seat::Seat;
 use super::survive::Decision;
 use crate::server::session::lock;
 
@@ -45,21 +44,7 @@ impl Job {
         }
     }
 
-    /// A data connection broke. The control connection of the same rank mostly knows better why, a moment later: it is
-    /// heard first.
-    pub(super) fn suspect(self: &Arc<Self>, rank: Rank, why: &str) {
-        let (job, pause) = (Arc::clone(self), self.hall.options.timeouts.heartbeat);
-        let told = why.to_owned();
-        let later = move || {
-            thread::sleep(pause.into());
-            job.lose(rank, &told);
-        };
-        if thread::Builder::new().name("foresee-suspect".into()).spawn(later).is_err() {
-            self.lose(rank, why);
-        }
-    }
-
-    /// A rank broke off.
+    /// A rank is not there any more.
     pub(super) fn lose(&self, rank: Rank, why: &str) {
         let seat = {
             let mut inner = lock(&self.inner);
@@ -67,7 +52,7 @@ impl Job {
                 return;
             }
             let seat = inner.ranks.remove(&rank);
-            let whole = seat.as_ref().is_some_and(|seat| seat.control.is_some() && seat.way.is_some());
+            let whole = seat.as_ref().is_some_and(Seat::was_whole);
             if self.go_on_without(&mut inner, rank, why) {
                 if inner.ranks.is_empty() {
                     self.over.store(true, Ordering::Relaxed);

@@ -20,9 +20,21 @@ use crate::server::session::{Session, lock};
 const PACKETS_MAX: u64 = 1 << 24;
 
 impl Job {
-    /// A rank proposes a plan, or confirms the one that the first server found.
-    pub(super) fn propose(&self, rank: Rank, body: Vec<u8>) -> Result<(), Fault> {
-        lock(&self.inner).proposals.insert(rank, body);
+    /// A rank proposes a plan, or confirms the one that the first server found. `epoch`: by which of its connections.
+    pub(super) fn propose(&self, rank: Rank, epoch: u32, body: Vec<u8>) -> Result<(), Fault> {
+        {
+            let mut inner = lock(&self.inner);
+            let seat = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch);
+            let Some(seat) = seat else { return Ok(()) };
+            if std::mem::take(&mut seat.answered) {
+                return Ok(());
+            }
+            if seat.away.is_some() {
+                seat.proposed = Some(body);
+                return Ok(());
+            }
+            inner.proposals.insert(rank, body);
+        }
         self.check_in_step()?;
         self.agree()
     }

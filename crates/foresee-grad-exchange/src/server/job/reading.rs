@@ -4,7 +4,7 @@
 //! Apart from the session, which judges and sums. Refuses to go on behind what the plan does not allow.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_grad_queue::QueueError;
 use foresee_units::Rank;
@@ -15,8 +15,9 @@ use crate::server::session::{Judged, lock};
 
 impl Job {
     /// Reads what a rank pushes, until its connection ends.
-    pub(super) fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver) {
-        if let Err(why) = self.sum(rank, &mut receiver) {
+    /// `gone`: that connection is of no more use.
+    pub(super) fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver, gone: &AtomicBool) {
+        if let Err(why) = self.sum(rank, &mut receiver, gone) {
             let mut fault = Fault::new(FaultCode::Protocol, why);
             fault.rank = Some(rank.0);
             self.end(&fault);
@@ -25,7 +26,12 @@ impl Job {
 
     /// # Errors
     /// In words: what the plan does not allow, or what is no frame.
-    pub(super) fn sum(self: &Arc<Self>, rank: Rank, receiver: &mut FrameReceiver) -> Result<(), String> {
+    fn sum(
+        self: &Arc<Self>,
+        rank: Rank,
+        receiver: &mut FrameReceiver,
+        gone: &AtomicBool,
+    ) -> Result<(), String> {
         let mut room = Vec::new();
         let words = |why: QueueError| why.to_string();
         while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
@@ -34,7 +40,7 @@ impl Job {
                 self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
                 return Ok(());
             };
-            let alive = || !self.over.load(Ordering::Relaxed);
+            let alive = || !self.over.load(Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
             match session.judge(rank, &header, alive).map_err(words)? {
                 Judged::Read(admission) => {
                     room.resize(admission.bytes(), 0);

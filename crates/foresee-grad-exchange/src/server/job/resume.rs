@@ -67,7 +67,7 @@ impl Job {
             control.tell(if behind.contains(rank) {
                 Message::Plan(foresee_wire::Plan { generation, body: body.clone() })
             } else {
-                Message::Resumed(Resumed { generation, oldest })
+                Message::Resumed(Resumed { generation, oldest, knows: false })
             });
         }
         Ok(())

@@ -185,6 +185,19 @@ def test_what_slurm_refuses_is_said(tmp_path: pathlib.Path, slurm: Slurm) -> Non
     assert "partition" in said
 
 
+def test_ranks_are_those_that_srun_started_and_a_batch_script_is_none(
+    tmp_path: pathlib.Path, slurm: Slurm
+) -> None:
+    code = "from foresee._world import detect; made = detect(); print(made.rank, made.size, flush=True)"
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\n{sys.executable} -c '{code}'\nsrun -l {sys.executable} -c '{code}'\n")
+    told = slurm.ask("sbatch", "--wait", "-n", "2", "-o", str(tmp_path / "out"), str(script))
+    assert "Submitted" in told
+    first, *others = (tmp_path / "out").read_text().splitlines()
+    assert first == "0 1"
+    assert sorted(others) == ["0: 0 2", "1: 1 2"]
+
+
 def test_a_controller_that_does_not_run_is_named(
     tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

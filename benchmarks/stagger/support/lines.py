@@ -38,6 +38,7 @@ def judge(runs: Runs) -> list[Line]:
         judged("four_error_pct", "%", 3.0, below=True, value=_several(disk, 4)),
         judged("calibration_pct", "%", 5.0, below=True, value=_calibration(disk, "short")),
         judged("calibration_long_pct", "%", None, below=True, value=_calibration(disk, "long")),
+        judged("short_error_pct", "%", 1.0, below=True, value=_short(disk)),
         judged("second_calibration_runs", "runs", 0.0, below=True, value=_second(disk)),
         judged(
             "glusterfs_error_pct",
@@ -122,6 +123,20 @@ def _calibration(runs: Runs, form: str) -> float | str:
     if not calibrations:
         return f"epochs of {STEPS} steps and more: {FULL_ONLY}"
     return max(100 * run.lasted / run.makespan for run in calibrations)
+
+
+def _short(runs: Runs) -> float | str:
+    found = []
+    for run in runs.of("calibration", arm="short"):
+        same = [
+            jobs
+            for jobs in runs.orders("pairs")
+            if sorted(jobs) == sorted(run.jobs) and jobs[0] == run.leader
+        ]
+        found += [
+            100 * abs(run.best / makespan(runs.of("pairs", arm="best", jobs=jobs)) - 1) for jobs in same
+        ]
+    return max(found) if found else FULL_ONLY
 
 
 def _second(runs: Runs) -> float | str:

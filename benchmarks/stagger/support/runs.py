@@ -38,6 +38,9 @@ class Run:
     #: Of a calibration: runs that it made, and how long it took.
     runs: int = 0
     lasted: float = 0.0
+    #: Likewise: the makespan of the best start that is predicted from it, and who leads then.
+    best: float = 0.0
+    leader: str = ""
     #: Why the run does not count; empty if it does.
     void: str = ""
     machine: dict[str, Any] = field(default_factory=dict)

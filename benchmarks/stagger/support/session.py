@@ -73,7 +73,8 @@ class Session:
         first = self._calibrate(names, catalog, form)
         if cost:
             again = self._calibrate(names, catalog, form)
-            alone = sum(each["alone_seconds"] for each in self.predict(names, catalog)["jobs"])
+            facts = self.predict(names, catalog)
+            alone = sum(each["alone_seconds"] for each in facts["jobs"])
             for arm, told in ((form, first), ("again", again)):
                 self.keep(
                     self._run(
@@ -83,6 +84,8 @@ class Session:
                         makespan=alone,
                         runs=len(told["runs"]),
                         lasted=told["lasted_seconds"],
+                        best=facts["best"]["makespan"],
+                        leader=facts["best"]["leader"],
                     )
                 )
         return catalog

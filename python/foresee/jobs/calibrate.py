@@ -251,11 +251,7 @@ class _Calibration:
         """Run jobs until each has done its steps."""
         names = [self._names[at] for at in which]
         self._tell(f"{kind}: {' and '.join(names)}, {self._want} steps")
-        if kind != "warm":
-            self._number += 1
-            if self._files is not None:
-                evicted = cold.evict(self._files, machine=self._plan.drop_machine)
-                self._seen_gone = evicted.kept is not None
+        self._number += kind != "warm"
         folder = os.path.join(self._folder, f"{len(self._ran) + 1}-{kind}")
         os.makedirs(folder)
         # Wherever a job has its cache on disk: what earlier runs left there would be no cold start.
@@ -267,6 +263,10 @@ class _Calibration:
                 job = self._jobs[at]
                 with at_once():
                     processes.append(Process(job, name, folder, environment={APART: apart}, held=True))
+            if kind != "warm" and self._files is not None:
+                # While they start, for neither waits for the other; they read nothing before they are released.
+                evicted = cold.evict(self._files, machine=self._plan.drop_machine)
+                self._seen_gone = evicted.kept is not None
             self._wait(processes, lambda process: process.head is not None)
             # With those of earlier runs: a job that shuffles anew each time shares nothing either.
             self._all += processes

@@ -21,6 +21,7 @@ from foresee.cli import main
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobs import Catalog, cold, process
 from foresee.jobs.calibrate import Plan
+from foresee.jobs.calibrate import calibrate as calibrated
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
 CHUNK = 1 << 16
@@ -123,6 +124,8 @@ def test_cold_waits_warm_does_not_and_company_waits_longer(
     # What one has read the other finds, so that together they wait for one chunk a step.
     assert max(kept[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
     assert not processes_of(data / "chunks.bin")
+    # Whatever runs next begins as cold as these did.
+    assert cold.resident([str(data / "chunks.bin")])[0] == 0
     again = json.loads(calibrate(tmp_path, data, *pair))
     assert again["runs"] == []
     assert again["jobs"] == told["jobs"]
@@ -161,9 +164,18 @@ def test_the_short_calibration_measures_one_job_cold_and_derives_the_rest(
     }
     step = figures["a", "compute"]["seconds"] + figures["a", "wait"]["seconds"]
     assert figures["b", "wait"]["seconds"] == pytest.approx(step - figures["b", "compute"]["seconds"])
-    assert figures["a", "wait_conc"]["seconds"] == pytest.approx(
-        2 * step - figures["a", "compute"]["seconds"]
-    )
+    # Files are in one page cache for all.
+    for name in "ab":
+        assert figures[name, "wait_conc"]["seconds"] == figures[name, "wait"]["seconds"]
+
+
+def test_the_short_calibration_knows_a_place_where_each_reads_by_itself(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    told = json.loads(calibrate(tmp_path, data, *pair, "--short", "--no-coalesces"))
+    figures = {(job["name"], each["name"]): each["seconds"] for job in told["jobs"] for each in job["figures"]}
+    step = figures["a", "compute"] + figures["a", "wait"]
+    assert figures["a", "wait_conc"] == pytest.approx(2 * step - figures["a", "compute"])
 
 
 def test_of_three_jobs_each_pair_is_known(
@@ -226,6 +238,11 @@ def test_jobs_that_cannot_be_calibrated(
     names = sorted(jobs) if "a and b" in said else jobs
     assert said in calibrate(tmp_path, data, *names, "--patience", "2", code=2)
     assert not processes_of(data / "chunks.bin")
+
+
+def test_a_job_that_prints_nothing_is_said_to(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [write(tmp_path, "b", data, command='["true"]'), write(tmp_path, "a", data)]
+    assert "b.log is empty" in calibrate(tmp_path, data, *jobs, code=2)
 
 
 def test_a_job_of_another_data_set_is_none_of_these(
@@ -341,6 +358,22 @@ def test_data_that_stay_in_memory_are_not_called_cold(
     assert "tmpfs" in said
 
 
+def test_a_cache_that_nobody_may_look_into_is_cold_only_if_the_storage_was_read(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for whoever does not own the files: the kernel says nothing, and the test runs as root.
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: None)
+    monkeypatch.setattr(process.Process, "read_bytes", lambda self: 0)
+    jobs = [job.read(write(tmp_path, name, data)) for name in ("a", "b")]
+    plan = Plan(steps=6, warmup=1, patience=20, data=(str(data),))
+    (tmp_path / "runs").mkdir()
+    with (
+        Catalog.open(tmp_path / "jobs.db", write=True) as catalog,
+        pytest.raises(PageCacheKept, match="a had the storage read nothing, so the data were in memory"),
+    ):
+        calibrated(jobs, catalog, "here", plan, str(tmp_path / "runs"), program="test")
+
+
 def test_the_whole_cache_is_dropped_only_when_told(
     tmp_path: pathlib.Path, in_memory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +436,7 @@ def test_a_catalog_that_is_locked_is_said_before_anything_runs(
         ({"warmup": -1}, "warmup is -1; a whole number of 0 or more expected"),
         ({"patience": 0}, "patience is 0; seconds above 0 expected"),
         ({"patience": float("nan")}, "patience is nan"),
-        ({"coalesces": True}, "coalesces without short"),
+        ({"coalesces": False}, "coalesces without short"),
     ],
 )
 def test_a_plan_that_makes_no_sense(wrong: dict, said: str) -> None:

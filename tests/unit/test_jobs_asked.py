@@ -86,6 +86,19 @@ def test_the_catalog_gives_what_files_leave_out_and_no_more(tmp_path: pathlib.Pa
             times(files, catalog=catalog, machine="elsewhere")
 
 
+def test_company_that_a_catalog_has_for_less_than_nothing_costs_nothing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "catalog.db"
+    keep(path, "a", "wait_conc", 0.199, beside="b")
+    keep(path, "b", "wait_conc", 0.1, beside="a")
+    figures = "wait = 0.2\nwait_cached = 0.1"
+    with Catalog.open(path) as catalog:
+        asked = times([made(name, stagger=figures) for name in "ab"], catalog=catalog, machine=MACHINE)
+    assert [one.wait_conc for one in asked.jobs] == [0.2, 0.2]
+    # What differs by this much is no noise: it is told.
+    (doubt,) = asked.doubts
+    assert "b: wait_conc 0.1 s is shorter" in doubt
+
+
 def test_the_storages_rate_gives_the_waits_that_are_nowhere_else() -> None:
     files = [
         made("a", train="compute_step = 0.25", stagger="wait_cached = 0"),

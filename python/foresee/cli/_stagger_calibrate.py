@@ -48,7 +48,17 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="one job cold and all warm; the other waits are derived and marked as estimates",
     )
     parser.add_argument(
-        "--coalesces", action="store_true", help="with --short: the cache coalesces reads, company is free"
+        "--coalesces",
+        action="store_true",
+        default=None,
+        help="with --short: jobs share what they read, so company is free (that is so of files)",
+    )
+    parser.add_argument(
+        "--no-coalesces",
+        dest="coalesces",
+        action="store_false",
+        default=None,
+        help="with --short: each reads by itself (that is so of a bucket)",
     )
     parser.add_argument(
         "--patience",

@@ -29,11 +29,14 @@ _EPILOG = (
     "foresee.torch.measure(loader). Times count from the first step of the first job to the last step. If the first "
     "job is not as fast as predicted the others' starts are decided anew; if it fails or hangs, they start without it. "
     "A job that comes near to the one that reads the data in is held until that one is ahead again. With --slurm the "
-    "run folder has to be on a file system that all nodes share. Ctrl-C ends all jobs but one that ran already. exit "
+    "run folder has to be on a file system that all nodes share. All jobs have one seed: what is random in them is not "
+    "independent any more. Ctrl-C ends all jobs but one that ran already. exit "
     "code 1: a job failed."
 )
 _FILE = "stagger.json"
 _VERSION = 2
+#: Share of the data in memory from which a start is no cold one.
+_WARM = 0.05
 
 
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -153,6 +156,7 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         _tell(doubt)
     at = {"compat": options.compat, "cache": options.cache}
     already, elapsed = _joined(options, jobs[0], known.jobs[0])
+    warm = None if joins else _warm(jobs)
     chosen = choose(known.jobs, [each.run.start for each in jobs], running=elapsed, slack=options.slack, **at)
     ordered = [known.jobs[place] for place in chosen.order]
     launcher = _launcher(options, chosen)
@@ -182,7 +186,7 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         "slurm": getattr(launcher, "way", None),
         "running_seconds": elapsed,
         **_compared(ordered, chosen, ran, options),
-        "doubts": [*known.doubts, *ran.doubts],
+        "doubts": [*known.doubts, *ran.doubts, *([] if warm is None else [warm])],
         "interrupted": ran.interrupted,
         "folder": folder,
     }
@@ -210,6 +214,23 @@ def _joined(
     steps = already.steps()
     # One that waits for its first batch has run for no time that counts.
     return already, max(time.monotonic() - float(steps[0, 0]), 0.0) if len(steps) else 0.0
+
+
+def _warm(jobs: list[Job]) -> str | None:
+    """That data are in memory already, which is no cold start; None: they are not, or nobody knows."""
+    from foresee.errors import ForeseeError
+    from foresee.jobs import cold
+
+    try:
+        share = cold.share_in_memory(jobs)
+    except (ForeseeError, OSError):
+        # Whoever reads them will say what is wrong with them.
+        return None
+    if share is None or share <= _WARM:
+        return None
+    told = f"{100 * share:.0f} % of the data are in memory already; what is predicted begins with none of them there"
+    _tell(told)
+    return told
 
 
 def _launcher(options: argparse.Namespace, chosen: Chosen) -> Launcher:

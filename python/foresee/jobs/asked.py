@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foresee.errors import ConfigError, NotMeasured
 from foresee.job import Job
@@ -18,6 +18,8 @@ from foresee.jobs.catalog import Catalog, Key
 from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 
 __all__ = ["Asked", "Shared", "shared", "steps_per_epoch", "times"]
+
+_MEASURE = "measure it by `foresee stagger calibrate JOB.toml ... --catalog FILE`, and name that catalog"
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def times(
         found = _Found(job, name, catalog, key, beside, read, coalesces)
         one = found.times()
         made.append(one)
-        doubts += [*one.doubts(), *found.doubts]
+        doubts += found.doubts
     return Asked(data=common.data, jobs=tuple(made), doubts=tuple(doubts))
 
 
@@ -141,11 +143,11 @@ class _Found:
         for figure, value in (("wait", wait), ("wait_cached", cached)):
             if value is None:
                 raise NotMeasured(
-                    f"{figure} of {self._name}", f"write [stagger] {figure}, or name a catalog that has it"
+                    f"{figure} of {self._name}", f"write [stagger] {figure}, or {_MEASURE}"
                 )
         assert wait is not None
         assert cached is not None
-        return JobTimes(
+        found = JobTimes(
             name=self._name,
             compute=compute,
             wait=wait,
@@ -155,6 +157,11 @@ class _Found:
             epochs=int(epochs),
             estimated=frozenset(self._estimated),
         )
+        self.doubts += found.doubts()
+        if conc is not None and conc < wait and asked.wait_conc is None:
+            # Jobs of one order may share what they read, and company then costs nothing; less than nothing is noise.
+            found = replace(found, wait_conc=wait)
+        return found
 
     def _compute(self) -> float:
         train = self._job.train
@@ -166,7 +173,7 @@ class _Found:
         kept = self._figure("compute", None)
         if kept is None:
             raise NotMeasured(
-                f"compute of {self._name}", "write [train] compute_step, or name a catalog that has it"
+                f"compute of {self._name}", f"write [train] compute_step, or {_MEASURE}"
             )
         return kept
 

@@ -55,8 +55,9 @@ class Plan:
     """Steps before them, which fill pipelines; 0 or more."""
     short: bool = False
     """Whether waits that follow from one cold run are derived."""
-    coalesces: bool = False
-    """With ``short``: whether the cache coalesces reads, so that company costs nothing."""
+    coalesces: bool | None = None
+    """With ``short``: whether jobs share what they read, so that company costs nothing. None: files do, since jobs of one
+    order find in the page cache what another one has read; a bucket does not."""
     patience: float = 300.0
     """Seconds for a job to begin, and between two of its steps; above 0."""
     data: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class Plan:
         ]
         if not self.patience > 0:
             faults.append(f"patience is {self.patience!r}; seconds above 0 expected")
-        if self.coalesces and not self.short:
+        if self.coalesces is not None and not self.short:
             faults.append("coalesces without short: a run in company measures what it costs")
         if faults:
             raise ConfigError(faults)
@@ -181,6 +182,9 @@ class _Calibration:
         finally:
             for cache in self._caches:
                 shutil.rmtree(cache, ignore_errors=True)
+            if self._ran and self._files is not None:
+                # Else the next run would begin with what these have read.
+                cold.drop(self._files)
         return self._ran
 
     def _full(self) -> None:
@@ -234,6 +238,7 @@ class _Calibration:
                     self._keep(key, missing[at], ran.steps, {"compute": ran.compute})
                     read = sample * key.batch
                     self._derive(key, missing[at], "wait", wait_from_storage(ran.compute[0], read))
+        coalesces = self._files is not None if self._plan.coalesces is None else self._plan.coalesces
         for a, b in lacking:
             key, beside = self._keys[a], self._keys[b]
             compute, wait = self._catalog.get(key, "compute"), self._catalog.get(key, "wait")
@@ -242,7 +247,7 @@ class _Calibration:
             read = sample * key.batch
             conc = (
                 wait.seconds
-                if self._plan.coalesces
+                if coalesces
                 else max(wait_from_storage(compute.seconds, read, readers=2), wait.seconds)
             )
             self._derive(key, ("wait_conc",), "wait_conc", conc, beside=beside)

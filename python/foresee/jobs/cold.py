@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +23,12 @@ import numpy as np
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.job import Job
 
-__all__ = ["Evicted", "evict", "files_of", "resident"]
+__all__ = ["Evicted", "drop", "evict", "files_of", "resident", "share_in_memory"]
 
 #: Files whose pages are counted at most, evenly spread: a few ten thousand calls would outlast the measurement.
 _LOOKED_AT = 4096
+#: Files that are enough to see whether data are in memory.
+_GLIMPSE = 1024
 #: Share of the bytes that may stay: pages that somebody else touches at this moment.
 _KEPT_MAX = 0.01
 _DROP = "/proc/sys/vm/drop_caches"
@@ -56,18 +59,15 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
     """
     places = list(paths)
     if not places:
-        index = next((job.data.index for job in jobs if job.data.index is not None), None)
+        index = _index(jobs)
         if index is None:
             raise ConfigError(
                 "where do the data lie? Name their folder with --data, or their index by data.index in a job file"
             )
-        from foresee._native import Index
-
-        uri = Index.open(index).uri
-        parts = urlsplit(uri)
-        if parts.scheme not in {"", "file"}:
+        place = _place(index)
+        if place is None:
             return None
-        places = [unquote(parts.path) if parts.scheme else uri]
+        places = [place]
     found: list[str] = []
     for place in places:
         if not os.path.exists(place):
@@ -78,6 +78,37 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
     if not found:
         raise ConfigError(f"--data {' '.join(places)}: no file in it")
     return sorted(found)
+
+
+def share_in_memory(jobs: Sequence[Job]) -> float | None:
+    """The share of the jobs' data that is in memory now, by the first files of it that are found: jobs read in a random
+    order, so these are as good as others. None: nothing says where the data lie, or the kernel does not tell us.
+
+    Raises:
+        ForeseeError, OSError: the index or a file cannot be read.
+    """
+    index = _index(jobs)
+    place = None if index is None else _place(index)
+    if place is None:
+        return None
+    files = [place] if os.path.isfile(place) else list(itertools.islice(_below(place), _GLIMPSE))
+    kept, looked_at = resident(files) if files else (None, 0)
+    return None if kept is None or looked_at == 0 else kept / looked_at
+
+
+def _index(jobs: Sequence[Job]) -> str | None:
+    return next((job.data.index for job in jobs if job.data.index is not None), None)
+
+
+def _place(index: str) -> str | None:
+    """Where the data of an index lie in a file system of this machine; None: they do not."""
+    from foresee._native import Index
+
+    uri = Index.open(index).uri
+    parts = urlsplit(uri)
+    if parts.scheme not in {"", "file"}:
+        return None
+    return unquote(parts.path) if parts.scheme else uri
 
 
 def _below(place: str) -> Iterator[str]:
@@ -144,6 +175,13 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
             )
         )
     return Evicted(files=len(files), bytes=total, kept=kept)
+
+
+def drop(files: Sequence[str]) -> None:
+    """Drive the clean pages of ``files`` out of the page cache, as far as that goes, without looking whether it did."""
+    for path in files:
+        with contextlib.suppress(OSError), _opened(path) as file:
+            _drop(file)
 
 
 def resident(files: Sequence[str]) -> tuple[int | None, int]:

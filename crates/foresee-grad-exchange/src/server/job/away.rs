@@ -175,10 +175,12 @@ impl Inner {
             })?;
             let oldest = missed.oldest.0;
             control.tell(Message::Resumed(Resumed { generation, oldest, knows: true }));
-            for (round, used) in missed.used {
+            for (round, used) in &missed.used {
                 control.tell(Message::Used(Used { round: round.0, used: used.to_bytes() }));
             }
             seat.generation = generation;
+            // Of a round that is done everywhere the rank says no more that it has ended it.
+            seat.next = seat.next.max(missed.oldest);
             seat.away = None;
             self.announce(told);
         } else if known.generation < generation && generation == session.first_generation() {

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from foresee.cli import main
-from foresee.jobs import Catalog, Entry, Key
+from foresee import job
+from foresee.cli import _stagger_plot, main
+from foresee.jobs import Catalog, Entry, Key, asked
 from foresee.models import stagger
 
 TOML = """
@@ -280,6 +281,19 @@ def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, m
             assert all(0 <= x <= 470 and 0 <= y <= 240 for x, y in points)
             assert [x for x, _ in points] == sorted(x for x, _ in points)
     assert "resnet first, then efficientnet" in "".join(root.itertext())
+
+
+def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--cache", "0.4")
+    times = {job.name: job for job in asked.times([job.read(path) for path in pair]).jobs}
+    for order in told["orders"]:
+        made = _stagger_plot._column(
+            order, times[order["leader"]], times[order["follower"]], compat="physical", cache=0.4
+        )
+        within = [row["percent"] for row in order["table"] if row["within_cache"]]
+        beyond = [row["percent"] for row in order["table"] if not row["within_cache"]]
+        for line in [line for panel in made[:2] for line in panel.lines]:
+            assert max(within) <= line.x[-1] <= min(beyond)
 
 
 def test_a_plans_picture_has_a_line_per_job_and_names_cannot_break_it(

@@ -173,7 +173,9 @@ def test_the_short_calibration_knows_a_place_where_each_reads_by_itself(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
 ) -> None:
     told = json.loads(calibrate(tmp_path, data, *pair, "--short", "--no-coalesces"))
-    figures = {(job["name"], each["name"]): each["seconds"] for job in told["jobs"] for each in job["figures"]}
+    figures = {
+        (job["name"], each["name"]): each["seconds"] for job in told["jobs"] for each in job["figures"]
+    }
     step = figures["a", "compute"] + figures["a", "wait"]
     assert figures["a", "wait_conc"] == pytest.approx(2 * step - figures["a", "compute"])
 

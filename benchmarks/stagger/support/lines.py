@@ -38,7 +38,8 @@ def judge(runs: Runs) -> list[Line]:
         judged("four_error_pct", "%", 3.0, below=True, value=_several(disk, 4)),
         judged("calibration_pct", "%", 5.0, below=True, value=_calibration(disk, "short")),
         judged("calibration_long_pct", "%", None, below=True, value=_calibration(disk, "long")),
-        judged("short_error_pct", "%", 1.0, below=True, value=_short(disk)),
+        judged("short_error_pct", "%", 1.0, below=True, value=_short(disk, "best")),
+        judged("short_at_once_pct", "%", 1.0, below=True, value=_short(disk, "0")),
         judged("second_calibration_runs", "runs", 0.0, below=True, value=_second(disk)),
         judged(
             "glusterfs_error_pct",
@@ -125,17 +126,12 @@ def _calibration(runs: Runs, form: str) -> float | str:
     return max(100 * run.lasted / run.makespan for run in calibrations)
 
 
-def _short(runs: Runs) -> float | str:
+def _short(runs: Runs, arm: str) -> float | str:
     found = []
     for run in runs.of("calibration", arm="short"):
-        same = [
-            jobs
-            for jobs in runs.orders("pairs")
-            if sorted(jobs) == sorted(run.jobs) and jobs[0] == run.leader
-        ]
-        found += [
-            100 * abs(run.best / makespan(runs.of("pairs", arm="best", jobs=jobs)) - 1) for jobs in same
-        ]
+        pairs = [jobs for jobs in runs.orders("pairs") if sorted(jobs) == sorted(run.jobs)]
+        measured = [makespan(runs.of("pairs", arm=arm, jobs=jobs)) for jobs in pairs if jobs[0] == run.leader]
+        found += [100 * abs((run.best if arm == "best" else run.at_once) / each - 1) for each in measured]
     return max(found) if found else FULL_ONLY
 
 

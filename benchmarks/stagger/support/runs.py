@@ -38,9 +38,10 @@ class Run:
     #: Of a calibration: runs that it made, and how long it took.
     runs: int = 0
     lasted: float = 0.0
-    #: Likewise: the makespan of the best start that is predicted from it, and who leads then.
-    best: float = 0.0
+    #: Likewise, predicted from it: who leads best, the makespan then, and that of both at once.
     leader: str = ""
+    best: float = 0.0
+    at_once: float = 0.0
     #: Why the run does not count; empty if it does.
     void: str = ""
     machine: dict[str, Any] = field(default_factory=dict)

@@ -74,6 +74,7 @@ class Session:
         if cost:
             again = self._calibrate(names, catalog, form)
             facts = self.predict(names, catalog)
+            order = next(each for each in facts["orders"] if each["leader"] == facts["best"]["leader"])
             alone = sum(each["alone_seconds"] for each in facts["jobs"])
             for arm, told in ((form, first), ("again", again)):
                 self.keep(
@@ -84,8 +85,9 @@ class Session:
                         makespan=alone,
                         runs=len(told["runs"]),
                         lasted=told["lasted_seconds"],
+                        leader=order["leader"],
                         best=facts["best"]["makespan"],
-                        leader=facts["best"]["leader"],
+                        at_once=next(row for row in order["table"] if row["percent"] == 0)["makespan"],
                     )
                 )
         return catalog

@@ -61,6 +61,10 @@ def _column(
     bends = [] if order["best"] is None else [order["best"]["percent"] / 100]
     shares = np.unique(np.concatenate([np.linspace(low, max(1.0, low + 0.1), _POINTS), bends]))
     told = stagger.predict(leader, follower, shares * alone, compat=compat, cache=cache)
+    if told.within_cache.any():
+        # Beyond that no figure holds.
+        shares = shares[told.within_cache]
+        told = stagger.predict(leader, follower, shares * alone, compat=compat, cache=cache)
     percents = (100 * shares).tolist()
     marks = [] if order["best"] is None else [Mark(order["best"]["percent"], "#333333", "best")]
     found = order["best_of_table"]
@@ -77,7 +81,7 @@ def _column(
     profiles = [
         (percent, stagger.waits(leader, follower, percent / 100 * alone, compat=compat, cache=cache))
         for percent in _SOME
-        if percent / 100 >= low * (1 - 1e-12)
+        if low * (1 - 1e-12) <= percent / 100 <= shares[-1] * (1 + 1e-12)
     ] or [(round(100 * low), stagger.waits(leader, follower, low * alone, compat=compat, cache=cache))]
     caught = [
         Mark(float(moment), COLOURS[i])

@@ -142,9 +142,7 @@ class _Found:
                 self._estimated.add("wait_conc")
         for figure, value in (("wait", wait), ("wait_cached", cached)):
             if value is None:
-                raise NotMeasured(
-                    f"{figure} of {self._name}", f"write [stagger] {figure}, or {_MEASURE}"
-                )
+                raise NotMeasured(f"{figure} of {self._name}", f"write [stagger] {figure}, or {_MEASURE}")
         assert wait is not None
         assert cached is not None
         found = JobTimes(
@@ -172,9 +170,7 @@ class _Found:
             return float(batch * self._job.data.size / train.compute_rate)
         kept = self._figure("compute", None)
         if kept is None:
-            raise NotMeasured(
-                f"compute of {self._name}", f"write [train] compute_step, or {_MEASURE}"
-            )
+            raise NotMeasured(f"compute of {self._name}", f"write [train] compute_step, or {_MEASURE}")
         return kept
 
     def _figure(self, name: Figure, given: float | None) -> float | None:

@@ -56,6 +56,9 @@ pub struct RankOptions {
     pub survives: bool,
 }
 
+/// A data connection over which nothing is acknowledged is made again once: one that is like it is no accident.
+pub(crate) const SILENCES_MAX: u32 = 2;
+
 /// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
 const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
 

@@ -56,8 +56,8 @@ class Plan:
     short: bool = False
     """Whether waits that follow from one cold run are derived."""
     coalesces: bool | None = None
-    """With ``short``: whether jobs share what they read, so that company costs nothing. None: of files they do, since jobs
-    of one order find in the page cache what another one has read; of a bucket they do not."""
+    """With ``short``: whether jobs share what they read, so that company costs nothing. None: of files they do, since
+    jobs of one order find in the page cache what another one has read; of a bucket they do not."""
     patience: float = 300.0
     """Seconds for a job to begin, and between two of its steps; above 0."""
     data: tuple[str, ...] = ()

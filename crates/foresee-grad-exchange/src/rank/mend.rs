@@ -22,13 +22,14 @@ use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_units::{Nanos, Rank};
-use foresee_wire::{FaultCode, FrameFault, Message, Resume, Resumed, WireError};
+use foresee_wire::{FaultCode, FrameFault, Message, Resume, Resumed, Timeouts, WireError};
 
 use super::connect::{self, RETRY};
 use super::state::{Session, State};
 use super::ways::{Answered, Standing};
 use super::{Core, ExchangeError};
 use crate::control::End;
+use crate::options::SILENCES_MAX;
 
 impl Core {
     /// The control connection to a server ended.
@@ -36,7 +37,10 @@ impl Core {
         let mut state = self.lock();
         let Some(way) = state.ways.get_mut(server).filter(|way| way.epoch == epoch) else { return };
         let address = way.address;
-        let suspected = way.suspicion.take().map(|suspicion| suspicion.why);
+        let suspicion = way.suspicion.take();
+        way.silences += u32::from(suspicion.as_ref().is_some_and(|suspicion| suspicion.silence));
+        let passes = way.silences < SILENCES_MAX;
+        let suspected = suspicion.map(|suspicion| suspicion.why);
         let missing = state.missing();
         let lost =
             |why| ExchangeError::ServerLost { server: server.0, address, why, missing: missing.clone() };
@@ -44,7 +48,7 @@ impl Core {
         let (why, mends) = match end {
             End::Bye(reason) => (lost(format!("it left: {reason}")), false),
             End::Broken(why) => {
-                let mends = if why.is_silence() { replaced } else { self.options.recover };
+                let mends = if why.is_silence() { replaced } else { self.options.recover && passes };
                 (lost(suspected.unwrap_or_else(|| why.to_string())), mends)
             }
             End::Silent(time) => (lost(format!("it was silent for {time}")), replaced),
@@ -100,7 +104,7 @@ impl Core {
                     return Ok(());
                 }
                 let began = way.lost.as_ref().map_or_else(Instant::now, |(at, _)| *at);
-                (way.link.reader.take(), way.address, began + Duration::from(self.options.timeouts.timeout))
+                (way.link.reader.take(), way.address, began + self.patience(server))
             };
             if let Some(reader) = reader
                 && reader.join().is_err()
@@ -113,6 +117,14 @@ impl Core {
         }
     }
 
+    /// For how long a server is looked for: where nobody takes its place, no longer than it keeps this rank's own.
+    fn patience(&self, server: ServerId) -> Duration {
+        let Timeouts { timeout, heartbeat, reconnect, .. } = self.options.timeouts;
+        let patience =
+            if self.options.may_be_replaced(server) { timeout } else { timeout.min(reconnect + heartbeat) };
+        patience.into()
+    }
+
     /// Both connections to a server; `None` once nobody wants them any more.
     fn dial(
         &self,
@@ -120,15 +132,19 @@ impl Core {
         address: SocketAddr,
         until: Instant,
     ) -> Result<Option<connect::Pair>, ExchangeError> {
+        let Timeouts { heartbeat, handshake, .. } = self.options.timeouts;
+        // The first attempts are short: what was sent while the way was broken is sent again too late.
+        let mut patience = Duration::from(heartbeat);
         while !self.lock().is_over() {
-            let soon = Instant::now() + Duration::from(self.options.timeouts.handshake);
+            patience = (2 * patience).min(handshake.into());
+            let soon = Instant::now() + patience;
             match connect::pair(&self.options, self.process, server, address, soon.min(until)) {
                 Ok(pair) => return Ok(Some(pair)),
                 Err(why) if stays(&why) || is_gone(&why) && !self.options.may_be_replaced(server) => {
                     return Err(self.given_up(server, &why.to_string()));
                 }
                 Err(why) if Instant::now() + RETRY >= until => {
-                    let time = self.options.timeouts.timeout;
+                    let time = Nanos::from(self.patience(server));
                     return Err(
                         self.given_up(server, &format!("nobody came in its place within {time}: {why}"))
                     );
@@ -198,7 +214,7 @@ impl Core {
                 Ok(again) => state = again,
                 Err(again) if waits(&again) => {
                     drop(again);
-                    let time = self.options.timeouts.timeout;
+                    let time = Nanos::from(self.patience(server));
                     let why = format!("somebody came in its place, and not every rank to it within {time}");
                     return Err(self.given_up(server, &why));
                 }
@@ -280,6 +296,8 @@ impl State {
         self.resuming.clear();
         answers.sort_unstable();
         for (Answered { oldest, knows }, server) in answers {
+            // Who was lost before it answered may be another one than the one that sums were heard of.
+            let knows = knows && self.ways.get(server).is_some_and(|way| !way.is_doubtful);
             let collect = &mut self.session()?.collect;
             if knows {
                 if let Some(last) = oldest.0.checked_sub(1) {
@@ -307,7 +325,8 @@ impl State {
     /// A way can be used again.
     fn reopen(&mut self, server: ServerId) {
         self.ways.stand(server, Standing::Open);
-        let Some(way) = self.ways.get(server) else { return };
+        let Some(way) = self.ways.get_mut(server) else { return };
+        way.is_doubtful = false;
         *(if way.is_same { &mut self.reconnects } else { &mut self.servers_back }) += 1;
         if let Some((at, why)) = &way.lost {
             let (address, time) = (way.address, Nanos::from(at.elapsed()));

@@ -380,7 +380,7 @@ impl Exchange {
     /// this one would have to push again.
     fn stay(&self) -> MutexGuard<'_, State> {
         let mut state = self.core.lock();
-        let until = Instant::now() + FAREWELL;
+        let mut until = Instant::now() + FAREWELL;
         let needed = |state: &State| {
             let Some(session) = state.session.as_ref().filter(|session| !session.is_waiting()) else {
                 return false;
@@ -392,7 +392,11 @@ impl Exchange {
         };
         while needed(&state) {
             let open = state.ways.are_open();
-            match self.core.wait_until(state, if open { until } else { Instant::now() + FAREWELL }) {
+            if !open {
+                // What it has to push again takes its time once somebody is back.
+                until = Instant::now() + FAREWELL;
+            }
+            match self.core.wait_until(state, until) {
                 Err(again) if open => return again,
                 Ok(again) | Err(again) => state = again,
             }
@@ -456,7 +460,8 @@ impl Core {
         let mut state = self.lock();
         let way = state.ways.get_mut(server).filter(|way| way.epoch == epoch);
         if let Some(way) = way.filter(|way| way.standing != Standing::Lost) {
-            way.suspicion.get_or_insert(Suspicion { at, why: why.to_string() });
+            let silence = why.is_silence();
+            way.suspicion.get_or_insert(Suspicion { at, why: why.to_string(), silence });
         }
         drop(state);
         self.changed.notify_all();

@@ -66,7 +66,13 @@ impl Reader {
     fn read(&mut self) -> Result<(), ExchangeError> {
         loop {
             let header = self.receiver.header(Wait::Forever);
-            let Some(Some(header)) = self.understood(header)? else { return Ok(()) };
+            let Some(header) = self.understood(header)? else { return Ok(()) };
+            let Some(header) = header else {
+                // It may have ended by itself, with nothing on its way that would tell whoever sends.
+                let why = WireError::Cut { peer: self.address, part: "conversation", missing: 0 };
+                self.core.suspect(self.server, self.epoch, &why);
+                return Ok(());
+            };
             if header.kind != Kind::Sum {
                 return Err(self.strange(&format!("sends {} among sums", header.kind)));
             }
@@ -80,12 +86,15 @@ impl Reader {
         }
     }
 
-    /// What was read; `None` at the connection's end, be it in the middle of a sum: the control connection knows why, and
-    /// says so.
+    /// What was read; `None` at the connection's end, be it in the middle of a sum: the control connection mostly knows why,
+    /// and says so.
     fn understood<T>(&self, read: Result<T, WireError>) -> Result<Option<T>, ExchangeError> {
         match read {
             Ok(read) => Ok(Some(read)),
-            Err(WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. }) => Ok(None),
+            Err(why @ (WireError::Closed { .. } | WireError::Cut { .. } | WireError::Io { .. })) => {
+                self.core.suspect(self.server, self.epoch, &why);
+                Ok(None)
+            }
             Err(why) => Err(self.broken(why)),
         }
     }
@@ -173,6 +182,9 @@ impl Reader {
             return read;
         }
         let landed = session.collect.land(claim);
+        if let Some(way) = state.ways.get_mut(self.server) {
+            way.silences = 0;
+        }
         state.go_on();
         drop(guard);
         if landed.tensor || landed.round {

@@ -34,6 +34,10 @@ pub(super) struct Way {
     pub(super) standing: Standing,
     /// Its data connection broke, and its control connection has not said why.
     pub(super) suspicion: Option<Suspicion>,
+    /// How often nothing was acknowledged over its data connection, since a sum last came.
+    pub(super) silences: u32,
+    /// It was lost before its server had said what it goes on with.
+    pub(super) is_doubtful: bool,
     /// When it was last lost, and why.
     pub(super) lost: Option<(Instant, String)>,
     /// A thread is about to connect again.
@@ -80,6 +84,8 @@ pub(super) struct Answered {
 pub(super) struct Suspicion {
     pub(super) at: Instant,
     pub(super) why: String,
+    /// Whether nothing was acknowledged.
+    pub(super) silence: bool,
 }
 
 /// The ways through one interface.
@@ -107,6 +113,8 @@ impl Way {
             is_same: false,
             standing: Standing::Open,
             suspicion: None,
+            silences: 0,
+            is_doubtful: false,
             lost: None,
             mending: false,
             held: VecDeque::new(),
@@ -118,6 +126,7 @@ impl Way {
         if self.standing == Standing::Open {
             self.lost = Some((Instant::now(), why.to_owned()));
         }
+        self.is_doubtful |= matches!(self.standing, Standing::Resuming(_));
         self.standing = Standing::Lost;
         self.suspicion = None;
         // All of it is kept, and offered again when somebody is back.
@@ -264,7 +273,10 @@ impl Ways {
         let Some(way) = self.get_mut(server) else { return };
         way.held.clear();
         for pushes in kept.rounds() {
-            let missing = |push: &&Arc<Push>| !collect.is_settled(push.tensor, push.round.next());
+            let missing = |push: &&Arc<Push>| {
+                let Push { tensor, round, .. } = &***push;
+                !collect.is_settled(*tensor, round.next()) || collect.is_asked_again(server, *tensor, *round)
+            };
             way.held.extend(pushes.iter().filter(missing).cloned());
         }
         way.release(collect, flow);

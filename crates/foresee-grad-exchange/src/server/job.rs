@@ -92,7 +92,7 @@ impl Job {
         self.over.load(Ordering::Relaxed) || inner.seen && inner.ranks.is_empty()
     }
 
-    /// Ranks that are connected.
+    /// Ranks that are connected, or may come again.
     pub(super) fn ranks(&self) -> u32 {
         u32::try_from(lock(&self.inner).ranks.len()).unwrap_or(u32::MAX)
     }
@@ -139,13 +139,26 @@ impl Job {
         if self.over.load(Ordering::Relaxed) {
             return Err(Fault::new(FaultCode::Busy, ENDING));
         }
-        if inner.members.as_ref().is_some_and(|members| !members.contains(Rank(rank))) {
+        let here = inner.ranks.contains_key(&Rank(rank));
+        let lost = inner.members.as_ref().is_some_and(|members| !members.contains(Rank(rank)))
+            || self.survives && inner.session.is_some() && !here;
+        if lost {
             let text =
                 format!("rank {rank} of job '{name}' was taken for lost, and the others go on without it");
             return Err(Fault { rank: Some(rank), ..Fault::new(FaultCode::Lost, text) });
         }
+        if inner.session.is_none() {
+            // Nothing was agreed on, so nobody counts on what a process said that is no more.
+            inner.forget_other(Rank(rank), hello.session);
+        }
+        let session = inner.session.clone();
         let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat::new(hello));
         if self.welcomes_again(Rank(rank), seat, hello) {
+            drop(inner);
+            if let Some(session) = session {
+                // A reader of what it had may wait for room.
+                session.wake();
+            }
             return Ok(());
         }
         let taken = match hello.role {
@@ -203,7 +216,8 @@ impl Job {
         let result = self.hall.interfaces.of(&link).and_then(|interface| {
             let job = Arc::clone(self);
             let epoch = lock(&self.inner).ranks.get(&rank).map_or(0, |seat| seat.epoch);
-            let broken = Box::new(move |why: WireError| job.suspect(rank, epoch, &why.to_string()));
+            let broken =
+                Box::new(move |why: WireError| job.suspect(rank, epoch, &why.to_string(), why.is_silence()));
             let timeouts = self.hall.options.timeouts;
             let way =
                 Way { rank, connection: interface.open(connection.sender, timeouts, broken), interface };
@@ -220,7 +234,7 @@ impl Job {
             let (job, receiver) = (Arc::clone(self), connection.receiver);
             thread::Builder::new()
                 .name(format!("foresee-sum-{}-{}", self.name, rank.0))
-                .spawn(move || job.read(rank, receiver, &gone))
+                .spawn(move || job.read(rank, epoch, receiver, &gone))
                 .map_err(|why| WireError::System { doing: "starting a thread", why })?;
             Ok(())
         });

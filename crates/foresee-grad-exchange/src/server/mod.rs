@@ -53,7 +53,7 @@ pub(super) struct Hall {
 /// What a server does now.
 #[derive(Clone, Debug, Default)]
 pub struct ServerStats {
-    /// Jobs, each with its ranks that are connected.
+    /// Jobs, each with its ranks that are connected, or may come again.
     pub jobs: BTreeMap<String, u32>,
     /// Connections so far.
     pub visits: Visits,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections that break between ranks and servers that live: they are made again, and nobody notices in the bits.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,7 @@ use foresee_grad_queue::{Policy, TensorId, Wire};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{COMES_AGAIN, DialOptions, Hello, Purpose, Role, Secret, Wait, dial};
 
+use crate::lost_server::Havoc;
 use crate::setup::{Dice, LONG, Setup, end, error_of, ids, reference, tensors, train_rank, wait};
 use crate::values::gradient;
 use crate::wires::Wires;
@@ -105,7 +107,10 @@ fn connections_that_break_at_any_moment_change_no_bit() {
 
 #[test]
 fn every_policy_goes_on_without_room_to_park_and_with_servers_beside_ranks() {
-    let policies = [Policy::fifo_tensor(), Policy::fifo_packet(), Policy::mercury(), Policy::foresee()];
+    let (size, credit) = (NonZeroU32::new(8192).unwrap(), NonZeroU64::new(16_384).unwrap());
+    let partition = Policy::partition(size, credit);
+    let policies =
+        [Policy::fifo_tensor(), Policy::fifo_packet(), Policy::mercury(), Policy::foresee(), partition];
     for (seed, policy) in (1..).zip(policies) {
         let setup = Setup { park: Bytes::ZERO, policy, ..Setup::new(3, 3) };
         let inner = setup.clone();
@@ -149,6 +154,31 @@ fn plans_follow_each_other_while_connections_break() {
     }
 }
 
+#[test]
+fn servers_are_replaced_while_connections_break() {
+    for servers in 1..=3 {
+        let setup = Setup { timeout: Nanos::from_secs(20), ..Setup::new(3, servers) };
+        let secret = Secret::draw().unwrap();
+        let own = setup.serve(&secret);
+        let (options, wires) = behind_wires(&setup, &own, &secret);
+        let exchanges: Vec<_> = options.into_iter().map(|options| Exchange::open(options).unwrap()).collect();
+        let (havoc, storm) =
+            (Havoc::start(&setup, own, &secret, servers.into()), Storm::start(wires, servers.into()));
+        let ranks: Vec<_> = exchanges
+            .into_iter()
+            .map(|exchange| {
+                let setup = setup.clone();
+                thread::spawn(move || train_rank(&setup, &exchange, 40))
+            })
+            .collect();
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+        storm.end();
+        havoc.end();
+    }
+}
+
 /// Two ranks under a plan, the second one behind wires.
 fn two(setup: &Setup) -> (Vec<Exchange>, Wires, Vec<Server>, Secret) {
     let secret = Secret::draw().unwrap();
@@ -173,16 +203,44 @@ fn two(setup: &Setup) -> (Vec<Exchange>, Wires, Vec<Server>, Secret) {
 fn a_connection_that_is_made_again_is_told_of_and_counted() {
     let (ranks, wires, servers, _) = two(&Setup::new(2, 1));
     wires.break_all();
-    let until = Instant::now() + LONG;
-    while ranks[1].stats().reconnects == 0 {
-        assert!(Instant::now() < until);
-        thread::sleep(Duration::from_millis(1));
-    }
+    until_reconnected(&ranks[1], 1);
     let notices = ranks[1].take_notices();
     assert!(notices.len() == 1 && notices[0].contains("the connection to server 0 at"), "{notices:?}");
     assert!(notices[0].contains("was made again after"), "{notices:?}");
     assert!(ranks[0].take_notices().is_empty());
     assert_eq!(servers[0].stats().jobs["job"], 2);
+}
+
+fn until_reconnected(rank: &Exchange, times: u64) {
+    let until = Instant::now() + LONG;
+    while rank.stats().reconnects < times {
+        assert!(Instant::now() < until, "{}", rank.missing());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_data_connection_that_ends_with_nothing_on_its_way_is_made_again() {
+    let (ranks, wires, _servers, _) = two(&Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 1) });
+    wires.break_last();
+    until_reconnected(&ranks[1], 1);
+}
+
+#[test]
+fn patience_begins_anew_with_each_break() {
+    // Whoever is away is waited for for 1.5 s.
+    let (ranks, wires, _servers, _) = two(&Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 1) });
+    wires.break_all();
+    until_reconnected(&ranks[1], 1);
+    thread::sleep(Duration::from_millis(1200));
+    wires.shut(true);
+    thread::sleep(Duration::from_millis(600));
+    wires.shut(false);
+    until_reconnected(&ranks[1], 2);
+    ranks.iter().for_each(end);
+    for rank in &ranks {
+        assert_eq!(rank.wait_all(LONG).unwrap(), Waited::Landed);
+    }
 }
 
 #[test]
@@ -251,11 +309,7 @@ fn what_landed_before_a_connection_broke_does_not_travel_again() {
         |rank: &Exchange| rank.stats().interfaces.iter().map(|interface| interface.sent.get()).sum::<u64>();
     let before = sent(&ranks[1]);
     wires.break_all();
-    let until = Instant::now() + LONG;
-    while ranks[1].stats().reconnects == 0 {
-        assert!(Instant::now() < until);
-        thread::sleep(Duration::from_millis(1));
-    }
+    until_reconnected(&ranks[1], 1);
     ranks.iter().for_each(end);
     for rank in &ranks {
         assert_eq!(rank.wait_all(LONG).unwrap(), Waited::Landed);

@@ -22,13 +22,13 @@ use crate::values::{gradient, spec};
 const SOON: Nanos = Nanos::from_secs(20);
 
 /// Stops a server at drawn moments and starts another one at its address, until it is told to end; then returns how often.
-struct Havoc {
+pub(crate) struct Havoc {
     over: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
 }
 
 impl Havoc {
-    fn start(setup: &Setup, mut servers: Vec<Server>, secret: &Secret, seed: u64) -> Self {
+    pub(crate) fn start(setup: &Setup, mut servers: Vec<Server>, secret: &Secret, seed: u64) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (setup, secret, told) = (setup.clone(), secret.clone(), Arc::clone(&over));
         let thread = thread::spawn(move || {
@@ -52,7 +52,7 @@ impl Havoc {
         Self { over, thread }
     }
 
-    fn end(self) -> u32 {
+    pub(crate) fn end(self) -> u32 {
         self.over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }

@@ -17,6 +17,8 @@ pub(crate) struct Wires(Arc<Mutex<State>>);
 struct State {
     /// Both ends of each connection, in the order in which they were made.
     open: Vec<[TcpStream; 2]>,
+    /// Nobody gets through for now, or ever.
+    shut: bool,
     cut: bool,
 }
 
@@ -28,7 +30,8 @@ impl Wires {
         let wires = self.clone();
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                let Ok(far) = TcpStream::connect(server) else { return };
+                let shut = wires.0.lock().unwrap().shut;
+                let Some(far) = (!shut).then(|| TcpStream::connect(server).ok()).flatten() else { continue };
                 let twice = |stream: &TcpStream| stream.try_clone().unwrap();
                 {
                     let mut state = wires.0.lock().unwrap();
@@ -60,6 +63,20 @@ impl Wires {
         for pair in std::mem::take(&mut self.0.lock().unwrap().open) {
             part(&pair);
         }
+    }
+
+    /// All of them, and nobody gets through until told otherwise.
+    pub(crate) fn shut(&self, shut: bool) {
+        self.0.lock().unwrap().shut = shut;
+        if shut {
+            self.break_all();
+        }
+    }
+
+    /// The one that was made last: of one server, its data connection.
+    pub(crate) fn break_last(&self) {
+        let last = self.0.lock().unwrap().open.pop();
+        part(&last.expect("there is one"));
     }
 
     /// One of them.

@@ -22,6 +22,7 @@ use foresee_wire::{Fault, FaultCode, Hello, Message, Plan, Resume, Resumed, Role
 use super::seat::Seat;
 use super::survive::Decision;
 use super::{Inner, Job};
+use crate::options::SILENCES_MAX;
 use crate::server::session::{Session, lock};
 
 impl Job {
@@ -32,18 +33,20 @@ impl Job {
         let was_here = seat.control.is_some() || seat.away.is_some();
         if again && was_here {
             seat.expect_again();
-            self.watch(rank, seat.epoch);
+            // Should there be no thread to watch it: it has just dialled.
+            self.watch(rank, seat.moves);
         }
         again && was_here
     }
 
-    /// A data connection broke. The control connection of the same rank mostly knows better why, a moment later: it is
-    /// heard first.
-    pub(super) fn suspect(self: &Arc<Self>, rank: Rank, epoch: u32, why: &str) {
+    /// A data connection broke, `silence`: because nothing was acknowledged. The control connection of the same rank mostly
+    /// knows better why, a moment later: it is heard first.
+    pub(super) fn suspect(self: &Arc<Self>, rank: Rank, epoch: u32, why: &str, silence: bool) {
         {
             let mut inner = lock(&self.inner);
             let Some(seat) = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch) else { return };
             seat.suspicion.get_or_insert_with(|| why.to_owned());
+            seat.silences += u32::from(silence);
         }
         let (job, pause) = (Arc::clone(self), self.hall.options.timeouts.heartbeat);
         let later = move || {
@@ -56,7 +59,14 @@ impl Job {
             }
         };
         if thread::Builder::new().name("foresee-suspect".into()).spawn(later).is_err() {
-            self.lose(rank, why);
+            self.lose_if(rank, why, |seat| seat.epoch == epoch);
+        }
+    }
+
+    /// A rank has got a round, so what is sent to it arrives.
+    pub(super) fn heard_of_landing(&self, rank: Rank) {
+        if let Some(seat) = lock(&self.inner).ranks.get_mut(&rank) {
+            seat.silences = 0;
         }
     }
 
@@ -67,22 +77,20 @@ impl Job {
 
     /// The connections of a rank broke: it is waited for if it says that it comes again, else it is lost.
     pub(super) fn break_off(self: &Arc<Self>, rank: Rank, epoch: u32, why: &str) {
-        let (why, session) = {
+        let (why, moves, session) = {
             let mut inner = lock(&self.inner);
-            let waits = !inner.is_changing();
+            let waits = !inner.is_changing() && !self.over.load(Ordering::Relaxed);
             let session = inner.session.clone();
             let Some(seat) = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch) else { return };
             let why = seat.suspicion.take().unwrap_or_else(|| why.to_owned());
-            if seat.comes_again && seat.was_whole() && waits && !self.over.load(Ordering::Relaxed) {
+            let waits = waits && seat.comes_again && seat.was_whole() && seat.silences < SILENCES_MAX;
+            if waits {
                 seat.part(why.clone());
-                (None, session)
-            } else {
-                (Some(why), None)
             }
+            (why, waits.then_some(seat.moves), session)
         };
-        match why {
-            Some(why) => self.lose(rank, &why),
-            None => self.watch(rank, epoch),
+        if !moves.is_some_and(|moves| self.watch(rank, moves)) {
+            self.lose_if(rank, &why, |seat| seat.epoch == epoch);
         }
         if let Some(session) = session {
             // A reader of it may wait for room.
@@ -90,33 +98,35 @@ impl Job {
         }
     }
 
-    /// Sees to it that a rank that is away is lost unless it comes in time.
-    fn watch(self: &Arc<Self>, rank: Rank, epoch: u32) {
+    /// Sees to it that a rank that is away is lost unless it comes in time; false if there is no thread for that.
+    fn watch(self: &Arc<Self>, rank: Rank, moves: u64) -> bool {
         let (job, patience) = (Arc::clone(self), self.hall.options.timeouts.reconnect);
         let later = move || {
             thread::sleep(patience.into());
+            let gone = |seat: &&Seat| seat.moves == moves && seat.away.is_some();
             let why = {
                 let inner = lock(&job.inner);
-                let seat = inner.ranks.get(&rank).filter(|seat| seat.epoch == epoch);
-                seat.and_then(|seat| seat.away.clone())
+                inner.ranks.get(&rank).filter(gone).and_then(|seat| seat.away.clone())
             };
             if let Some(why) = why {
-                job.lose(rank, &format!("{why}; it did not come again within {patience}"));
+                let why = format!("{why}; it did not come again within {patience}");
+                job.lose_if(rank, &why, |seat| gone(&seat));
             }
         };
-        // Without a thread to watch, it is waited for until it comes or the job ends; the system is about to end more.
-        let _ = thread::Builder::new().name("foresee-away".into()).spawn(later);
+        thread::Builder::new().name("foresee-away".into()).spawn(later).is_ok()
     }
 
-    /// A rank says what it knows: it was away, or comes from a lost server.
-    pub(super) fn hear_resume(self: &Arc<Self>, rank: Rank, known: Resume) -> Result<(), Fault> {
+    /// A rank says what it knows: it was away, or comes from a lost server. `epoch`: by which of its connections.
+    pub(super) fn hear_resume(self: &Arc<Self>, rank: Rank, epoch: u32, known: Resume) -> Result<(), Fault> {
         {
             let mut inner = lock(&self.inner);
-            let away = inner.ranks.get_mut(&rank).filter(|seat| seat.away.is_some());
-            let Some(seat) = away else {
+            let Some(seat) = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch) else {
+                return Ok(());
+            };
+            if seat.away.is_none() {
                 drop(inner);
                 return self.resume(rank, known);
-            };
+            }
             seat.known = Some(known);
         }
         self.rejoin(rank)
@@ -139,15 +149,16 @@ impl Job {
                 inner.take_back(rank, &known, &session)?
             } else {
                 // What holds is found with the others.
-                seat.away = None;
-                drop(inner);
-                self.resume(rank, known)?;
+                seat.come();
+                inner.note(rank, self.world, known)?;
                 true
             };
             (back, epoch, proposed)
         };
+        self.restore()?;
         if !back {
-            self.lose(rank, "its connection broke while another rank was lost");
+            let why = "its connection broke while another rank was lost";
+            self.lose_if(rank, why, |seat| seat.epoch == epoch);
         } else if let Some(body) = proposed {
             self.propose(rank, epoch, body)?;
         }
@@ -156,6 +167,15 @@ impl Job {
 }
 
 impl Inner {
+    /// Forgets a process of a rank that is away, if it is another one than this.
+    pub(super) fn forget_other(&mut self, rank: Rank, process: u64) {
+        if self.ranks.get(&rank).is_some_and(|seat| seat.process != process && seat.away.is_some()) {
+            self.ranks.remove(&rank);
+            self.proposals.remove(&rank);
+            self.resumes.remove(&rank);
+        }
+    }
+
     /// Whether ranks say what they know, since one is lost.
     fn is_changing(&self) -> bool {
         self.decision.as_ref().is_some_and(Decision::is_open)
@@ -181,14 +201,14 @@ impl Inner {
             seat.generation = generation;
             // Of a round that is done everywhere the rank says no more that it has ended it.
             seat.next = seat.next.max(missed.oldest);
-            seat.away = None;
+            seat.come();
             self.announce(told);
         } else if known.generation < generation && generation == session.first_generation() {
             // It proposed what the others are under, and was not here for the answer; it may just be proposing it again.
             session.reach(way);
             control.tell(Message::Plan(Plan { generation, body: session.plan.encode() }));
+            seat.come();
             seat.answered = true;
-            seat.away = None;
         } else {
             return Ok(false);
         }

@@ -40,22 +40,21 @@ impl Ear for RankEar {
     }
 
     fn ended(&mut self, end: End) {
-        if !self.job.is_current(self.rank, self.epoch) {
-            return;
-        }
+        let (job, rank, epoch) = (&self.job, self.rank, self.epoch);
+        let lose = |why: &str| job.lose_if(rank, why, |seat| seat.epoch == epoch);
         match end {
-            End::Bye(reason) => self.job.leave(self.rank, reason),
-            End::Fault(fault) if self.job.survives => self.job.lose(self.rank, &fault.to_string()),
+            End::Bye(reason) => job.leave(rank, epoch, reason),
+            End::Fault(fault) if job.survives => lose(&fault.to_string()),
             // It goes because another rank or server is lost: that is what the others are told.
             End::Fault(fault) if matches!(fault.code, FaultCode::Lost | FaultCode::Plan) => {
-                self.job.end(&fault);
+                if job.is_current(rank, epoch) {
+                    job.end(&fault);
+                }
             }
-            End::Fault(fault) => self.job.lose(self.rank, &fault.to_string()),
-            End::Broken(why) if !why.is_silence() => {
-                self.job.break_off(self.rank, self.epoch, &why.to_string());
-            }
-            End::Broken(why) => self.job.lose(self.rank, &why.to_string()),
-            End::Silent(time) => self.job.lose(self.rank, &format!("it was silent for {time}")),
+            End::Fault(fault) => lose(&fault.to_string()),
+            End::Broken(why) if !why.is_silence() => job.break_off(rank, epoch, &why.to_string()),
+            End::Broken(why) => lose(&why.to_string()),
+            End::Silent(time) => lose(&format!("it was silent for {time}")),
         }
     }
 }
@@ -89,13 +88,14 @@ impl RankEar {
             }
             Message::Got(got) => {
                 let sender = Sender { rank, generation: job.generation_of(rank), round: Round(got.round) };
+                job.heard_of_landing(rank);
                 job.act(session()?.got(sender).map_err(protocol)?);
             }
             Message::Lost(lost) if job.survives => job.accuse(&lost),
             Message::Known(known) if job.survives => job.know(rank, known),
             Message::Change(change) if job.survives => job.change(rank, &change)?,
             Message::Resume(known) => {
-                job.hear_resume(rank, known)?;
+                job.hear_resume(rank, self.epoch, known)?;
                 job.check_left();
             }
             other => {

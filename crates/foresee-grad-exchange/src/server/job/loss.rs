@@ -37,7 +37,7 @@ impl Job {
     pub(in crate::server) fn end_unplanned(&self, fault: &Fault) {
         let planned = {
             let inner = lock(&self.inner);
-            inner.session.is_some() || !inner.resumes.is_empty()
+            inner.session.is_some() || inner.resumes.values().any(|known| known.generation > 0)
         };
         if !planned {
             self.end(fault);
@@ -46,9 +46,14 @@ impl Job {
 
     /// A rank is not there any more.
     pub(super) fn lose(&self, rank: Rank, why: &str) {
+        self.lose_if(rank, why, |_| true);
+    }
+
+    /// The same, unless something else has become of it meanwhile.
+    pub(super) fn lose_if(&self, rank: Rank, why: &str, still: impl FnOnce(&Seat) -> bool) {
         let seat = {
             let mut inner = lock(&self.inner);
-            if self.over.load(Ordering::Relaxed) || !inner.ranks.contains_key(&rank) {
+            if self.over.load(Ordering::Relaxed) || !inner.ranks.get(&rank).is_some_and(still) {
                 return;
             }
             let seat = inner.ranks.remove(&rank);
@@ -84,9 +89,12 @@ impl Job {
     }
 
     /// A rank said that it goes. What it has contributed stays; only a round that it has no part in is a fault.
-    pub(super) fn leave(&self, rank: Rank, reason: String) {
+    pub(super) fn leave(&self, rank: Rank, epoch: u32, reason: String) {
         let (seat, last) = {
             let mut inner = lock(&self.inner);
+            if inner.ranks.get(&rank).is_none_or(|seat| seat.epoch != epoch) {
+                return;
+            }
             let seat = inner.ranks.remove(&rank);
             inner.proposals.remove(&rank);
             inner.resumes.remove(&rank);

@@ -10,6 +10,7 @@ use foresee_grad_queue::{Members, PACKET_BYTES_MAX, Plan, QueueError, Round, Rou
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Message};
 
+use super::seat::Seat;
 use super::{Inner, Job};
 use crate::interface::Interface;
 use crate::proposals;
@@ -85,9 +86,10 @@ impl Job {
         Ok(())
     }
 
-    /// Whether both connections of every rank are here.
+    /// Whether both connections of every rank are here, and whoever was away has said what it knows.
     pub(super) fn is_full(&self, inner: &Inner) -> bool {
-        let here = inner.ranks.values().filter(|seat| seat.control.is_some() && seat.way.is_some());
+        let whole = |seat: &&Seat| seat.control.is_some() && seat.way.is_some() && seat.away.is_none();
+        let here = inner.ranks.values().filter(whole);
         here.count() == self.expected(inner)
     }
 

@@ -13,14 +13,27 @@ use foresee_wire::{Ack, Fault, FaultCode, FrameReceiver, Header, Kind, Message, 
 use super::Job;
 use crate::server::session::{Judged, lock};
 
+const ENDED: &str = "its data connection ended";
+
 impl Job {
     /// Reads what a rank pushes, until its connection ends.
-    /// `gone`: that connection is of no more use.
-    pub(super) fn read(self: &Arc<Self>, rank: Rank, mut receiver: FrameReceiver, gone: &AtomicBool) {
-        if let Err(why) = self.sum(rank, &mut receiver, gone) {
-            let mut fault = Fault::new(FaultCode::Protocol, why);
-            fault.rank = Some(rank.0);
-            self.end(&fault);
+    /// `epoch`: whose it is; `gone`: it is of no more use.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        rank: Rank,
+        epoch: u32,
+        mut receiver: FrameReceiver,
+        gone: &AtomicBool,
+    ) {
+        match self.sum(rank, &mut receiver, gone) {
+            // It may have ended by itself, with nothing on its way that would tell its other thread.
+            Ok(()) if !gone.load(Ordering::Relaxed) => self.suspect(rank, epoch, ENDED, false),
+            Ok(()) => {}
+            Err(why) => {
+                let mut fault = Fault::new(FaultCode::Protocol, why);
+                fault.rank = Some(rank.0);
+                self.end(&fault);
+            }
         }
     }
 
@@ -35,6 +48,10 @@ impl Job {
         let mut room = Vec::new();
         let words = |why: QueueError| why.to_string();
         while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
+            // What is left in it the rank says again over the next one.
+            if gone.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let session = lock(&self.inner).session.clone();
             let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
                 self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
@@ -48,15 +65,16 @@ impl Job {
                         return Ok(());
                     }
                     session.take(rank, &header, admission, &room).map_err(words)?;
-                    if self.hall.options.policy.push().credit.is_some() {
-                        self.acknowledge(rank, &header);
-                    }
                 }
                 Judged::Discard => {
                     if understood(receiver.discard(Wait::Forever))?.is_none() {
                         return Ok(());
                     }
                 }
+            }
+            // Also of what did not count: it took credit to be sent.
+            if self.hall.options.policy.push().credit.is_some() {
+                self.acknowledge(rank, &header);
             }
         }
         Ok(())

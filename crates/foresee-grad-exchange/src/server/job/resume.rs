@@ -14,7 +14,7 @@ use foresee_grad_queue::{Members, Plan, Round};
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Message, Resume, Resumed};
 
-use super::Job;
+use super::{Inner, Job};
 use crate::server::session::lock;
 
 impl Job {
@@ -26,13 +26,7 @@ impl Job {
                 let text = format!("rank {rank} comes from a lost server to one that has its job");
                 return Err(Fault::new(FaultCode::Protocol, text));
             }
-            if !known.live.is_empty() {
-                let ranks = crate::members::from_bits(&known.live);
-                let members = Members::of(known.generation, self.world, ranks);
-                inner.members =
-                    Some(members.map_err(|why| Fault::new(FaultCode::Protocol, why.to_string()))?);
-            }
-            inner.resumes.insert(rank, known);
+            inner.note(rank, self.world, known)?;
         }
         self.restore()
     }
@@ -70,6 +64,19 @@ impl Job {
                 Message::Resumed(Resumed { generation, oldest, knows: false })
             });
         }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Keeps what a rank knows until all have said so.
+    pub(super) fn note(&mut self, rank: Rank, world: u32, known: Resume) -> Result<(), Fault> {
+        if !known.live.is_empty() {
+            let ranks = crate::members::from_bits(&known.live);
+            let members = Members::of(known.generation, world, ranks);
+            self.members = Some(members.map_err(|why| Fault::new(FaultCode::Protocol, why.to_string()))?);
+        }
+        self.resumes.insert(rank, known);
         Ok(())
     }
 }

@@ -30,6 +30,10 @@ pub(super) struct Seat {
     pub(super) gone: Arc<AtomicBool>,
     /// Its data connection broke, and its control connection has not said why.
     pub(super) suspicion: Option<String>,
+    /// How often nothing was acknowledged over its data connection, since it last got a round.
+    pub(super) silences: u32,
+    /// Counts how often it went and came.
+    pub(super) moves: u64,
     /// Why its connections broke, until it has come again.
     pub(super) away: Option<String>,
     /// What it says it knows, having come again, until both connections are here.
@@ -55,6 +59,8 @@ impl Seat {
             data: None,
             gone: Arc::default(),
             suspicion: None,
+            silences: 0,
+            moves: 0,
             away: None,
             known: None,
             proposed: None,
@@ -74,7 +80,14 @@ impl Seat {
         self.close();
         (self.control, self.way, self.data) = (None, None, None);
         self.away.get_or_insert(why);
-        (self.suspicion, self.known, self.proposed) = (None, None, None);
+        self.moves += 1;
+        (self.suspicion, self.known, self.proposed, self.answered) = (None, None, None, false);
+    }
+
+    /// It has come again.
+    pub(super) fn come(&mut self) {
+        self.away = None;
+        self.moves += 1;
     }
 
     /// Makes room for two new connections of the same process.

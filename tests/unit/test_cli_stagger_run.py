@@ -503,6 +503,20 @@ def test_signals_while_jobs_are_ended_leave_nobody_behind(
     assert not processes_of(data)
 
 
+def test_signals_that_come_together_end_the_cleaning_up_of_none() -> None:
+    source = (
+        "import os, signal, time\nfrom foresee.cli._ended import like_interrupt\nwith like_interrupt():\n    try:\n"
+        "        signal.pthread_sigmask(signal.SIG_BLOCK, [1, 2, 15])\n"
+        "        for number in (1, 2, 15):\n            os.kill(os.getpid(), number)\n"
+        "        signal.pthread_sigmask(signal.SIG_UNBLOCK, [1, 2, 15])\n        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n        time.sleep(0.1)\n        print('cleaned up')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert (done.returncode, done.stdout) == (0, "cleaned up\n"), done.stderr
+
+
 def test_a_report_is_written_though_the_catalog_has_gone(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
     catalog = tmp_path / "jobs.db"
     figures(catalog, 0.03)

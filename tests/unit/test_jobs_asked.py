@@ -99,6 +99,48 @@ def test_company_that_a_catalog_has_for_less_than_nothing_costs_nothing(tmp_path
     assert "b: wait_conc 0.1 s is shorter" in doubt
 
 
+@pytest.mark.parametrize(
+    ("apart", "sd", "one_rate"),
+    [(0.02, 0.3, True), (0.02, 0.02, False), (0.08, 0.9, False), (0.0, 0.0, True)],
+    ids=["by chance", "by more than chance", "by much", "not at all"],
+)
+def test_jobs_that_wait_for_one_storage_have_one_rate(
+    tmp_path: pathlib.Path, apart: float, sd: float, one_rate: bool
+) -> None:
+    path = tmp_path / "catalog.db"
+    for model, compute, step in (("a", 0.3, 0.8), ("b", 0.5, 0.8 * (1 + apart))):
+        keep(path, model, "compute", compute, sd=0.0)
+        keep(path, model, "wait", step - compute, sd=sd)
+        keep(path, model, "wait_cached", 0.0)
+        keep(path, model, "wait_conc", step - compute + 0.1, beside="b" if model == "a" else "a")
+    with Catalog.open(path) as catalog:
+        files = [made(name, train="", stagger="") for name in "ab"]
+        a, b = times(files, catalog=catalog, machine=MACHINE).jobs
+        step = 0.8 * (1 + apart / 2) if one_rate else 0.8
+        assert a.compute + a.wait == pytest.approx(step)
+        assert b.compute + b.wait == pytest.approx(step if one_rate else 0.8 * (1 + apart))
+        # What company costs stays what was measured.
+        assert a.wait_conc is not None
+        assert a.wait_conc - a.wait == pytest.approx(0.1)
+        # A wait that a file gives is the user's, and there is nothing to compare with.
+        given = made("b", train="", stagger="wait = 0.4")
+        assert [job.wait for job in times([files[0], given], catalog=catalog, machine=MACHINE).jobs] == [
+            pytest.approx(0.5),
+            0.4,
+        ]
+
+
+def test_a_job_that_does_not_wait_says_nothing_of_the_storage(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "catalog.db"
+    for model, compute, wait in (("a", 0.3, 0.5), ("b", 0.81, 0.001)):
+        keep(path, model, "compute", compute, sd=0.0)
+        keep(path, model, "wait", wait, sd=0.3)
+        keep(path, model, "wait_cached", 0.0)
+    with Catalog.open(path) as catalog:
+        files = [made(name, train="", stagger="") for name in "ab"]
+        assert [job.wait for job in times(files, catalog=catalog, machine=MACHINE).jobs] == [0.5, 0.001]
+
+
 def test_the_storages_rate_gives_the_waits_that_are_nowhere_else() -> None:
     files = [
         made("a", train="compute_step = 0.25", stagger="wait_cached = 0"),

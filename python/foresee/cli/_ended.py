@@ -9,18 +9,29 @@ import contextlib
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 __all__ = ["like_interrupt"]
 
 
 @contextlib.contextmanager
 def like_interrupt() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that whoever cleans up after Ctrl-C does after each."""
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        # Under nohup a hang-up is to do nothing.
+    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that whoever cleans up after Ctrl-C does after each.
+
+    The first of them does, and of Ctrl-C: what comes behind it does nothing, or it could end the cleaning up before
+    that has begun.
+    """
+    before: dict[signal.Signals, Any] = {}
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in before:
+            signal.signal(number, _nothing)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Under nohup a hang-up is to do nothing, and in the background Ctrl-C.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, _interrupt)
+            before[number] = signal.signal(number, interrupt)
     try:
         yield
     finally:
@@ -28,5 +39,5 @@ def like_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Not ignored, which programs that are started would inherit."""

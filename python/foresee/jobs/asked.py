@@ -8,6 +8,7 @@ the jobs read the same data in the same order: nothing that is predicted holds o
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from foresee.errors import ConfigError, NotMeasured
 from foresee.job import Job
 from foresee.jobs.catalog import Catalog, Key
+from foresee.jobs.one_storage import Cold, of_one_storage
 from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 
 __all__ = ["Asked", "Shared", "shared", "steps_per_epoch", "times"]
@@ -92,14 +94,16 @@ def times(
     # A wait in company is of two; of more there is no telling whose it is.
     others = (1, 0) if len(jobs) == 2 else (None,) * len(jobs)
     made: list[JobTimes] = []
+    cold: list[Cold | None] = []
     doubts: list[str] = []
     for job, name, key, other in zip(jobs, common.names, keys, others, strict=True):
         beside = None if other is None else keys[other]
         found = _Found(job, name, catalog, key, beside, read, coalesces)
         one = found.times()
         made.append(one)
+        cold.append(found.cold(one))
         doubts += found.doubts
-    return Asked(data=common.data, jobs=tuple(made), doubts=tuple(doubts))
+    return Asked(data=common.data, jobs=tuple(of_one_storage(made, cold)), doubts=tuple(doubts))
 
 
 class _Found:
@@ -160,6 +164,20 @@ class _Found:
             # Jobs of one order may share what they read, and company then costs nothing; less than nothing is noise.
             found = replace(found, wait_conc=wait)
         return found
+
+    def cold(self, times: JobTimes) -> Cold | None:
+        """What the catalog has measured of a cold step; None: it has not, or the job does not wait."""
+        if self._catalog is None or self._key is None or self._job.stagger.wait is not None:
+            return None
+        wait, compute = (self._catalog.get(self._key, name) for name in ("wait", "compute"))
+        if wait is None or wait.steps is None or wait.sd is None:
+            return None
+        sd = math.hypot(wait.sd, (compute.sd or 0.0) if compute is not None else 0.0)
+        error = sd / math.sqrt(wait.steps)
+        batch = self._key.batch
+        if wait.seconds <= error:
+            return None
+        return Cold(seconds=(times.compute + wait.seconds) / batch, error=error / batch, batch=batch)
 
     def _compute(self) -> float:
         train = self._job.train

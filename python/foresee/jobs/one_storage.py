@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that wait for one storage wait at one rate: what they were measured apart by chance is averaged.
+
+A hundred cold steps give a job's rate within 1 to 2 % where the storage gives its own out in slices, as throttled disks
+and shared servers do. Between two jobs that difference looks like one that reads faster and would lead; predictions
+then start both at once for a gain that nobody sees. But it is one storage: per sample they take the same time cold.
+
+Apart from the catalog, which keeps what was measured, and from ``asked``, which finds it. Refuses to average what is
+apart by more than chance: loaders that read in another way have rates of their own.
+
+Source: Assogba et al., HiPC 2023, Table I, where compute and wait of four models add up to one time per step; the
+average and its test are ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foresee.models.stagger import JobTimes
+
+__all__ = ["Cold", "of_one_storage"]
+
+#: Standard errors by which two means may be apart by chance.
+_ERRORS = 2.0
+#: And the share of the smaller one: whoever is apart by more reads in another way, however rough the measurement.
+_APART = 0.05
+
+
+@dataclass(frozen=True)
+class Cold:
+    """What a job was measured to take for a sample, cold."""
+
+    seconds: float
+    """Mean; compute and wait."""
+    error: float
+    """Standard error of that."""
+    batch: int
+    """Samples of a step, 1 or more."""
+
+
+def of_one_storage(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[JobTimes]:
+    """``jobs`` with waits at one rate.
+
+    Args:
+        jobs: that read the same data.
+        cold: of each what was measured; None: it does not wait for the storage, or was not measured.
+
+    Returns:
+        In the same order; as they are where two of those that were measured are apart by more than chance.
+    """
+    known = [each for each in cold if each is not None]
+    if len(known) < 2 or not all(_alike(one, other) for one, other in itertools.combinations(known, 2)):
+        return list(jobs)
+    mean = math.fsum(each.seconds for each in known) / len(known)
+    return [
+        job if each is None else _at(job, each.batch * mean) for job, each in zip(jobs, cold, strict=True)
+    ]
+
+
+def _alike(one: Cold, other: Cold) -> bool:
+    apart = abs(one.seconds - other.seconds)
+    chance = _ERRORS * math.hypot(one.error, other.error)
+    return apart <= min(chance, _APART * min(one.seconds, other.seconds))
+
+
+def _at(job: JobTimes, step: float) -> JobTimes:
+    """A job whose cold steps take ``step`` seconds; company costs it as much more as before."""
+    wait = max(0.0, step - job.compute)
+    conc = None if job.wait_conc is None else wait + max(0.0, job.wait_conc - job.wait)
+    return replace(job, wait=wait, wait_conc=conc)

@@ -20,11 +20,10 @@ from house import ROOT
 from support.processes import processes_of
 
 from foresee import job
-from foresee._native import Index
 from foresee._steps import Meter, mark
 from foresee._world import World
 from foresee.cli import _stagger_run
-from foresee.jobs import Catalog, Entry, Key, cold
+from foresee.jobs import Catalog, Entry, Key
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
 CHUNK = 1 << 16
@@ -219,25 +218,6 @@ def test_figures_that_reality_contradicts_are_marked_stale(
     assert "marked stale" in said
     with Catalog.open(path) as catalog:
         assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
-
-
-def test_data_that_are_in_memory_are_told_of_and_mark_nothing(tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for at in range(8):
-        (folder / f"{at}.bin").write_bytes(os.urandom(CHUNK))
-    Index.build(str(folder), layout="flat").save(tmp_path / "files.fidx")
-    toml = f'version = 1\n[data]\nindex = "{tmp_path / "files.fidx"}"\n'
-    jobs = [job.loads(toml, str(tmp_path)) for _ in range(2)]
-    told = _stagger_run._warm(jobs)
-    assert told is not None
-    assert told.startswith("100 % of the data are in memory already")
-    judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [told]}
-    assert _stagger_run._judged(argparse.Namespace(catalog="jobs.db"), jobs, "here", judged) is None
-    cold.evict([str(path) for path in folder.iterdir()])
-    assert _stagger_run._warm(jobs) is None
-    nowhere = job.loads('version = 1\n[data]\nname = "files"\n', str(tmp_path))
-    assert _stagger_run._warm([nowhere, nowhere]) is None
 
 
 def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
@@ -501,20 +481,6 @@ def test_signals_while_jobs_are_ended_leave_nobody_behind(
         process.communicate(timeout=60)
     assert process.returncode == 130
     assert not processes_of(data)
-
-
-def test_signals_that_come_together_end_the_cleaning_up_of_none() -> None:
-    source = (
-        "import os, signal, time\nfrom foresee.cli._ended import like_interrupt\nwith like_interrupt():\n    try:\n"
-        "        signal.pthread_sigmask(signal.SIG_BLOCK, [1, 2, 15])\n"
-        "        for number in (1, 2, 15):\n            os.kill(os.getpid(), number)\n"
-        "        signal.pthread_sigmask(signal.SIG_UNBLOCK, [1, 2, 15])\n        time.sleep(60)\n"
-        "    except KeyboardInterrupt:\n        time.sleep(0.1)\n        print('cleaned up')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=50
-    )
-    assert (done.returncode, done.stdout) == (0, "cleaned up\n"), done.stderr
 
 
 def test_a_report_is_written_though_the_catalog_has_gone(tmp_path: pathlib.Path, data: pathlib.Path) -> None:

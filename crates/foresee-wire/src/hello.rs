@@ -6,6 +6,8 @@
 //!
 //! Refuses to admit anybody: whether a rank is wanted is decided by whoever takes the connection.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Fault, put_text, take_text};
@@ -18,6 +20,11 @@ pub const COMES_AGAIN: u64 = 1;
 
 /// The longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 128;
+
+/// Draws a process's number, for [`Hello::session`] and [`Welcome::session`].
+pub fn draw_session() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
 
 /// What a dialler says of itself. Everything in it is covered by the proofs of both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

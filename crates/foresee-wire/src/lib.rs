@@ -61,7 +61,7 @@ pub use frame::{
     PLAN_BYTES_MAX, VERSION, widen_round,
 };
 pub use handshake::{Arrival, DialOptions, Keys, dial};
-pub use hello::{COMES_AGAIN, Hello, JOB_BYTES_MAX, Purpose, Role, Welcome};
+pub use hello::{COMES_AGAIN, Hello, JOB_BYTES_MAX, Purpose, Role, Welcome, draw_session};
 pub use link::Link;
 pub use listener::{Closer, ListenOptions, Listener, Visits};
 pub use poller::{Event, Poller};

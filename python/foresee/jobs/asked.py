@@ -166,8 +166,9 @@ class _Found:
         return found
 
     def cold(self, times: JobTimes) -> Cold | None:
-        """What the catalog has measured of a cold step; None: it has not, or the job does not wait."""
-        if self._catalog is None or self._key is None or self._job.stagger.wait is not None:
+        """What the catalog has measured of a cold step; None: not it but a file says so, or the job does not wait."""
+        given = self._job.stagger
+        if self._catalog is None or self._key is None or (given.wait, given.wait_conc) != (None, None):
             return None
         wait, compute = (self._catalog.get(self._key, name) for name in ("wait", "compute"))
         if wait is None or wait.steps is None or wait.sd is None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that wait for one storage wait at one rate: what they were measured apart by chance is averaged.
 
-A hundred cold steps give a job's rate within 1 to 2 % where the storage gives its own out in slices, as throttled disks
-and shared servers do. Between two jobs that difference looks like one that reads faster and would lead; predictions
-then start both at once for a gain that nobody sees. But it is one storage: per sample they take the same time cold.
+A hundred cold steps of 20 ms are twenty slices in which a throttled disk gives its rate out, and a part of one more or
+less is 1 to 2 % of a job's rate. Between two jobs that difference looks like one that reads faster and would lead;
+predictions then start both at once for a gain that nobody sees. But it is one storage: per sample they take the same
+time cold.
 
 Apart from the catalog, which keeps what was measured, and from ``asked``, which finds it. Refuses to average what is
 apart by more than chance: loaders that read in another way have rates of their own.
@@ -45,7 +46,7 @@ def of_one_storage(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> lis
     """``jobs`` with waits at one rate.
 
     Args:
-        jobs: that read the same data.
+        jobs: that read the same data; ``wait_conc`` is not below ``wait``.
         cold: of each what was measured; None: it does not wait for the storage, or was not measured.
 
     Returns:
@@ -69,5 +70,5 @@ def _alike(one: Cold, other: Cold) -> bool:
 def _at(job: JobTimes, step: float) -> JobTimes:
     """A job whose cold steps take ``step`` seconds; company costs it as much more as before."""
     wait = max(0.0, step - job.compute)
-    conc = None if job.wait_conc is None else wait + max(0.0, job.wait_conc - job.wait)
+    conc = None if job.wait_conc is None else wait + (job.wait_conc - job.wait)
     return replace(job, wait=wait, wait_conc=conc)

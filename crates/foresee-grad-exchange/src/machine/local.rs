@@ -4,7 +4,6 @@
 //!
 //! Copies, because the caller may write to an average, and needs its gradient's memory again. Refuses to know servers.
 
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,9 @@ use foresee_grad_queue::{
     PACKET_BYTES_MIN, Pattern, Plan, PlanConfig, QueueError, Round, TensorId, TensorSet, TensorSpec,
 };
 use foresee_units::{Bytes, Rank};
-use foresee_wire::{DialOptions, Fault, FaultCode, Hello, Message, Purpose, Role, Wait, WireError};
+use foresee_wire::{
+    DialOptions, Fault, FaultCode, Hello, Message, Purpose, Role, Wait, WireError, draw_session,
+};
 
 use super::fault;
 use super::hub::Hub;
@@ -86,7 +87,7 @@ impl LocalRank {
         hub: Option<Arc<Hub>>,
     ) -> Result<Self, ExchangeError> {
         let hello = Hello {
-            session: std::collections::hash_map::RandomState::new().build_hasher().finish(),
+            session: draw_session(),
             ..Hello::new(Purpose::Gradients, Role::Control, options.job.as_str(), rank.0, options.world)
         };
         let how = DialOptions { timeouts: options.timeouts, ..DialOptions::default() };

@@ -4,7 +4,6 @@
 //! Refuses to give up on a server that is not up yet, or still keeps the place of a process that is gone, before the
 //! timeout: jobs start in any order, and start again at once.
 
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 use foresee_grad_queue::ServerId;
 use foresee_wire::{
     COMES_AGAIN, Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial,
+    draw_session,
 };
 
 use super::receive::{Reader, ServerEar};
@@ -38,7 +38,7 @@ pub(super) struct Pair {
 /// Connects to every server and starts the threads.
 pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
     check(&options)?;
-    let process = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let process = draw_session();
     let until = Instant::now() + Duration::from(options.timeouts.timeout);
     let pairs: Vec<_> = (0..)
         .map(ServerId)

@@ -10,7 +10,6 @@ mod job;
 mod session;
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -19,7 +18,7 @@ use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
 use foresee_units::Bytes;
 use foresee_wire::{
     Arrival, COMES_AGAIN, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait,
-    Welcome, WireError,
+    Welcome, WireError, draw_session,
 };
 
 use crate::error::ExchangeError;
@@ -92,7 +91,7 @@ impl Server {
         let own = || Interfaces::new(options.policy.pull(), PACKET_BYTES_MIN);
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
-        let process = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let process = draw_session();
         let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline });
         let inside = Arc::clone(&hall);
         let thread = thread::Builder::new()

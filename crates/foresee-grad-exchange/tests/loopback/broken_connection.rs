@@ -8,12 +8,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, Waited};
-use foresee_grad_queue::{Policy, TensorId, Wire};
+use foresee_grad_queue::Policy;
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{COMES_AGAIN, DialOptions, Hello, Purpose, Role, Secret, Wait, dial};
 
 use crate::lost_server::Havoc;
-use crate::setup::{Dice, LONG, Setup, end, error_of, ids, reference, tensors, train_rank, wait};
+use crate::setup::{
+    Dice, LONG, Setup, end, error_of, ids, in_threads, plans_follow_each_other, tensors, train_rank,
+};
 use crate::values::gradient;
 use crate::wires::Wires;
 
@@ -73,22 +75,14 @@ fn run_in_storm(
     let exchanges: Vec<_> =
         options.into_iter().map(|options| Exchange::open(change(options)).unwrap()).collect();
     let storm = Storm::start(wires, seed);
-    let body = Arc::new(body);
-    let ranks: Vec<_> = exchanges
-        .into_iter()
-        .map(|exchange| {
-            let body = Arc::clone(&body);
-            thread::spawn(move || {
-                body(&exchange);
-                let stats = exchange.stats();
-                assert_eq!((stats.servers_back, stats.ranks_lost), (0, 0), "{:?}", exchange.take_notices());
-                stats.reconnects
-            })
-        })
-        .collect();
-    let times = ranks.into_iter().map(|rank| rank.join().unwrap()).sum();
+    let times = in_threads(exchanges, move |exchange| {
+        body(&exchange);
+        let stats = exchange.stats();
+        assert_eq!((stats.servers_back, stats.ranks_lost), (0, 0), "{:?}", exchange.take_notices());
+        stats.reconnects
+    });
     storm.end();
-    times
+    times.into_iter().sum()
 }
 
 #[test]
@@ -129,28 +123,7 @@ fn ranks_that_may_be_lost_are_not_while_they_come_again() {
 #[test]
 fn plans_follow_each_other_while_connections_break() {
     for servers in 1..=3 {
-        let setup = Setup::new(3, servers);
-        run_in_storm(
-            &setup,
-            servers.into(),
-            |own| own,
-            |exchange| {
-                let specs = tensors();
-                let bias = TensorId(1);
-                for round in 0..25 {
-                    exchange.agree(specs.clone()).unwrap();
-                    let bytes = gradient(&specs[1], exchange.rank().0, round);
-                    exchange.push(bias, Gradient::from_bytes(bytes)).unwrap();
-                    end(exchange);
-                    wait(exchange, &[bias]);
-                    let received = exchange.received(bias).unwrap().to_vec();
-                    let expected = reference(&specs[1], Wire::Own, &[0, 1, 2], 3, round);
-                    assert!(received == expected, "in plan {round}");
-                }
-                wait(exchange, &ids(&specs));
-                exchange.close();
-            },
-        );
+        run_in_storm(&Setup::new(3, servers), servers.into(), |own| own, plans_follow_each_other);
     }
 }
 
@@ -164,16 +137,7 @@ fn servers_are_replaced_while_connections_break() {
         let exchanges: Vec<_> = options.into_iter().map(|options| Exchange::open(options).unwrap()).collect();
         let (havoc, storm) =
             (Havoc::start(&setup, own, &secret, servers.into()), Storm::start(wires, servers.into()));
-        let ranks: Vec<_> = exchanges
-            .into_iter()
-            .map(|exchange| {
-                let setup = setup.clone();
-                thread::spawn(move || train_rank(&setup, &exchange, 40))
-            })
-            .collect();
-        for rank in ranks {
-            rank.join().unwrap();
-        }
+        in_threads(exchanges, move |exchange| train_rank(&setup, &exchange, 40));
         storm.end();
         havoc.end();
     }

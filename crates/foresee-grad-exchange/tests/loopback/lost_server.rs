@@ -9,12 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server};
-use foresee_grad_queue::{Dtype, Plan, TensorId, Wire};
+use foresee_grad_queue::{Dtype, Plan, TensorId};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
 
 use crate::setup::{
-    Dice, LONG, Setup, dial_by_hand, end, error_of, ids, reference, tensors, train_rank, wait,
+    Dice, LONG, Setup, dial_by_hand, end, error_of, ids, in_threads, plans_follow_each_other, tensors,
+    train_rank, wait,
 };
 use crate::values::{gradient, spec};
 
@@ -65,17 +66,7 @@ fn run_in_havoc(setup: &Setup, seed: u64, body: impl Fn(&Exchange) + Send + Sync
     let options: Vec<_> = (0..setup.world).map(|rank| setup.rank(rank, &servers, &secret)).collect();
     let exchanges: Vec<_> = options.into_iter().map(|options| Exchange::open(options).unwrap()).collect();
     let havoc = Havoc::start(setup, servers, &secret, seed);
-    let body = Arc::new(body);
-    let ranks: Vec<_> = exchanges
-        .into_iter()
-        .map(|exchange| {
-            let body = Arc::clone(&body);
-            thread::spawn(move || body(&exchange))
-        })
-        .collect();
-    for rank in ranks {
-        rank.join().unwrap();
-    }
+    in_threads(exchanges, move |exchange| body(&exchange));
     havoc.end()
 }
 
@@ -105,22 +96,7 @@ fn servers_without_room_to_park_are_replaced_too() {
 fn plans_follow_each_other_while_servers_are_replaced() {
     for servers in 1..=3 {
         let setup = Setup { timeout: SOON, ..Setup::new(3, servers) };
-        run_in_havoc(&setup, u64::from(servers), |exchange| {
-            let specs = tensors();
-            let bias = TensorId(1);
-            for round in 0..25 {
-                exchange.agree(specs.clone()).unwrap();
-                let bytes = gradient(&specs[1], exchange.rank().0, round);
-                exchange.push(bias, Gradient::from_bytes(bytes)).unwrap();
-                end(exchange);
-                wait(exchange, &[bias]);
-                let received = exchange.received(bias).unwrap().to_vec();
-                let expected = reference(&specs[1], Wire::Own, &[0, 1, 2], 3, round);
-                assert!(received == expected, "in plan {round}");
-            }
-            wait(exchange, &ids(&specs));
-            exchange.close();
-        });
+        run_in_havoc(&setup, u64::from(servers), plans_follow_each_other);
     }
 }
 

@@ -228,6 +228,40 @@ pub(crate) fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
     exchange.close();
 }
 
+/// Runs `body` on every rank, each in a thread of its own.
+pub(crate) fn in_threads<T: Send + 'static>(
+    exchanges: Vec<Exchange>,
+    body: impl Fn(Exchange) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let body = Arc::new(body);
+    let ranks: Vec<_> = exchanges
+        .into_iter()
+        .map(|exchange| {
+            let body = Arc::clone(&body);
+            thread::spawn(move || body(exchange))
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// Three ranks agree on a plan for every round.
+pub(crate) fn plans_follow_each_other(exchange: &Exchange) {
+    let specs = tensors();
+    let bias = TensorId(1);
+    for round in 0..25 {
+        exchange.agree(specs.clone()).unwrap();
+        let bytes = gradient(&specs[1], exchange.rank().0, round);
+        exchange.push(bias, Gradient::from_bytes(bytes)).unwrap();
+        end(exchange);
+        wait(exchange, &[bias]);
+        let received = exchange.received(bias).unwrap().to_vec();
+        let expected = reference(&specs[1], Wire::Own, &[0, 1, 2], 3, round);
+        assert!(received == expected, "in plan {round}");
+    }
+    wait(exchange, &ids(&specs));
+    exchange.close();
+}
+
 /// Both connections of a rank that speaks by hand.
 pub(crate) fn dial_by_hand(options: &RankOptions) -> Vec<Connection> {
     let call = |role| {

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Instant;
 
 use foresee_grad_queue::Round;
 use foresee_units::Rank;
@@ -33,8 +34,10 @@ impl Job {
         let was_here = seat.control.is_some() || seat.away.is_some();
         if again && was_here {
             seat.expect_again();
-            // Should there be no thread to watch it: it has just dialled.
-            self.watch(rank, seat.moves);
+            if let Some(since) = seat.away {
+                // Should there be no thread for it: it has just dialled.
+                self.watch(rank, since, "it has dialled again");
+            }
         }
         again && was_here
     }
@@ -77,7 +80,7 @@ impl Job {
 
     /// The connections of a rank broke: it is waited for if it says that it comes again, else it is lost.
     pub(super) fn break_off(self: &Arc<Self>, rank: Rank, epoch: u32, why: &str) {
-        let (why, moves, session) = {
+        let (why, since, session) = {
             let mut inner = lock(&self.inner);
             let waits = !inner.is_changing() && !self.over.load(Ordering::Relaxed);
             let session = inner.session.clone();
@@ -85,11 +88,11 @@ impl Job {
             let why = seat.suspicion.take().unwrap_or_else(|| why.to_owned());
             let waits = waits && seat.comes_again && seat.was_whole() && seat.silences < SILENCES_MAX;
             if waits {
-                seat.part(why.clone());
+                seat.part();
             }
-            (why, waits.then_some(seat.moves), session)
+            (why, seat.away.filter(|_| waits), session)
         };
-        if !moves.is_some_and(|moves| self.watch(rank, moves)) {
+        if !since.is_some_and(|since| self.watch(rank, since, &why)) {
             self.lose_if(rank, &why, |seat| seat.epoch == epoch);
         }
         if let Some(session) = session {
@@ -98,20 +101,14 @@ impl Job {
         }
     }
 
-    /// Sees to it that a rank that is away is lost unless it comes in time; false if there is no thread for that.
-    fn watch(self: &Arc<Self>, rank: Rank, moves: u64) -> bool {
+    /// Sees to it that a rank that went at a moment, for a reason, is lost unless it comes in time; false if there is no
+    /// thread for that.
+    fn watch(self: &Arc<Self>, rank: Rank, since: Instant, why: &str) -> bool {
         let (job, patience) = (Arc::clone(self), self.hall.options.timeouts.reconnect);
+        let why = format!("{why}; it did not come again within {patience}");
         let later = move || {
             thread::sleep(patience.into());
-            let gone = |seat: &&Seat| seat.moves == moves && seat.away.is_some();
-            let why = {
-                let inner = lock(&job.inner);
-                inner.ranks.get(&rank).filter(gone).and_then(|seat| seat.away.clone())
-            };
-            if let Some(why) = why {
-                let why = format!("{why}; it did not come again within {patience}");
-                job.lose_if(rank, &why, |seat| gone(&seat));
-            }
+            job.lose_if(rank, &why, |seat| seat.away == Some(since));
         };
         thread::Builder::new().name("foresee-away".into()).spawn(later).is_ok()
     }
@@ -149,7 +146,7 @@ impl Job {
                 inner.take_back(rank, &known, &session)?
             } else {
                 // What holds is found with the others.
-                seat.come();
+                seat.away = None;
                 inner.note(rank, self.world, known)?;
                 true
             };
@@ -201,13 +198,13 @@ impl Inner {
             seat.generation = generation;
             // Of a round that is done everywhere the rank says no more that it has ended it.
             seat.next = seat.next.max(missed.oldest);
-            seat.come();
+            seat.away = None;
             self.announce(told);
         } else if known.generation < generation && generation == session.first_generation() {
             // It proposed what the others are under, and was not here for the answer; it may just be proposing it again.
             session.reach(way);
             control.tell(Message::Plan(Plan { generation, body: session.plan.encode() }));
-            seat.come();
+            seat.away = None;
             seat.answered = true;
         } else {
             return Ok(false);

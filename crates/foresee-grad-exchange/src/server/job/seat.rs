@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use foresee_grad_queue::Round;
 use foresee_units::Nanos;
@@ -32,10 +33,8 @@ pub(super) struct Seat {
     pub(super) suspicion: Option<String>,
     /// How often nothing was acknowledged over its data connection, since it last got a round.
     pub(super) silences: u32,
-    /// Counts how often it went and came.
-    pub(super) moves: u64,
-    /// Why its connections broke, until it has come again.
-    pub(super) away: Option<String>,
+    /// When its connections broke, until it has come again.
+    pub(super) away: Option<Instant>,
     /// What it says it knows, having come again, until both connections are here.
     pub(super) known: Option<Resume>,
     /// What it proposes behind that.
@@ -60,7 +59,6 @@ impl Seat {
             gone: Arc::default(),
             suspicion: None,
             silences: 0,
-            moves: 0,
             away: None,
             known: None,
             proposed: None,
@@ -76,23 +74,16 @@ impl Seat {
     }
 
     /// Its connections are of no more use; the place is kept.
-    pub(super) fn part(&mut self, why: String) {
+    pub(super) fn part(&mut self) {
         self.close();
         (self.control, self.way, self.data) = (None, None, None);
-        self.away.get_or_insert(why);
-        self.moves += 1;
+        self.away = Some(Instant::now());
         (self.suspicion, self.known, self.proposed, self.answered) = (None, None, None, false);
-    }
-
-    /// It has come again.
-    pub(super) fn come(&mut self) {
-        self.away = None;
-        self.moves += 1;
     }
 
     /// Makes room for two new connections of the same process.
     pub(super) fn expect_again(&mut self) {
-        self.part("it dials again".into());
+        self.part();
         self.epoch += 1;
         self.gone = Arc::default();
     }

@@ -18,10 +18,12 @@ _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI_", "TO
 
 
 @pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     for name in list(os.environ):
         if name.startswith(_LAUNCHERS):
             monkeypatch.delenv(name)
+    # What this user has measured is no part of a test.
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of this user"))
 
 
 @pytest.fixture(params=["in process", "over servers"])

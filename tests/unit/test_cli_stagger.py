@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from foresee import job
-from foresee.cli import _stagger_plot, main
+from foresee.cli import _catalog, _stagger_plot, main
 from foresee.jobs import Catalog, Entry, Key, asked
 from foresee.models import stagger
 
@@ -147,14 +147,14 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
             "within_cache": [True, True, True],
             "makespan": 1250,
             "gpu_seconds": 1800,
-            "gpu_seconds_simultaneous": 2750,
+            "at_once": {"makespan": 1250, "gpu_seconds": 2750},
             "sequential": 1800,
         }
     assert told["jobs"][0]["estimated"] == ["wait", "wait_conc"]
     assert main(["stagger", "predict", *files, "--coalesces", "--read", "750s"]) == 0
     out = capsys.readouterr().out
     assert "  leads" in out
-    assert "34.5 % less than all at once; the makespan would be the same" in out
+    assert "34.5 % less than all at once; only GPU-seconds are to be gained" in out
     assert "* estimated" in out
 
 
@@ -166,7 +166,7 @@ def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
     # The fastest pipeline leads; the job of two epochs ends last.
     assert plan["leader"] == "efficientnet"
     assert plan["makespan"] == pytest.approx(1560 * (0.748 + 0.3036))
-    assert plan["gpu_seconds_simultaneous"] is None
+    assert plan["at_once"] is None
     assert plan["starts"][1] == 0
     for i in (0, 2):
         assert plan["starts"][i] + plan["runs"][i] == pytest.approx(plan["makespan"])
@@ -205,8 +205,50 @@ def test_jobs_of_a_plan_may_arrive_later(tmp_path: Path, capsys) -> None:
     plan = facts(capsys, *files, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
     assert plan["leader"] == "resnet"
     assert plan["starts"] == [0, 1900]
-    assert plan["gpu_seconds_simultaneous"] is None
+    # It comes so late that it waits for nothing any more: to come at once is what is planned.
+    assert plan["at_once"] == pytest.approx({key: plan[key] for key in ("makespan", "gpu_seconds")})
     assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
+
+
+def test_a_plan_that_late_jobs_make_longer_says_how_short_it_would_be(tmp_path: Path, capsys) -> None:
+    # The one that is there computes all the time; the one that comes reads faster, and leads: nobody is to be before it.
+    files = []
+    for name, step, epochs, start in (("a", 500, 2, 0), ("b", 100, 9, 10)):
+        path = tmp_path / f"{name}.toml"
+        values = {"data": "d", "epochs": epochs, "seed": 0, "start": start, "compute": step}
+        path.write_text(TOML.format(stagger="wait_cached = 0", **values).replace("1560", "1000"))
+        files.append(str(path))
+    arguments = [*files, "--coalesces", "--read", "100 s"]
+    plan = facts(capsys, *arguments)["plan"]
+    assert (plan["leader"], plan["makespan"]) == ("b", 1010)
+    assert plan["at_once"] == pytest.approx({"makespan": 1000, "gpu_seconds": 1900})
+    assert main(["stagger", "predict", *arguments]) == 0
+    assert "0.0 % less than all at once, which take 1,000.0 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [[], ["--coalesces", "--read", "1166.88 s"]])
+def test_of_several_jobs_the_first_may_run_already(
+    tmp_path: Path, pair: list[str], options: list[str], capsys
+) -> None:
+    files = [*pair, write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0.04")]
+    told = facts(capsys, *files, *options, "--running", "90")
+    plan, elapsed = told["plan"], 0.9 * told["jobs"][0]["alone_seconds"]
+    assert plan["leader"] == "resnet"
+    assert plan["starts"][0] == 0
+    # None before now, and all behind it; the slowest of them ends last.
+    assert min(plan["starts"][1:]) == pytest.approx(elapsed)
+    assert plan["makespan"] == pytest.approx(elapsed + 1560 * (0.3036 + 0.04))
+    assert plan["starts"][1] + plan["runs"][1] == pytest.approx(plan["makespan"])
+
+
+def test_jobs_that_do_not_wait_start_at_once(tmp_path: Path, capsys) -> None:
+    nothing = "wait = 0\nwait_cached = 0\nwait_conc = 0"
+    files = [write(tmp_path, name, nothing) for name in ("resnet", "efficientnet")]
+    for order in facts(capsys, *files)["orders"]:
+        assert order["best"]["start"] == 0
+    files.append(write(tmp_path, "resnet2", nothing, epochs=2))
+    for options in ([], ["--coalesces", "--read", "100 s"]):
+        assert facts(capsys, *files, *options)["plan"]["starts"] == [0, 0, 0]
 
 
 def test_a_plan_may_be_played_too(pair: list[str], capsys) -> None:
@@ -240,11 +282,68 @@ def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -
     files = [write(tmp_path, model, "") for model in MODELS]
     assert main(["stagger", "predict", *files, "--catalog", str(path), "--machine", "m", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["orders"][0]["best"]["start"] == pytest.approx(792.792)
+    best = json.loads(out)["orders"][0]["best"]
+    assert best["start"] == pytest.approx(792.792)
+    # T_A1 and T_B1 of table S-1.
+    assert best["leader_first_epoch_seconds"] == pytest.approx(1174.524)
+    assert best["follower_first_epoch_seconds"] == pytest.approx(381.732)
     assert "resnet: wait of 2026-11-22 is stale: it was slower" in err
     assert main(["stagger", "predict", *files, "--catalog", str(path)]) == 2
     assert "wait of resnet is not known" in capsys.readouterr().err
     assert platform.node() != "m"
+
+
+@pytest.mark.parametrize("of", ["variable", "folder"])
+def test_a_catalog_of_this_users_own_is_looked_into_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, capsys
+) -> None:
+    files = [write(tmp_path, model, "") for model in MODELS]
+    assert main(["stagger", "predict", *files]) == 2
+    assert "measure it by `foresee stagger calibrate JOB.toml ...`" in capsys.readouterr().err
+    path = tmp_path / "data" / "foresee" / "catalog.db"
+    path.parent.mkdir(parents=True)
+    if of == "folder":
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    else:
+        monkeypatch.setenv("FORESEE_CATALOG", str(path))
+    assert _catalog.own() == str(path)
+    keys = {
+        model: Key(machine=platform.node(), data="TinyImageNet", model=model, batch=64, loader="default")
+        for model in MODELS
+    }
+    with Catalog.open(path, write=True) as catalog:
+        for model, key in keys.items():
+            for name, seconds in (("wait", MODELS[model][1] / 1e3), ("wait_cached", 0.04)):
+                entry = Entry(seconds=seconds, steps=100, date=dt.date(2026, 11, 22), program="0.1.0")
+                catalog.put(key, name, entry)
+    files.append(write(tmp_path, "resnet2", "wait = 0.45\nwait_cached = 0.04"))
+    assert facts(capsys, *files)["jobs"][0]["wait_seconds"] == pytest.approx(0.4493)
+
+
+def test_what_company_of_two_costs_adds_up_for_more(tmp_path: Path) -> None:
+    names = ("a", "b", "c")
+    keys = {name: Key(machine="m", data="d", model=name, batch=64, loader="default") for name in names}
+    jobs = []
+    for name in names:
+        path = tmp_path / f"{name}.toml"
+        path.write_text(
+            TOML.format(data="d", epochs=1, seed=0, start=0, compute=300, stagger="wait_cached = 0.0")
+        )
+        jobs.append(job.read(str(path)))
+    with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
+
+        def put(name: str, figure: stagger.Figure, seconds: float, beside: str | None = None) -> None:
+            entry = Entry(seconds=seconds, steps=100, date=dt.date(2026, 11, 24), program="0.1.0")
+            catalog.put(keys[name], figure, entry, beside=None if beside is None else keys[beside])
+
+        for name in names:
+            put(name, "wait", 0.4)
+        for name, beside, seconds in (("a", "b", 1.0), ("a", "c", 0.7), ("b", "a", 0.39), ("b", "c", 0.4)):
+            put(name, "wait_conc", seconds, beside)
+        put("c", "wait_conc", 0.8, "a")
+        found = asked.times(jobs, catalog=catalog, machine="m").jobs
+    assert [each.wait_conc for each in found] == [pytest.approx(1.3), pytest.approx(0.4), None]
+    assert ["wait_conc" in each.estimated for each in found] == [True, True, False]
 
 
 def test_the_report_has_both_orders_and_an_advice(pair: list[str], capsys) -> None:
@@ -332,13 +431,11 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
     ("arguments", "expected"),
     [
         (["{a}"], "1 job; two or more"),
-        (["{a}", "{b}", "{c}", "--running", "5"], "--running with --coalesces or with more than two jobs"),
         (["{a}", "{folder}/nowhere.toml"], "nowhere.toml"),
         (["{a}", "{folder}/other.toml"], "data sets differ"),
         (["{a}", "{folder}/order.toml"], "orders differ"),
         (["{a}", "{folder}/bare.toml"], "wait of bare is not known"),
         (["{a}", "{b}", "--coalesces"], "--coalesces without --read"),
-        (["{a}", "{b}", "--coalesces", "--read", "750s", "--running", "5"], "--running with --coalesces"),
         (["{a}", "{b}", "--hold", "0.1"], "--hold 0.1 without --simulate"),
         (["{a}", "{b}", "--simulate", "--hold", "2"], "--hold 2.0: a share from 0 to 1"),
         (
@@ -353,7 +450,7 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
         (["{a}", "{b}", "--cache", "nan"], "--cache nan"),
         (["{a}", "{b}", "--running", "-1"], "--running -1.0"),
         (["{a}", "{b}", "--running", "inf"], "--running inf"),
-        (["{a}", "{b}", "--machine", "m"], "--machine 'm' without --catalog"),
+        (["{a}", "{b}", "--machine", "m"], "--machine 'm': there is no catalog at "),
         (["{a}", "{b}", "--catalog", "{folder}/nowhere.db"], "nowhere.db"),
         (["{a}", "{b}", "--catalog", "{a}"], "no SQLite file"),
         (["{a}", "{b}", "--plot", "curves.png"], "only .svg is written"),

@@ -376,6 +376,32 @@ def test_a_cache_that_nobody_may_look_into_is_cold_only_if_the_storage_was_read(
         calibrated(jobs, catalog, "here", plan, str(tmp_path / "runs"), program="test")
 
 
+def test_data_in_a_bucket_are_said_to_stay_where_they_are(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Files stand for the bucket: what counts is that the index names no place of this machine.
+    monkeypatch.setattr(cold, "files_of", lambda jobs, paths: None)
+    jobs = [job.read(write(tmp_path, name, data)) for name in ("a", "b")]
+    plan = Plan(steps=6, warmup=1, patience=20, short=True)
+    (tmp_path / "runs").mkdir()
+    said: list[str] = []
+    with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
+        calibrated(jobs, catalog, "here", plan, str(tmp_path / "runs"), program="test", tell=said.append)
+    assert "the data are in no file system of this machine, so that none are driven out of memory" in said[0]
+
+
+def test_a_catalog_that_nobody_named_is_this_users_own(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = ["--steps", "6", "--warmup", "1", "--short", "--data", str(data), "--json"]
+    assert main(["stagger", "calibrate", *pair, *steps]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["catalog"] == str(tmp_path / "of this user" / "foresee" / "catalog.db")
+    assert main(["stagger", "calibrate", *pair, *steps[:-1]]) == 0
+    assert f"nothing was missing in {told['catalog']}" in capsys.readouterr().out
+    assert main(["stagger", "predict", *pair]) == 0
+
+
 def test_the_whole_cache_is_dropped_only_when_told(
     tmp_path: pathlib.Path, in_memory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

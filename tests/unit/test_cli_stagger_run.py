@@ -98,6 +98,8 @@ def test_the_second_job_starts_when_predicted_and_both_are_compared(
 ) -> None:
     told, said = run(tmp_path, write(tmp_path, "a", data), write(tmp_path, "b", data))
     assert (told["leader"], told["followers"], told["predicted"]["case"]) == ("a", ["b"], "cached")
+    # Company costs nothing by these figures: 40 steps of 50 ms each.
+    assert told["predicted"]["at_once"] == pytest.approx({"makespan": 2.0, "gpu_seconds": 4.0})
     assert told["predicted"]["starts"] == pytest.approx([0, 40 * 0.03])
     assert told["predicted"]["makespan"] == pytest.approx(40 * 0.05)
     assert [job["state"] for job in told["jobs"]] == ["done", "done"]
@@ -241,7 +243,7 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.
         ({"command": '["no-such-program"]'}, [], "run.command = 'no-such-program'; a program expected"),
         ({"command": '["true"]', "stagger": "wait = 0.03"}, [], "wait_cached of b is not known"),
         ({}, ["--cache", "0"], "--cache 0.0: a share above 0"),
-        ({}, ["--machine", "here"], "without --catalog"),
+        ({}, ["--machine", "here"], "--machine 'here': there is no catalog at "),
         ({}, ["--patience", "0"], "--patience 0.0: seconds above 0 expected"),
         ({}, ["--slack", "1"], "--slack 1.0: a share of 0 or more and below 1 expected"),
         ({}, ["--running", "-1"], "--running -1.0: percent expected, 0 or more"),
@@ -407,12 +409,37 @@ def test_a_terminal_has_one_line_of_progress(tmp_path: pathlib.Path, data: pathl
     assert re.search(r"a \d+/40 \(\d+ %\), b starts in \d+ s\x1b\[K\r", shown)
     assert "a: done after 40 of 40 steps" in out
     assert re.search(r"^makespan +2\.0 s +\d+\.\d s +[+-]\d+\.\d %$", out, flags=re.MULTILINE)
+    assert "by prediction: makespan 2.0 s, GPU-seconds 4.0; only GPU-seconds are to be gained" in out
 
 
-def test_a_leader_that_takes_no_steps_is_ended(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
-    jobs = [write(tmp_path, "a", data, command='["sleep", "60"]'), write(tmp_path, "b", data)]
-    _, said = run(tmp_path, *jobs, "--patience", "1", code=2)
-    assert "has to train with a Foresee loader" in said
+def test_a_leader_that_takes_no_steps_keeps_nobody_back_and_is_left_alone(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    jobs = [write(tmp_path, "a", data, command='["sleep", "4"]'), write(tmp_path, "b", data)]
+    told, said = run(tmp_path, *jobs, "--patience", "1", code=1)
+    assert "a began no step within 1 s; it has to train with a Foresee loader" in said
+    assert "the others do not wait for it any longer" in said
+    # It may train all the same: nobody ended it.
+    assert [(job["state"], job["code"], job["steps"]) for job in told["jobs"]] == [
+        ("failed", 0, 0),
+        ("done", 0, 40),
+    ]
+    assert "b starts without a" in said
+
+
+def test_whoever_starts_with_a_job_that_takes_no_steps_goes_on_without_it(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    # As fast from the cache as the leader cold: both start at once.
+    same = {"stagger": "wait = 0.0\nwait_cached = 0.0\nwait_conc = 0.0"}
+    jobs = [
+        write(tmp_path, "a", data, **same),
+        write(tmp_path, "b", data, command='["sleep", "4"]', **same),
+    ]
+    told, said = run(tmp_path, *jobs, "--patience", "1", code=1)
+    assert told["predicted"]["starts"] == [0, 0]
+    assert "b began no step within 1 s" in said
+    assert [(job["state"], job["steps"]) for job in told["jobs"]] == [("done", 40), ("failed", 0)]
 
 
 def test_a_leader_that_hangs_keeps_nobody_back_for_longer_than_it_may(

@@ -27,12 +27,13 @@ _EPILOG = (
 
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the action."""
+    from foresee.cli import _catalog
+
     parser = actions.add_parser("calibrate", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
-    parser.add_argument("--catalog", metavar="FILE", required=True, help="the catalog; made if missing")
-    parser.add_argument("--machine", metavar="NAME", help="whose figures these are (this one's name)")
+    _catalog.add_to(parser, machine="whose figures these are (this one's name)")
     parser.add_argument("--steps", type=int, default=100, metavar="K", help="that count, of each run (100)")
     parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps before them (10)")
     parser.add_argument(
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee import job
     from foresee._native import __version__
+    from foresee.cli import _catalog
     from foresee.cli._ended import like_interrupt
     from foresee.jobs import Catalog
     from foresee.jobs.calibrate import Plan, calibrate, facts
@@ -96,14 +98,18 @@ def run(options: argparse.Namespace) -> int:
     )
     jobs = [job.read(path) for path in options.jobs]
     machine = platform.node() if options.machine is None else options.machine
+    path = options.catalog
+    if path is None:
+        path = _catalog.own()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
     began = time.monotonic()
     # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
     folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
     os.makedirs(folder, exist_ok=True)
-    with like_interrupt(), Catalog.open(options.catalog, write=True) as catalog:
+    with like_interrupt(), Catalog.open(path, write=True) as catalog:
         ran = calibrate(jobs, catalog, machine, plan, folder, program=__version__, tell=_tell)
         told: dict[str, Any] = {
-            "catalog": options.catalog,
+            "catalog": path,
             "machine": machine,
             "steps": plan.steps,
             "warmup": plan.warmup,
@@ -162,8 +168,8 @@ def _report(told: dict[str, Any]) -> str:
             lines.append(f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{beside}")
     runs = len(told["runs"])
     lines.append(
-        "nothing was missing"
+        f"nothing was missing in {told['catalog']}"
         if not runs
-        else f"measured in {told['lasted_seconds']:.1f} s; logs in {told['folder']}"
+        else f"measured in {told['lasted_seconds']:.1f} s, kept in {told['catalog']}; logs in {told['folder']}"
     )
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["report"]
+__all__ = ["only", "report"]
 
 _JOB_COLUMNS = (
     ("compute", 11),
@@ -116,6 +116,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         less = 100 * (1 - best["follower_seconds"] / at_once["follower_seconds"])
         lines.append(
             f"      {shorter:.1f} % shorter than simultaneous, {less:.1f} % fewer GPU-seconds of {best['follower']}"
+            + only(best["makespan"], at_once["makespan"], facts["slack"])
         )
     if order["sequential"] is not None:
         shorter = 100 * (1 - best["makespan"] / order["sequential"]["makespan"])
@@ -142,14 +143,21 @@ def _plan(facts: dict[str, Any]) -> list[str]:
             f"played step by step: makespan {_time(played['makespan'])}, GPU-seconds {played['gpu_seconds']:,.1f}, "
             f"{played['data_sets_read']:.2f} x the data read"
         )
-    at_once = plan["gpu_seconds_simultaneous"]
+    at_once = plan["at_once"]
     if at_once is None:
         return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}"]
-    less = 100 * (1 - plan["gpu_seconds"] / at_once)
-    return [
-        *lines,
-        f"GPU-seconds {plan['gpu_seconds']:,.1f}, {less:.1f} % less than all at once; the makespan would be the same",
-    ]
+    less = 100 * (1 - plan["gpu_seconds"] / at_once["gpu_seconds"])
+    gained = only(plan["makespan"], at_once["makespan"], facts["slack"])
+    return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}, {less:.1f} % less than all at once{gained}"]
+
+
+def only(planned: float, at_once: float, slack: float) -> str:
+    """What a makespan that is planned is good for, if all at once take no longer; else nothing."""
+    if at_once > planned * (1 + slack) + 1e-9:
+        return ""
+    if planned > at_once * (1 + slack):
+        return f", which take {_time(at_once)}"
+    return "; only GPU-seconds are to be gained"
 
 
 def _cut(name: str) -> str:

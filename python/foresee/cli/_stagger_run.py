@@ -41,14 +41,14 @@ _WARM = 0.05
 
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the action."""
+    from foresee.cli import _catalog
     from foresee.cli.stagger import SLACK, SLACK_HELP
 
     parser = actions.add_parser("run", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
-    parser.add_argument("--catalog", metavar="FILE", help="a catalog of measured figures")
-    parser.add_argument("--machine", metavar="NAME", help="whose figures of the catalog (this one's name)")
+    _catalog.add_to(parser, machine="whose figures of the catalog (this one's name)")
     parser.add_argument(
         "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
     )
@@ -101,10 +101,12 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee import job
+    from foresee.cli import _catalog
     from foresee.jobs import Catalog
 
     _check(options)
     jobs = [job.read(path) for path in options.jobs]
+    options.catalog = _catalog.found(options.catalog, options.machine)
     if options.catalog is None:
         return _run(options, jobs, None, None)
     machine = platform.node() if options.machine is None else options.machine
@@ -123,8 +125,6 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
     if not options.patience > 0:
         faults.append(f"--patience {options.patience}: seconds above 0 expected")
-    if options.machine is not None and options.catalog is None:
-        faults.append(f"--machine {options.machine!r} without --catalog: whose figures would it be?")
     if options.running is not None and not 0 <= options.running < math.inf:
         faults.append(f"--running {options.running}: percent expected, 0 or more")
     if options.running is not None and options.steps is not None:
@@ -288,6 +288,7 @@ def _compared(jobs: list[JobTimes], chosen: Chosen, ran: Ran, options: argparse.
     from foresee.errors import ForeseeError
 
     predicted: dict[str, Any] = {
+        "at_once": _at_once(jobs, chosen, options),
         "starts": list(chosen.starts),
         "seconds": list(chosen.runs),
         "case": chosen.case,
@@ -327,6 +328,21 @@ def _compared(jobs: list[JobTimes], chosen: Chosen, ran: Ran, options: argparse.
         "retimed": [{"at": moved.at, "job": moved.name, "start": moved.start} for moved in ran.moved],
         "jobs": [{**vars(outcome)} for outcome in ran.outcomes],
     }
+
+
+def _at_once(jobs: list[JobTimes], chosen: Chosen, options: argparse.Namespace) -> dict[str, float] | None:
+    """What is predicted of all jobs as early as they can; None: nobody knows what company costs."""
+    from foresee.models import stagger
+
+    if any(job.wait_conc is None for job in jobs):
+        return None
+    at = {"compat": options.compat, "cache": options.cache}
+    if len(jobs) > 2:
+        played = stagger.simulate(jobs, chosen.earliest, **at)
+        return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
+    leader, follower = jobs
+    told = stagger.predict(leader, follower, chosen.earliest[1:], **at)
+    return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
 
 
 def _there(
@@ -387,6 +403,8 @@ def _judged(
 
 
 def _report(told: dict[str, Any]) -> str:
+    from foresee.cli._stagger_report import only
+
     predicted, measured, off = told["predicted"], told["measured"], told["off_percent"]
     names = [told["leader"], *told["followers"]]
 
@@ -403,6 +421,13 @@ def _report(told: dict[str, Any]) -> str:
     lines += [row(f"start of {name}", "starts", at) for at, name in enumerate(names) if at]
     lines += [row(f"{name} runs", "seconds", at) for at, name in enumerate(names)]
     lines += [row("makespan", "makespan"), row("GPU-seconds", "gpu_seconds")]
+    at_once = predicted["at_once"]
+    if at_once is not None:
+        gained = only(predicted["makespan"], at_once["makespan"], told["slack"])
+        lines.append(
+            f"all as early as they can, by prediction: makespan {at_once['makespan']:.1f} s, GPU-seconds "
+            f"{at_once['gpu_seconds']:.1f}{gained}"
+        )
     for job in told["jobs"]:
         times = "once" if job["holds"] == 1 else f"{job['holds']} times"
         held = f", held {times} for {job['held']:.1f} s" if job["holds"] else ""

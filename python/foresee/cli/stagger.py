@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _HELP = "when jobs that read the same data should start"
 _PREDICT = "predict makespan and GPU-seconds by start, and the best start"
 _EPILOG = (
-    "Figures come from [stagger] and [train] of the job files, else from --catalog, else from --read. "
+    "Figures come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
     "All jobs have one seed: what is random in them is not independent any more. "
     "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
 )
@@ -39,7 +39,7 @@ _PERCENTS = tuple(range(0, 101, 10))
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    from foresee.cli import _stagger_calibrate, _stagger_run
+    from foresee.cli import _catalog, _stagger_calibrate, _stagger_run
 
     parser = commands.add_parser("stagger", help=_HELP, description=_HELP)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -48,8 +48,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
-    predict.add_argument("--catalog", metavar="FILE", help="a catalog of measured figures")
-    predict.add_argument("--machine", metavar="NAME", help="whose figures of the catalog (this one's name)")
+    _catalog.add_to(predict, machine="whose figures of the catalog (this one's name)")
     predict.add_argument(
         "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
     )
@@ -140,8 +139,6 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(
             "--coalesces without --read: the time in which the origin delivers the data set once is needed"
         )
-    if options.machine is not None and options.catalog is None:
-        faults.append(f"--machine {options.machine!r} without --catalog: whose figures would it be?")
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if not 0 <= options.slack < 1:
@@ -155,10 +152,6 @@ def _check(options: argparse.Namespace) -> None:
     if options.hold is not None and options.coalesces:
         faults.append(
             f"--hold {options.hold} with --coalesces: company costs no time there, so nobody is held"
-        )
-    if _planned(options) and options.running is not None:
-        faults.append(
-            "--running with --coalesces or with more than two jobs: a plan is for jobs of which none runs yet"
         )
     if faults:
         raise ConfigError(faults)
@@ -180,14 +173,16 @@ def _is_number(word: str) -> bool:
 def _known(options: argparse.Namespace) -> tuple[list[Job], asked_.Asked]:
     """The jobs, and all figures."""
     from foresee import job
+    from foresee.cli import _catalog
     from foresee.jobs import Catalog, asked
 
     jobs = [job.read(path) for path in options.jobs]
     more = {"read": options.read, "coalesces": options.coalesces}
-    if options.catalog is None:
+    path = _catalog.found(options.catalog, options.machine)
+    if path is None:
         return jobs, asked.times(jobs, **more)
     machine = platform.node() if options.machine is None else options.machine
-    with Catalog.open(options.catalog) as catalog:
+    with Catalog.open(path) as catalog:
         return jobs, asked.times(jobs, catalog=catalog, machine=machine, **more)
 
 
@@ -211,7 +206,13 @@ def _add_plan(
 
     read = options.read if options.coalesces else None
     arrivals = [job.run.start for job in jobs]
-    made = stagger.plan(known.jobs, read, arrivals=arrivals, cache=options.cache)
+    if options.running is None:
+        made = stagger.plan(known.jobs, read, arrivals=arrivals, cache=options.cache)
+        arrivals = [arrival - min(arrivals) for arrival in arrivals]
+    else:
+        elapsed = options.running / 100 * known.jobs[0].alone(options.cache)
+        arrivals = [0.0, *(elapsed + arrival for arrival in arrivals[1:])]
+        made = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
     facts["plan"] = {
         "leader": known.jobs[made.leader].name,
         "starts": list(made.starts),
@@ -219,12 +220,34 @@ def _add_plan(
         "within_cache": list(made.within_cache),
         "makespan": made.makespan,
         "gpu_seconds": made.gpu_seconds,
-        "gpu_seconds_simultaneous": made.gpu_seconds_simultaneous,
+        "at_once": _at_once(made, known.jobs, arrivals, options) if options.coalesces else None,
         "sequential": made.sequential,
     }
     if options.simulate:
         facts["plan"]["played"] = _played(known.jobs, made.starts, options)
     return all(made.within_cache)
+
+
+def _at_once(
+    made: stagger.Plan,
+    jobs: Sequence[stagger.JobTimes],
+    arrivals: Sequence[float],
+    options: argparse.Namespace,
+) -> dict[str, Any] | None:
+    """All jobs as soon as they can, behind a cache that coalesces: nobody ends sooner, whatever is planned.
+
+    None: they come at several moments, and have more steps than are played.
+    """
+    from foresee.models import stagger
+
+    if made.gpu_seconds_simultaneous is not None:
+        makespan, gpu_seconds = made.makespan, made.gpu_seconds_simultaneous
+    elif sum(job.steps * job.epochs for job in jobs) > stagger.STEPS_MAX:
+        return None
+    else:
+        played = stagger.simulate(jobs, arrivals, cache=options.cache, read=options.read)
+        makespan, gpu_seconds = played.makespan, played.gpu_seconds
+    return {"makespan": makespan, "gpu_seconds": gpu_seconds}
 
 
 def _add_orders(
@@ -344,6 +367,8 @@ def _row(
         "case": str(told.case[0]),
         "catch_up": _finite(told.catch_up[0]),
         "caught_steps": _finite(told.caught_steps[0]),
+        "leader_first_epoch_seconds": float(told.leader_first[0]),
+        "follower_first_epoch_seconds": float(told.follower_first[0]),
         "leader_seconds": float(told.leader[0]),
         "follower_seconds": float(told.follower[0]),
         "makespan": float(told.makespan[0]),

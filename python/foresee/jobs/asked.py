@@ -21,7 +21,7 @@ from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 
 __all__ = ["Asked", "Shared", "shared", "steps_per_epoch", "times"]
 
-_MEASURE = "measure it by `foresee stagger calibrate JOB.toml ... --catalog FILE`, and name that catalog"
+_MEASURE = "measure it by `foresee stagger calibrate JOB.toml ...`"
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,12 @@ def times(
         CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
     """
     common = shared(jobs, machine)
-    keys = common.keys
-    # A wait in company is of two; of more there is no telling whose it is.
-    others = (1, 0) if len(jobs) == 2 else (None,) * len(jobs)
     made: list[JobTimes] = []
     cold: list[Cold | None] = []
     doubts: list[str] = []
-    for job, name, key, other in zip(jobs, common.names, keys, others, strict=True):
-        beside = None if other is None else keys[other]
-        found = _Found(job, name, catalog, key, beside, read, coalesces)
+    for at, (job, name, key) in enumerate(zip(jobs, common.names, common.keys, strict=True)):
+        besides = [*common.keys[:at], *common.keys[at + 1 :]]
+        found = _Found(job, name, catalog, key, besides, read, coalesces)
         one = found.times()
         made.append(one)
         cold.append(found.cold(one))
@@ -115,12 +112,12 @@ class _Found:
         name: str,
         catalog: Catalog | None,
         key: Key | None,
-        beside: Key | None,
+        besides: Sequence[Key | None],
         read: float | None,
         coalesces: bool,
     ) -> None:
         self._job, self._name = job, name
-        self._catalog, self._key, self._beside = catalog, key, beside
+        self._catalog, self._key, self._besides = catalog, key, besides
         self._read, self._coalesces = read, coalesces
         self._estimated: set[Figure] = set()
         self.doubts: list[str] = []
@@ -136,13 +133,14 @@ class _Found:
             wait = wait_from_storage(compute, step_read)
             self._estimated.add("wait")
         cached = self._figure("wait_cached", asked.wait_cached)
-        conc = self._figure("wait_conc", asked.wait_conc)
+        conc = asked.wait_conc
         if conc is None and wait is not None:
-            if self._coalesces:
+            conc = self._company(wait)
+            if conc is None and self._coalesces:
                 conc = wait
-            elif step_read is not None:
-                conc = wait_from_storage(compute, step_read, readers=2)
-            if conc is not None:
+                self._estimated.add("wait_conc")
+            elif conc is None and step_read is not None:
+                conc = wait_from_storage(compute, step_read, readers=1 + len(self._besides))
                 self._estimated.add("wait_conc")
         for figure, value in (("wait", wait), ("wait_cached", cached)):
             if value is None:
@@ -192,11 +190,24 @@ class _Found:
             raise NotMeasured(f"compute of {self._name}", f"write [train] compute_step, or {_MEASURE}")
         return kept
 
+    def _company(self, wait: float) -> float | None:
+        """The wait beside all others. What two do to each other is measured; of more it adds up, as it does where each
+        of them takes its share of one storage.
+        """
+        each = [self._entry("wait_conc", beside) for beside in self._besides if beside is not None]
+        known = [seconds for seconds in each if seconds is not None]
+        if not known or len(known) < len(self._besides):
+            return None
+        if len(known) == 1:
+            return known[0]
+        self._estimated.add("wait_conc")
+        return wait + math.fsum(max(0.0, seconds - wait) for seconds in known)
+
     def _figure(self, name: Figure, given: float | None) -> float | None:
-        if given is not None or self._catalog is None or self._key is None:
-            return given
-        beside = self._beside if name == "wait_conc" else None
-        if name == "wait_conc" and beside is None:
+        return self._entry(name, None) if given is None else given
+
+    def _entry(self, name: Figure, beside: Key | None) -> float | None:
+        if self._catalog is None or self._key is None:
             return None
         entry = self._catalog.get(self._key, name, beside=beside)
         if entry is None:

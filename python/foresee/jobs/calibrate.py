@@ -177,6 +177,11 @@ class _Calibration:
 
     def run(self) -> list[Ran]:
         """Everything that is missing."""
+        if self._files is None:
+            self._tell(
+                "the data are in no file system of this machine, so that none are driven out of memory; a cache "
+                "between it and them is not known of here"
+            )
         try:
             (self._short if self._plan.short else self._full)()
         finally:

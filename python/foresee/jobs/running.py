@@ -170,7 +170,6 @@ class Runner:
 
         Raises:
             ConfigError: the leader's loader is not that of its job file.
-            JobFailed: the leader takes no step within ``patience``.
         """
         interrupted = False
         try:
@@ -207,7 +206,7 @@ class Runner:
             if all(part.over for part in self._parts[self._unseen :]):
                 return
             leader = self._parts[0]
-            if self._zero is None and not leader.over:
+            if self._zero is None and not leader.gone:
                 self._begin()
             # Whoever waits for a leader that is gone waits no longer than needed.
             urgent = leader.gone and not all(part.released or part.over for part in self._parts)
@@ -277,8 +276,14 @@ class Runner:
         if watched is None or leader.gone or not leader.released or watched.held or not watched.done:
             return
         if time.monotonic() - watched.last_step > self._patience:
-            leader.lost = self._news = True
-            self._tell(f"{watched.stalled(self._patience)}\nthe others do not wait for it any longer")
+            self._lose(leader)
+
+    def _lose(self, part: _Part) -> None:
+        """Nobody waits for a job that takes no steps; it goes on if it can."""
+        assert part.watched is not None
+        part.lost = self._news = part.released = True
+        part.watched.release()
+        self._tell(f"{part.watched.stalled(self._patience)}\nthe others do not wait for it any longer")
 
     def _fail(self, part: _Part, why: str) -> None:
         """A follower is no more; the others go on."""
@@ -288,17 +293,16 @@ class Runner:
 
     def _begin(self) -> None:
         """See whether the leader is about to take its first step, and let it with those that go with it."""
-        leader = self._parts[0].watched
-        assert leader is not None
-        missing = [
-            part.watched
-            for part in self._together or self._parts[:1]
-            if part.watched is not None and part.watched.head is None and not part.over
-        ]
-        for watched in missing:
+        missing = False
+        for part in self._together or self._parts[:1]:
+            watched = part.watched
+            if watched is None or watched.head is not None or part.gone:
+                continue
+            missing = True
             if not watched.queued and time.monotonic() - watched.started > self._patience:
-                raise watched.stalled(self._patience)
-        if missing:
+                self._lose(part)
+        leader = self._parts[0].watched
+        if missing or leader is None:
             return
         agree([leader])
         for part in self._together:

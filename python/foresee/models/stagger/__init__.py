@@ -26,13 +26,14 @@ from foresee.models.stagger.pair import (
     sequential,
     waits,
 )
-from foresee.models.stagger.steps import STATES, Played, Run, State, simulate
+from foresee.models.stagger.steps import STATES, STEPS_MAX, Played, Run, State, simulate
 from foresee.models.stagger.times import FIGURES, Figure, JobTimes, wait_from_storage
 
 __all__ = [
     "CASES",
     "FIGURES",
     "STATES",
+    "STEPS_MAX",
     "Case",
     "Compat",
     "Figure",

@@ -2,8 +2,9 @@
 """Any number of jobs behind one frontier: the latest starts at which nobody catches up.
 
 One job leads and reads from the origin; how far it has come is the frontier. Every other job starts so late that it
-finds everything in the cache, and no later than that it ends with the last. Apart from ``pair``, which knows what two
-jobs do to each other once they meet: here nobody meets, so it does not matter.
+finds everything in the cache, and no later than that it ends with the last. Where nobody waits any less for being
+behind, all start as early as they can: a later start would only end a job later. Apart from ``pair``, which knows what
+two jobs do to each other once they meet: here nobody meets, so it does not matter.
 
 Where the cache coalesces, company costs no time anyway: no schedule has a shorter makespan then, and all that
 staggering saves is GPU time. Exact while the cache holds the data set. A smaller cache limits how far a follower may
@@ -89,17 +90,7 @@ def plan(
     first = min(there)
     there = [float(arrival - first) for arrival in there]
     cached = [job.cached_epoch() for job in jobs]
-    led = [
-        _led_by(
-            leader,
-            jobs,
-            there,
-            job.cold_epoch() if read is None else max(read, cached[leader]),
-            cache,
-            coalesces=read is not None,
-        )
-        for leader, job in enumerate(jobs)
-    ]
+    led = [_led_by(leader, jobs, there, read, cache) for leader in range(len(jobs))]
     shortest = min(each.makespan for each in led) * (1 + EQUAL)
     # Of equal ones the fastest, then the first.
     made = min(
@@ -119,6 +110,7 @@ def led_by(
     leader: int,
     jobs: Sequence[JobTimes],
     earliest: Sequence[float],
+    read: float | None = None,
     *,
     cache: float = 1.0,
 ) -> Plan:
@@ -128,32 +120,29 @@ def led_by(
     start as ``earliest``; their ends count, and the starts that are told of them do not.
 
     Args:
-        leader: which of the jobs; its storage does not coalesce.
+        leader: which of the jobs.
         jobs: as for :func:`plan`.
         earliest: seconds before which a job cannot start, finite, 0 or more; one per job.
+        read: as for :func:`plan`.
         cache: share of the data that the cache keeps, in (0, 1].
 
     Raises:
         ConfigError: an argument outside its range.
     """
-    faults = company_faults(jobs, "earliest", earliest, None, cache)
+    faults = company_faults(jobs, "earliest", earliest, read, cache)
     if not faults and not 0 <= leader < len(jobs):
         faults.append(f"leader is {leader}; the place of one of {len(jobs)} jobs expected")
     if faults:
         raise ConfigError(faults)
-    return _led_by(leader, jobs, earliest, jobs[leader].cold_epoch(), cache, coalesces=False)
+    return _led_by(leader, jobs, earliest, read, cache)
 
 
 def _led_by(
-    leader: int,
-    jobs: Sequence[JobTimes],
-    there: Sequence[float],
-    pace: float,
-    cache: float,
-    *,
-    coalesces: bool,
+    leader: int, jobs: Sequence[JobTimes], there: Sequence[float], read: float | None, cache: float
 ) -> Plan:
-    """The plan with this leader, whose first epoch takes ``pace`` seconds."""
+    """The plan with this leader."""
+    lead = jobs[leader]
+    pace = lead.cold_epoch() if read is None else max(read, lead.cached_epoch())
     begin = there[leader]
     all_read = begin + pace
     cached = [pace if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
@@ -172,8 +161,10 @@ def _led_by(
         latest = begin if i == leader else min(makespan - own - rest, begin + reach)
         starts.append(max(latest, earliest[i]))
         runs.append(max(own, all_read - starts[i]) + rest)
-        behind = 0.0 if coalesces else max(pace - own, 0.0)
+        behind = 0.0 if read is not None else max(pace - own, 0.0)
         within.append(reach >= behind and begin + reach >= earliest[i])
+    if all(own >= pace for own in cached):
+        starts = earliest
     last = begin + runs[leader]
     for i, job in enumerate(jobs):
         if i != leader:

@@ -161,8 +161,10 @@ def optimum(
 ) -> Optimum | None:
     """The follower's start with the smallest makespan; among equal makespans the latest one.
 
-    Latest, because a job that starts later occupies its GPU for less time. Exact: makespans are made of at most four
-    straight pieces, whose ends are compared. None where the cache does not reach back to the follower at any start.
+    Latest, because a job that starts later occupies its GPU for less time. Where it does not, compared with both at
+    once, it is the earliest: jobs that do not wait for data gain nothing by a later start. Exact: makespans are made of
+    at most four straight pieces, whose ends are compared. None where the cache does not reach back to the follower at
+    any start.
 
     Args:
         leader: the job that starts at 0.
@@ -172,7 +174,7 @@ def optimum(
         cache: share of the data that the cache keeps, in (0, 1].
         slack: share of the smallest makespan by which one that is as good may be longer, in [0, 1); of the ends of
             pieces the latest one that is. Figures that were measured do not tell less than some thousandths, and a
-            start that they make earlier for that costs GPU time.
+            start that they make earlier for that costs GPU time. So much of the GPU-seconds counts as nothing, too.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -196,8 +198,13 @@ def optimum(
     ends = [earliest] if np.isinf(latest) else [earliest, latest]
     told = rates.predict(np.array([*inside, *ends]))
     least = float(told.makespan.min())
-    equal = told.makespan <= least * (1 + max(slack, EQUAL))
+    as_good = 1 + max(slack, EQUAL)
+    equal = told.makespan <= least * as_good
     at = int(np.argmax(np.where(equal, told.start, -1.0)))
+    soonest = len(inside)
+    at_once = float(rates.predict(np.zeros(1)).gpu_seconds[0])
+    if equal[soonest] and at_once <= told.gpu_seconds[at] * as_good:
+        at = soonest
     case: Case = CASES[CASES.index(told.case[at].item())]
     return Optimum(
         start=float(told.start[at]),

@@ -18,7 +18,7 @@ from foresee.errors import ConfigError
 from foresee.models.stagger.pair import Compat
 from foresee.models.stagger.times import JobTimes, company_faults
 
-__all__ = ["STATES", "Played", "Run", "State", "simulate"]
+__all__ = ["STATES", "STEPS_MAX", "Played", "Run", "State", "simulate"]
 
 State = Literal["alone", "together", "behind", "cached"]
 
@@ -26,7 +26,9 @@ STATES: tuple[State, ...] = ("alone", "together", "behind", "cached")
 """Where a step's data come from: the storage, read by nobody else or beside others; the cache, behind a job that is
 still reading them in or with all of them there."""
 
-_STEPS_MAX = 10**9
+STEPS_MAX = 10**9
+"""Of all jobs together, that are played."""
+
 _SECONDS_BELOW = 2**63 / 1e9
 
 
@@ -162,7 +164,7 @@ def _faults(
     ):
         faults.append(f"hold is {hold!r}; a share of the data expected, from 0 to 1, or None")
     steps = sum(job.steps * job.epochs for job in jobs)
-    if steps > _STEPS_MAX:
+    if steps > STEPS_MAX:
         faults.append(f"all jobs together have {steps} steps; at most 10**9 are played")
     if not faults:
         figures = [(f"starts[{at}]", start) for at, start in enumerate(starts)]

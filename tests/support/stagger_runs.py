@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger run`` of jobs that sleep where others compute and wait: their data, their files, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+__all__ = ["FIGURES", "JOB", "begun", "cold_data", "run", "write"]
+
+JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
+CHUNK = 1 << 16
+TOML = """
+version = 1
+[data]
+name = "{name}"
+[train]
+batch = 4
+epochs = {epochs}
+steps_per_epoch = 40
+{train}
+[stagger]
+{stagger}
+[run]
+command = {command}
+start = {start}
+"""
+#: Of a job that computes for 20 ms and waits for 30 or not at all.
+FIGURES = "wait = 0.03\nwait_cached = 0.0\nwait_conc = 0.03"
+
+
+def cold_data(folder: pathlib.Path) -> pathlib.Path:
+    """40 chunks in a file, none of them in memory."""
+    path = folder / "chunks.bin"
+    path.write_bytes(os.urandom(40 * CHUNK))
+    file = os.open(path, os.O_RDONLY)
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(file)
+    return path
+
+
+def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **more: object) -> str:
+    """A job file; ``words`` are of its command."""
+    command = [sys.executable, str(JOB), str(data), "--compute", "0.02", "--wait", "0.03", *words]
+    values = {
+        "epochs": 1,
+        "train": "compute_step = 0.02",
+        "stagger": FIGURES,
+        "start": 0,
+        "name": "sleepy",
+        "command": json.dumps(command),
+        **more,
+    }
+    path = folder / f"{stem}.toml"
+    path.write_text(TOML.format(**values))
+    return str(path)
+
+
+def begun(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
+    fixed = ["--folder", str(tmp_path / "run"), "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "foresee", "stagger", "run", *arguments, *fixed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, str]:
+    """What it prints, and what it says."""
+    with begun(tmp_path, *arguments) as process:
+        out, said = process.communicate(timeout=100)
+    assert process.returncode == code, said
+    return json.loads(out) if out else {}, said

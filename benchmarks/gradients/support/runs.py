@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -52,13 +53,15 @@ class Run:
         return max(statistics.median(times) for times in self.steps_s)
 
     def stretch_medians_s(self) -> list[float]:
-        """Median step of each stretch of one rate; steps across two stretches are left out."""
+        """Median step of each stretch of one rate; steps across two stretches are left out, and where none was whole it took
+        longer than a stretch.
+        """
         ends = [began for began, _ in self.stretches[1:]] + [self.began_s[-1]]
         times = list(zip(self.began_s, self.began_s[1:], strict=False))
         found = []
         for (start, _), end in zip(self.stretches, ends, strict=True):
             inside = [after - before for before, after in times if before >= start and after <= end]
-            found.append(statistics.median(inside) if inside else float("nan"))
+            found.append(statistics.median(inside) if inside else math.inf)
         return found
 
     @property

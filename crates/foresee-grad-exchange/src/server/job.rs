@@ -154,6 +154,8 @@ impl Job {
         let session = inner.session.clone();
         let seat = inner.ranks.entry(Rank(rank)).or_insert_with(|| Seat::new(hello));
         if self.welcomes_again(Rank(rank), seat, hello) {
+            // It says again what it proposes: agreed on before that, the plan would be proposed anew behind its own answer.
+            inner.proposals.remove(&Rank(rank));
             drop(inner);
             if let Some(session) = session {
                 // A reader of what it had may wait for room.
@@ -250,17 +252,25 @@ impl Job {
         }
     }
 
-    /// The membership under which a rank speaks.
-    fn generation_of(&self, rank: Rank) -> u32 {
-        lock(&self.inner).ranks.get(&rank).map_or(0, |seat| seat.generation)
+    /// The plan and the membership under which a rank speaks over these connections; `None` if it has come again over others.
+    /// Found at one moment: what it says of one plan must not count for the next, which it may have agreed to since.
+    fn spoken_under(&self, rank: Rank, epoch: u32) -> Result<Option<(Arc<Session>, u32)>, Fault> {
+        let inner = lock(&self.inner);
+        let Some(seat) = inner.ranks.get(&rank).filter(|seat| seat.epoch == epoch) else { return Ok(None) };
+        let Some(session) = &inner.session else {
+            return Err(Fault::new(
+                FaultCode::Protocol,
+                format!("rank {rank} speaks of rounds before a plan"),
+            ));
+        };
+        Ok(Some((Arc::clone(session), seat.generation)))
     }
 
-    /// A rank has ended a round.
-    fn advance(&self, rank: Rank, round: Round) {
+    /// A rank has ended a round, as it says over these connections.
+    fn advance(&self, rank: Rank, epoch: u32, round: Round) {
         let mut inner = lock(&self.inner);
-        if let Some(seat) = inner.ranks.get_mut(&rank) {
-            seat.next = seat.next.max(round.next());
-        }
+        let Some(seat) = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch) else { return };
+        seat.next = seat.next.max(round.next());
         inner.front = inner.front.max(round.next());
     }
 

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, Waited};
 use foresee_grad_queue::Policy;
 use foresee_units::{Bytes, Nanos};
-use foresee_wire::{COMES_AGAIN, DialOptions, Hello, Purpose, Role, Secret, Wait, dial};
+use foresee_wire::{
+    COMES_AGAIN, Connection, DialOptions, Hello, Message, Plan, Purpose, Resume, Role, Secret, Wait, dial,
+};
 
 use crate::lost_server::Havoc;
 use crate::setup::{
@@ -254,6 +256,49 @@ fn another_process_in_the_place_of_a_rank_that_is_away_says_that_it_is_lost() {
         }
     };
     assert!(error.to_string().contains("another process of it has come"), "{error}");
+}
+
+#[test]
+fn a_proposal_is_forgotten_with_its_connection_and_said_again_counts_once() {
+    let (setup, secret) = (Setup::new(2, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let address = servers[0].address();
+    let first = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    let call = |role| {
+        let hello = Hello {
+            session: 1,
+            capabilities: COMES_AGAIN,
+            ..Hello::new(Purpose::Gradients, role, "job", 1, 2)
+        };
+        dial(address, hello, &secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
+    };
+    let body = foresee_grad_queue::Plan::new(setup.config(), tensors()).unwrap().encode();
+    let proposal = Message::Plan(Plan { generation: 0, body });
+    let tell = |control: &mut Connection, message: &Message| {
+        control.sender.send_message(message, 0, Wait::within(LONG)).unwrap();
+    };
+    let (mut control, data) = (call(Role::Control), call(Role::Data));
+    tell(&mut control, &proposal);
+    // Heard before the connections break, and nothing comes of it while rank 0 proposes nothing.
+    thread::sleep(Duration::from_millis(50));
+    drop((control, data));
+    let first = thread::spawn(move || {
+        first.agree(tensors()).unwrap();
+        first
+    });
+    let mut control = call(Role::Control);
+    tell(
+        &mut control,
+        &Message::Resume(Resume { generation: 0, oldest: 0, live: Vec::new(), body: Vec::new() }),
+    );
+    // With this one it is here again, and has not said what it proposes.
+    let _data = call(Role::Data);
+    tell(&mut control, &proposal);
+    let first = first.join().unwrap();
+    end(&first);
+    // Were the same proposal there once more, it would be for the next plan, and the rank that goes on would be told so.
+    assert_eq!(first.wait_all(Duration::from_millis(100)).unwrap(), Waited::Tick);
+    first.close();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server};
 use foresee_grad_queue::{Dtype, Plan, TensorId};
 use foresee_units::{Bytes, Nanos};
-use foresee_wire::{HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
+use foresee_wire::{Connection, HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
 
 use crate::setup::{
     Dice, LONG, Setup, dial_by_hand, end, error_of, ids, in_threads, plans_follow_each_other, tensors,
@@ -232,6 +232,42 @@ fn ranks_that_come_with_two_plans_to_a_server_are_told_so() {
     let error = error_of(&exchange);
     assert!(matches!(error, ExchangeError::Disagree(_)), "{error}");
     assert!(error.to_string().contains("rank 0 and rank 1 come from a lost server with different plans"));
+}
+
+#[test]
+fn a_rank_that_hears_at_a_new_server_what_it_proposes_there_has_proposed_nothing_else() {
+    let (setup, secret) = (Setup::new(2, 1), Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let address = servers[0].address();
+    let mut behind = dial_by_hand(&setup.rank(1, &servers, &secret));
+    let exchange = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
+    let body = Plan::new(setup.config(), tensors()).unwrap().encode();
+    let proposal = Message::Plan(foresee_wire::Plan { generation: 0, body });
+    let tell = |rank: &mut [Connection], message: &Message| {
+        rank[0].sender.send_message(message, 0, Wait::within(LONG)).unwrap();
+    };
+    let next_plan = |rank: &mut [Connection], wait| loop {
+        match rank[0].receiver.next_message(wait) {
+            Ok(Some(Message::Plan(plan))) => return Some(plan.generation),
+            Ok(Some(_)) => {}
+            _ => return None,
+        }
+    };
+    tell(&mut behind, &proposal);
+    exchange.agree(tensors()).unwrap();
+    drop(servers);
+    let servers = vec![setup.serve_at(address, &secret)];
+    let mut behind = dial_by_hand(&setup.rank(1, &servers, &secret));
+    let knows_nothing = Resume { generation: 0, oldest: 0, live: Vec::new(), body: Vec::new() };
+    tell(&mut behind, &Message::Resume(knows_nothing));
+    assert_eq!(next_plan(&mut behind, Wait::within(LONG)), Some(1));
+    // This one and its answer met on their way.
+    tell(&mut behind, &proposal);
+    let other = thread::spawn(move || exchange.agree(tensors()).map(|_| exchange));
+    assert_eq!(next_plan(&mut behind, Wait::within(Duration::from_millis(100))), None);
+    tell(&mut behind, &proposal);
+    assert_eq!(next_plan(&mut behind, Wait::within(LONG)), Some(2));
+    drop(other.join().unwrap().unwrap());
 }
 
 #[test]

@@ -12,7 +12,6 @@ use foresee_wire::{Fault, FaultCode, Message};
 
 use super::Job;
 use crate::control::{Ear, End};
-use crate::server::session::lock;
 
 /// Hears the messages of one rank.
 pub(super) struct RankEar {
@@ -67,29 +66,24 @@ impl RankEar {
             fault.rank = Some(rank.0);
             fault
         };
-        let session = || {
-            let session = lock(&job.inner).session.clone();
-            session.ok_or_else(|| {
-                Fault::new(FaultCode::Protocol, format!("rank {rank} speaks of rounds before a plan"))
-            })
-        };
         match message {
             Message::Plan(plan) => {
                 job.propose(rank, self.epoch, plan.body)?;
                 job.check_left();
             }
             Message::RoundEnd(end) => {
-                let sender = Sender { rank, generation: job.generation_of(rank), round: Round(end.round) };
-                let round = sender.round;
-                job.act(session()?.end(sender, &end.absent).map_err(protocol)?);
-                job.advance(rank, round);
+                let Some((session, generation)) = job.spoken_under(rank, self.epoch)? else { return Ok(()) };
+                let round = Round(end.round);
+                job.act(session.end(Sender { rank, generation, round }, &end.absent).map_err(protocol)?);
+                job.advance(rank, self.epoch, round);
                 job.check_in_step()?;
                 job.check_left();
             }
             Message::Got(got) => {
-                let sender = Sender { rank, generation: job.generation_of(rank), round: Round(got.round) };
+                let Some((session, generation)) = job.spoken_under(rank, self.epoch)? else { return Ok(()) };
+                let round = Round(got.round);
                 job.heard_of_landing(rank);
-                job.act(session()?.got(sender).map_err(protocol)?);
+                job.act(session.got(Sender { rank, generation, round }).map_err(protocol)?);
             }
             Message::Lost(lost) if job.survives => job.accuse(&lost),
             Message::Known(known) if job.survives => job.know(rank, known),

@@ -48,7 +48,11 @@ impl Job {
             .collect();
         resumes.retain(|_, known| known.generation == generation);
         for rank in &behind {
-            inner.proposals.remove(rank);
+            let proposed = inner.proposals.remove(rank).is_some();
+            if let Some(seat) = inner.ranks.get_mut(rank) {
+                // It may just be proposing it.
+                seat.answered = !proposed;
+            }
         }
         differs(&resumes).map_or(Ok(()), Err)?;
         let oldest = resumes.values().map(|known| known.oldest).max().unwrap_or(0);

@@ -14,7 +14,7 @@ use foresee_wire::{
     COMES_AGAIN, Connection, DialOptions, Hello, Message, Plan, Purpose, Resume, Role, Secret, Wait, dial,
 };
 
-use crate::lost_server::Havoc;
+use crate::lost_server::{Havoc, easing};
 use crate::setup::{
     Dice, LONG, Setup, end, error_of, ids, in_threads, plans_follow_each_other, tensors, train_rank,
 };
@@ -32,9 +32,10 @@ impl Storm {
         let over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&over);
         let thread = thread::spawn(move || {
-            let mut dice = Dice::new(seed);
+            let (mut dice, mut times) = (Dice::new(seed), 0);
             while !told.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_micros(5_000 + dice.below(40_000)));
+                thread::sleep(easing(5_000 + dice.below(40_000), times, 64));
+                times += 1;
                 let first = dice.below(wires.len() as u64) as usize;
                 // One connection, all of a rank, all of several at once. A data connection that breaks by itself is found
                 // by its silence beside a control connection that lives, which takes a sign of life.

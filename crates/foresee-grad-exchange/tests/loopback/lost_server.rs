@@ -22,6 +22,12 @@ use crate::values::{gradient, spec};
 /// A rank that is about to leave waits as long for the others, should a server be lost just when they have left.
 const SOON: Nanos = Nanos::from_secs(20);
 
+/// Microseconds before the next fault, and longer after every `half` of them: on a machine so busy that nobody is whole again
+/// before the next one comes, no test would end.
+pub(crate) fn easing(pause: u64, times: u32, half: u32) -> Duration {
+    Duration::from_micros(pause * u64::from(half + times) / u64::from(half))
+}
+
 /// Stops a server at drawn moments and starts another one at its address, until it is told to end; then returns how often.
 pub(crate) struct Havoc {
     over: Arc<AtomicBool>,
@@ -37,7 +43,7 @@ impl Havoc {
             while !told.load(Ordering::Relaxed) {
                 // Ranks look every 100 ms: mostly all come in between, and sometimes some or none.
                 let pause = if dice.below(4) == 0 { 0 } else { 250_000 };
-                thread::sleep(Duration::from_micros(pause + dice.below(150_000)));
+                thread::sleep(easing(pause + dice.below(150_000), times, 16));
                 // One, or several at once.
                 let first = dice.below(servers.len() as u64) as usize;
                 let lost = 1 + dice.below((servers.len() - first) as u64) as usize;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,17 @@ def forget(path: Path, is_old: Callable[[Mapping[str, Any]], bool]) -> None:
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(line for line in lines if not is_old(json.loads(line))), encoding="utf-8")
+
+
+def draw(folder: Path) -> None:
+    """Draw a benchmark's figures anew, into docs/figures, from its raw lines; says what is missing where that cannot be."""
+    python = folder.parents[1] / ".bench-venv" / "bin" / "python"
+    if not python.exists():
+        show(
+            f"figures stay as they were: {python} is missing; run `make bench-setup`, then {folder / 'figures.py'}"
+        )
+    elif subprocess.run([python, folder / "figures.py"], stdout=sys.stderr, check=False).returncode:
+        show(f"figures stay as they were: {folder / 'figures.py'} failed")
 
 
 def tell(

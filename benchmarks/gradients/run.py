@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
-from common.report import results_file, show, tell  # noqa: E402
+from common.report import draw, results_file, show, tell  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -124,6 +124,8 @@ def main() -> int:
             show(f"run.py: {missing}")
             return 3
     found = Runs(session.runs)
+    if save and save.parent == HERE / "results":
+        draw(HERE)
     tell(
         "gradients",
         judge(found),

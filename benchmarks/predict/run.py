@@ -63,7 +63,7 @@ def main() -> int:
             show(f"{setup.name}: left out, the time is up")
             continue
         if save:
-            report.forget(save, partial(_is_of, setup.name))
+            report.forget(save, partial(_is_old, setup.name))
         try:
             for line in measured(setup, options, profile, began):
                 line["machine"] = {**here, "load": os.getloadavg(), "time": time.time()}
@@ -85,6 +85,8 @@ def main() -> int:
         save.with_suffix(".md").write_text(
             f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{text}", encoding="utf-8"
         )
+    if save:
+        report.draw(HERE)
     report.tell(
         "predict",
         judged,
@@ -97,8 +99,9 @@ def main() -> int:
     return 0
 
 
-def _is_of(name: str, line: Mapping[str, Any]) -> bool:
-    return bool(line["setup"]["name"] == name)
+def _is_old(name: str, line: Mapping[str, Any]) -> bool:
+    """Whether a raw line is of the set-up that is measured anew, or of one that no line is about any more."""
+    return line["setup"]["name"] == name or all(line["setup"]["name"] != setup.name for setup in TEN)
 
 
 def measured(

@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import results_file, show, tell  # noqa: E402
+from common.report import draw, results_file, show, tell  # noqa: E402
 from support import parts, runs, table  # noqa: E402
 from support.gluster import Gluster  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -118,6 +118,8 @@ def main() -> int:
         show(f"run.py: {failed}")
         return 3
     found = Runs(session.runs)
+    if save and save.parent == HERE / "results":
+        draw(HERE)
     tell(
         "stagger",
         judge(found),

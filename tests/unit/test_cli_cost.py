@@ -10,11 +10,57 @@ import numpy as np
 import pytest
 from house import ROOT
 
-from foresee import _native
-from foresee.cli import main
+from foresee import _native, job
+from foresee.cli import _bucket_runs, main
+from foresee.models import cost, loading
 
 FOLDER = ROOT / "testdata" / "job"
 JOB, PRICES = str(FOLDER / "cost.toml"), str(FOLDER / "prices.toml")
+#: Has what a simulation needs; no tier holds what its rank reads.
+SIMULATED = """
+version = 1
+[data]
+samples = 3_000
+size = "100 KB"
+size_sigma = "80 KB"
+seed = 5
+[train]
+batch = 16
+epochs = 3
+seed = 2
+compute_rate = "50 MB/s"
+[cluster]
+ranks = 3
+[cluster.staging]
+capacity = "20 MB"
+threads = 2
+[[cluster.tiers]]
+name = "ram"
+capacity = "60 MB"
+read = "10 GB/s"
+[cluster.origin]
+read = {1 = "40 MB/s", 2 = "60 MB/s"}
+latency = "10 ms"
+[cache.window]
+capacity = 300
+[cost]
+provider = "deli"
+region = "any"
+vm = "vm"
+disk = "disk"
+bucket = "bucket"
+"""
+TARIFF = """
+[[price]]
+kind = "egress"
+provider = "deli"
+region = "any"
+name = "internet"
+unit = "USD/GB"
+date = 2021-10-04
+source = "made up"
+tiers = [{up_to = "1 GB", price = 0.1}, {up_to = "10 GB", price = 0.01}, {price = 0.001}]
+"""
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
@@ -106,6 +152,254 @@ def test_foresee_lists_once_and_reads_what_its_ranks_have_not_seen(capsys, tmp_p
     assert (arm["lists"], arm["gets"]) == (42, sum(seen))
     small = arms(facts(capsys, changed(tmp_path, changes[0]), "--prices", PRICES))["foresee"]
     assert "the tiers have 0 bytes" in small["missing"]
+
+
+def written(tmp_path: Path, text: str, *changes: tuple[str, str]) -> str:
+    """A job of this text, with some of it changed."""
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path = tmp_path / "written.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def book(tmp_path: Path, *changes: tuple[str, str]) -> str:
+    """The test's prices and a tariff of egress, with some of them changed."""
+    text = Path(PRICES).read_text() + TARIFF
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    path = tmp_path / "prices.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("samples", "each"),
+    [
+        (
+            127,
+            32,
+        ),  # padded to 32 of each rank: one whole batch, though there are fewer than four times 32 samples
+        (130, 32),  # 33 of each rank, the last of which is left out
+        (257, 64),
+    ],
+)
+def test_a_last_batch_is_left_out_as_runs_leave_it_out(
+    capsys, tmp_path: Path, samples: int, each: int
+) -> None:
+    path = changed(
+        tmp_path,
+        ("samples = 42_000", f"samples = {samples}"),
+        ("batch = 512", 'batch = 32\ndrop_last = true\ncompute_step = "2 s"'),
+        ("ranks = 3", 'ranks = 4\n[[cluster.tiers]]\nname = "ram"\ncapacity = "10 MB"'),
+        (
+            "compute_time = 0\nwait_time = {disk = 228.9, direct = 1574.2, full_fetch = 350.2}",
+            "wait_time = 1",
+        ),
+        ("fetch = 1024", "fetch = 20"),
+    )
+    told = facts(capsys, path, "--prices", PRICES)
+    policies = arms(told)
+    assert told["compute_seconds"] == 2 * (each // 32) * 2.0
+    assert policies["direct"]["gets"] == 2 * 4 * each
+    assert (policies["full_fetch"]["gets"], policies["full_fetch"]["lists"]) == (
+        2 * 4 * each,
+        2 * 4 * -(-each // 20),
+    )
+    seen = sum(
+        len(
+            {
+                sample
+                for epoch in (0, 1)
+                for sample in _native.order_distributed(samples, 4, rank, seed=0, epoch=epoch)[:each].tolist()
+            }
+        )
+        for rank in range(4)
+    )
+    assert policies["cache"]["gets"] == policies["foresee"]["gets"] == seen
+
+
+def test_no_whole_step_is_an_error_as_in_a_run(capsys, tmp_path: Path) -> None:
+    path = changed(
+        tmp_path, ("samples = 42_000", "samples = 127"), ("batch = 512", "batch = 64\ndrop_last = true")
+    )
+    assert main(["cost", path, "--prices", PRICES]) == 2
+    assert "train.batch = 64; a rank's 43 samples make no whole step" in capsys.readouterr().err
+
+
+def test_reads_and_waits_are_those_of_simulate(capsys, tmp_path: Path) -> None:
+    path = written(tmp_path, SIMULATED)
+    told = facts(capsys, path, "--prices", PRICES)
+    policies = arms(told)
+    assert main(["simulate", path, "--order", "distributed", "--policies", *policies, "--json"]) == 0
+    for run in json.loads(capsys.readouterr().out)["runs"]:
+        arm = policies[run["policy"]]
+        assert not arm["estimated"]
+        assert arm["gets"] == run["origin_requests"]
+        assert arm["wait_from"] == "simulated"
+        assert told["compute_seconds"] + arm["wait_seconds"] == pytest.approx(run["total_s"])
+        lists = {"foresee": 3, "disk": 0, "direct": 27, "cache": 27}
+        assert arm["lists"] == lists.get(run["policy"], run["listings"] * 3)
+    # Prefetches that come too late are read twice; what is there already is not fetched.
+    assert policies["full_fetch"]["gets"] != 9000 != policies["fifty_fifty"]["gets"]
+    assert policies["full_fetch"]["lists"] == 3 * 3 * 4 * 3
+    assert policies["foresee"]["gets"] < policies["cache"]["gets"]
+
+
+def test_where_tiers_hold_all_simulation_and_order_count_the_same(capsys, tmp_path: Path) -> None:
+    full = ('capacity = "60 MB"', 'capacity = "1 GB"')
+    simulated = arms(facts(capsys, written(tmp_path, SIMULATED, full), "--prices", PRICES))["foresee"]
+    bare = written(
+        tmp_path,
+        SIMULATED,
+        full,
+        ('[cluster.staging]\ncapacity = "20 MB"\nthreads = 2\n', ""),
+        ("[cost]", "[cost]\nwait_time = 1"),
+    )
+    counted = arms(facts(capsys, bare, "--prices", PRICES))["foresee"]
+    assert (simulated["counted"], counted["counted"]) == ("simulated", "order")
+    assert simulated["gets"] == counted["gets"]
+    assert simulated["storage"] > 0
+
+
+def test_a_wait_that_is_given_goes_before_the_simulated_one(capsys, tmp_path: Path) -> None:
+    path = written(tmp_path, SIMULATED, ("[cost]", "[cost]\nwait_time = {cache = 77}"))
+    policies = arms(facts(capsys, path, "--prices", PRICES))
+    assert (policies["cache"]["wait_seconds"], policies["cache"]["wait_from"]) == (77, "job")
+    assert policies["cache"]["counted"] == "simulated"
+    assert main(["cost", path, "--prices", PRICES]) == 0
+    assert "waiting of direct, disk, full_fetch, fifty_fifty, foresee is simulated" in capsys.readouterr().out
+
+
+def test_what_was_not_simulated_is_marked_or_missing_and_says_why(
+    capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = arms(facts(capsys, JOB, "--prices", PRICES))
+    assert (policies["full_fetch"]["gets"], policies["full_fetch"]["estimated"]) == (84000, True)
+    assert "was not simulated: cluster.staging is missing" in policies["full_fetch"]["note"]
+    assert main(["cost", JOB, "--prices", PRICES]) == 0
+    out = capsys.readouterr().out
+    assert "~84,000" in out
+    assert "~ full_fetch: each sample fetched once an epoch" in out
+    monkeypatch.setattr(_bucket_runs, "FOLLOWED_MAX", 8999)
+    path = written(tmp_path, SIMULATED, ("[cost]", "[cost]\nwait_time = 1"))
+    policies = arms(facts(capsys, path, "--prices", PRICES))
+    assert "9,000 reads are more than the 8,999 that are followed here" in policies["fifty_fifty"]["note"]
+    assert "the tiers have 60,000,000 bytes" in policies["foresee"]["missing"]
+    full = written(
+        tmp_path, Path(path).read_text(), ('capacity = "60 MB"', 'capacity = "1 GB"'), ("= 300", "= 900")
+    )
+    policies = arms(facts(capsys, full, "--prices", PRICES))
+    for policy in ("foresee", "cache"):
+        assert policies[policy]["counted"] == "limit"
+        assert policies[policy]["estimated"]
+    assert policies["foresee"]["gets"] == 3 * round(3000 * (1 - (2 / 3) ** 3))
+
+
+def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, SIMULATED, ("[cost]", '[cost]\negress = "internet"'))
+    told = facts(capsys, path, "--prices", book(tmp_path))
+    run = loading.Run(job.read(path), "direct", order="distributed").finish()
+    # Each of three epochs reads every sample once. What is drawn again makes the sum more than 300 MB.
+    assert told["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
+    for policy in ("direct", "full_fetch", "foresee"):
+        left = loading.Run(job.read(path), policy, order="distributed").finish().origin_bytes
+        assert arms(told)[policy]["egress"] == pytest.approx(
+            cost.egress_cost(left, ((1e9, 0.1), (1e10, 0.01)))
+        )
+    monkeypatch.setattr(_bucket_runs, "FOLLOWED_MAX", 2999)
+    assert _bucket_runs.drawn_bytes(job.read(path).data) == pytest.approx(told["bytes"], rel=0.03)
+
+
+def test_computing_at_a_rate_takes_what_the_data_take(capsys, tmp_path: Path) -> None:
+    told = facts(capsys, written(tmp_path, SIMULATED), "--prices", PRICES)
+    assert told["compute_seconds"] == pytest.approx(3 * told["bytes"] / 3 / 50e6)
+    path = written(tmp_path, SIMULATED, ("epochs = 3", "epochs = 3\nsteps_per_epoch = 10"))
+    told = facts(capsys, path, "--prices", PRICES)
+    assert told["compute_seconds"] == pytest.approx(3 * 10 * 16 * told["bytes"] / 3000 / 50e6)
+
+
+def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> None:
+    # Disks cost a lot, so that a bucket is cheaper for some runs; egress makes it dearer in the end.
+    dear = ("price = 0.04\n", "price = 1\n")
+    path = changed(
+        tmp_path,
+        ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'),
+        ('root_disk = "16 GB"', 'root_disk = "0 B"'),
+    )
+    told = facts(capsys, path, "--prices", book(tmp_path, dear))
+    policies = arms(told)
+    point = next(point for point in told["break_even"] if point["policy"] == "full_fetch")
+    bucket, disk = policies["full_fetch"], policies["disk"]
+    runs, each = point["runs_per_month"], 2 * told["bytes"]
+    in_bucket = bucket["storage"] + runs * (bucket["machines"] + bucket["requests"])
+    in_bucket += cost.egress_cost(runs * each, ((1e9, 0.1), (1e10, 0.01), (float("inf"), 0.001)))
+    assert in_bucket == pytest.approx(disk["storage"] + runs * disk["machines"])
+    # In the second tier, which no run reaches by itself.
+    assert runs * each > 1e9 > each
+    # The size of the data has its point too, though one run's bytes change their price with it.
+    size = ('"6428.571428571428 B"', repr(point["bytes"] / 42000))
+    more = written(tmp_path, Path(path).read_text(), size)
+    policies = arms(facts(capsys, more, "--prices", book(tmp_path, dear)))
+    assert policies["full_fetch"]["total"] == pytest.approx(policies["disk"]["total"])
+
+
+def test_beyond_the_last_tier_no_point_is_told(capsys, tmp_path: Path) -> None:
+    path = changed(tmp_path, ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'))
+    ends = ('{up_to = "10 GB", price = 0.01}, {price = 0.001}]', '{up_to = "1.1 GB", price = 0}]')
+    cheap = ("price = 0.1}", "price = 0}")
+    prices = book(tmp_path, ends, cheap, ("price = 0.04\n", "price = 1\n"))
+    told = facts(capsys, path, "--prices", prices)
+    point = next(point for point in told["break_even"] if point["policy"] == "full_fetch")
+    assert point["runs_per_month"] is None
+    assert point["runs_known_to"] == pytest.approx(1.1e9 / 0.54e9)
+    assert point["bytes_known_to"] == pytest.approx(0.55e9)
+    assert main(["cost", path, "--prices", prices]) == 0
+    assert "no number of runs a month below 2.037, where it ends" in capsys.readouterr().out
+
+
+def test_a_disk_is_asked_for_where_one_is_used(capsys, tmp_path: Path) -> None:
+    bare = written(tmp_path, SIMULATED, ('disk = "disk"\n', ""))
+    policies = arms(facts(capsys, bare, "--prices", PRICES))
+    assert {policy for policy, arm in policies.items() if "total" in arm} == {"direct"}
+    assert "what the disk of cache costs is not known" in policies["cache"]["missing"]
+    for line in ('cache_in = "ram"', 'cache_in = "disk"', 'cache_in = "ram"\nroot_disk = "1 GB"'):
+        path = written(
+            tmp_path,
+            SIMULATED,
+            ('disk = "disk"', line),
+            ("[cache.window]", '[cache]\npolicies = ["direct", "fifty_fifty", "foresee"]\n[cache.window]'),
+        )
+        code = main(["cost", path, "--prices", PRICES, "--json"])
+        told = capsys.readouterr()
+        if line == 'cache_in = "ram"':
+            assert code == 0
+            assert all("total" in arm for arm in json.loads(told.out)["policies"])
+        else:
+            assert code == 2
+            assert "cost.disk is missing" in told.err
+
+
+def test_a_job_at_azure_needs_a_machines_price_only(capsys, tmp_path: Path) -> None:
+    machine = tmp_path / "machine.toml"
+    machine.write_text(
+        'version = 1\n[[price]]\nkind = "vm"\nprovider = "azure"\nregion = "westus2"\nname = "ours"\nprice = 3\n'
+        'unit = "USD/h"\ndate = 2026-09-01\nsource = "our contract"\n'
+    )
+    path = written(
+        tmp_path,
+        SIMULATED,
+        ('"deli"', '"azure"'),
+        ('"any"', '"westus2"'),
+        ('"vm"', '"ours"'),
+        ('"bucket"', '"hot"'),
+        ('disk = "disk"', 'cache_in = "ram"'),
+        ("[cache.window]", '[cache]\npolicies = ["direct", "foresee"]\n[cache.window]'),
+    )
+    told = facts(capsys, path, "--prices", str(machine))
+    assert all(arm["total"] > 0 for arm in told["policies"])
 
 
 def test_a_large_run_is_estimated_and_says_so(capsys, tmp_path: Path) -> None:

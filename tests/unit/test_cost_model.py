@@ -101,6 +101,30 @@ def test_egress_is_paid_by_tier() -> None:
         cost.bucket(work(), RATES, egress=((1e8, 10.0),))
 
 
+def test_bytes_that_are_known_leave_in_place_of_the_mean_size() -> None:
+    bill = cost.bucket(work(), RATES, gets=10, misses=5, read_bytes=3e9, egress=((math.inf, 0.5),))
+    assert (bill.gets, bill.read_bytes, bill.egress) == (15, 3e9, 1.5)
+    assert cost.bucket(work(), RATES, gets=10).read_bytes == pytest.approx(10 * 0.27e9 / 42000)
+
+
+def test_a_disk_that_holds_nothing_needs_no_price() -> None:
+    rates = Rates(machine=1.0, bucket=1.0, lists=1.0, gets=1.0)
+    assert cost.bucket(work(root_bytes=0), rates, cached=42000, cache_in="ram").total > 0
+    for held in (work(), work(root_bytes=0)):
+        with pytest.raises(NotMeasured, match="the price disk is not known"):
+            cost.bucket(held, rates, cached=1)
+
+
+def test_runs_of_a_month_share_the_tiers_of_egress() -> None:
+    tariff = ((15e12, 0.1), (math.inf, 0.01))
+    bill = Bill(storage=7.0, machines=2.0, requests=1.0, egress=1000.0, lists=0, gets=1, read_bytes=10e12)
+    # 15 TB of three runs' 30 leave at the first price, the rest at the second.
+    assert cost.runs_cost(bill, 3, tariff) == pytest.approx(7 + 3 * 3 + 1500 + 150)
+    assert cost.runs_cost(bill, 3) == 16.0
+    with pytest.raises(NotMeasured, match="egress beyond"):
+        cost.runs_cost(bill, 2, ((15e12, 0.1),))
+
+
 def test_two_ranks_of_a_machine_list_and_fetch_each_for_itself() -> None:
     one = cost.bucket(work(), RATES, fetch=1000)
     two = cost.bucket(work(ranks=6), RATES, fetch=1000)
@@ -146,6 +170,8 @@ def test_a_workload_outside_its_range_is_refused(changes: dict, expected: str) -
         ({"misses": -1}, "misses = -1"),
         ({"lists": -1}, "lists = -1"),
         ({"gets": -1}, "gets = -1"),
+        ({"read_bytes": -1}, "read_bytes = -1"),
+        ({"read_bytes": math.inf}, "read_bytes = inf"),
         ({"cache_in": "tape"}, "cache_in = 'tape'"),
         ({"period": "year"}, "period = 'year'"),
         ({"compat": "print"}, "compat = 'print'"),
@@ -211,6 +237,40 @@ def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d:
         told = slope * scale > 1e-9 * max(a, c)
         if told and slope > 1e-3 * max(b, d) and start > 1e-3 * max(a, c):
             assert a + b * point == pytest.approx(c + d * point, rel=1e-3)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.1, 5)), min_size=1, max_size=4),
+    st.floats(0.5, 20),
+    st.floats(0, 6),
+)
+@settings(deadline=None)
+def test_break_even_of_bent_lines_is_the_first_point_at_which_they_meet(
+    tiers: list[tuple[float, float]], start: float, slope: float
+) -> None:
+    tariff, to = [], 0.0
+    for width, price in tiers:
+        to += width
+        tariff.append((to, price * 1e9))
+
+    def left(x: float) -> float:
+        return cost.egress_cost(x, tuple(tariff))
+
+    point = cost.break_even(left, lambda x: start + slope * x, bends=[end for end, _ in tariff], end=to)
+    before = [end for end, _ in tariff if point is None or end < point]
+    # Egress begins below, and has not reached the other line at any bend before they meet.
+    assert all(left(end) <= (start + slope * end) * (1 + 1e-9) for end in before)
+    if point is not None:
+        assert left(point) == pytest.approx(start + slope * point)
+
+
+def test_break_even_asks_nothing_beyond_the_end() -> None:
+    def known(x: float) -> float:
+        assert x <= 4.0
+        return 2 * x
+
+    assert cost.break_even(known, lambda x: 7.0 + 0 * x, bends=(1.0, 4.0, 9.0), end=4.0) == 3.5
+    assert cost.break_even(known, lambda x: 9.0 + 0 * x, end=4.0) is None
 
 
 def test_lines_that_never_meet_have_no_point() -> None:

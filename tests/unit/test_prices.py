@@ -29,7 +29,10 @@ def test_every_shipped_row_has_a_source_and_a_date_in_the_past() -> None:
     book = prices.load()
     assert book.price
     for row in book.price:
-        assert row.source.startswith("https://") or "IC2E" in row.source
+        # A transcript is no price page, and so is never given as one.
+        assert row.source.startswith(("https://", "transcript")) or "IC2E" in row.source
+        assert row.provider == "deli" or row.source.startswith("transcript")
+        assert "transcript" not in (row.note or "")
         assert dt.date(2020, 1, 1) < row.date < dt.date(2026, 11, 23)
         assert row.currency == "USD"
     papers = [row.base for row in book.price if row.provider == "deli"]

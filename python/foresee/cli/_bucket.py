@@ -1,37 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each policy of loading keeps, and asks of a bucket: counts from the known order where it can be followed.
+"""What each policy of loading keeps, asks of a bucket, and waits for: counts from the known order.
 
-Apart from the command, which prices the counts. Refuses what hangs on timing: which prefetches come too late, and what
-a cache that is too small for its rank would read, are the simulator's to say.
+Apart from the command, which prices the counts. What hangs on timing, which prefetches come too late, or on what a
+cache drops that is too small for its rank, is the simulator's to say (:mod:`foresee.cli._bucket_runs`); what does not
+is counted here, for jobs that have no figures to simulate. Refuses to guess: a count by a formula is marked as one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from foresee.cli import _bucket_runs
 from foresee.errors import ConfigError, NotMeasured
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from foresee.cli._bucket_runs import Simulated
     from foresee.job import Job
     from foresee.models import cost
 
-__all__ = ["Arm", "arm", "policies", "wait"]
+__all__ = ["Arm", "Counts", "Part", "arm", "part", "policies", "uses_disk"]
 
-#: Reads that are followed one by one to count what a cache misses; above, the limit of many samples is taken.
-_FOLLOWED_MAX = 20_000_000
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a policy keeps, and asks of the bucket in the whole run."""
+
+    cached: int = 0
+    """Samples that each machine keeps."""
+    fetch: int | None = None
+    """Samples of one request for prefetching; None: no prefetching."""
+    lists: int | None = None
+    """Answers of listings; None: as the equations have them."""
+    gets: int | None = None
+    """Reads; likewise."""
+    read_share: float | None = None
+    """Bytes of those reads, in sizes of the data set; None: all samples have one size."""
+    counted: Literal["order", "simulated", "limit", "formula"] = "formula"
+    """How reads were counted: in the known order, by the simulator, as the limit of many samples, by equations."""
+    note: str | None = None
+    """Why reads are an estimate; None: they are not."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One policy, and what it asks of the bucket."""
+    """One policy of the comparison."""
 
     policy: str
-    cached: int = 0
-    fetch: int | None = None
-    lists: int | None = None
-    gets: int | None = None
-    estimated: bool = False
+    counts: Counts
+    wait: float
+    """Seconds of the whole run that it waits for data."""
+    wait_from: Literal["job", "simulated"]
+    """Who says so."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank reads in an epoch: the sampler's share, without a last batch that is left out."""
+
+    reads: int
+    steps: int | None
+    """None where the job has no batch."""
+
+
+def part(asked: Job, samples: int, ranks: int) -> Part:
+    """A rank's part of an epoch, as runs have it: samples are dealt to equal parts first, batches cut from those.
+
+    Raises:
+        ConfigError: ``drop_last`` without ``batch``, or without one whole step.
+    """
+    each = -(-samples // ranks)
+    if not asked.train.drop_last:
+        return Part(each, None if asked.train.batch is None else -(-each // asked.train.batch))
+    (batch,) = asked.need("train.batch")
+    steps = each // batch
+    if steps == 0:
+        where = f"{asked.file}: " if asked.file else ""
+        raise ConfigError(
+            f"{where}train.batch = {batch}; a rank's {each} samples make no whole step, and drop_last leaves out the "
+            f"rest; at most {each} expected, or drop_last = false"
+        )
+    return Part(steps * batch, steps)
 
 
 def policies(asked: Job) -> tuple[str, ...]:
@@ -49,33 +102,97 @@ def policies(asked: Job) -> tuple[str, ...]:
     return chosen
 
 
-def wait(asked: Job, policy: str) -> float:
-    times = asked.cost.wait_time or {}
-    if policy in times:
-        return times[policy]
-    if "" in times:
-        return times[""]
-    raise NotMeasured(
-        f"how long {policy} waits for data",
-        f"write [cost] wait_time = {{{policy} = ...}}; `foresee simulate` predicts it",
-    )
+def uses_disk(asked: Job, policy: str) -> bool:
+    """Whether machines have a disk that is paid: for the root, the data, or what is kept of them."""
+    keeps = policy not in {"direct", "disk"} and asked.cost.cache_in == "disk"
+    return policy == "disk" or keeps or asked.cost.root_disk > 0
 
 
 def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical", "paper"]) -> Arm:
-    """What a policy keeps and asks for."""
-    window, per_machine = asked.cache.window, asked.cluster.ranks_per_machine
-    if policy in {"disk", "direct"}:
-        return Arm(policy, gets=None if compat == "paper" else work.epochs * _reads(asked, work))
+    """What a policy keeps and asks for, and how long it waits.
+
+    Raises:
+        ConfigError: as :func:`part`.
+        NotMeasured: neither the job nor a simulation has what the policy needs; the message says what.
+    """
+    share = part(asked, work.samples, work.readers)
+    run = _run(policy, asked, compat, work.epochs * work.readers * share.reads)
+    wait, wait_from = _wait(policy, asked, run)
     if policy == "foresee":
-        gets, held = _planned(asked, work)
-        return Arm(policy, cached=held, lists=-(-work.samples // work.page), gets=gets)
-    fetch, capacity = window.fetch, window.capacity
-    if policy == "cache":
-        kept = work.samples if capacity is None else min(capacity * per_machine, work.samples)
-        if compat == "paper":
-            return Arm(policy, cached=kept)
-        gets, estimated = _missed(asked, work, capacity)
-        return Arm(policy, cached=kept, gets=gets, estimated=estimated)
+        counts = _of_plan(asked, work, share, run)
+    elif compat == "paper":
+        counts = _of_paper(policy, asked, work)
+    else:
+        counts = _of_window(policy, asked, work, share, run)
+    return Arm(policy, counts, wait, wait_from)
+
+
+def _run(policy: str, asked: Job, compat: Literal["physical", "paper"], reads: int) -> Simulated | str:
+    """The simulation, unless nothing is asked of it."""
+    given = asked.cost.wait_time or {}
+    told = policy in given or "" in given
+    if told and (policy == "disk" or (compat == "paper" and policy != "foresee")):
+        return "not asked"
+    return _bucket_runs.simulated(policy, asked, compat, reads)
+
+
+def _wait(policy: str, asked: Job, run: Simulated | str) -> tuple[float, Literal["job", "simulated"]]:
+    times = asked.cost.wait_time or {}
+    if policy in times:
+        return times[policy], "job"
+    if "" in times:
+        return times[""], "job"
+    if isinstance(run, str):
+        raise NotMeasured(
+            f"how long {policy} waits for data",
+            f"write [cost] wait_time = {{{policy} = ...}}; it was not simulated: {run}",
+        )
+    return run.wait, "simulated"
+
+
+def _of_paper(policy: str, asked: Job, work: cost.Workload) -> Counts:
+    """By the equations, to the letter."""
+    if policy in {"direct", "disk"}:
+        return Counts()
+    fetch, capacity = (None, asked.cache.window.capacity) if policy == "cache" else _window(policy, asked)
+    return Counts(cached=_kept(asked, work, capacity), fetch=fetch)
+
+
+def _of_window(policy: str, asked: Job, work: cost.Workload, share: Part, run: Simulated | str) -> Counts:
+    """Of the policies that read a bucket sample by sample, or through a window of prefetching."""
+    reads, pages = work.readers * share.reads, -(-work.samples // work.page)
+    if policy == "disk":
+        return Counts(counted="order")
+    if policy == "direct":
+        # Whatever the timing, all that is read comes from the bucket.
+        share_of = None if isinstance(run, str) else _read_share(asked, work, run)
+        return Counts(gets=work.epochs * reads, read_share=share_of, counted="order")
+    fetch, capacity = (None, asked.cache.window.capacity) if policy == "cache" else _window(policy, asked)
+    cached = _kept(asked, work, capacity)
+    if not isinstance(run, str):
+        return Counts(
+            cached=cached,
+            fetch=fetch,
+            # Each of its listings is one of the whole bucket, page by page; without prefetching an epoch has one.
+            lists=None if fetch is None else run.listings * pages,
+            gets=run.gets,
+            read_share=_read_share(asked, work, run),
+            counted="simulated",
+        )
+    if fetch is None:
+        return _missed(asked, work, share, capacity, cached)
+    return Counts(
+        cached=cached,
+        fetch=fetch,
+        lists=work.epochs * work.readers * pages * -(-share.reads // fetch),
+        gets=work.epochs * reads,
+        note=f"each sample fetched once an epoch; what comes late or is there already was not simulated: {run}",
+    )
+
+
+def _window(policy: str, asked: Job) -> tuple[int, int]:
+    """Samples of a request, and samples that a rank's cache holds."""
+    fetch, capacity = asked.cache.window.fetch, asked.cache.window.capacity
     if fetch is None and capacity is None:
         raise NotMeasured(f"what {policy} prefetches", "write [cache.window] fetch or capacity")
     if policy == "full_fetch":
@@ -85,67 +202,88 @@ def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical"
         assert policy == "fifty_fifty"
         fetch = max(1, (capacity or 0) // 2) if fetch is None else fetch
         capacity = 2 * fetch if capacity is None else capacity
+    assert fetch is not None
     assert capacity is not None
-    return Arm(policy, cached=min(capacity * per_machine, work.samples), fetch=fetch)
+    return fetch, capacity
 
 
-def _reads(asked: Job, work: cost.Workload) -> int:
-    """Samples that all ranks read in an epoch: the last ones are read twice, or left out."""
-    if asked.train.drop_last and asked.train.batch is not None:
-        whole = asked.train.batch * work.readers
-        return work.samples // whole * whole
-    return -(-work.samples // work.readers) * work.readers
+def _kept(asked: Job, work: cost.Workload, capacity: int | None) -> int:
+    """Samples that a machine keeps whose ranks have caches of ``capacity`` each."""
+    return work.samples if capacity is None else min(capacity * asked.cluster.ranks_per_machine, work.samples)
 
 
-def _missed(asked: Job, work: cost.Workload, capacity: int | None) -> tuple[int, bool]:
-    """Reads that caches without prefetching miss in the whole run, and whether that is an estimate."""
-    from foresee import _native
+def _read_share(asked: Job, work: cost.Workload, run: Simulated) -> float | None:
+    """Of samples that differ in size; of others, bytes follow from their number."""
+    one_size = asked.data.index is None and asked.data.size_sigma == 0
+    return None if one_size else run.read_bytes / work.data_bytes
+
+
+def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, cached: int) -> Counts:
+    """What caches without prefetching miss in the whole run, where no simulation has counted it."""
     from foresee.models import window
 
-    share = -(-work.samples // work.readers)
-    if work.epochs * share * work.readers > _FOLLOWED_MAX:
-        rate = window.miss_rate(work.readers, float("inf") if capacity is None else capacity / share)
-        return round(work.readers * share * (1 + (work.epochs - 1) * rate)), True
-    missed = 0
-    for rank in range(work.readers):
-        orders = (
-            _native.order_distributed(work.samples, work.readers, rank, seed=asked.train.seed, epoch=epoch)
-            for epoch in range(work.epochs)
-        )
-        missed += sum(window.misses(orders, capacity))
-    return missed, False
+    if work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX:
+        held = float("inf") if capacity is None else capacity / share.reads
+        rate = window.miss_rate(work.readers, held)
+        gets = round(work.readers * share.reads * (1 + (work.epochs - 1) * rate))
+        return Counts(cached=cached, gets=gets, counted="limit", note="the limit of many samples")
+    missed = sum(
+        sum(window.misses(_orders(asked, work, share, rank), capacity)) for rank in range(work.readers)
+    )
+    return Counts(cached=cached, gets=missed, counted="order")
 
 
-def _planned(asked: Job, work: cost.Workload) -> tuple[int, int]:
-    """Reads of a run of Foresee whose tiers hold all that a rank reads, and the samples that a machine keeps."""
-    import numpy as np
-
+def _orders(asked: Job, work: cost.Workload, share: Part, rank: int) -> Iterator[NDArray[Any]]:
+    """What a rank reads, epoch by epoch."""
     from foresee import _native
 
+    for epoch in range(work.epochs):
+        ids = _native.order_distributed(work.samples, work.readers, rank, seed=asked.train.seed, epoch=epoch)
+        yield ids[: share.reads]
+
+
+def _of_plan(asked: Job, work: cost.Workload, share: Part, run: Simulated | str) -> Counts:
+    """Of Foresee's own runs: one listing; reads by the planner, or all that ranks see where they can keep it."""
     room = sum(tier.capacity or 0 for tier in asked.cluster.tiers)
     size = work.data_bytes / work.samples
-    if work.epochs * work.samples > _FOLLOWED_MAX and room < work.data_bytes:
-        raise NotMeasured(
-            "what foresee reads from the bucket", "`foresee simulate` predicts it for so large a run"
+    large = work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX
+    if large:
+        # Of a sample, the chance that a rank reads it in some epoch.
+        seen = round(work.samples * (1 - (1 - share.reads / work.samples) ** work.epochs))
+        reads, most = work.readers * seen, seen
+    else:
+        reads, most = _distinct(asked, work, share)
+    fits = most * size <= room
+    held = min(most if fits else int(room // size), work.samples)
+    kept = min(held * asked.cluster.ranks_per_machine, work.samples)
+    pages = -(-work.samples // work.page)
+    if not isinstance(run, str):
+        return Counts(
+            cached=kept,
+            lists=pages,
+            gets=run.gets,
+            read_share=_read_share(asked, work, run),
+            counted="simulated",
         )
-    reads = most = 0
-    for rank in range(work.readers):
-        if work.epochs * work.samples > _FOLLOWED_MAX:
-            # Of a sample, the chance that a rank reads it in some epoch.
-            distinct = round(work.samples * (1 - (1 - 1 / work.readers) ** work.epochs))
-        else:
-            seen = np.zeros(work.samples, dtype=bool)
-            for epoch in range(work.epochs):
-                seen[
-                    _native.order_distributed(
-                        work.samples, work.readers, rank, seed=asked.train.seed, epoch=epoch
-                    )
-                ] = True
-            distinct = int(seen.sum())
-        reads, most = reads + distinct, max(most, distinct)
-    if most * size > room:
+    if not fits:
         raise NotMeasured(
             "what foresee reads from the bucket",
-            f"the tiers have {room:,} bytes and a rank reads {most * size:,.0f}: `foresee simulate` predicts the rest",
+            f"the tiers have {room:,} bytes and a rank reads {most * size:,.0f}; it was not simulated: {run}",
         )
-    return reads, min(most * asked.cluster.ranks_per_machine, work.samples)
+    if large:
+        return Counts(cached=kept, lists=pages, gets=reads, counted="limit", note="the limit of many samples")
+    return Counts(cached=kept, lists=pages, gets=reads, counted="order")
+
+
+def _distinct(asked: Job, work: cost.Workload, share: Part) -> tuple[int, int]:
+    """Different samples that a rank reads in the whole run: added up over ranks, and the most of one."""
+    import numpy as np
+
+    total = most = 0
+    for rank in range(work.readers):
+        seen = np.zeros(work.samples, dtype=bool)
+        for ids in _orders(asked, work, share, rank):
+            seen[ids] = True
+        distinct = int(seen.sum())
+        total, most = total + distinct, max(most, distinct)
+    return total, most

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foresee.cli import _bucket
+from foresee.cli import _bucket, _bucket_runs
 from foresee.errors import ConfigError, NotMeasured
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 _HELP = "what a job costs from disks and from a bucket, and where one overtakes the other"
 _EPILOG = (
-    "exit code 1: --budget was given, and no policy stays within it. Waiting times come from [cost] wait_time of the "
-    "job; `foresee simulate` predicts them."
+    "exit code 1: --budget was given, and no policy stays within it. Reads and waiting times are those of `foresee "
+    "simulate --order distributed` where the job has what that needs; [cost] wait_time goes before."
 )
 
 #: Columns of the bill.
@@ -73,7 +74,7 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
     for policy in _bucket.policies(asked):
         try:
             arm = _bucket.arm(policy, asked, work, options.compat)
-            waiting = replace(work, wait_time=_bucket.wait(asked, policy))
+            waiting = replace(work, wait_time=arm.wait)
             bill = _bill(arm, waiting, asked, rates, tariff, options.compat)
         except NotMeasured as missing:
             told.append({"policy": policy, "missing": str(missing)})
@@ -83,9 +84,12 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
             {
                 "policy": policy,
                 "wait_seconds": waiting.wait_time,
+                "wait_from": arm.wait_from,
                 "lists": bill.lists,
                 "gets": bill.gets,
-                "estimated": arm.estimated,
+                "counted": arm.counts.counted,
+                "estimated": arm.counts.note is not None,
+                "note": arm.counts.note,
                 "storage": bill.storage,
                 "machines": bill.machines,
                 "requests": bill.requests,
@@ -127,7 +131,7 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
 def _workload(asked: Job) -> cost.Workload:
     from foresee.models import cost
 
-    samples, size = _data(asked)
+    samples, data_bytes = _data(asked)
     (epochs,) = asked.need("train.epochs")
     machines = asked.cost.machines or asked.cluster.machines
     if machines is None:
@@ -138,23 +142,23 @@ def _workload(asked: Job) -> cost.Workload:
         ranks=asked.cluster.ranks,
         samples=samples,
         epochs=epochs,
-        data_bytes=samples * size,
+        data_bytes=data_bytes,
         root_bytes=asked.cost.root_disk,
-        compute_time=_compute(asked, samples, size, machines),
+        compute_time=_compute(asked, samples, data_bytes / samples, machines),
         wait_time=0.0,
         page=asked.cost.page,
     )
 
 
 def _data(asked: Job) -> tuple[int, float]:
-    """How many samples, and their mean size."""
+    """How many samples, and their bytes."""
     if asked.data.index is not None:
         from foresee import _native
 
         index = _native.Index.open(asked.data.index)
-        return len(index), index.total_bytes / len(index)
-    samples, size = asked.need("data.samples", "data.size")
-    return int(samples), float(size)
+        return len(index), float(index.total_bytes)
+    (samples,) = asked.need("data.samples")
+    return int(samples), _bucket_runs.drawn_bytes(asked.data)
 
 
 def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
@@ -167,27 +171,33 @@ def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
             "how long the run computes", "write [train] compute_rate or compute_step, or [cost] compute_time"
         )
     batch, epochs = asked.need("train.batch", "train.epochs")
+    share = _bucket.part(asked, samples, asked.cluster.ranks or machines)
+    steps = train.steps_per_epoch or share.steps
+    assert steps is not None
     if train.compute_step is not None:
-        step = train.compute_step
-    else:
-        assert train.compute_rate is not None
-        step = batch * size / train.compute_rate
-    whole = batch * (asked.cluster.ranks or machines)
-    steps = train.steps_per_epoch or (samples // whole if train.drop_last else -(-samples // whole))
-    return float(epochs * steps * step)
+        return float(epochs * steps * train.compute_step)
+    assert train.compute_rate is not None
+    # At a rate, a last batch that is short takes as much less.
+    reads = share.reads if train.steps_per_epoch is None else batch * steps
+    return float(epochs * reads * size / train.compute_rate)
 
 
 def _rates(asked: Job, book: prices.PriceBook) -> tuple[list[prices.Price], cost.Rates]:
     """The rows of the book that the job names, and what they come to."""
     from foresee.models import cost
 
-    names = asked.cost
-    provider, region, vm, disk = asked.need("cost.provider", "cost.region", "cost.vm", "cost.disk")
-    wanted = [("vm", vm), ("disk", disk)]
+    names, chosen = asked.cost, _bucket.policies(asked)
+    provider, region, vm = asked.need("cost.provider", "cost.region", "cost.vm")
+    wanted = [("vm", vm)]
+    on_disk = [policy for policy in chosen if _bucket.uses_disk(asked, policy)]
+    if on_disk and (names.disk is not None or names.root_disk > 0 or asked.cache.policies is not None):
+        # Policies that nobody chose, and that take a disk nobody named, are left out one by one, with their reason.
+        (disk,) = asked.need("cost.disk")
+        wanted.append(("disk", disk))
     if names.gpus_per_machine:
         (gpu,) = asked.need("cost.gpu")
         wanted.append(("gpu", gpu))
-    if any(policy != "disk" for policy in _bucket.policies(asked)):
+    if any(policy != "disk" for policy in chosen):
         (bucket,) = asked.need("cost.bucket")
         wanted += [(kind, bucket) for kind in ("bucket", "list", "get")]
     found = {kind: book.find(kind, provider, region, name) for kind, name in wanted}
@@ -199,7 +209,7 @@ def _rates(asked: Job, book: prices.PriceBook) -> tuple[list[prices.Price], cost
     machine = price["vm"] + names.gpus_per_machine * price.get("gpu", 0.0)
     rates = cost.Rates(
         machine=machine,
-        disk=price["disk"],
+        disk=price.get("disk"),
         bucket=price.get("bucket"),
         lists=price.get("list"),
         gets=price.get("get"),
@@ -230,17 +240,22 @@ def _bill(
     from foresee.models import cost
 
     period: Any = None if compat == "paper" else asked.cost.period
+    if rates.disk is None and _bucket.uses_disk(asked, arm.policy):
+        raise NotMeasured(
+            f"what the disk of {arm.policy} costs", "write [cost] disk, a name of the price book"
+        )
     if arm.policy == "disk":
         return cost.disk(work, rates, period=period, compat=compat)
-    cache_in: Any = asked.cost.cache_in
+    counts, cache_in = arm.counts, asked.cost.cache_in
     return cost.bucket(
         work,
         rates,
-        cached=arm.cached,
-        fetch=arm.fetch,
-        lists=arm.lists,
-        gets=arm.gets,
-        cache_in=cache_in,
+        cached=counts.cached,
+        fetch=counts.fetch,
+        lists=counts.lists,
+        gets=counts.gets,
+        read_bytes=None if counts.read_share is None else counts.read_share * work.data_bytes,
+        cache_in="ram" if cache_in == "ram" else "disk",
         egress=tariff,
         period=period,
         compat=compat,
@@ -259,47 +274,71 @@ def _break_even(
 
     if "disk" not in arms:
         return []
-    points = []
     disk, at_disk = arms["disk"]
+    by_month = replace(asked, cost=replace(asked.cost, period="month"))
 
     def total(arm: _bucket.Arm, work: cost.Workload) -> float:
         return _bill(arm, work, asked, rates, tariff, compat).total
 
-    def monthly(arm: _bucket.Arm, work: cost.Workload, runs: float) -> float:
-        bill = _bill(
-            arm, work, replace(asked, cost=replace(asked.cost, period="month")), rates, tariff, compat
-        )
-        return bill.storage + runs * (bill.total - bill.storage)
+    def month(arm: _bucket.Arm, work: cost.Workload) -> cost.Bill:
+        # Egress of a month's runs goes through the tariff together, and so not into the bill of one.
+        return _bill(arm, work, by_month, rates, (), compat)
 
-    fixed = total(disk, at_disk)
+    def sized(work: cost.Workload, bytes_: float) -> cost.Workload:
+        return replace(work, data_bytes=max(bytes_, 1e-9))
+
+    fixed, on_disk = total(disk, at_disk), month(disk, at_disk)
+    points = []
     for policy, (arm, work) in arms.items():
         if policy == "disk":
             continue
+        in_bucket = month(arm, work)
+        read = in_bucket.read_bytes
 
         def by_wait(seconds: float, arm: _bucket.Arm = arm, work: cost.Workload = work) -> float:
             return total(arm, replace(work, wait_time=seconds))
 
         def by_size(bytes_: float, arm: _bucket.Arm = arm, work: cost.Workload = work) -> float:
-            return total(arm, replace(work, data_bytes=max(bytes_, 1e-9)))
+            return total(arm, sized(work, bytes_))
 
-        def by_runs(runs: float, arm: _bucket.Arm = arm, work: cost.Workload = work) -> float:
-            return monthly(arm, work, runs)
+        def by_runs(runs: float, in_bucket: cost.Bill = in_bucket) -> float:
+            return cost.runs_cost(in_bucket, runs, tariff)
 
+        sizes, runs = _ends(tariff, read / work.data_bytes), _ends(tariff, read)
         points.append(
             {
                 "policy": policy,
                 "wait_seconds": cost.break_even(by_wait, lambda _: fixed, scale=3600.0),
-                "bytes": None
-                if tariff
-                else cost.break_even(
+                "bytes": cost.break_even(
                     by_size,
-                    lambda bytes_: total(disk, replace(at_disk, data_bytes=max(bytes_, 1e-9))),
+                    lambda bytes_: total(disk, sized(at_disk, bytes_)),
                     scale=work.data_bytes,
+                    bends=sizes,
+                    end=max(sizes, default=math.inf),
                 ),
-                "runs_per_month": cost.break_even(by_runs, lambda runs: monthly(disk, at_disk, runs)),
+                "bytes_known_to": _finite(sizes),
+                "runs_per_month": cost.break_even(
+                    by_runs,
+                    lambda runs: cost.runs_cost(on_disk, runs),
+                    bends=runs,
+                    end=max(runs, default=math.inf),
+                ),
+                "runs_known_to": _finite(runs),
             }
         )
     return points
+
+
+def _ends(tariff: tuple[tuple[float, float], ...], each: float) -> list[float]:
+    """Where the tiers of a tariff end, in units of so many bytes each; none where nothing leaves."""
+    # A hair before the end, so that rounding leads to no byte beyond a tariff's last.
+    return [up_to / each * (1 - 1e-12) for up_to, _ in tariff] if each else []
+
+
+def _finite(ends: list[float]) -> float | None:
+    """Where a tariff ends; None if it does not."""
+    end = max(ends, default=math.inf)
+    return None if math.isinf(end) else end
 
 
 def _report(facts: dict[str, Any]) -> str:
@@ -322,17 +361,10 @@ def _report(facts: dict[str, Any]) -> str:
             f"{arm['policy']:<13}{_time(arm['wait_seconds']):>11}{arm['lists']:>13,}{reads:>15}"
             + "".join(f"{arm[key]:>12,.4f}" for key in _AMOUNTS)
         )
+    lines += _notes(facts["policies"])
     if facts["break_even"]:
         lines += ["", "as much as disk, all else being equal, at"]
-        for point in facts["break_even"]:
-            told = []
-            if point["wait_seconds"] is not None:
-                told.append(f"{_time(point['wait_seconds'])} of waiting")
-            if point["bytes"] is not None:
-                told.append(f"{point['bytes'] / 1e9:,.4g} GB of data")
-            if point["runs_per_month"] is not None:
-                told.append(f"{point['runs_per_month']:,.4g} runs a month on the same storage")
-            lines.append(f"{point['policy']:<13}{'; '.join(told) or 'no point'}")
+        lines += [f"{point['policy']:<13}{_point(point)}" for point in facts["break_even"]]
     dates = sorted({row["date"] for row in facts["prices"]})
     lines += [
         "",
@@ -341,6 +373,31 @@ def _report(facts: dict[str, Any]) -> str:
         + "; --json has their sources",
     ]
     return "\n".join(lines)
+
+
+def _notes(told: list[dict[str, Any]]) -> list[str]:
+    """What the table marks, and what it does not say of its columns."""
+    lines = [f"~ {arm['policy']}: {arm['note']}" for arm in told if arm.get("note") is not None]
+    simulated = [arm["policy"] for arm in told if arm.get("wait_from") == "simulated"]
+    if simulated:
+        lines.append(f"waiting of {', '.join(simulated)} is simulated")
+    return ["", *lines] if lines else []
+
+
+def _point(point: dict[str, Any]) -> str:
+    """Where a policy costs as much as disks, in words."""
+    told = []
+    if point["wait_seconds"] is not None:
+        told.append(f"{_time(point['wait_seconds'])} of waiting")
+    if point["bytes"] is not None:
+        told.append(f"{point['bytes'] / 1e9:,.4g} GB of data")
+    elif point["bytes_known_to"] is not None:
+        told.append(f"no size below {point['bytes_known_to'] / 1e9:,.4g} GB, where the tariff of egress ends")
+    if point["runs_per_month"] is not None:
+        told.append(f"{point['runs_per_month']:,.4g} runs a month on the same storage")
+    elif point["runs_known_to"] is not None:
+        told.append(f"no number of runs a month below {point['runs_known_to']:,.4g}, where it ends")
+    return "; ".join(told) or "no point"
 
 
 def _time(seconds: float) -> str:

@@ -21,8 +21,10 @@ IC2E 2021, section III-C; which of its figures are corrected, and how, is said a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from foresee._checked import Checked, value_of
@@ -40,6 +42,7 @@ __all__ = [
     "bucket",
     "disk",
     "egress_cost",
+    "runs_cost",
 ]
 
 Compat = Literal["physical", "paper"]
@@ -122,6 +125,8 @@ class Bill:
     """Listings, counted in answers."""
     gets: int
     """Reads."""
+    read_bytes: float
+    """Bytes of those reads, whether or not they leave the region."""
 
     @property
     def total(self) -> float:
@@ -150,7 +155,7 @@ def disk(work: Workload, rates: Rates, *, period: Period | None = None, compat: 
     """
     kept = work.machines * _price(rates.disk, "disk") * (work.data_bytes + work.root_bytes) / _GB
     storage = kept * _months(work, period, compat)
-    return Bill(storage, _machines(work, rates), 0.0, 0.0, 0, 0)
+    return Bill(storage, _machines(work, rates), 0.0, 0.0, 0, 0, 0.0)
 
 
 def bucket(
@@ -162,6 +167,7 @@ def bucket(
     misses: int = 0,
     lists: int | None = None,
     gets: int | None = None,
+    read_bytes: float | None = None,
     cache_in: Literal["disk", "ram"] = "disk",
     egress: tuple[tuple[float, float], ...] = (),
     period: Period | None = None,
@@ -176,13 +182,14 @@ def bucket(
 
     Args:
         work: what is run.
-        rates: needs ``machine``, ``disk``, ``bucket``, ``lists`` and ``gets``.
+        rates: needs ``machine``, ``bucket``, ``lists`` and ``gets``, and ``disk`` where root or cache takes one.
         cached: m_c, samples that each machine keeps; 0 to ``work.samples``.
         fetch: f, samples of one request for prefetching, 1 or more; None: no prefetching.
         misses: reads of the run that a prefetched cache should have answered and did not, 0 or more; free in the
             paper.
         lists: answers of listings in the whole run, 0 or more.
         gets: reads in the whole run, 0 or more; ``misses`` come on top.
+        read_bytes: bytes of all those reads, 0 or more, where samples differ in size; None: of the mean size each.
         cache_in: whether the cache is on the disk, or in memory, which is paid with the machine.
         egress: the tariff of bytes that leave the bucket's region, as :func:`egress_cost` has it; none: they stay.
         period: as in :func:`disk`.
@@ -212,6 +219,8 @@ def bucket(
         )
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
     ]
+    if read_bytes is not None and not 0 <= read_bytes < math.inf:
+        faults.append(f"read_bytes = {read_bytes}; a finite number expected, 0 or more")
     if not faults and cached > work.samples:
         faults.append(f"cached = {cached}; at most all {work.samples} samples expected")
     if cache_in not in {"disk", "ram"}:
@@ -228,14 +237,15 @@ def bucket(
     if compat != "paper":
         read += misses
     on_disk = work.root_bytes + (work.data_bytes * cached / work.samples if cache_in == "disk" else 0.0)
-    kept = (
-        _price(rates.bucket, "bucket") * work.data_bytes
-        + work.machines * _price(rates.disk, "disk") * on_disk
-    )
+    kept = _price(rates.bucket, "bucket") * work.data_bytes
+    if on_disk:
+        kept += work.machines * _price(rates.disk, "disk") * on_disk
     requests = (listed * _price(rates.lists, "lists") + read * _price(rates.gets, "gets")) / _REQUESTS
-    left = egress_cost(read * work.data_bytes / work.samples, egress) if egress else 0.0
+    if read_bytes is None:
+        read_bytes = read * work.data_bytes / work.samples
+    left = egress_cost(read_bytes, egress) if egress else 0.0
     storage = kept / _GB * _months(work, period, compat)
-    return Bill(storage, _machines(work, rates), requests, left, listed, read)
+    return Bill(storage, _machines(work, rates), requests, left, listed, read, read_bytes)
 
 
 def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float:
@@ -263,24 +273,70 @@ def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float
     return cost
 
 
-def break_even(
-    one: Callable[[float], float], other: Callable[[float], float], *, scale: float = 1.0
-) -> float | None:
-    """Where two costs that grow linearly are equal: x, 0 or more; None if nowhere or everywhere.
+def runs_cost(bill: Bill, runs: float, egress: tuple[tuple[float, float], ...] = ()) -> float:
+    """What so many runs of a month cost on the same storage.
+
+    A tariff's tiers are those of a month, so the bytes of all runs go through them together: from the second run on,
+    bytes leave at the price of the tier that the runs before have reached.
 
     Args:
-        one: the cost at x; linear.
+        bill: of one run, its storage paid for the month.
+        runs: 0 or more.
+        egress: the tariff of what the bill's reads bring out of the region; none: they stay.
+
+    Raises:
+        NotMeasured: the tariff ends below what leaves.
+
+    >>> one = Bill(storage=2.0, machines=1.0, requests=0.5, egress=900.0, lists=0, gets=1, read_bytes=10e12)
+    >>> runs_cost(one, 2, ((10e12, 0.09), (float("inf"), 0.05)))
+    1405.0
+    """
+    left = egress_cost(runs * bill.read_bytes, egress) if egress else 0.0
+    return bill.storage + runs * (bill.machines + bill.requests) + left
+
+
+def break_even(
+    one: Callable[[float], float],
+    other: Callable[[float], float],
+    *,
+    scale: float = 1.0,
+    bends: Iterable[float] = (),
+    end: float = math.inf,
+) -> float | None:
+    """Where two costs are equal that grow linearly, or linearly between bends.
+
+    Args:
+        one: the cost at x; continuous.
         other: likewise.
-        scale: a typical x, > 0: where the slope is taken.
+        scale: a typical x, > 0: how far beyond the last bend the slope is taken.
+        bends: where a slope changes, such as at the tiers of a tariff.
+        end: up to where both are known, > 0; nothing is asked beyond.
+
+    Returns:
+        The least x, 0 to ``end``; None if there is none, or on stretches on which they are equal throughout.
 
     >>> break_even(lambda x: 3.0 + x, lambda x: 2 * x)
     3.0
+    >>> break_even(lambda x: x + min(x, 10.0), lambda x: 16.0 + x / 2, bends=(10.0,))
+    12.0
     """
-    ahead = other(0.0) - one(0.0)
-    slope = (one(scale) - one(0.0)) - (other(scale) - other(0.0))
-    if slope == 0 or ahead / slope < 0:
-        return None
-    return ahead / slope * scale
+
+    def gap(at: float) -> float:
+        return other(at) - one(at)
+
+    edges = [0.0, *sorted({at for at in bends if 0 < at < end}), end]
+    for start, stop in pairwise(edges):
+        ahead = gap(start)
+        if not math.isinf(stop):
+            # By signs, so that rounding loses no point that lies at a bend.
+            behind = gap(stop)
+            if ahead != behind and min(ahead, behind) <= 0 <= max(ahead, behind):
+                return start + ahead / (ahead - behind) * (stop - start)
+            continue
+        slope = (one(start + scale) - one(start)) - (other(start + scale) - other(start))
+        if slope != 0 and ahead / slope >= 0:
+            return start + ahead / slope * scale
+    return None
 
 
 def _months(work: Workload, period: Period | None, compat: Compat) -> float:

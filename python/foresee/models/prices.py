@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The price book, ``prices.toml``: what clouds charge, each price with its date and its source.
 
-``docs/formats/prices.md`` describes the format. One book is shipped, with only those prices whose published source was
-read; a user's book lies over it, row by row. Nothing is downloaded, and no price is guessed: what is not there is
-:class:`foresee.errors.NotMeasured`.
+``docs/formats/prices.md`` describes the format. One book is shipped, with only those prices that were read where the
+row's source says, and a transcript of a price page is called one; a user's book lies over it, row by row. Nothing is
+downloaded, and no price is guessed: what is not there is :class:`foresee.errors.NotMeasured`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from house import ROOT
 
 import foresee
 from foresee import analysis
-from foresee.analysis import IoTable, answers, darshan, ledger, offers
+from foresee.analysis import IoTable, answers, darshan, epochs, ledger, offers
 from foresee.analysis.table import build
 from foresee.errors import ConfigError, NotMeasured, PackageMissing
 from foresee.models import storage
@@ -180,15 +180,70 @@ def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
         darshan.read(path, {"/": "gfs"})
 
 
-def test_a_log_of_other_modules_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = darshan.read(example("noposix"), {"/global": "gfs"})  # no POSIX, but STDIO
+def test_what_the_reader_says_need_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a damaged log PyDarshan's C library tells what it found in memory, such as a name that is none."""
+    reader = tmp_path / "reader"
+    reader.write_text("#!/bin/sh\nprintf 'Error: unlinking \\221\\177\\n' >&2\nkill -ABRT $$\n")
+    reader.chmod(0o755)
+    monkeypatch.setattr(darshan.sys, "executable", str(reader))
+    (tmp_path / "a.darshan").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"a\.darshan: not a Darshan log, .*: unlinking"):
+        darshan.read(tmp_path / "a.darshan", {"/": "gfs"})
+
+
+#: Where a log of Darshan 3.1 and 3.2 has the place and length of each module's data, and which module is which.
+MODULES_AT, MODULE_BYTES = 40, 16
+POSIX, LUSTRE, STDIO, DXT = 1, 6, 7, 8
+
+
+def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
+    """A stand-in: a log that PyDarshan brings along, whose header no longer lists some modules.
+
+    It brings none along that has neither POSIX nor STDIO. A job that did no such call leaves the same header, since
+    the library writes a module's place only if it has data; what is left is the log's own and PyDarshan reads it.
+    """
+    content = bytearray(Path(example(name)).read_bytes())
+    for module in modules:
+        at = MODULES_AT + MODULE_BYTES * module
+        assert any(content[at : at + MODULE_BYTES]), "the log has no such module"
+        content[at : at + MODULE_BYTES] = bytes(MODULE_BYTES)
+    path = tmp_path / f"{name}.darshan"
+    path.write_bytes(content)
+    return path
+
+
+def test_a_log_without_posix_is_told_by_stdio() -> None:
+    told = darshan.read(example("noposix"), {"/global": "gfs"})
     assert told.shared[told.column("gfs-read")] > 0
-    monkeypatch.setattr(darshan, "_COUNTED", {"POSIX"})
-    with pytest.raises(ConfigError, match="neither POSIX nor STDIO in this log, which has LUSTRE, STDIO"):
-        darshan.read(example("noposix"), {"/global": "gfs"})
-    monkeypatch.undo()
     with pytest.raises(ConfigError, match="no DXT in this log"):
         darshan.read(example("noposix"), {"/global": "gfs"}, between=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "gone", "has"),
+    [
+        ("noposix", (STDIO,), "LUSTRE"),
+        ("dxt", (POSIX, STDIO), "DXT_POSIX"),
+        ("noposix", (LUSTRE, STDIO), "no module"),
+        ("dxt", (POSIX, STDIO, DXT), "no module"),
+    ],
+)
+def test_a_log_of_other_modules_or_of_none_is_refused(
+    tmp_path: Path, name: str, gone: tuple[int, ...], has: str
+) -> None:
+    path = log_without(tmp_path, name, *gone)
+    with pytest.raises(ConfigError) as told:
+        darshan.read(path, {"/": "gfs"})
+    assert told.value.faults == [
+        f"{path}: neither POSIX nor STDIO in this log, which has {has}; trace with one of them"
+    ]
+
+
+def test_a_log_is_still_read_without_another_module(tmp_path: Path) -> None:
+    """The stand-in above loses what it is told to and nothing else."""
+    whole = darshan.read(example("dxt"), {"/blues": "gfs"})
+    part = darshan.read(log_without(tmp_path, "dxt", DXT), {"/blues": "gfs"})
+    assert part.seconds.tolist() == whole.seconds.tolist()
 
 
 def test_without_pydarshan_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,8 +321,8 @@ def test_an_epoch_is_read_by_itself(run: Path) -> None:
         ledger.read(run, epoch=7)
 
 
-def written(path: Path, rows: list[tuple[int, int, str, str, int]], version: bytes | None = b"1") -> None:
-    """A ledger by hand: rank, epoch, op, source, nanoseconds."""
+def written(path: Path, rows: list[tuple], version: bytes | None = b"1") -> None:
+    """A ledger by hand: rank, epoch, op, source, nanoseconds, and if need be their begin and the subject."""
     words = pa.dictionary(pa.uint8(), pa.string())
     metadata = {} if version is None else {b"foresee.ledger": version}
     schema = pa.schema(
@@ -277,6 +332,8 @@ def written(path: Path, rows: list[tuple[int, int, str, str, int]], version: byt
             ("op", words),
             ("source", words),
             ("duration_ns", pa.uint64()),
+            ("start_ns", pa.uint64()),
+            ("subject", words),
         ],
         metadata=metadata,
     )
@@ -287,7 +344,7 @@ def written(path: Path, rows: list[tuple[int, int, str, str, int]], version: byt
                 pa.array([value]).cast(field.type)
                 if field.type != words
                 else pa.array([value]).dictionary_encode().cast(words)
-                for value, field in zip(row, schema, strict=True)
+                for value, field in zip([*row, *(0, "sample")[len(row) - 5 :]], schema, strict=True)
             ]
             stream.write_batch(pa.record_batch(columns, schema=schema))
 
@@ -310,6 +367,55 @@ def test_ranks_ops_and_tiers_become_rows_and_classes(tmp_path: Path) -> None:
     assert ledger.read(tmp_path, epoch=1).seconds.tolist() == [[0, 0, 3, 0], [0, 0, 0, 0]]
     epochs = ledger.read_epochs(tmp_path)
     assert [epochs[at].seconds.sum(axis=1).tolist() for at in (0, 1)] == [[3, 2], [3, 0]]
+
+
+def test_an_epoch_takes_as_long_as_the_rank_that_takes_longest_waits_and_reads_on(tmp_path: Path) -> None:
+    s = 10**9
+    waits = [
+        (0, 0, "wait", "none", s, 0, "batch"),
+        (0, 1, "read", "origin", s, 2 * s, "sample"),  # ahead of its epoch
+        (0, 0, "wait", "none", s, 4 * s, "batch"),
+        (0, 1, "wait", "disk", s, 6 * s, "batch"),
+        (0, 1, "wait", "disk", 3 * s, 7 * s, "batch"),
+        (0, 0, "wait", "none", 90 * s, 0, "tensor"),
+    ]
+    written(tmp_path / "ledger" / "rank-0.arrow", waits)
+    # Another clock, and nobody waits: what it reads is the epoch.
+    reads = [(1, 1, "open", "origin", s, 100 * s), (1, 1, "read", "origin", s, 106 * s)]
+    written(tmp_path / "ledger" / "rank-1.arrow", reads)
+    assert ledger.epoch_seconds(tmp_path) == {0: 5.0, 1: 7.0}
+
+
+def test_epochs_are_told_by_cache_rate(tmp_path: Path) -> None:
+    s = 10**9
+    rows = [
+        (0, 0, "read", "origin", 2 * s, 0, "sample"),
+        (0, 0, "wait", "origin", 3 * s, 0, "batch"),
+        (0, 1, "wait", "none", s, 4 * s, "batch"),
+    ]
+    written(tmp_path / "a" / "ledger" / "rank-0.arrow", rows)
+    written(tmp_path / "b" / "ledger" / "rank-0.arrow", [(0, 0, "read", "disk", s, 0)])
+    written(tmp_path / "c" / "ledger" / "rank-0.arrow", [(0, 0, "write", "disk", 3 * s, 0)])
+    folders = {0.5: [tmp_path / "b", tmp_path / "c"], 0.0: [tmp_path / "a"]}
+    first, last = epochs.read(folders, change={"GFS-READ": 100.0, "LFS-WRITE": 0.0})
+    assert (first["rate"], last["rate"]) == (0.0, 0.5)
+    assert [(each["epoch"], each["seconds"]) for each in first["epochs"]] == [(0, 3.0), (1, 1.0)]
+    assert [each["slowest"]["seconds"] for each in first["epochs"]] == [
+        2.0,
+        0.0,
+    ]  # memory answered the second
+    assert [each["what_if"]["seconds"] for each in first["epochs"]] == [1.0, 0.0]
+    (only,) = last["epochs"]
+    assert (only["seconds"], only["slowest"]["seconds"]) == (3.0, 3.0)
+    assert only["slowest"]["process"] == f"{tmp_path / 'c'}: rank 0"
+    with pytest.raises(ConfigError, match="no rank came to epoch 2; what it has of it was read ahead"):
+        epochs.read(folders, epoch=2)
+    (first, last) = epochs.read(folders, epoch=1)
+    assert "what_if" not in first["epochs"][0]
+    assert (len(first["epochs"]), last["epochs"]) == (1, [])
+    written(tmp_path / "d" / "ledger" / "rank-0.arrow", [(0, 0, "wait", "none", s, 0, "batch")])
+    with pytest.raises(ConfigError, match="d: no I/O in its ledgers"):
+        epochs.read({0.0: [tmp_path / "d"]})
 
 
 def test_a_ledger_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -415,6 +521,55 @@ def test_the_cheapest_offer_wins_over_rates() -> None:
     told = answers.answer({0.5: table()}, answers.Question(goal=1.0, offers=book))["goal"]
     assert not told["met"]
     assert told["offers"]["best"] == pytest.approx(4.2)
+
+
+def test_offers_come_on_top_of_a_what_if_and_either_may_meet_the_goal() -> None:
+    weak = '[[offer]]\nname = "gfs-read"\nimprovement = 10\nprice = 7\n'
+    book = offers.loads(f"version = 1\n{weak}")
+    change = [0, 140, 120, 0]
+    # 3.94 s with the changes: the goal is met, and nothing has to be bought.
+    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=4.0, offers=book))["goal"]
+    assert told["met"]
+    assert told["offers"]["cheapest"]["price"] == 0
+    assert told["offers"]["cheapest"]["percent"] == {}
+    # 3.8 s takes both.
+    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.8, offers=book))["goal"]
+    assert told["met"]
+    assert (told["minimum_rate"], told["offers"]["cheapest"]["price"]) == (None, 7)
+    assert told["offers"]["cheapest"]["seconds"] == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
+    # 3.5 s takes more.
+    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.5, offers=book))["goal"]
+    assert not told["met"]
+    assert told["offers"]["best"] == pytest.approx(storage.slowest(MEASURED, [10, 140, 120, 0]).seconds)
+
+
+def test_without_prices_the_smallest_sets_of_classes_are_told() -> None:
+    tables = {0.5: table(), 1.0: table(MEASURED * 0.9)}
+    told = answers.answer(tables, answers.Question(goal=4.5))["goal"]["sets"]
+    assert [tuple(each["percent"]) for each in told[:2]] == [("LFS-READ",), ("GFS-META", "LFS-READ")]
+    assert [each["rate"] for each in told[:2]] == [1.0, 1.0]
+    counts = [len(each["percent"]) for each in told]
+    assert counts == sorted(counts)
+    assert counts[-1] == 4
+    by_rate = [each for each in told if each["rate"] == 0.5]
+    assert by_rate[0]["percent"] == pytest.approx({"GFS-META": 73.913, "LFS-READ": 73.913}, abs=1e-3)
+    assert answers.answer(tables, answers.Question(goal=6.0))["goal"]["sets"] == []
+    many = build({("rank 0", f"T{at}-READ"): 1.0 for at in range(13)}, ["rank 0"])
+    told = answers.answer({0.0: many}, answers.Question(goal=4.0))
+    assert told["goal"]["sets"] is None
+    assert any("more than 12 classes took any time" in limit for limit in told["limits"])
+
+
+def test_a_what_if_has_every_process_before_and_after() -> None:
+    (at,) = answers.answer({0.0: table()}, answers.Question(change=[0, 50, 0, 0]))["tables"]
+    assert at["totals"] == pytest.approx([6.5, 6.4, 6.2])
+    assert at["what_if"]["totals"] == pytest.approx([5.5, 6.066667, 5.533333], abs=1e-6)
+    assert at["what_if"]["seconds_by_process"][0] == [1.0, 2.0, 2.0, 0.5]
+    assert at["what_if"]["seconds"] == max(at["what_if"]["totals"])
+    unknown = MEASURED.copy()
+    unknown[1, 2] = math.nan
+    (at,) = answers.answer({0.0: table(unknown)}, answers.Question())["tables"]
+    assert at["totals"] == [6.5, None, pytest.approx(6.2)]
 
 
 def test_the_offers_page_has_every_key_and_its_example_is_read() -> None:

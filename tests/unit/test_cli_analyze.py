@@ -124,14 +124,62 @@ def test_the_table_has_the_slowest_first(capsys, folders: Path) -> None:
     lines = out.splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["0", "1", "2"]
     assert lines[1].split()[-2:] == ["6.5", "GFS-META"]
-    assert "with the changes" in lines[4]
-    assert lines[4].endswith("6.067  LFS-READ (rank 1)")
+    assert lines[4] == "with the changes:"
+    assert [line.split()[1] for line in lines[5:8]] == ["1", "2", "0"]
+    assert lines[5].endswith("6.067  LFS-READ (was 6.4)")
+    assert lines[7].endswith("5.5  GFS-META (was 6.5)")
     assert "- what a log cannot tell" in lines
     assert main(["analyze", f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", "--goal", "4"]) == 0
     out = capsys.readouterr().out
     assert "slowest at 0.5" in out
     assert "fastest at a cache rate of 0.75" in out
     assert "goal 4 s: met, at a cache rate of 0.75 and maybe at higher ones" in out
+
+
+def test_of_several_rates_the_slowest_few_are_shown_and_the_others_counted(
+    capsys, folders: Path, monkeypatch
+) -> None:
+    many = {name: table(np.tile(MEASURED, (7, 1))) for name in ("a", "b")}
+    monkeypatch.setattr(analysis.ledger, "read", lambda path, *, epoch: many[Path(path).name])
+    change = ["--what-if", "gfs-meta=+50"]
+    assert main(["analyze", f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", *change]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:7]] == ["slowest", "with", "rank", "rank", "rank", "and"]
+    assert lines[6] == "and 18 more that are not slower (--json has them)"
+    monkeypatch.setattr(analysis.ledger, "read_epochs", lambda path: {})
+    assert main(["analyze", str(folders / "a"), *change]) == 0
+    assert capsys.readouterr().out.count("and 11 more that are not slower") == 2
+    told = facts(capsys, str(folders / "a"), *change)["tables"][0]
+    assert [len(told["what_if"][key]) for key in ("totals", "seconds_by_process")] == [21, 21]
+
+
+def test_offers_and_changes_meet_a_goal_together(capsys, folders: Path, tmp_path: Path) -> None:
+    path = tmp_path / "offers.toml"
+    path.write_text('version = 1\n[[offer]]\nname = "gfs-read"\nimprovement = 10\nprice = 7\n')
+    changes = ["--what-if", "gfs-meta=+140", "lfs-read=+120"]
+    asked = [str(folders / "a"), *changes, "--offers", str(path), "--goal"]
+    assert main(["analyze", *asked, "4"]) == 0
+    out = capsys.readouterr().out
+    assert "goal 4 s: met" in out
+    assert "cheapest: 0 for no change: 3.942 s" in out
+    assert "no offers meet it" not in out
+    assert main(["analyze", *asked, "3.8"]) == 0
+    out = capsys.readouterr().out
+    assert "goal 3.8 s: not met, 3.942 s at best" in out
+    assert "cheapest: 7 for GFS-READ +10 % on top of the changes: 3.761 s" in out
+    assert main(["analyze", *asked, "3.5"]) == 1
+    assert "no offers meet it; 3.761 s at best" in capsys.readouterr().out
+
+
+def test_the_fewest_changes_come_first_and_more_where_they_are_smaller(capsys, folders: Path) -> None:
+    assert main(["analyze", str(folders / "a"), "--goal", "5.5"]) == 1
+    out = capsys.readouterr().out
+    assert "fewest changes: LFS-READ +100 %\nor 2 classes: GFS-META and LFS-READ +25 % each\n" in out
+    assert "or 4 classes: GFS-READ, GFS-META, LFS-READ and LFS-META +18.18 % each\n" in out
+    assert main(["analyze", f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", "--goal", "3"]) == 1
+    assert "fewest changes, at a cache rate of 0.75: LFS-READ +" in capsys.readouterr().out
+    assert main(["analyze", str(folders / "a"), "--goal", "7"]) == 0
+    assert "fewest" not in capsys.readouterr().out
 
 
 def test_what_was_not_measured_is_shown_as_such_and_not_computed_with(capsys, folders: Path) -> None:
@@ -182,6 +230,51 @@ def test_a_picture_of_a_pair_has_a_curve_per_rate(capsys, folders: Path, tmp_pat
     assert "GFS-META faster by" in path.read_text()
 
 
+def drawn(path: Path) -> list[str]:
+    """Names of what is in a picture, in order."""
+    root = ET.fromstring(path.read_text())  # noqa: S314 - our own
+    return [title.text or "" for title in root.iter("{http://www.w3.org/2000/svg}title")]
+
+
+def test_epochs_have_pictures_of_their_own(capsys, folders: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(analysis.ledger, "epoch_seconds", lambda path: {0: 9.0, 1: 8.0})
+    lines, bars = tmp_path / "lines.svg", tmp_path / "bars.svg"
+    inputs = [f"0.5={folders / 'a'}", f"0.75={folders / 'b'}"]
+    pictures = ["--plot-epochs", str(lines), "--plot-epoch-bars", str(bars)]
+    assert main(["analyze", *inputs, *pictures, "--what-if", "gfs-meta=+50", "--goal", "7"]) == 0
+    assert drawn(lines) == ["Epochs and their I/O time", *["the epoch", "I/O of the slowest process"] * 2]
+    text = lines.read_text()
+    # A round mark and a triangle for each of two epochs and two rates, and in the legends.
+    assert (text.count("<circle"), text.count("<path")) == (6, 6)
+    assert "cache rate" in text
+    told = drawn(bars)
+    assert told[0] == "I/O time of the slowest process by epoch"
+    assert told.count("0.5 GFS-META: 2.25 s") == 1  # epoch 0 is three quarters of the example
+    assert told.count("0.5 GFS-META: 0.75 s") == 1
+    assert told.count("0.75 GFS-META: 1.5 s") == 1  # an epoch that memory answered has no bar
+    assert sum(name.startswith("0.5 ") for name in told) == 16  # four classes, two epochs, before and after
+    assert "faint: with GFS-META +50 %" in bars.read_text()
+    assert bars.read_text().count(">goal<") == 2
+    assert main(["analyze", *inputs, "--epoch", "1", "--plot-epochs", str(lines)]) == 0
+    assert "epoch 0" not in lines.read_text()
+    assert "epoch 1" in lines.read_text()
+    monkeypatch.setattr(analysis.ledger, "epoch_seconds", lambda path: dict.fromkeys(range(90), 1.0))
+    assert main(["analyze", *inputs, *pictures]) == 0
+    capsys.readouterr()
+    for path in (lines, bars):
+        assert "the first 12 of 90 epochs" in path.read_text()
+        assert ET.fromstring(path.read_text()).tag.endswith("svg")  # noqa: S314 - our own
+    assert drawn(lines).count("the epoch") == 12
+
+
+def test_a_log_has_no_pictures_of_epochs(capsys, folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.darshan").write_bytes(b"")
+    inputs = [f"0.5={tmp_path / 'a.darshan'}", f"0.75={folders / 'a'}"]
+    assert main(["analyze", *inputs, "--plot-epoch-bars", str(tmp_path / "a.svg")]) == 2
+    assert "of run folders only, and" in capsys.readouterr().err
+    assert not (tmp_path / "a.svg").exists()
+
+
 def test_a_pair_that_cannot_meet_a_goal_has_an_empty_picture(capsys, folders: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
     arguments = ["--goal", "0.1", "--pair", "gfs-meta", "lfs-read", "--plot-pair", str(path)]
@@ -217,6 +310,12 @@ def test_a_pair_that_cannot_meet_a_goal_has_an_empty_picture(capsys, folders: Pa
         (["a", "--plot", "a.png"], "only .svg is written"),
         (["a", "--plot-pair", "a.png"], "--plot-pair 'a.png': only .svg"),
         (["a", "--plot-pair", "a.svg"], "--plot-pair without --pair"),
+        (["a", "--plot-epochs", "a.png"], "--plot-epochs 'a.png': only .svg"),
+        (["a", "--plot-epoch-bars", "a.png"], "--plot-epoch-bars 'a.png': only .svg"),
+        (
+            ["0.5=a", "0.75=b", "--hit-rate", "0.6", "--plot-epochs", "a.svg"],
+            "of measured cache rates only; leave --hit-rate out",
+        ),
     ],
 )
 def test_bad_input_is_named(capsys, folders: Path, monkeypatch, arguments: list[str], expected: str) -> None:

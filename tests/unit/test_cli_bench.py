@@ -93,8 +93,18 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
     for key in [*told, *told["asked"], *told["cases"][0], *told["cases"][0]["rates"][0]]:
         assert f"`{key}`" in page, f"{PAGE.name} does not tell of {key}"
     assert json.loads((tmp_path / "run" / "storage.json").read_text()) == told
-    picture = (tmp_path / "run" / "4096-origin-local" / "bars.svg").read_text()
-    assert ET.fromstring(picture).tag.endswith("svg")  # noqa: S314 - our own
+    pictures = {
+        name: (tmp_path / "run" / "4096-origin-local" / name).read_text()
+        for name in ("bars.svg", "epochs.svg", "epoch-bars.svg")
+    }
+    for name, picture in pictures.items():
+        assert ET.fromstring(picture).tag.endswith("svg")  # noqa: S314 - our own
+        assert f"`CASE/{name}`" in page, f"{PAGE.name} does not tell of {name}"
+    # Of two epochs at three rates, the time of each and its slowest process's I/O; and bars, with the changes beside.
+    assert pictures["epochs.svg"].count("<title>I/O of the slowest process</title>") == 2
+    assert pictures["epochs.svg"].count("<circle") == 2 * (3 + 1)
+    assert [pictures["epoch-bars.svg"].count(f">epoch {epoch}<") for epoch in (0, 1, 2)] == [1, 1, 0]
+    assert "faint: with GFS-META +50 %" in pictures["epoch-bars.svg"]
 
 
 def test_its_run_folders_are_analyzed_as_any_others(

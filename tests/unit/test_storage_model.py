@@ -52,11 +52,28 @@ def test_every_vector_is_answered_so(vector: dict) -> None:
         pairs = storage.front(table, asked["goal"], asked["first"], asked["second"])
         assert isinstance(pairs, Front)
         assert [pairs.least(gain) for gain in asked["gains"]] == pytest.approx(expected["least"], **near)
+    elif asked["kind"] == "grid":
+        # As the paper has it: the first of round gains that meets the goal; the exact ones lie within a step below.
+        pairs = storage.front(table, asked["goal"], asked["first"], asked["second"])
+        assert isinstance(pairs, Front)
+        for gain, round_gain in zip(asked["gains"], expected["least"], strict=True):
+            assert round_gain == first_on_the_grid(table, asked, gain)
+            assert round_gain == asked["grid"] * math.ceil(pairs.least(gain) / asked["grid"] - 1e-9)
     else:
         offers = {int(column): [Offer(*offer) for offer in each] for column, each in asked["offers"].items()}
         ways = storage.choose({0.0: table}, asked["goal"], offers)
         assert isinstance(ways, Choices)
         assert [[way.price, list(way.improvement)] for way in ways.front] == expected["front"]
+
+
+def first_on_the_grid(table: list, asked: dict, gain: float) -> float:
+    """The least multiple of the grid's step by which the second class meets the goal, by trying."""
+    for tried in itertools.count(0, asked["grid"]):
+        improvement = [0.0] * len(table[0])
+        improvement[asked["first"]], improvement[asked["second"]] = gain, tried
+        if storage.slowest(table, improvement).seconds <= asked["goal"]:
+            return tried
+    raise AssertionError
 
 
 @given(tables, st.lists(gains, min_size=4, max_size=4))
@@ -198,6 +215,18 @@ def test_many_processes_take_no_time() -> None:
     assert isinstance(storage.choose({0.0: table}, goal, offers), Choices)
 
 
+def test_offers_come_on_top_of_what_is_there() -> None:
+    told = storage.choose({0.0: MEASURED}, 3.8, {0: [Offer(10.0, 7.0)]}, improvement=[0, 140, 120, 0])
+    assert isinstance(told, Choices)
+    assert (told.cheapest.price, told.cheapest.improvement) == (7.0, (10.0, 0.0, 0.0, 0.0))
+    assert told.cheapest.seconds == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
+    # Percent multiply: half as much again of what is twice as fast.
+    told = storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}, improvement=[100])
+    assert isinstance(told, Choices)
+    assert told.cheapest.seconds == pytest.approx(2.0)
+    assert isinstance(storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}), Infeasible)
+
+
 def test_ties_go_to_the_first_process_and_class() -> None:
     assert storage.slowest([[1, 1], [1, 1]])[1:] == (0, 0)
 
@@ -253,6 +282,7 @@ def test_what_was_not_measured_is_asked_for_by_name() -> None:
         (lambda: storage.minimum_rate({}, 1.0), "no table"),
         (lambda: storage.at_rate({}, 1.0), "0 tables"),
         (lambda: storage.choose({}, 1.0, {}), "no table"),
+        (lambda: storage.choose({0.0: MEASURED}, 1.0, {}, improvement=[0]), r"improvement has shape \(1,\)"),
         (lambda: storage.choose({0.0: MEASURED}, 1.0, {4: []}), "offers of class 4"),
         (lambda: storage.choose({0.0: MEASURED}, 1.0, {0: [Offer(-100, 1)]}), "-100 % for 1"),
         (lambda: storage.choose({0.0: MEASURED}, 1.0, {0: [Offer(1, -1)]}), "1 % for -1"),

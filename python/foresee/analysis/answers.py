@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foresee.analysis.offers import Offers
 from foresee.analysis.table import IoTable
 from foresee.errors import NotMeasured
-from foresee.models import storage
+from foresee.models import storage, storage_sets
 
 __all__ = ["Question", "answer", "measured", "slowest"]
 
 _BOUND = "improvements are taken to be linear and classes independent: an optimistic bound"
+_MANY = f"more than {storage_sets.CLASSES_MAX} classes took any time: too many to tell which sets of them meet the goal"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Question:
     """What is asked of the tables."""
 
     change: Sequence[float] | None = None
-    """Percent of throughput by class."""
+    """Percent of throughput by class; offers are bought on top of it."""
     goal: float | None = None
     """Seconds of the slowest process, > 0."""
     pair: tuple[str, str] | None = None
@@ -53,14 +55,19 @@ def answer(tables: Mapping[float, IoTable], question: Question) -> dict[str, Any
     if change is not None or goal is not None:
         measured(tables)
     classes = next(iter(tables.values())).classes
-    limits = dict.fromkeys(limit for table in tables.values() for limit in table.limits)
+    toward = None if goal is None else _toward(tables, goal, question)
+    limits = list(dict.fromkeys(limit for table in tables.values() for limit in table.limits))
+    if toward is not None and toward["sets"] is None:
+        limits.append(_MANY)
+    if change is not None or goal is not None:
+        limits.append(_BOUND)
     return {
         "classes": list(classes),
         "what_if": None if change is None else dict(zip(classes, change, strict=True)),
         "tables": [_of_rate(rate, table, change) for rate, table in tables.items()],
         "best_rate": _best(tables, change) if len(tables) > 1 else None,
-        "goal": None if goal is None else _toward(tables, goal, question),
-        "limits": [*limits, *([] if change is None and goal is None else [_BOUND])],
+        "goal": toward,
+        "limits": limits,
     }
 
 
@@ -70,14 +77,35 @@ def _of_rate(rate: float, table: IoTable, change: Sequence[float] | None) -> dic
     return {
         "rate": rate,
         "processes": list(table.processes),
-        "seconds": [
-            [None if math.isnan(value) else value for value in row] for row in table.seconds.tolist()
-        ],
+        "seconds": _rows(table.seconds),
+        "totals": _cells(table.seconds.sum(axis=1)),
         "sums": {name: float(sums[at]) for at, name in enumerate(table.classes) if name not in untold},
         "sums_of_all_ranks": {name: None if math.isnan(value) else value for name, value in untold.items()},
         "slowest": slowest(table, None),
-        "what_if": None if change is None else slowest(table, change),
+        "what_if": None if change is None else _changed(table, change),
     }
+
+
+def _changed(table: IoTable, change: Sequence[float]) -> dict[str, Any]:
+    """The slowest process with the changes, and every one's seconds, in the order of the table."""
+    told = slowest(table, change)
+    assert told is not None, "a change is asked of measured tables only"
+    seconds = table.seconds * _shares(change)
+    return {**told, "seconds_by_process": _rows(seconds), "totals": _cells(seconds.sum(axis=1))}
+
+
+def _shares(change: Sequence[float]) -> NDArray[np.float64]:
+    """Of each class the share of its seconds that a change leaves."""
+    shares: NDArray[np.float64] = 100 / (100 + np.asarray(change, dtype=np.float64))
+    return shares
+
+
+def _rows(seconds: NDArray[np.float64]) -> list[list[float | None]]:
+    return [_cells(row) for row in seconds]
+
+
+def _cells(seconds: NDArray[np.float64]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in seconds.tolist()]
 
 
 def slowest(table: IoTable, change: Sequence[float] | None = None) -> dict[str, Any] | None:
@@ -85,12 +113,12 @@ def slowest(table: IoTable, change: Sequence[float] | None = None) -> dict[str, 
     if not table.known:
         return None
     told = storage.slowest(table.seconds, change)
-    row = table.seconds[told.process].tolist()
-    shares = [1.0] * len(row) if change is None else [100 / (100 + percent) for percent in change]
+    row = table.seconds[told.process]
+    spent = (row if change is None else row * _shares(change)).tolist()
     return {
         "process": table.processes[told.process],
         "seconds": told.seconds,
-        "by_class": {name: row[at] * shares[at] for at, name in enumerate(table.classes)},
+        "by_class": dict(zip(table.classes, spent, strict=True)),
         "bottleneck": table.classes[told.bottleneck],
     }
 
@@ -122,15 +150,32 @@ def _toward(tables: Mapping[float, IoTable], goal: float, question: Question) ->
             }
             for rate, table in tables.items()
         ],
+        "sets": [] if reached else _sets(tables, goal, change),
         "pair": None,
         "offers": None,
     }
     if question.pair is not None:
         facts["pair"] = [_pair(rate, table, change, goal, question.pair) for rate, table in tables.items()]
     if question.offers is not None:
-        facts["offers"] = _offered(tables, goal, question.offers)
-        facts["met"] = "cheapest" in facts["offers"]
+        facts["offers"] = _offered(tables, goal, question.offers, change)
+        facts["met"] = reached or "cheapest" in facts["offers"]
     return facts
+
+
+def _sets(
+    tables: Mapping[float, IoTable], goal: float, change: Sequence[float] | None
+) -> list[dict[str, Any]] | None:
+    """Sets of classes that meet the goal at some rate, fewest first, then the least gain; None: too many to try."""
+    if any(
+        len(storage_sets.contributing(table.seconds)) > storage_sets.CLASSES_MAX for table in tables.values()
+    ):
+        return None
+    found = [
+        {"rate": rate, "percent": {table.classes[at]: each.improvement for at in each.classes}}
+        for rate, table in tables.items()
+        for each in storage_sets.smallest(table.seconds, goal, change)
+    ]
+    return sorted(found, key=lambda each: (len(each["percent"]), max(each["percent"].values()), each["rate"]))
 
 
 def _pair(
@@ -144,10 +189,14 @@ def _pair(
     return facts | {"corners": [[_finite(gain) for gain in corner] for corner in told.corners]}
 
 
-def _offered(tables: Mapping[float, IoTable], goal: float, book: Offers) -> dict[str, Any]:
+def _offered(
+    tables: Mapping[float, IoTable], goal: float, book: Offers, change: Sequence[float] | None
+) -> dict[str, Any]:
     classes = next(iter(tables.values())).classes
     seconds = {rate: table.seconds for rate, table in tables.items()}
-    told = storage.choose(seconds, goal, book.by_class(classes), cache_prices=book.cache_prices)
+    told = storage.choose(
+        seconds, goal, book.by_class(classes), improvement=change, cache_prices=book.cache_prices
+    )
     if isinstance(told, storage.Infeasible):
         return {"best": told.best}
     ways = [

@@ -131,7 +131,8 @@ def _load(path: str) -> dict[str, Any]:
             [*command, f"/dev/fd/{file.fileno()}", arrays],
             pass_fds=[file.fileno()],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # of a damaged log the library may say bytes that are no text
             check=False,
         )
         said = [line for line in child.stderr.splitlines() if line.startswith("Error:")]

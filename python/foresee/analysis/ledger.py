@@ -16,12 +16,14 @@ from typing import Any
 from foresee.analysis.table import IoTable, Spent, build
 from foresee.errors import ConfigError, PackageMissing
 
-__all__ = ["AT_ONCE", "batches", "files", "read", "read_epochs"]
+__all__ = ["AT_ONCE", "batches", "epoch_seconds", "files", "read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
 _TIERS = {"origin": "GFS", "disk": "LFS", "peer": "PEER"}
 _OPS = {"list": "META", "stat": "META", "open": "META", "close": "META", "read": "READ", "write": "WRITE"}
+Spans = dict[int, tuple[int, int]]
+"""By epoch the first row's begin and the last one's end, nanoseconds."""
 AT_ONCE = (
     "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
     "what memory answered is no I/O"
@@ -61,6 +63,25 @@ def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
     """A table for each epoch that has any I/O, with the same rows; arguments and errors are those of :func:`read`."""
     by_epoch, ranks, limits = _read(folder)
     return {epoch: build(by_epoch[epoch], ranks, limits=limits) for epoch in sorted(by_epoch)}
+
+
+def epoch_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
+    """How long each epoch took, in seconds: from its first row to its last one, of the rank that took longest.
+
+    Where a rank waits for batches, only those waits count: reads run ahead, into the epoch before. What a job does
+    after an epoch's last batch is not in it. Each ledger has a clock of its own, so ranks are not laid over each
+    other. Arguments and errors are those of :func:`read`; epochs without I/O and waits are left out.
+    """
+    longest: dict[int, float] = {}
+    for path, _ in files(folder):
+        waits: Spans = {}
+        reads: Spans = {}
+        for batch in batches(path):
+            if batch is not None:
+                _stretch(batch, waits, reads)
+        for epoch, (first, last) in (waits or reads).items():
+            longest[epoch] = max(longest.get(epoch, 0.0), (last - first) / 1e9)
+    return dict(sorted(longest.items()))
 
 
 def files(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
@@ -158,3 +179,25 @@ def _add(batch: Any, by_epoch: dict[int, Spent], ranks: set[int]) -> None:
                 ranks.add(rank)
                 spent = by_epoch.setdefault(epoch, defaultdict(float))
                 spent[f"rank {rank}", f"{_TIERS[place]}-{_OPS[word]}"] += each
+
+
+def _stretch(batch: Any, waits: Spans, reads: Spans) -> None:
+    """One batch: its rows' begins and ends, of waits for batches and of I/O."""
+    import numpy as np
+
+    op, source, subject = (
+        batch.column(name).to_numpy(zero_copy_only=False) for name in ("op", "source", "subject")
+    )
+    epochs, begin, took = (
+        batch.column(name).to_numpy(zero_copy_only=False) for name in ("epoch", "start_ns", "duration_ns")
+    )
+    end = begin + took
+    for spans, which in (
+        (waits, (op == "wait") & (subject == "batch")),
+        (reads, np.isin(op, list(_OPS)) & np.isin(source, list(_TIERS))),
+    ):
+        for epoch in np.unique(epochs[which]).tolist():
+            here = which & (epochs == epoch)
+            first, last = int(begin[here].min()), int(end[here].max())
+            known = spans.get(epoch, (first, last))
+            spans[epoch] = (min(known[0], first), max(known[1], last))

@@ -1,43 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of ``foresee analyze``: bars of seconds by cache rate or process, and what two classes must gain.
+"""The pictures of ``foresee analyze`` and ``foresee bench storage``: seconds by rate, process or epoch, and gains.
 
 Between the answers and the drawing: what becomes a bar, a curve, an axis. Refuses to draw, which is what
-``_bars`` and ``_front`` do.
+``_bars``, ``_front`` and ``_panels`` do. They are figures 1 to 4 of the paper that ``foresee.models.storage`` names:
+:func:`epochs`, :func:`bars` and :func:`epoch_bars` (what would be is faint in them, figure 3), :func:`pair`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from foresee.analysis import IoTable, answers
-from foresee.cli import _bars, _front
+from foresee.cli import _bars, _front, _panels, _svg
 from foresee.models import storage
 
-__all__ = ["bars", "pair"]
+__all__ = ["bars", "epoch_bars", "epochs", "in_words", "pair"]
 
 _BARS, _POINTS = 64, 200
+_EPOCHS, _BESIDE = 12, 3
+"""Of a page at most, and of a row of it."""
 
 
 def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> str:
     """The slowest process of each cache rate, or of one rate the slowest processes; ``facts`` as they are printed."""
     classes = next(iter(tables.values())).classes
     goal = None if facts["goal"] is None else facts["goal"]["seconds"]
-    groups = []
     if len(tables) > 1:
         answers.measured(tables)
-        for told in facts["tables"]:
-            stacks = [
-                _bars.Stack(list(which["by_class"].values()), faint=faint)
-                for which, faint in ((told["slowest"], False), (told["what_if"], True))
-                if which is not None
-            ]
-            groups.append(_bars.Group(f"{told['rate']:g}", stacks))
+        groups = [_group(told["rate"], told["slowest"], told["what_if"], classes) for told in facts["tables"]]
         return _bars.svg(
             "I/O time of the slowest process", _subtitle(facts), "cache rate", classes, groups, goal
         )
+    groups = []
     (table,) = tables.values()
     change = facts["what_if"]
     shares = None if change is None else 100 / (100 + np.array([change[name] for name in classes]))
@@ -50,6 +48,84 @@ def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> str:
         groups.append(_bars.Group(table.processes[row].removeprefix("rank "), stacks))
     axis = f"process, the slowest {len(groups)} of {len(table.processes)}"
     return _bars.svg("I/O time by process", _subtitle(facts), axis, classes, groups, goal)
+
+
+def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> str:
+    """Of each epoch how long it took, and the I/O time of its slowest process beside it, against the cache rate.
+
+    Args:
+        rates: ascending, one or more; each with its ``rate`` and its ``epochs``, one or more, with ``epoch``,
+            ``seconds`` and ``slowest`` as :func:`foresee.analysis.answers.slowest` has it.
+        inputs: what they are of, in words.
+    """
+    panels = []
+    by_epoch = _by_epoch(rates)
+    for epoch, at in list(by_epoch.items())[:_EPOCHS]:
+        took = [each["seconds"] for each in at.values()]
+        io = [each["slowest"]["seconds"] for each in at.values()]
+        lines = [
+            _panels.Line("the epoch", _svg.COLOURS[0], list(at), took, points="circle"),
+            _panels.Line("I/O of the slowest process", _svg.COLOURS[1], list(at), io, points="triangle"),
+        ]
+        panels.append(_panels.Panel(f"epoch {epoch}", "cache rate", "seconds", lines))
+    rows = [panels[at : at + _BESIDE] for at in range(0, len(panels), _BESIDE)]
+    return _panels.svg("Epochs and their I/O time", _inputs(inputs, by_epoch), rows)
+
+
+def epoch_bars(
+    rates: Sequence[Mapping[str, Any]], inputs: Sequence[str], *, changes: str = "", goal: float | None = None
+) -> str:
+    """Of each epoch the slowest process by class, against the cache rate.
+
+    Args:
+        rates: as :func:`epochs` has them; epochs may have a ``what_if``, which is drawn beside.
+        inputs: what they are of, in words.
+        changes: what the ``what_if`` are with, in words; empty where there are none.
+        goal: seconds.
+    """
+    by_epoch = _by_epoch(rates)
+    classes = list(
+        dict.fromkeys(
+            name for at in by_epoch.values() for each in at.values() for name in each["slowest"]["by_class"]
+        )
+    )
+    plots = {
+        f"epoch {epoch}": [
+            _group(rate, each["slowest"], each.get("what_if"), classes) for rate, each in at.items()
+        ]
+        for epoch, at in list(by_epoch.items())[:_EPOCHS]
+    }
+    words = [*_inputs(inputs, by_epoch), *([f"faint: with {changes}"] if changes else [])]
+    title = "I/O time of the slowest process by epoch"
+    return _bars.column(title, [" · ".join(words)], "cache rate", classes, plots, goal)
+
+
+def _by_epoch(rates: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, Mapping[str, Any]]]:
+    """By epoch, then by rate."""
+    found: dict[int, dict[float, Mapping[str, Any]]] = {}
+    for at in rates:
+        for each in at["epochs"]:
+            found.setdefault(each["epoch"], {})[at["rate"]] = each
+    return dict(sorted(found.items()))
+
+
+def _inputs(inputs: Sequence[str], by_epoch: Mapping[int, object]) -> list[str]:
+    cut = [f"the first {_EPOCHS} of {len(by_epoch)} epochs"] if len(by_epoch) > _EPOCHS else []
+    return [", ".join(inputs)[:100], *cut]
+
+
+def _group(
+    rate: float,
+    slowest: Mapping[str, Any] | None,
+    what_if: Mapping[str, Any] | None,
+    classes: Sequence[str],
+) -> _bars.Group:
+    stacks = [
+        _bars.Stack([which["by_class"].get(name, 0.0) for name in classes], faint=faint)
+        for which, faint in ((slowest, False), (what_if, True))
+        if which is not None
+    ]
+    return _bars.Group(f"{rate:g}", stacks)
 
 
 def pair(tables: dict[float, IoTable], question: answers.Question) -> str:
@@ -91,5 +167,9 @@ def _end(gains: list[float]) -> float:
 def _subtitle(facts: dict[str, Any]) -> list[str]:
     if facts["what_if"] is None:
         return [", ".join(facts["inputs"])[:140]]
-    changes = ", ".join(f"{name} {percent:+g} %" for name, percent in facts["what_if"].items() if percent)
-    return [", ".join(facts["inputs"])[:140], f"faint: with {changes}"]
+    return [", ".join(facts["inputs"])[:140], f"faint: with {in_words(facts['what_if'])}"]
+
+
+def in_words(percent: Mapping[str, float]) -> str:
+    """Percent by class, in words."""
+    return ", ".join(f"{name} {each:+g} %" for name, each in percent.items() if each)

@@ -7,16 +7,17 @@ Separate from the command, which knows what the bars mean, and from ``_plot``, w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from foresee.cli._svg import GRID, INK, frame, label, page, stroke, upright
 
-__all__ = ["Group", "Stack", "svg"]
+__all__ = ["Group", "Stack", "column", "svg"]
 
 _WIDTH, _HEIGHT = 980, 476
 _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 70, 84, 700, 320
+_NEXT = _HEIGHT - 52
 _LEGEND_LEFT = _LEFT + _PLOT_WIDTH + 44
 _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#999999")
 _LABELS_MAX = 16
@@ -49,15 +50,51 @@ def svg(
     unit: str = "seconds",
 ) -> str:
     """A page of its own; ``goal``, in ``unit``, is a dashed line."""
+    top, step = _scale(groups, goal)
+    parts = _plot(top, step, axis, classes, groups, goal, unit)
+    return page((_WIDTH, _HEIGHT), _LEFT, title, lines, parts)
+
+
+def column(
+    title: str,
+    lines: Sequence[str],
+    axis: str,
+    classes: Sequence[str],
+    plots: Mapping[str, Sequence[Group]],
+    goal: float | None = None,
+) -> str:
+    """A page of plots below each other, by name, one or more; in seconds, and of one scale so that they compare."""
+    top, step = _scale([group for groups in plots.values() for group in groups], goal)
+    parts = []
+    for at, (name, groups) in enumerate(plots.items()):
+        parts.append(f'<g transform="translate(0 {at * _NEXT})">')
+        parts.append(label(_LEFT, _TOP - 6, name))
+        parts += [*_plot(top, step, axis, classes, groups, goal, "seconds"), "</g>"]
+    return page((_WIDTH, _HEIGHT + (len(plots) - 1) * _NEXT), _LEFT, title, lines, parts)
+
+
+def _scale(groups: Sequence[Group], goal: float | None) -> tuple[float, float]:
+    """Where the axis ends, and the distance of its lines."""
     highest = max([sum(stack.values) for group in groups for stack in group.stacks] + [goal or 0.0])
     step = _step(highest)
-    top = max(step, math.ceil(highest / step - 1e-9) * step)
+    return max(step, math.ceil(highest / step - 1e-9) * step), step
+
+
+def _plot(
+    top: float,
+    step: float,
+    axis: str,
+    classes: Sequence[str],
+    groups: Sequence[Group],
+    goal: float | None,
+    unit: str,
+) -> list[str]:
     parts = [*_frame(top, step, axis, unit), *_bars(groups, classes, top, unit), *_legend(classes)]
     if goal is not None:
         y = _y(goal, top)
         parts.append(stroke(_LEFT, y, _LEFT + _PLOT_WIDTH, y, INK, dash="6 4"))
         parts.append(label(_LEFT + _PLOT_WIDTH + 6, y + 4, "goal"))
-    return page((_WIDTH, _HEIGHT), _LEFT, title, lines, parts)
+    return parts
 
 
 def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from foresee.cli._svg import GRID, curve, frame, label, page, stroke, upright
 
@@ -34,6 +35,8 @@ class Line:
     """Finite, 0 or more."""
     dash: str = ""
     """Lengths of strokes and gaps as SVG has them; empty for a solid line."""
+    points: Literal["", "circle", "triangle"] = ""
+    """What stands on each point; empty for nothing."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def _panel(panel: Panel) -> list[str]:
     for line in panel.lines:
         points = [(across(x), up(y)) for x, y in zip(line.x, line.y, strict=True)]
         parts.append(curve(points, line.colour, line.name, width=1.8, dash=line.dash))
+        parts += [_point(x, y, line) for x, y in points if line.points]
     return parts + _legend(panel.lines)
 
 
@@ -130,5 +134,12 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     for i, line in enumerate(lines):
         x, y = _LEFT + i * room, _HEIGHT - 10
         parts.append(stroke(x, y - 4, x + 18, y - 4, line.colour, width=1.8, dash=line.dash))
+        parts += [_point(x + 9, y - 4, line)] if line.points else []
         parts.append(label(x + 22, y, line.name))
     return parts
+
+
+def _point(x: float, y: float, line: Line) -> str:
+    if line.points == "circle":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{line.colour}"/>'
+    return f'<path d="M{x:.1f} {y - 4:.1f}l4 7h-8z" fill="{line.colour}"/>'

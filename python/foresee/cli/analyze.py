@@ -25,7 +25,6 @@ _EPILOG = (
 )
 _INPUT = re.compile(r"(\d*\.?\d+)=(.+)", flags=re.DOTALL)
 _CHANGE = re.compile(r"([A-Za-z][\w-]*)=([+-]?\d+(?:\.\d+)?)%?")
-_ROWS = 10
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,24 +57,40 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--pair", nargs=2, metavar="CLASS", help="what two classes must gain together for --goal"
     )
     parser.add_argument(
-        "--offers", metavar="FILE", help="what could be bought: the cheapest that meets --goal"
+        "--offers",
+        metavar="FILE",
+        help="what could be bought, on top of --what-if: the cheapest that meets --goal",
     )
     parser.add_argument("--plot-pair", metavar="FILE.svg", help="write the gains of --pair as a picture")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument("--plot", metavar="FILE.svg", help="write the bars as a picture")
+    parser.add_argument(
+        "--plot-epochs",
+        metavar="FILE.svg",
+        help="of run folders: how long each epoch took beside its slowest process's I/O, by cache rate",
+    )
+    parser.add_argument(
+        "--plot-epoch-bars", metavar="FILE.svg", help="of run folders: the bars of each epoch by cache rate"
+    )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee.analysis import answers
-    from foresee.cli import _analysis_plots
+    from foresee.cli import _analysis_plots, _analysis_report
 
-    faults = _svg.check("--plot", options.plot) + _svg.check("--plot-pair", options.plot_pair)
-    if faults:
+    pictures = {
+        "--plot": options.plot,
+        "--plot-pair": options.plot_pair,
+        "--plot-epochs": options.plot_epochs,
+        "--plot-epoch-bars": options.plot_epoch_bars,
+    }
+    if faults := [fault for name, path in pictures.items() for fault in _svg.check(name, path)]:
         raise ConfigError(faults)
     if options.plot_pair is not None and options.pair is None:
         raise ConfigError("--plot-pair without --pair: which two classes?")
+    folders = _folders(options)
     question = _question(options)
     tables = _tables(options)
     if options.what_if:
@@ -86,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
         _svg.write(options.plot, _analysis_plots.bars(tables, facts))
     if options.plot_pair is not None:
         _svg.write(options.plot_pair, _analysis_plots.pair(tables, question))
-    print(json.dumps(facts) if options.json else report(facts, rated=rated))
+    if folders:
+        _plot_epochs(options, facts, folders)
+    print(json.dumps(facts) if options.json else _analysis_report.report(facts, rated=rated))
     return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
 
 
@@ -136,8 +153,8 @@ def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
         raise ConfigError(
             f"{' '.join(options.inputs)}: either every input has its cache rate, or none: 0.5=PATH"
         )
-    for text, match in zip(options.inputs, rated, strict=True):
-        rate, path = (float(match[1]), match[2]) if match else (0.0, text)
+    for text in options.inputs:
+        rate, path = _input(text)
         if not 0 <= rate <= 1:
             raise ConfigError(f"{text}: a cache rate from 0 to 1 expected")
         if os.path.isdir(path):
@@ -166,6 +183,46 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
     if len(tables) < 2:
         return None
     return [{"epoch": epoch, "slowest": answers.slowest(table)} for epoch, table in tables.items()]
+
+
+def _folders(options: argparse.Namespace) -> dict[float, list[str]]:
+    """Run folders by cache rate, where pictures of epochs are asked for; else none."""
+    folders: dict[float, list[str]] = {}
+    if options.plot_epochs is None and options.plot_epoch_bars is None:
+        return folders
+    faults = []
+    if options.hit_rate is not None:
+        faults.append("--plot-epochs, --plot-epoch-bars: of measured cache rates only; leave --hit-rate out")
+    for text in options.inputs:
+        rate, path = _input(text)
+        if os.path.isfile(path):
+            faults.append(f"--plot-epochs, --plot-epoch-bars: of run folders only, and {path} is a file")
+        folders.setdefault(rate, []).append(path)
+    if faults:
+        raise ConfigError(faults)
+    return folders
+
+
+def _plot_epochs(options: argparse.Namespace, facts: dict[str, Any], folders: dict[float, list[str]]) -> None:
+    """Both pictures of epochs, or the one that is asked for."""
+    from foresee.analysis import epochs
+    from foresee.cli import _analysis_plots
+
+    change = facts["what_if"]
+    rates = epochs.read(folders, epoch=options.epoch, change=change)
+    if options.plot_epochs is not None:
+        _svg.write(options.plot_epochs, _analysis_plots.epochs(rates, options.inputs))
+    if options.plot_epoch_bars is not None:
+        goal = None if facts["goal"] is None else facts["goal"]["seconds"]
+        words = "" if change is None else _analysis_plots.in_words(change)
+        picture = _analysis_plots.epoch_bars(rates, options.inputs, changes=words, goal=goal)
+        _svg.write(options.plot_epoch_bars, picture)
+
+
+def _input(text: str) -> tuple[float, str]:
+    """Cache rate and path; a rate that is not told is 0."""
+    match = _INPUT.fullmatch(text)
+    return (float(match[1]), match[2]) if match else (0.0, text)
 
 
 def _between(tables: dict[float, IoTable], rate: float) -> dict[float, IoTable]:
@@ -213,92 +270,3 @@ def change(words: Sequence[str], classes: Sequence[str]) -> list[float]:
     if faults:
         raise ConfigError(faults)
     return percent
-
-
-def report(facts: dict[str, Any], *, rated: bool) -> str:
-    """The table and the answers, as people read them; ``rated`` where cache rates were told."""
-    classes = facts["classes"]
-    several = len(facts["tables"]) > 1
-    lines: list[str] = []
-    head = f"{'seconds of':<24}" + "".join(f"{name:>12}" for name in classes) + f"{'total':>12}  bottleneck"
-    lines.append(head)
-    for told in facts["tables"]:
-        if several:
-            lines += _of_one(f"slowest at {told['rate']:g}", told["slowest"], classes)
-        else:
-            lines += _rows(told, classes)
-        if told["what_if"] is not None:
-            lines += _of_one("  with the changes", told["what_if"], classes)
-        for name, value in told["sums_of_all_ranks"].items():
-            shown = "" if value is None else f"; {value:,.4g} s in sum"
-            lines.append(f"{name}: not measured by process{shown}")
-    for told in facts["epochs"] or ():
-        lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
-    if facts["best_rate"] is not None:
-        lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
-    if facts["goal"] is not None:
-        lines += ["", *_goal_lines(facts["goal"], rated=rated)]
-    lines += ["", *(f"- {limit}" for limit in facts["limits"])]
-    return "\n".join(lines)
-
-
-def _rows(told: dict[str, Any], classes: list[str]) -> list[str]:
-    """The slowest processes."""
-    rows = sorted(
-        zip(told["processes"], told["seconds"], strict=True),
-        key=lambda row: -sum(value or 0.0 for value in row[1]),
-    )
-    lines = []
-    for process, seconds in rows[:_ROWS]:
-        cells = "".join(f"{'?':>12}" if value is None else f"{value:>12,.4g}" for value in seconds)
-        known = None not in seconds
-        total = f"{sum(seconds):>12,.4g}  {classes[seconds.index(max(seconds))]}" if known else f"{'?':>12}"
-        lines.append(f"{process:<24}{cells}{total}")
-    if len(rows) > _ROWS:
-        lines.append(f"and {len(rows) - _ROWS:,} processes that are not slower (--json has them)")
-    return lines
-
-
-def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> list[str]:
-    if slowest is None:
-        return [f"{label:<24}not measured by process"]
-    cells = "".join(f"{slowest['by_class'].get(name, 0.0):>12,.4g}" for name in classes)
-    return [f"{label:<24}{cells}{slowest['seconds']:>12,.4g}  {slowest['bottleneck']} ({slowest['process']})"]
-
-
-def _goal_lines(goal: dict[str, Any], *, rated: bool) -> list[str]:
-    def at(told: dict[str, Any]) -> str:
-        return f", at a cache rate of {told['rate']:g}" if rated else ""
-
-    if goal["minimum_rate"] is not None:
-        least = f", at a cache rate of {goal['minimum_rate']:g} and maybe at higher ones" if rated else ""
-        lines = [f"goal {goal['seconds']:g} s: met{least}"]
-    else:
-        lines = [f"goal {goal['seconds']:g} s: not met, {goal['best']:,.4g} s at best"]
-    for alone in goal["alone"]:
-        gains = ", ".join(f"{name} {_gain(percent)}" for name, percent in alone["percent"].items())
-        lines.append(f"one class alone{at(alone)}: {gains}")
-    for pair in goal["pair"] or []:
-        names = " and ".join(pair["classes"])
-        if "best" in pair:
-            lines.append(f"{names}{at(pair)}: cannot; the rest takes {pair['best']:,.4g} s")
-        else:
-            corners = ", ".join(" with ".join(map(_gain, corner)) for corner in pair["corners"])
-            lines.append(f"{names}{at(pair)}: {corners}; between them on a line in 100 / (100 + N)")
-    if goal["offers"] is not None and "cheapest" in goal["offers"]:
-        for i, way in enumerate(goal["offers"]["front"]):
-            changes = (
-                ", ".join(f"{name} {_gain(percent)}" for name, percent in way["percent"].items())
-                or "no change"
-            )
-            word = "cheapest" if i == 0 else "or"
-            lines.append(f"{word}: {way['price']:,.6g} for {changes}{at(way)}: {way['seconds']:,.4g} s")
-    elif goal["offers"] is not None:
-        lines.append(f"no offers meet it; {goal['offers']['best']:,.4g} s at best")
-    return lines
-
-
-def _gain(percent: float | None) -> str:
-    if percent is None:
-        return "without limit"
-    return f"+{percent:,.4g} %"

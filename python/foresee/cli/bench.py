@@ -7,10 +7,10 @@ import importlib.util
 import json
 import os
 import shlex
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli._status import Status
 from foresee.errors import ConfigError, PackageMissing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _EPILOG = (
     "Nothing is modelled unless --throttle is given; a slower place that is there already is another --origin, such as "
     "a folder of one storage target. exit code 1: --goal was given, and no case meets it."
 )
-_FILE, _PICTURE = "storage.json", "bars.svg"
+_FILE, _BARS, _EPOCHS, _EPOCH_BARS = "storage.json", "bars.svg", "epochs.svg", "epoch-bars.svg"
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -160,25 +160,34 @@ def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
 
 
 def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> None:
-    """Into the folder: all figures, and a picture of each case."""
+    """Into the folder: all figures, and the pictures of each case."""
     from foresee import _files
+    from foresee.analysis import epochs
     from foresee.cli import _analysis_plots, _svg
 
     for case in told["cases"]:
-        facts = {**case["answers"], "inputs": [case["name"]]}
-        where = os.path.join(told["folder"], case["name"], _PICTURE)
-        _svg.write(where, _analysis_plots.bars(tables[case["name"]], facts))
+        name, answers = case["name"], case["answers"]
+        change, goal = answers["what_if"], None if answers["goal"] is None else answers["goal"]["seconds"]
+        apart = epochs.read({at["rate"]: [at["folder"]] for at in case["rates"]}, change=change)
+        words = "" if change is None else _analysis_plots.in_words(change)
+        pictures = {
+            _BARS: _analysis_plots.bars(tables[name], {**answers, "inputs": [name]}),
+            _EPOCHS: _analysis_plots.epochs(case["rates"], [name]),
+            _EPOCH_BARS: _analysis_plots.epoch_bars(apart, [name], changes=words, goal=goal),
+        }
+        for picture, drawn in pictures.items():
+            _svg.write(os.path.join(told["folder"], name, picture), drawn)
     _files.write(os.path.join(told["folder"], _FILE), json.dumps(told, allow_nan=False, indent=1) + "\n")
 
 
 def _report(told: dict[str, Any]) -> str:
-    from foresee.cli import analyze
+    from foresee.cli import _analysis_report
 
     lines = ["interrupted; what was measured before:", ""] if told["interrupted"] else []
     for case in told["cases"]:
         # What holds for all of them is said once, at the end.
         answers = {**case["answers"], "epochs": None, "limits": []}
-        lines += [_head(case, told), analyze.report(answers, rated=True).rstrip()]
+        lines += [_head(case, told), _analysis_report.report(answers, rated=True).rstrip()]
         lines += [f"epochs took, in seconds: {_epochs(case)}", ""]
     limits = dict.fromkeys([*told["limits"], *told["cases"][0]["answers"]["limits"]])
     lines += [f"- {limit}" for limit in limits]
@@ -206,25 +215,22 @@ def _epochs(case: dict[str, Any]) -> str:
 
 
 class _Progress:
-    """One line on a terminal, rewritten in place; elsewhere nothing."""
+    """What is measured, and about how long it takes yet."""
 
     def __init__(self, whole: int) -> None:
         self.done = 0
         self._whole = whole
         self._began: float | None = None
-        self._shown = sys.stderr is not None and sys.stderr.isatty()
+        self._status = Status()
 
     def __call__(self, what: str) -> None:
-        if not self._shown:
-            return
         now = time.monotonic()
         if self._began is None and "epoch" in what:
             self._began = now
         left = ""
         if self.done and self._began is not None:
             left = f", about {(now - self._began) * (self._whole - self.done) / self.done:.0f} s left"
-        print(f"\r\x1b[K{what}{left}", end="", file=sys.stderr, flush=True)
+        self._status.say(what + left)
 
     def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._status.end()

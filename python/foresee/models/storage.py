@@ -9,6 +9,7 @@ the share of the data that the local tier holds.
 An improvement is in percent of throughput, by class: ``+100`` halves its seconds, ``t * 100 / (100 + N)``. That is
 linear in ``u = 100 / (100 + N)``, hence exact answers below without a search: what one class must gain
 (:func:`sufficient`), what two must gain together (:func:`front`), which offers are the cheapest (:func:`choose`).
+Without prices, ``storage_sets`` has the smallest sets of classes; ``storage_goal`` starts from a training goal.
 
 Every answer is an optimistic bound: it takes scaling to be linear and classes to be independent. A NaN means that a
 class was not measured, and is asked for by name when needed. Needs numpy only.
@@ -87,7 +88,7 @@ class Choice(NamedTuple):
     rate: float
     """The cache rate."""
     improvement: tuple[float, ...]
-    """Percent by class."""
+    """Percent by class, of the offers alone."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +329,7 @@ def choose(
     goal: float,
     offers: Mapping[int, Sequence[Offer]],
     *,
+    improvement: ArrayLike | None = None,
     cache_prices: Mapping[float, float] | None = None,
 ) -> Choices | Infeasible:
     """The cheapest set of offers, one per class, and a cache rate that meet a goal; and all that none makes needless.
@@ -338,6 +340,8 @@ def choose(
         tables: seconds by cache rate, as :func:`totals` has them, with the same classes; at least one.
         goal: seconds of the slowest process, > 0, finite.
         offers: of a class (its column), what can be had for it; improvement 0 for nothing is always there.
+        improvement: what is there before anything is bought, as in :func:`totals`; an offer's percent are of the
+            throughput with it, so 50 % on 100 % is three times the measured one.
         cache_prices: of a cache rate, what its capacity costs; 0 where not given.
 
     Raises:
@@ -364,6 +368,7 @@ def choose(
     best = math.inf
     for rate in sorted(tables):
         table = _table(tables[rate])
+        table = table * _scale(improvement, table.shape[1])
         kinds = _offers(offers, table.shape[1])
         met, least = _combinations(table[prune(table)], goal, kinds)
         best = min(best, least)

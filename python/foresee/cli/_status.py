@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a command is: one line of a terminal on stderr, written over in place; elsewhere nothing.
+
+Knows no command. Refuses to write to what is no terminal: logs and pipes get results alone.
+"""
+
+from __future__ import annotations
+
+import sys
+
+#: Characters of a bar.
+_BAR = 30
+
+
+class Status:
+    """The line."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr is not None and sys.stderr.isatty()
+        self._written = False
+
+    def say(self, text: str) -> None:
+        """What is done now."""
+        if self.shown:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self._written = True
+
+    def bar(self, share: float, told: str) -> None:
+        """A share of the whole, 0 to 1, and words behind it."""
+        self.say(f"[{'#' * round(share * _BAR):<{_BAR}}] {share:4.0%}  {told}")
+
+    def end(self) -> None:
+        """Leave the line empty."""
+        if self._written:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._written = False

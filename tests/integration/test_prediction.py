@@ -38,6 +38,21 @@ def test_a_run_is_predicted_and_compared_and_its_trace_is_read(
     assert trace.limits == ()
 
 
+def test_a_job_file_has_the_prediction_written_before_the_first_batch(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(folder)
+    (tmp_path / "profile.toml").write_text(PROFILE)
+    (tmp_path / "job.toml").write_text('version = 1\n[train]\ncompute_step = "1 ms"\n')
+    for name in ("trace", "profile", "job_file"):
+        path = tmp_path / {"trace": "run", "profile": "profile.toml", "job_file": "job.toml"}[name]
+        monkeypatch.setenv(f"FORESEE_{name.upper()}", str(path))
+    assert run(folder) == plain
+    told = foretold.read(tmp_path / "run" / "prediction.json")
+    assert (told["after_steps"], told["compute"]["from"]) == (0, "job file")
+    assert told["measured"]["epochs"] == 2
+
+
 @pytest.mark.parametrize("without", ["FORESEE_TRACE", "FORESEE_PROFILE"])
 def test_without_either_nothing_is_predicted(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, without: str

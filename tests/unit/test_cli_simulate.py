@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
-from test_loading_model import SMALL
+from house import ROOT
+from test_loading_model import SMALL, small
 
-from foresee.cli import main
+from foresee.cli import _simulate_plot, _simulate_run, main, simulate
 
 
 @pytest.fixture
@@ -89,6 +92,187 @@ def test_a_goal_that_nobody_reaches_is_exit_code_1(file, capsys) -> None:
     capsys.readouterr()
 
 
+def test_no_goal_is_reached_by_another_order_or_for_nothing(file, capsys) -> None:
+    others = ["perfect", "nopfs_prestaged", "deepio_optimistic", "parallel_staging", "locality_aware"]
+    assert main(["simulate", file, "--within", "1e9", "--policies", *others]) == 1
+    assert main(["simulate", file, "--within", "1e9", "--policies", *others, "naive"]) == 0
+    capsys.readouterr()
+
+
+def test_policies_of_another_order_are_those_of_the_core() -> None:
+    source = (ROOT / "crates" / "foresee-sim" / "src" / "loading" / "policy.rs").read_text()
+    (body,) = re.findall(r"fn keeps_order.*?matches!\(self, (.*?)\)", source, flags=re.DOTALL)
+    names = [re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"Self::(\w+)", body)]
+    assert set(names) == simulate._OTHER_ORDER
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL.replace("epochs = 3\n", "").replace('read = "400 MB/s"\n', ""))
+    sweeps = ["--sweep", "x", "--sweep", "train.batch=0,1,-3"]
+    arguments = [str(path), *sweeps, "--policies", "foresee", "bset", "--threads", "0", "--plot", "x.png"]
+    assert main(["simulate", *arguments]) == 2
+    told = capsys.readouterr().err
+    for fault in (
+        "only .svg",
+        "--threads 0",
+        "--policies bset",
+        "--sweep 'x'",
+        f"{path}: train.batch = 0; a whole number of 1 or more",
+        f"{path}: train.batch = -3; a whole number of 1 or more",
+        f"{path}: train.epochs is missing",
+        f"{path}: cluster.tiers[1].read is missing",
+    ):
+        assert told.count(fault) == 1, fault
+    path.write_text(SMALL.replace("ranks = 3", "ranks = 0"))
+    assert main(["simulate", str(path), "--sweep", "train.batch=1", "--threads", "0"]) == 2
+    told = capsys.readouterr().err
+    assert "--threads 0" in told
+    assert f"{path}: cluster.ranks = 0; a whole number" in told
+    # A key that is swept is not missing, whatever its values are.
+    path.write_text(SMALL.replace("batch = 20\n", ""))
+    assert main(["simulate", str(path), "--sweep", "train.batch=0"]) == 2
+    assert "missing" not in capsys.readouterr().err
+
+
+def test_what_the_core_refuses_is_said_in_the_words_of_the_job(tmp_path, capsys) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL.replace("[cluster.origin]", '[cluster.origin]\nreaders = "active"'))
+    arguments = ["--compat", "paper", "--hand-over", "batch", "--policies", "naive", "foresee"]
+    assert main(["simulate", str(path), *arguments]) == 2
+    told = capsys.readouterr().err
+    assert told.count(f"{path}: cluster.origin.readers = active; it must be all") == 1
+    assert "- --hand-over = batch; it must be sample" in told
+    assert "options." not in told
+    assert _simulate_run._of_the_job(["rate is 0", f"{path}: known"], str(path)) == [
+        f"{path}: rate is 0",
+        f"{path}: known",
+    ]
+
+
+def test_more_ranks_than_an_index_has_samples_are_refused_by_file_and_key(tmp_path, capsys) -> None:
+    from foresee._native import Index
+
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        (tmp_path / "data" / name).write_bytes(b"x" * 1000)
+    Index.build(str(tmp_path / "data"), layout="flat").save(tmp_path / "data.fidx")
+    path = tmp_path / "job.toml"
+    path.write_text(
+        SMALL.replace('samples = 3000\nsize = "100 KB"\nsize_sigma = "30 KB"', 'index = "data.fidx"')
+    )
+    assert main(["simulate", str(path), "--policies", "naive"]) == 2
+    assert (
+        f"{path}: cluster.ranks = 3 ranks, one sample for each; it must be 1 to 2" in capsys.readouterr().err
+    )
+
+
+def test_a_sweep_has_what_the_profile_gives_at_each_point(tmp_path, capsys) -> None:
+    figures = "".join(
+        f'[[figure]]\nname = "origin.read"\nat = {at}\nvalue = {rate}\nunit = "MB/s"\n'
+        for at, rate in ((1, 10), (64, 400))
+    )
+    (tmp_path / "p.toml").write_text(f'version = 1\nmachine = "a"\ndate = 2026-11-22\n{figures}')
+    path = tmp_path / "job.toml"
+    path.write_text(
+        SMALL.replace("[cluster]", '[cluster]\nprofile = "p.toml"').replace(
+            'read = {1 = "50 MB/s", 3 = "90 MB/s"}', ""
+        )
+    )
+    sweep = ["--sweep", "cluster.staging.threads=1,64", "--policies", "staging_buffer", "--json"]
+    assert main(["simulate", str(path), *sweep]) == 0
+    few, many = (one["total_s"] for one in json.loads(capsys.readouterr().out)["runs"])
+    # Three ranks with a request each have 21 MB/s of it, with 64 each all of it.
+    assert few > 5 * many
+
+
+def test_a_row_has_its_first_epoch_and_the_others_and_what_the_origin_was_asked_for(file, capsys) -> None:
+    asked = ["simulate", file, "--policies", "foresee", "parallel_staging"]
+    assert main([*asked, "--json"]) == 0
+    one, other = json.loads(capsys.readouterr().out)["runs"]
+    assert main(asked) == 0
+    head, *rows = capsys.readouterr().out.splitlines()[-3:]
+    assert " ".join(head.split()) == (
+        "policy total init epoch 1 later stall others hits from origin requests coverage"
+    )
+    ends = [epoch["end_s"] for epoch in one["epochs"]]
+    cells = rows[0].split()
+    assert cells[3] == f"{ends[0] - one['init_s']:,.2f}"
+    assert cells[4] == f"{(ends[-1] - ends[0]) / 2:,.2f}"
+    assert cells[-2] == f"{one['origin_requests']:,}"
+    assert other["init_s"] > 0
+    cells = rows[1].split()
+    total, init, first, later = (float(cell.replace(",", "")) for cell in cells[1:5])
+    assert total == pytest.approx(init + first + 2 * later, abs=0.03)
+
+
+def test_details_have_every_source_and_every_epoch(file, capsys) -> None:
+    asked = ["simulate", file, "--policies", "nopfs", "perfect"]
+    assert main([*asked, "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)["runs"][0]
+    assert main([*asked, "--details"]) == 0
+    out = capsys.readouterr().out
+    by_source, by_epoch = (part.splitlines()[2:] for part in out.split("\n\n")[2:4])
+    for each in one["reads"]:
+        (row,) = [row for row in by_source if re.match(rf"nopfs +{each['source']}  ", row)]
+        assert f"{each['samples']:,}" in row.split()
+        assert row.split()[-1] == f"{each['waited_s'] / 3:,.2f}"
+    for each in one["loads"]:
+        (row,) = [row for row in by_source if f"origin, into {each['source']} " in row]
+        assert f"{each['samples']:,}" in row.split()
+        assert row.split()[-2] == f"{each['seconds'] / 3:,.2f}"
+    assert [row for row in by_source if row.split() == ["perfect", "none"]]
+    covered = [row.split()[1] for row in by_epoch if row.startswith("nopfs")]
+    ends = [int(end) for which in covered for end in (which.split("-")[0], which.split("-")[-1])]
+    assert (ends[0], ends[-1]) == (1, 3)
+    assert ends == sorted(ends)
+
+
+def test_bars_are_stacked_by_where_the_time_went(file, tmp_path, capsys) -> None:
+    picture = tmp_path / "bars.svg"
+    asked = ["--policies", "nopfs", "naive", "parallel_staging", "--plot", str(picture), "--json"]
+    assert main(["simulate", file, *asked]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    drawn = picture.read_text()
+    for one in runs:
+        told = re.findall(rf"<title>{one['policy']} ([\w: ]+): (\S+) s</title>", drawn)
+        assert sum(float(value) for _, value in told) == pytest.approx(one["total_s"], rel=1e-3)
+        waited = sum(each["waited_s"] for each in one["reads"] if each["source"] == "origin") / 3
+        assert [float(value) for name, value in told if name == "stall: origin"] == [
+            pytest.approx(each, rel=1e-3) for each in [waited] if each
+        ]
+    names = re.findall(r'y="[\d.]+" text-anchor="start">([a-z: ]+)</text>', drawn)
+    assert names[0] == "compute"
+    assert names[-3:] == ["stall: origin", "other ranks", "init"]
+
+
+def test_a_cell_that_is_not_of_the_whole_run_is_marked() -> None:
+    runs = [
+        {"policy": "naive", "at": {"a": a, "b": "1"}, "total_s": 5.0, "ranks": 1, "finished": a == "1"}
+        for a in ("1", "2")
+    ]
+    facts = {"job": "j", "data": None, "compat": "physical", "interrupted": True, "runs": runs}
+    drawn = _simulate_plot.svg(facts | {"sweep": {"a": ["1", "2"], "b": ["1"]}}, [])
+    assert ">5</text>" in drawn
+    assert ">~5</text>" in drawn
+    assert "interrupted" in drawn
+
+
+def test_preparing_is_a_part_of_the_progress() -> None:
+    shares = []
+    task = _simulate_run.Task("foresee", (), small())
+
+    def looked() -> bool:
+        shares.append(task.share)
+        return False
+
+    options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample")
+    _simulate_run._one(task, options, SimpleNamespace(is_set=looked))
+    assert shares == sorted(shares)
+    assert any(0 < share < 0.5 for share in shares)
+    assert task.share == 1.0
+
+
 def test_ctrl_c_prints_what_is_done(tmp_path) -> None:
     path = tmp_path / "long.toml"
     path.write_text(SMALL.replace("samples = 3000", "samples = 300000").replace("epochs = 3", "epochs = 300"))
@@ -103,6 +287,8 @@ def test_ctrl_c_prints_what_is_done(tmp_path) -> None:
         "perfect",
         "foresee",
         "nopfs",
+        "--plot",
+        str(tmp_path / "bars.svg"),
     ]
     # Progress is drawn on a terminal alone, and tells that the runs have begun.
     terminal, end = os.openpty()
@@ -117,3 +303,6 @@ def test_ctrl_c_prints_what_is_done(tmp_path) -> None:
     assert process.returncode == 130, err
     assert "interrupted" in out
     assert "~" in out
+    drawn = (tmp_path / "bars.svg").read_text()
+    assert "interrupted" in drawn
+    assert ">~foresee</text>" in drawn

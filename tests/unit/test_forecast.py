@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +213,102 @@ def test_a_folder_there_serves_reads_one_after_the_other_and_anything_else_share
     assert forecast.task(trace, there()).job.cluster.origin.readers == "demand"
 
 
+def scattered() -> dict[int, list[dict[str, Any]]]:
+    """A run whose samples scatter as pictures do: half of them small, a few ten times as large."""
+    made = run()
+    for entries in made.values():
+        for one in entries:
+            if one["op"] == "read":
+                one["bytes"] = 20_000 + 10_000 * one["subject_id"] ** 2 // 30
+    return made
+
+
+def test_sizes_and_computing_are_those_of_the_trace(tmp_path: Path) -> None:
+    """Sizes that scatter widely are neither larger there than here, nor does a step compute longer for it."""
+    trace = forecast.read(folder(tmp_path, scattered()))
+    assert trace.sizes.std() > 0.8 * trace.sizes.mean()
+    asked = forecast.task(trace, there())
+    (perfect, naive) = forecast.predict(asked, ["perfect", "naive"])
+    assert perfect.report is not None
+    assert naive.report is not None
+    assert perfect.report.compute_s == pytest.approx(RANKS * EPOCHS * STEPS * COMPUTE_NS / 1e9, rel=0.001)
+    assert naive.report.origin_bytes == EPOCHS * int(trace.sizes.sum())
+    assert "data.index" not in asked.untold
+
+
+def test_sizes_that_no_ledger_has_are_drawn_from_those_of_the_others(tmp_path: Path) -> None:
+    made = scattered()
+    without = {
+        rank: [one for one in each if one["subject_id"] not in (3, 5, 39)] for rank, each in made.items()
+    }
+    asked = forecast.task(forecast.read(folder(tmp_path, without)), there())
+    assert "sizes of 3 samples" in asked.untold["data.index"]
+    whole = forecast.read(folder(tmp_path / "whole", made))
+    assert asked.sizes is not None
+    assert np.flatnonzero(asked.sizes != whole.sizes).tolist() == [3, 5, 39]
+    file = tmp_path / "job.toml"
+    file.write_text('version = 1\n[data]\nsize = "1 KB"\n')
+    assert forecast.task(whole, there(), job_file=file).sizes is None
+    file.write_text("version = 1\n[data]\nsamples = 30\n")
+    fewer = forecast.task(whole, there(), job_file=file)
+    assert fewer.sizes is not None
+    assert fewer.sizes.tolist() == whole.sizes[:30].tolist()
+
+
+def test_ranks_share_the_memory_of_the_machine_that_is_asked_about(tmp_path: Path) -> None:
+    """2 MB for two ranks; a job file may say that each has a machine of its own, or that there are four."""
+    trace = forecast.read(folder(tmp_path, run()))
+    asked = forecast.task(trace, there())
+    assert asked.job.cluster.tiers[0].capacity == 1_000_000
+    assert "2 ranks share a machine" in asked.untold["cluster.ranks_per_machine"]
+    file = tmp_path / "job.toml"
+    for text, room in (
+        ("ranks_per_machine = 1", 2_000_000),
+        ("ranks = 4", 500_000),
+        ("ranks = 1", 2_000_000),
+    ):
+        file.write_text(f"version = 1\n[cluster]\n{text}\n")
+        alone = forecast.task(trace, there(), job_file=file)
+        assert alone.job.cluster.tiers[0].capacity == room
+        assert ("cluster.ranks_per_machine" in alone.untold) == (text == "ranks = 4")
+
+
+REMOTE = """
+[[figure]]
+name = "origin.latency"
+at = 1
+value = 20.0
+unit = "ms"
+[[figure]]
+name = "origin.read"
+at = 32
+value = 400.0
+unit = "MB/s"
+"""
+
+
+def test_who_downloads_one_after_the_other_has_the_rate_of_one_request(tmp_path: Path) -> None:
+    """A latency is that of a small read; of a large sample the bytes are what takes long."""
+    made = run(epochs=1)
+    for entries in made.values():
+        for one in entries:
+            if one["op"] == "read":
+                one["bytes"] = 2_000_000
+    trace = forecast.read(folder(tmp_path, made))
+    remote = profile.loads(THERE.format(origin=50.0) + REMOTE)
+    (direct,) = forecast.predict(forecast.task(trace, remote), ["direct"])
+    assert direct.report is not None
+    # Two ranks, so two requests: between 50 MB/s of one and 400 MB/s of 32.
+    rate = 50e6 + (400e6 - 50e6) / 31
+    waited = RANKS * STEPS * BATCH * (0.02 + 2e6 / (rate / 2))
+    assert direct.report.stall_s == pytest.approx(waited, rel=0.01)
+    file = tmp_path / "job.toml"
+    file.write_text('version = 1\n[cluster.origin]\nread = "10 MB/s"\n')
+    (told,) = forecast.predict(forecast.task(trace, remote, job_file=file), ["direct"])
+    assert told.report is not None
+    assert told.report.stall_s == pytest.approx(RANKS * STEPS * BATCH * (0.02 + 2e6 / 5e6), rel=0.01)
+
+
 def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_path: Path) -> None:
     made = run()
     for number, one in enumerate(made[1]):
@@ -301,6 +401,47 @@ def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, cap
     assert facts["policies"][1]["reason"]
     assert facts["traced"]["compute_step_s"] == pytest.approx(COMPUTE_NS / 1e9)
     assert "naive" in picture.read_text()
+
+
+def begun(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], int, bytes]:
+    """The command with a terminal for its progress, as soon as that tells of a simulation; and what it told."""
+    traced = str(folder(tmp_path, run()))
+    (tmp_path / "there.toml").write_text(THERE.format(origin=5.0))
+    source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", source, "predict", traced, "--profile", str(tmp_path / "there.toml")]
+    terminal, end = os.openpty()
+    process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=end, text=True)
+    os.close(end)
+    err = b""
+    while b"%" not in err:
+        err += os.read(terminal, 4096)
+    return process, terminal, err
+
+
+def test_progress_is_drawn_on_a_terminal_and_leaves_its_line(tmp_path: Path) -> None:
+    process, terminal, err = begun(tmp_path, "--policies", "perfect", "naive", "--json")
+    out, _ = process.communicate(timeout=60)
+    err += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.returncode == 0, err
+    assert [one["policy"] for one in json.loads(out)["policies"]] == ["perfect", "naive"]
+    assert b"of 2" in err
+    assert err.endswith(b"\r\x1b[K")
+
+
+def test_ctrl_c_prints_what_is_predicted_so_far(tmp_path: Path) -> None:
+    job = tmp_path / "long.toml"
+    job.write_text("version = 1\n[train]\nepochs = 30000\n")
+    process, terminal, err = begun(tmp_path, "--policies", "nopfs", "foresee", "--job", str(job), "--json")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    err += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.returncode == 130, err
+    facts = json.loads(out)
+    assert facts["interrupted"]
+    assert [one["policy"] for one in facts["policies"]] == ["nopfs"]
+    assert err.endswith(b"interrupted\r\n")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from foresee import _values, job
 from foresee.errors import ConfigError
-from foresee.job import Cache, Cluster, Data, Job, Network, Tier, Train, Window, sections
+from foresee.job import Cache, Cluster, Data, Job, Network, Tier, Train, Window, sections, vary
 from foresee.models import network
 
 FOLDER = ROOT / "testdata" / "job"
@@ -44,7 +44,7 @@ TABLES = {
 
 @pytest.mark.parametrize(
     "module",
-    ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections"],
+    ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections", "foresee.job.vary"],
 )
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
@@ -108,6 +108,67 @@ def test_a_profile_gives_what_the_job_leaves_out_and_no_more() -> None:
     assert read.cluster.origin.latency == 0.02
     assert read.cluster.network.rate == 12.5e9
     assert read.cluster.machines == 2
+
+
+def test_a_job_with_another_value_has_what_its_profile_gives_for_that() -> None:
+    read = job.read(FOLDER / "full.toml")
+    for key, value in (("cluster.staging.threads", 1), ("cluster.ranks_per_machine", 2)):
+        text = (FOLDER / "full.toml").read_text()
+        last = key.rpartition(".")[2]
+        changed = re.sub(rf"^{last} = .*$", f"{last} = {value}", text, count=1, flags=re.MULTILINE)
+        assert vary.with_value(read, key, value) == dataclasses.replace(
+            job.loads(changed, str(FOLDER)), file=read.file
+        )
+    one = vary.with_value(read, "cluster.staging.threads", 1)
+    assert one.cluster.origin.read == ((1, 330e6), (8, 23e9 / 8))
+    # Twice over, and what was given stays.
+    both = vary.with_value(
+        vary.with_value(one, "cluster.tiers.ram.threads", 2), "cluster.origin.read", "1 GB/s"
+    )
+    assert (both.cluster.staging.threads, both.cluster.tiers[0].threads) == (1, 2)
+    assert vary.with_value(both, "cluster.staging.threads", 4).cluster.origin.read == ((1, 1e9),)
+
+
+def test_the_room_of_a_tier_is_divided_among_as_many_ranks_as_are_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        'version = 1\n[cluster]\nprofile = "p.toml"\n[[cluster.tiers]]\nname = "ram"\n'
+    )
+    figure = '[[figure]]\nname = "tier.ram.capacity"\nunit = "GB"\nvalue = '
+    for name, room in (("p", 12), ("q", 30)):
+        text = f'version = 1\nmachine = "{name}"\ndate = 2026-11-22\n{figure}{room}\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    read = job.read(tmp_path / "job.toml")
+    four = vary.with_value(read, "cluster.ranks_per_machine", 4)
+    assert [each.cluster.tiers[0].capacity for each in (read, four)] == [12e9, 3e9]
+    other = vary.with_value(four, "cluster.profile", str(tmp_path / "q.toml"))
+    assert other.cluster.tiers[0].capacity == 7.5e9
+    (tmp_path / "none.toml").write_text('version = 1\nmachine = "n"\ndate = 2026-11-22\n')
+    with pytest.raises(ConfigError, match=r"job\.toml: cluster\.tiers\[0\]\.capacity is missing; bytes"):
+        vary.with_value(read, "cluster.profile", str(tmp_path / "none.toml"))
+    with pytest.raises(FileNotFoundError, match=r"r\.toml"):
+        vary.with_value(read, "cluster.profile", str(tmp_path / "r.toml"))
+
+
+def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
+    read = job.read(FOLDER / "full.toml")
+    for key, value, told in (
+        ("train.batch", 0, "train.batch = 0; a whole number of 1 or more"),
+        ("cluster.tiers.disk.capacity", -1, "cluster.tiers.disk.capacity = -1; bytes above 0"),
+        ("cluster.ranks", 10**6 + 1, "cluster.ranks = 1000001; at most one rank per sample"),
+        ("train.compute_step", 1, "train.compute_step beside compute_rate"),
+        ("train.bach", 1, "train.bach: no key 'bach' there"),
+        ("given", 1, "given: no key 'given' there"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            vary.with_value(read, key, value)
+        (fault,) = caught.value.faults
+        assert fault.startswith(f"{read.file}: {told}")
+    with pytest.raises(ConfigError) as caught:
+        vary.points(read, {"train.batch": [0, 1, -1], "cluster.ranks": [1, 0]})
+    found = [fault.removeprefix(f"{read.file}: ").partition(";")[0] for fault in caught.value.faults]
+    assert sorted(found) == ["cluster.ranks = 0", "train.batch = -1", "train.batch = 0"]
+    made, faults = vary.tried(read, {"train.batch": [0, 1]})
+    assert ([values for values, _ in made], len(faults)) == ([(1,)], 1)
 
 
 def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:

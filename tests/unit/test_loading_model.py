@@ -144,7 +144,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         loading.Run(job.loads("version = 1\n[train]\nbatch = 3"), "foresee")
     text = str(caught.value)
-    for key in ("train.epochs", "cluster.ranks", "cluster.staging"):
+    for key in ("train.epochs", "cluster.ranks", "cluster.staging", "data.samples", "cluster.origin.read"):
         assert f"{key} is missing" in text
     sparse = job.loads(
         "version = 1\n[train]\nbatch = 3\nepochs = 1\n[cluster]\nranks = 1\n[cluster.staging]\ncapacity = 9"
@@ -255,3 +255,48 @@ def test_an_origin_takes_so_many_requests_a_second(readers) -> None:
     if readers == "all":
         to_the_letter = [loading.Run(each, "naive", compat="paper").finish() for each in (given, limited)]
         assert to_the_letter[0] == to_the_letter[1]
+
+
+@pytest.mark.parametrize("sigma", ["0 B", "30 KB", "100 KB", "300 KB"])
+def test_a_step_takes_what_was_told_however_its_samples_are_drawn(sigma) -> None:
+    """What is not above 0 is drawn again: the mean of what is read is not that of the distribution."""
+    text = SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"').replace(
+        'size_sigma = "30 KB"', f'size_sigma = "{sigma}"'
+    )
+    report = loading.Run(job.loads(text.replace("samples = 3000", "samples = 60000")), "perfect").finish()
+    # Three ranks, batches of twenty, three epochs.
+    assert report.compute_s == pytest.approx(3 * 3 * 1000 * 0.05, rel=0.005)
+
+
+def test_sizes_that_are_known_are_simulated_and_a_step_takes_what_was_told() -> None:
+    sizes = np.random.default_rng(1).integers(1, 500_000, 3000).astype(np.uint64)
+    given = job.loads(SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"'))
+    report = loading.Run(given, "staging_buffer", sizes=sizes).finish()
+    assert report.origin_bytes == 3 * int(sizes.sum())
+    assert report.compute_s == pytest.approx(3 * 3 * 50 * 0.05)
+    for wrong in (sizes[1:], sizes.reshape(2, -1)):
+        with pytest.raises(ConfigError, match=r"data\.samples = 3000"):
+            loading.Run(given, "staging_buffer", sizes=wrong)
+
+
+@pytest.mark.parametrize("policy", ["direct", "cache", "full_fetch", "fifty_fifty"])
+def test_no_window_downloads_more_than_the_origin_gives(policy) -> None:
+    """A profile's latency is that of a small read: bytes take their time as well."""
+    given = small(data__size="2 MB", data__size_sigma="0 B", cache__window__capacity=4000)
+    report = loading.Run(given, policy).finish()
+    assert report.total_s >= report.origin_bytes / 90e6
+
+
+def test_a_download_is_a_latency_and_its_bytes_at_the_rate_of_one_reader() -> None:
+    given = small(data__size="2 MB", data__size_sigma="0 B", cluster__ranks=1)
+    direct = loading.scenario_of(given, "direct")["bucket"]["latency_ns"]
+    assert direct == pytest.approx(2e6 + 2e6 / 50e6 * 1e9)
+    # Sixteen share what one has.
+    assert loading.scenario_of(given, "fifty_fifty")["bucket"]["latency_ns"] == pytest.approx(
+        2e6 + 16 * 2e6 / 50e6 * 1e9
+    )
+    linked = vary.with_value(given, "cluster.origin.link", "10 MB/s")
+    assert loading.scenario_of(linked, "direct")["bucket"]["latency_ns"] == pytest.approx(2e6 + 0.2e9)
+    assert loading.scenario_of(given, "direct", compat="paper")["bucket"]["latency_ns"] == 2e6
+    bare = job.loads(SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', ""))
+    assert loading.scenario_of(bare, "direct")["bucket"]["latency_ns"] == 2e6

@@ -6,7 +6,7 @@ Separate from the command, which knows what the numbers mean. One size of a cell
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from foresee.cli._svg import label, page
 
@@ -22,6 +22,7 @@ def svg(
     rows: tuple[str, Sequence[str]],
     columns: tuple[str, Sequence[str]],
     values: Sequence[Sequence[float | None]],
+    partly: Collection[tuple[int, int]] = (),
 ) -> str:
     """A page of its own.
 
@@ -31,6 +32,7 @@ def svg(
         rows: what goes down, and its values.
         columns: what goes across, and its values.
         values: by row and column; None where there is none.
+        partly: places of those, by row and column, that are not of the whole; ``~`` marks them.
     """
     wide, high = _CELL
     width = max(640, _LEFT + wide * len(columns[1]) + 40)
@@ -55,7 +57,8 @@ def svg(
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" fill="{fill}" stroke="#ffffff"/>'
             )
-            shown = "-" if value is None else f"{value:.4g}"
+            mark = "~" if (down, across) in partly else ""
+            shown = "-" if value is None else f"{mark}{value:.4g}"
             parts.append(label(x + wide / 2, y + high / 2 + 4, shown, anchor="middle", ink=ink))
     return page((width, height), 20, title, lines, parts)
 

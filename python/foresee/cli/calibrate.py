@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _origin
+from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -85,11 +86,15 @@ def run(options: argparse.Namespace) -> int:
     if wanted.world.rank == 0:
         _check(options, machine)
         wanted = replace(wanted, origin=_source_of(options))
-    progress = _Progress(seconds)
+    status, began = Status(), time.monotonic()
+
+    def progress(what: str) -> None:
+        status.say(f"{time.monotonic() - began:.0f} of {seconds:g} s: {what}")
+
     try:
         measured = calibrate.measure(wanted, progress)
     finally:
-        progress.end()
+        status.end()
     if measured is None:
         print(f"rank {wanted.world.rank}: rank 0 writes the profile", file=sys.stderr)
         return 0
@@ -203,23 +208,3 @@ def _report(made: Profile, path: str) -> str:
         spread = "" if figure.spread is None else f"± {figure.spread:g}"
         lines.append(f"  {figure.name:<24}{at:>4}  {figure.value:>14,g} {figure.unit:<5} {spread}".rstrip())
     return "\n".join(lines)
-
-
-class _Progress:
-    """One line on a terminal, rewritten in place."""
-
-    def __init__(self, seconds: float) -> None:
-        self._began = time.monotonic()
-        self._seconds = seconds
-        self._shown = sys.stderr is not None and sys.stderr.isatty()
-        self._printed = False
-
-    def __call__(self, what: str) -> None:
-        if self._shown:
-            passed = time.monotonic() - self._began
-            print(f"\r\x1b[K{passed:.0f} of {self._seconds:g} s: {what}", end="", file=sys.stderr, flush=True)
-            self._printed = True
-
-    def end(self) -> None:
-        if self._printed:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

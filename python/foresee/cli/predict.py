@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _svg
+from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ _EPILOG = (
     "Intervals are those of the time per step: 90 % of the means over steps drawn anew. Ctrl-C prints what was "
     "predicted so far, and exits with 130."
 )
+#: Seconds between two pictures of the bar.
+_LOOK_S = 0.1
 _CLASSES = ("init", "compute", "stall", "barrier")
 
 
@@ -60,12 +65,17 @@ def run(options: argparse.Namespace) -> int:
     trace = forecast.read(options.folder)
     asked = forecast.task(trace, there, job_file=options.job, compute_factor=options.compute_factor)
     made: list[forecast.Forecast] = []
+    policies = options.policies or forecast.policies(asked.job)
+    shown = _Shown(len(policies), len(asked.steps_s))
     stopped = False
     try:
-        for policy in options.policies or forecast.policies(asked.job):
-            made += forecast.predict(asked, [policy])
+        for policy in policies:
+            made += forecast.predict(asked, [policy], shown)
+            shown.answered(len(made))
     except KeyboardInterrupt:
         stopped = True
+    finally:
+        shown.end()
     facts = _facts(trace, asked, made, there.machine, interrupted=stopped)
     if options.plot is not None:
         _svg.write(options.plot, _picture(facts))
@@ -73,6 +83,39 @@ def run(options: argparse.Namespace) -> int:
     if stopped:
         print("interrupted", file=sys.stderr)
     return 130 if stopped else 0
+
+
+class _Shown:
+    """The progress bar, on stderr where that is a terminal: of ``policies``, each by so many simulations."""
+
+    def __init__(self, policies: int, simulations: int) -> None:
+        self._policies = policies
+        self._simulations = simulations
+        self._answered = 0
+        self._simulated = 0
+        self._drawn = -math.inf
+        self._status = Status()
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """How far a simulation is, as :meth:`foresee.models.loading.Run.advance` tells it."""
+        if stage == "finished":
+            self._simulated += 1
+        now = time.monotonic()
+        if now - self._drawn >= _LOOK_S:
+            self._drawn = now
+            self._draw(done / total if stage == "training" else 0.0)
+
+    def answered(self, policies: int) -> None:
+        """So many policies have their answer; one without simulations as well."""
+        self._answered, self._simulated = policies, 0
+
+    def end(self) -> None:
+        """Leave its line."""
+        self._status.end()
+
+    def _draw(self, part: float) -> None:
+        share = (self._answered + (self._simulated + part) / self._simulations) / self._policies
+        self._status.bar(share, f"{self._answered} of {self._policies}")
 
 
 def _facts(

@@ -1,58 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee simulate``: how long a job would take under each policy of loading, on a machine that need not exist."""
+"""``foresee simulate``: how long a job would take under each policy of loading, on a machine that need not exist.
+
+Owns the options, what is asked by them, and the answer as one object; ``_simulate_run`` runs it, ``_simulate_report``
+and ``_simulate_plot`` show it. Refuses to begin before all that is wrong is said.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _svg
-from foresee.errors import ConfigError, Unsupported
+from foresee.cli import _simulate_run, _svg
+from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from foresee.job import Job
-    from foresee.models import loading
 
 __all__ = ["add_to", "run"]
+
+#: Not counted by --within: they have for nothing what no loader has, samples at once or full caches.
+_BOUNDS = frozenset({"perfect", "nopfs_prestaged"})
+#: Nor these, whose ranks read other samples, or in another order, than the training asks for.
+_OTHER_ORDER = frozenset({"deepio_optimistic", "parallel_staging", "locality_aware"})
 
 _HELP = "how long a job would take under each policy of loading, where its time goes, and what it reads from where"
 _EPILOG = (
     "A job is a file, or the name of a published scenario: --list shows them. exit code 1: --within was given, and no "
-    "policy that keeps the order stays within it. Ctrl-C prints what was simulated so far, and exits with 130."
+    f"policy that keeps the order stays within it; {', '.join(sorted(_OTHER_ORDER))} do not keep it, and "
+    f"{' and '.join(sorted(_BOUNDS))} are bounds. Ctrl-C prints what was simulated so far, and exits with 130."
 )
-_LOOK_S = 0.1
-_BAR = 24
-_CLASSES = ("init", "compute", "stall", "barrier")
-
-
-@dataclass
-class _Task:
-    """One policy on one point of a sweep."""
-
-    policy: str
-    point: tuple[str, ...]
-    job: Job
-    run_dir: str | None = None
-    share: float = 0.0
-    report: loading.Report | None = None
-    reason: str = ""
-
-
-@dataclass
-class _Asked:
-    """All that is to be simulated, in the order in which it is shown."""
-
-    axes: dict[str, list[str]]
-    tasks: list[_Task] = field(default_factory=list)
-    stopped: bool = False
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -87,7 +68,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="at these values of a key, such as cluster.tiers.ram.capacity='32 GB,64 GB'; twice for two keys",
     )
     parser.add_argument(
-        "--within", type=float, metavar="S", help="exit 1 if no policy takes at most S seconds"
+        "--within",
+        type=float,
+        metavar="S",
+        help="exit 1 if no policy that keeps the order takes at most S seconds",
     )
     parser.add_argument(
         "--threads", type=int, metavar="N", help="simulations at a time (cores of this machine)"
@@ -97,9 +81,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="DIR",
         help="write ledgers there as a run does, for analyze and predict; of several policies, a folder each",
     )
+    parser.add_argument(
+        "--details", action="store_true", help="also each epoch, and each source; --json has them anyway"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
-        "--plot", metavar="FILE.svg", help="stacked bars; of two swept keys a heat map of one policy"
+        "--plot",
+        metavar="FILE.svg",
+        help="bars stacked by where the time went; of two swept keys a heat map of one policy",
     )
     parser.set_defaults(run=run)
 
@@ -107,77 +96,123 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee import job
+    from foresee.cli import _simulate_report
 
     if options.list:
         print(json.dumps(job.scenarios()) if options.json else "\n".join(job.scenarios()))
         return 0
-    if options.job is None:
-        raise ConfigError("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
-    if faults := _svg.check("--plot", options.plot):
-        raise ConfigError(faults)
-    if options.threads is not None and options.threads < 1:
-        raise ConfigError(f"--threads {options.threads}: 1 or more")
-    _check_run_dir(options)
-    known = options.job in job.scenarios()
-    given = job.scenario(options.job) if known else job.read(options.job)
-    asked = _asked(given, options)
-    _simulate(asked, options, _Shown(asked))
+    given, asked = _asked(options)
+    _simulate_run.simulate(asked, options)
     facts = _facts(given, asked, options)
     if options.plot is not None:
-        _svg.write(options.plot, _picture(facts, asked))
-    print(json.dumps(facts) if options.json else _report(facts, asked))
+        _plot(options.plot, facts, asked)
+    print(json.dumps(facts) if options.json else _simulate_report.text(facts, details=options.details))
     if asked.stopped:
         return 130
     if options.within is None:
         return 0
-    totals = [one["total_s"] for one in facts["runs"] if "total_s" in one and one["policy"] != "perfect"]
+    totals = [
+        one["total_s"]
+        for one in facts["runs"]
+        if "total_s" in one and one["policy"] not in _BOUNDS | _OTHER_ORDER
+    ]
     return 0 if any(total <= options.within for total in totals) else 1
 
 
-def _asked(given: Job, options: argparse.Namespace) -> _Asked:
-    from foresee.job import POLICIES, vary
+def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
+    """The job, and what is to be simulated; all that is wrong is said at once, before anything takes time."""
+    from foresee.job import vary
     from foresee.models import loading
 
-    policies = tuple(options.policies or given.cache.policies or _usual(given))
-    unknown = [policy for policy in policies if policy not in loading.POLICIES]
-    if unknown:
-        raise ConfigError(f"--policies {' '.join(unknown)}: one or more of {', '.join(POLICIES)} expected")
-    axes: dict[str, list[str]] = {}
-    for sweep in options.sweep:
-        key, equals, values = sweep.partition("=")
-        if not equals or key in axes:
-            raise ConfigError(f"--sweep {sweep!r}: KEY=VALUE,VALUE,... with another key each time expected")
-        axes[key] = [value.strip() for value in values.split(",") if value.strip()]
-    if len(axes) > 2:
-        raise ConfigError(f"--sweep {' '.join(axes)}: two keys at most")
-    asked = _Asked(axes)
-    for values, there in vary.points(
-        given, {key: [_number(one) for one in each] for key, each in axes.items()}
-    ):
+    faults = [*_svg.check("--plot", options.plot), *_faults(options)]
+    axes = _axes(options.sweep, faults)
+    given = _job(options.job, faults)
+    points: list[vary.Point] = []
+    policies = tuple(options.policies or ())
+    if given is not None:
+        policies = policies or given.cache.policies or _usual(given)
+        points, wrong = vary.tried(given, {key: [_number(one) for one in each] for key, each in axes.items()})
+        faults += wrong
+        # Where no point is a job, the job itself tells what else is missing; what is swept, its points would have.
+        jobs = [there for _, there in points] or [given]
+        faults += [
+            fault
+            for there in jobs
+            for policy in policies
+            for fault in loading.missing(there, policy)
+            if points or not any(f"{key} is missing" in fault for key in axes)
+        ]
+    if options.plot is not None and len(axes) == 2 and len(policies) > 1:
+        faults.append(
+            f"--plot of two swept keys shows one policy; choose one of {' '.join(policies)} with --policies"
+        )
+    if faults or given is None:
+        raise ConfigError(list(dict.fromkeys(faults)))
+    asked = _simulate_run.Asked(axes)
+    for values, there in points:
         shown = tuple(str(value) for value in values)
         asked.tasks += [
-            _Task(policy, shown, there, _run_dir(options.run_dir, policy, policies)) for policy in policies
+            _simulate_run.Task(policy, shown, there, _run_dir(options.run_dir, policy, policies))
+            for policy in policies
         ]
-    # What is missing is said before anything takes time.
-    for task in asked.tasks[: len(policies)]:
-        loading.scenario_of(
-            task.job, task.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
-        )
-    return asked
+    # An index that cannot be opened is no fault of the job, and is said as early.
+    first = asked.tasks[0]
+    loading.scenario_of(
+        first.job, first.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
+    )
+    return given, asked
 
 
-def _check_run_dir(options: argparse.Namespace) -> None:
-    """Before anything takes time: nothing of an older run may be mixed with this one."""
+def _job(named: str | None, faults: list[str]) -> Job | None:
+    """The job of that name, or from that file; None, and what is wrong is in ``faults``."""
+    from foresee import job
+
+    if named is None:
+        faults.append("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
+        return None
+    try:
+        return job.scenario(named) if named in job.scenarios() else job.read(named)
+    except ConfigError as error:
+        faults += error.faults
+    return None
+
+
+def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
+    """Values to sweep, by key; what is no sweep is in ``faults``."""
+    axes: dict[str, list[str]] = {}
+    for sweep in sweeps:
+        key, equals, values = sweep.partition("=")
+        if not equals or key in axes:
+            faults.append(f"--sweep {sweep!r}: KEY=VALUE,VALUE,... with another key each time expected")
+        else:
+            axes[key] = [value.strip() for value in values.split(",") if value.strip()]
+    if len(axes) > 2:
+        faults.append(f"--sweep {' '.join(axes)}: two keys at most")
+    return axes
+
+
+def _faults(options: argparse.Namespace) -> list[str]:
+    """What is wrong with options by themselves; nothing of an older run may be mixed with this one."""
+    from foresee.job import POLICIES
+    from foresee.models import loading
+
+    faults = []
+    if options.threads is not None and options.threads < 1:
+        faults.append(f"--threads {options.threads}: 1 or more")
+    unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
+    if unknown:
+        faults.append(f"--policies {' '.join(unknown)}: one or more of {', '.join(POLICIES)} expected")
     if options.run_dir is None:
-        return
+        return faults
     if options.sweep:
-        raise ConfigError("--run-dir with --sweep: ledgers of many points are no run; leave out one of both")
+        faults.append("--run-dir with --sweep: ledgers of many points are no run; leave out one of both")
     if os.path.lexists(options.run_dir) and not (
         os.path.isdir(options.run_dir) and not os.listdir(options.run_dir)
     ):
-        raise ConfigError(
+        faults.append(
             f"--run-dir {options.run_dir}: it is there already, and not an empty folder; name another"
         )
+    return faults
 
 
 def _run_dir(folder: str | None, policy: str, policies: Sequence[str]) -> str | None:
@@ -204,79 +239,7 @@ def _number(word: str) -> object:
     return word
 
 
-def _simulate(asked: _Asked, options: argparse.Namespace, shown: _Shown) -> None:
-    """Run all tasks on a few threads; Ctrl-C ends them where they are."""
-    stop = threading.Event()
-    workers = options.threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-simulate") as pool:
-        running = [pool.submit(_one, task, options, stop) for task in asked.tasks]
-        try:
-            while not all(future.done() for future in running):
-                wait(running, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
-                if any(future.done() and future.exception() for future in running):
-                    # The others need not go on.
-                    stop.set()
-                shown.now()
-        except KeyboardInterrupt:
-            asked.stopped = True
-        finally:
-            stop.set()
-            shown.end()
-    for future in running:
-        future.result()
-
-
-def _one(task: _Task, options: argparse.Namespace, stop: threading.Event) -> None:
-    from foresee.models import loading
-
-    if stop.is_set():
-        return
-    try:
-        simulated = loading.Run(
-            task.job,
-            task.policy,
-            compat=options.compat,
-            order=options.order,
-            hand_over=options.hand_over,
-            run_dir=task.run_dir,
-        )
-    except Unsupported as why:
-        task.reason, task.share = why.reason, 1.0
-        return
-    stage = ""
-    while stage != "finished" and not stop.is_set():
-        stage, done, total = simulated.advance()
-        if stage != "preparing":
-            task.share = done / total
-    simulated.close()
-    task.report = simulated.report()
-
-
-class _Shown:
-    """The progress bar, on stderr where that is a terminal."""
-
-    def __init__(self, asked: _Asked) -> None:
-        self._asked = asked
-        self._on = sys.stderr.isatty()
-
-    def now(self) -> None:
-        """Draw it."""
-        if self._on:
-            tasks = self._asked.tasks
-            share = sum(task.share for task in tasks) / len(tasks)
-            done = sum(task.share == 1.0 for task in tasks)
-            bar = "#" * round(share * _BAR)
-            print(
-                f"\r[{bar:<{_BAR}}] {share:4.0%}  {done} of {len(tasks)}", end="", file=sys.stderr, flush=True
-            )
-
-    def end(self) -> None:
-        """Leave its line."""
-        if self._on:
-            print("\r" + " " * (_BAR + 24) + "\r", end="", file=sys.stderr, flush=True)
-
-
-def _facts(given: Job, asked: _Asked, options: argparse.Namespace) -> dict[str, Any]:
+def _facts(given: Job, asked: _simulate_run.Asked, options: argparse.Namespace) -> dict[str, Any]:
     runs = []
     for task in asked.tasks:
         one: dict[str, Any] = {"policy": task.policy}
@@ -303,80 +266,12 @@ def _facts(given: Job, asked: _Asked, options: argparse.Namespace) -> dict[str, 
     }
 
 
-def _report(facts: dict[str, Any], asked: _Asked) -> str:
-    ranks = next((one["ranks"] for one in facts["runs"] if "ranks" in one), None)
-    head = (
-        f"{facts['job']}: {facts['data'] or 'data set'}, {ranks or '?'} ranks; compat {facts['compat']}, "
-        f"order {facts['order']}; times in seconds, per rank"
-    )
-    lines = [head]
-    if facts["interrupted"]:
-        lines.append("interrupted: ~ marks what is not the whole run")
-    at: dict[str, str] | None = None
-    for number, one in enumerate(facts["runs"]):
-        if number == 0 or one.get("at") != at:
-            at = one.get("at")
-            lines += ["", "  ".join(f"{key} = {value}" for key, value in (at or {}).items())] if at else [""]
-            lines.append(
-                f"{'policy':<19}{'total':>12}{'init':>10}{'stall':>11}{'others':>10}{'last epoch':>12}{'hits':>7}"
-                f"{'from origin':>13}{'coverage':>10}"
-            )
-        lines.append(_row(one))
-    if len(asked.axes) == 2:
-        lines.append("\n--plot draws two swept keys as a heat map")
-    return "\n".join(lines)
+def _plot(path: str, facts: dict[str, Any], asked: _simulate_run.Asked) -> None:
+    """Draw what was simulated; of what was interrupted before anything had begun there is nothing to draw."""
+    from foresee.cli import _simulate_plot
 
-
-def _row(one: dict[str, Any]) -> str:
-    if "unsupported" in one:
-        return f"{one['policy']:<19}no answer: {one['unsupported']}"
-    if "not_begun" in one:
-        return f"{one['policy']:<19}not begun"
-    ranks, ends = one["ranks"], [0.0, *(epoch["end_s"] for epoch in one["epochs"])]
-    last = f"{ends[-1] - max(ends[-2], one['init_s']):,.2f}" if len(ends) > 1 else "-"
-    hits = "-" if one["hit_rate"] is None else f"{one['hit_rate']:.1%}"
-    total = f"{'' if one['finished'] else '~'}{one['total_s']:,.2f}"
-    stall, others, origin = one["stall_s"] / ranks, one["barrier_s"] / ranks, _bytes(one["origin_bytes"])
-    return (
-        f"{one['policy']:<19}{total:>12}{one['init_s']:>10,.2f}{stall:>11,.2f}{others:>10,.2f}{last:>12}{hits:>7}"
-        f"{origin:>13}{one['coverage']:>10.1%}"
-    )
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if count < 1000:
-            return f"{count:,.4g} {unit}"
-        count /= 1000
-    return f"{count:,.4g} PB"
-
-
-def _picture(facts: dict[str, Any], asked: _Asked) -> str:
-    from foresee.cli import _bars, _heat
-
-    told = [one for one in facts["runs"] if "total_s" in one]
-    if not told:
+    if any("total_s" in one for one in facts["runs"]):
+        tiers = [tier.name for tier in asked.tasks[0].job.cluster.tiers]
+        _svg.write(path, _simulate_plot.svg(facts, tiers))
+    elif not asked.stopped:
         raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")
-    title = f"{facts['job']}: {facts['data'] or 'data set'}"
-    lines = [f"{told[0]['ranks']} ranks, compat {facts['compat']}; seconds per rank"]
-    if len(asked.axes) == 2:
-        policies = list(dict.fromkeys(one["policy"] for one in told))
-        if len(policies) > 1:
-            raise ConfigError(
-                f"--plot of two swept keys shows one policy; choose one of {' '.join(policies)} with --policies"
-            )
-        (down, rows), (across, columns) = asked.axes.items()
-        by_point = {tuple(one["at"].values()): one["total_s"] for one in told}
-        values = [[by_point.get((row, column)) for column in columns] for row in rows]
-        return _heat.svg(
-            f"{title}, {policies[0]}: total seconds", lines, (down, rows), (across, columns), values
-        )
-    groups: dict[str, list[_bars.Stack]] = {}
-    for one in told:
-        ranks = one["ranks"]
-        parts = (one["init_s"], *(one[f"{name}_s"] / ranks for name in _CLASSES[1:]))
-        point = ", ".join(one["at"].values()) if asked.axes else ""
-        label = f"{one['policy']} {point}".strip()
-        groups.setdefault(label, []).append(_bars.Stack(parts))
-    bars = [_bars.Group(label, stacks) for label, stacks in groups.items()]
-    return _bars.svg(title, lines, "policy", _CLASSES, bars)

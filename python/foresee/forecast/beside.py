@@ -3,11 +3,11 @@
 
 Where the environment names a machine profile and a run folder, rank 0 predicts how long its own policy takes and
 writes ``prediction.json``; at the end what was measured is added, and by how much the prediction was off. With a job
-file that says how long a step computes that is before the first step; else the first steps tell, and it is after
-them.
+file that says how long a step computes it is begun with the loader, and the first batch waits for it, for two seconds
+at most; else the first steps tell, and it comes after them. The file says after how many steps it was written.
 
-The simulation has a thread of its own, which yields to everything else, and stops when the run does. Training neither
-waits for it nor fails with it: a prediction that cannot be made is one warning.
+The simulation has a thread of its own, which yields to everything else, and stops when the run does. Training never
+fails with it: a prediction that cannot be made is one warning. ``here`` has what is simulated.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from foresee import _files
-from foresee.errors import ConfigError
-from foresee.forecast import foretold
-from foresee.forecast.elsewhere import ram_room, staging_bytes
-from foresee.job import completed, profile
-from foresee.models import loading
+from foresee.forecast import foretold, here
+from foresee.forecast.here import Shape
+from foresee.job import Job, Profile, profile
 
 __all__ = ["Beside", "Shape"]
 
@@ -34,51 +31,12 @@ _log = logging.getLogger("foresee")
 
 #: Steps that tell how long one computes.
 _STEPS = 16
-#: Epochs that are simulated: the first, and what the others are like.
-_EPOCHS = 3
-#: Reads that are simulated at most: seconds of one core.
-_READS_MAX = 2**25
 _LEAST_S = 1e-9
-#: Threads that fetch, where nobody said how many.
-_THREADS = 32
 _NICE = 19
+#: What the first batch waits for its prediction at most: enough for a million reads, too little to be missed.
+_HEAD_START_S = 2.0
 #: What the end of a run waits for a prediction that is being made.
 _PATIENCE_S = 2.0
-_POLICY = "foresee"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the loader knows of its run."""
-
-    samples: int
-    """Of the data set."""
-    mean_bytes: float
-    """Of a sample."""
-    sigma_bytes: float
-    """Standard deviation of that."""
-    batch: int
-    """Samples per rank and step."""
-    drop_last: bool
-    """Whether a short last batch is left out."""
-    epochs: int | None
-    """None: nobody knows."""
-    ranks: int
-    """Training processes."""
-    rank: int
-    """This one."""
-    seed: int
-    """Of the order."""
-    shuffled: bool
-    """Or ascending."""
-    ram_bytes: int
-    """Of the cache, staging among them."""
-    disk_bytes: int
-    """Likewise; 0: there is none."""
-    threads: int | None
-    """Of the engine; None: as it chooses."""
-    folder: bool
-    """Whether it reads files, which a device serves one after the other, and no bucket, whose answers share a link."""
 
 
 class Beside:
@@ -110,11 +68,13 @@ class Beside:
         self._clock = clock
         self._process = os.getpid()
         self._stop = threading.Event()
+        self._settled = threading.Event()
         self._thread: threading.Thread | None = None
         self._document: dict[str, Any] | None = None
         self._path: str | None = None
         self._warned = False
         self._ended = False
+        self._held = False
         self._steps = 0
         self._first = (0.0, 0.0)
         self._begun: tuple[float, Mapping[str, float]] | None = None
@@ -125,7 +85,11 @@ class Beside:
             self._guard(self._start, None)
 
     def begin(self, *, whole: bool) -> None:
-        """An epoch begins; ``whole``: with its first sample."""
+        """An epoch begins; ``whole``: with its first sample. The first one waits for a prediction on its way."""
+        if self._thread is not None and not (self._steps or self._held) and self._process == os.getpid():
+            # Before the clock of the epoch starts; whoever begins once more before the first batch has waited already.
+            self._held = True
+            self._settled.wait(_HEAD_START_S)
         self._begun = None
         self._of_epoch = 0
         if whole:
@@ -176,55 +140,62 @@ class Beside:
     def _start(self, step_s: float | None) -> None:
         self._thread = threading.Thread(
             target=self._guard,
-            args=(self._predict, step_s, self._steps),
+            args=(self._predict, step_s, 0 if step_s is None else self._steps - 1),
             name="foresee-prediction",
             daemon=True,
         )
         self._thread.start()
 
-    def _predict(self, step_s: float | None, after: int) -> None:
-        if sys.platform == "linux":
-            # Priorities are by thread there; whoever else wants the core has it.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        shape = self._shape
-        machine = profile.read(self._profile_file)
-        job = completed(_known(shape, step_s), machine, self._job_file)
-        if job.train.compute_step is None and job.train.compute_rate is None:
-            raise ConfigError(
-                f"{self._job_file}: train.compute_step is missing, and so is train.compute_rate; one of both, or no "
-                "job file: the first steps tell"
-            )
-        order: Literal["distributed", "sequential"] = "distributed" if shape.shuffled else "sequential"
-        simulated = loading.Run(job, _POLICY, order=order, hand_over="batch")
-        reports: list[loading.Report] = []
-        stage = ""
-        while stage != "finished":
-            if self._stop.is_set():
+    def _predict(self, step_s: float | None, told_by: int) -> None:
+        try:
+            if sys.platform == "linux":
+                # Priorities are by thread there; whoever else wants the core has it.
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            machine = profile.read(self._profile_file)
+            told = self._told(machine, step_s)
+            if told is None:
                 return
-            stage, _, _ = simulated.advance()
-            # An advance ends where an epoch does.
-            now = simulated.report()
-            if len(now.epochs) > len(reports):
-                reports.append(now)
-        self._document = {
-            "policy": _POLICY,
-            "profile": self._profile_file,
-            "machine": machine.machine,
-            "job": self._job_file,
-            "rank": shape.rank,
-            "ranks": shape.ranks,
-            "compute": {
-                "from": "first steps" if step_s is not None else "job file",
-                "steps": 0 if step_s is None else after - 1,
-                "step_s": job.train.compute_step,
-                "bytes_per_s": job.train.compute_rate,
-            },
-            "after_steps": after,
-            "predicted": foretold.predicted(reports, shape.epochs),
-            "measured": None,
-            "error": None,
-        }
-        self._write()
+            job, predicted = told
+            self._document = {
+                "policy": here.POLICY,
+                "profile": self._profile_file,
+                "machine": machine.machine,
+                "job": self._job_file,
+                "rank": self._shape.rank,
+                "ranks": self._shape.ranks,
+                "compute": {
+                    "from": "first steps" if step_s is not None else "job file",
+                    "steps": told_by,
+                    "step_s": job.train.compute_step,
+                    "bytes_per_s": job.train.compute_rate,
+                },
+                "after_steps": self._steps,
+                "predicted": predicted,
+                "interval": None,
+                "measured": None,
+                "error": None,
+                "moved": None,
+            }
+            self._write()
+            if self._steps != self._document["after_steps"]:
+                # Steps that were taken while it was written were taken before it was there.
+                self._document["after_steps"] = self._steps
+                self._write()
+        finally:
+            self._settled.set()
+        if (ends := here.ends(machine)) is not None:
+            each = [self._told(end, step_s) for end in ends]
+            if all(one is not None for one in each):
+                self._document["interval"] = foretold.interval(
+                    [predicted, *(one[1] for one in each if one is not None)]
+                )
+                self._write()
+
+    def _told(self, machine: Profile, step_s: float | None) -> tuple[Job, dict[str, Any]] | None:
+        """The job, and what it is predicted to take on ``machine``; None if the run ended meanwhile."""
+        job = here.job_of(self._shape, step_s, machine, self._job_file)
+        reports = here.simulated(self._shape, job, self._stop.is_set)
+        return None if reports is None else (job, foretold.predicted(reports, self._shape.epochs))
 
     def _compare(self) -> None:
         assert self._document is not None, "there is one"
@@ -237,6 +208,9 @@ class Beside:
         found = foretold.measured(epoch_s, [waited for _, waited, _ in self._whole], self._causes, step_s)
         self._document["measured"] = found
         self._document["error"] = foretold.error(self._document["predicted"], found)
+        self._document["moved"] = foretold.moved(
+            self._document["predicted"], self._document["interval"], found
+        )
         self._write()
 
     def _write(self) -> None:
@@ -271,33 +245,3 @@ class Beside:
         if not self._warned:
             self._warned = True
             _log.warning("this run has no prediction: %s", why)
-
-
-def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
-    """What the loader knows, as tables of a job file."""
-    epochs = min(_EPOCHS, shape.epochs or _EPOCHS, _READS_MAX // shape.samples)
-    if epochs < min(2, shape.epochs or 2):
-        raise ConfigError(
-            f"{shape.samples:,} samples are too many to be simulated beside training; ask `foresee simulate`"
-        )
-    staging = staging_bytes(shape.batch, shape.mean_bytes, ram=shape.ram_bytes)
-    room = ram_room(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
-    tiers = [("ram", room), ("disk", shape.disk_bytes)]
-    train: dict[str, Any] = {
-        "batch": shape.batch,
-        "epochs": epochs,
-        "drop_last": shape.drop_last,
-        "seed": shape.seed,
-    }
-    if step_s is not None:
-        train["compute_step"] = step_s
-    return {
-        "data": {"samples": shape.samples, "size": shape.mean_bytes, "size_sigma": shape.sigma_bytes},
-        "train": train,
-        "cluster": {
-            "ranks": shape.ranks,
-            "origin": {"readers": "queue" if shape.folder else "demand"},
-            "staging": {"capacity": staging, "threads": shape.threads or _THREADS},
-            "tiers": [{"name": name, "capacity": room} for name, room in tiers if room > 0],
-        },
-    }

@@ -2,7 +2,8 @@
 """Trace here, predict there: how long a traced run takes on another machine, under every policy of loading.
 
 A trace gives the job, the other machine's profile the cluster, a job file what neither knows. Compute is scaled by a
-given factor alone: how much faster another accelerator is, no ledger of this one tells.
+given factor alone: how much faster another accelerator is, no ledger of this one tells. Nor does any tell which ranks
+shared a machine: all of them are taken to, unless the job file says otherwise.
 
 Intervals are those of the time per step. The mean over steps is drawn anew (bootstrap) a thousand times with a fixed
 seed, and the middle 90 % of the means are kept. A run's time grows with its time per step, so the times at both ends
@@ -16,15 +17,16 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foresee.errors import ConfigError, Unsupported
+from foresee.forecast.sizes import filled
 from foresee.forecast.trace import Trace
-from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed
+from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed, vary
 from foresee.models import loading
 
 __all__ = [
@@ -72,6 +74,18 @@ class Task:
     """Of a step, there; None: as the job file says, and nothing else varies."""
     untold: Mapping[str, str]
     """By key of the job file: what the trace cannot tell, and what stands in its place."""
+    sizes: NDArray[np.uint64] | None = field(default=None, compare=False)
+    """Shape (samples,): bytes of each, by id; None: as the job says."""
+    by_requests: Mapping[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    """By requests that a rank has under way at a time, the origin's rates against ranks: for policies of windows, which
+    do not ask as staging does. Empty where the job file has the rates.
+    """
+
+    @property
+    def steps_s(self) -> tuple[float | None, ...]:
+        """Times per step that are simulated for each policy, the mean first; None: that of the job."""
+        told = self.compute_s
+        return (None,) if told is None else tuple(dict.fromkeys((told.value, told.low, told.high)))
 
 
 @dataclass(frozen=True)
@@ -113,19 +127,25 @@ def task(
         raise ConfigError(f"compute_factor={compute_factor!r}; a number above 0 expected")
     # A step that takes no time at all is one whose time a clock cannot tell.
     mean = max(float(trace.compute.mean()) * compute_factor, _LEAST_S)
-    job = completed(_known(trace, there, mean), there, job_file)
+    job = completed(_known(trace, there, mean, trace.ranks), there, job_file)
+    ranks = job.cluster.ranks
+    if ranks is not None and ranks != trace.ranks:
+        # More ranks, or fewer, are on one machine as well.
+        job = completed(_known(trace, there, mean, ranks), there, job_file)
     order: Literal["distributed", "sequential"] = (
         "sequential" if trace.order == "sequential" else "distributed"
     )
+    compute: Range | None = None
     if job.train.compute_step == mean:
         low, high = (max(end * compute_factor, _LEAST_S) for end in interval(trace.compute))
-        return Task(job, order, Range(mean, low, high), _untold(trace, job))
-    if compute_factor != 1.0:
+        compute = Range(mean, low, high)
+    elif compute_factor != 1.0:
         raise ConfigError(
             f"{job.file}: it says how long a step computes, beside a compute factor of {compute_factor:g}; leave out "
             "one of both"
         )
-    return Task(job, order, None, _untold(trace, job))
+    sizes = _sizes(trace, job)
+    return Task(job, order, compute, _untold(trace, job, sizes), sizes, _by_requests(there, job))
 
 
 def predict(
@@ -180,7 +200,7 @@ def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | Non
     of the ``largest`` sample.
 
     >>> staging_bytes(1000, 1e6), staging_bytes(32, 100.0)
-    (2000000000, 409600)
+    (3000000000, 409600)
     >>> staging_bytes(32, 1e5, ram=100_000_000), staging_bytes(32, 1e5, ram=20_000_000, largest=2e5)
     (25000000, 19200000)
     """
@@ -204,9 +224,7 @@ def ram_room(ram: int, staging: int, samples: int, *, disk: bool) -> int:
 
 
 def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
-    compute = asked.compute_s
-    steps = (None,) if compute is None else tuple(dict.fromkeys((compute.value, compute.low, compute.high)))
-    reports = [_simulated(asked, policy, seconds, between) for seconds in steps]
+    reports = [_simulated(asked, policy, seconds, between) for seconds in asked.steps_s]
 
     def ranged(time: Callable[[loading.Report], float]) -> Range:
         times = [time(report) for report in reports]
@@ -228,7 +246,11 @@ def _simulated(
     job = asked.job
     if seconds is not None:
         job = dataclasses.replace(job, train=dataclasses.replace(job.train, compute_step=seconds))
-    return loading.Run(job, policy, order=asked.order, hand_over="batch").finish(between)
+    if policy in WINDOW_POLICIES:
+        rates = asked.by_requests.get(loading.downloads(job, policy))
+        if rates is not None:
+            job = vary.with_value(job, "cluster.origin.read", dict(rates))
+    return loading.Run(job, policy, order=asked.order, hand_over="batch", sizes=asked.sizes).finish(between)
 
 
 def _later(report: loading.Report) -> float:
@@ -236,9 +258,36 @@ def _later(report: loading.Report) -> float:
     return (epochs[-1].end_s - epochs[0].end_s) / (len(epochs) - 1)
 
 
-def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str, Any]]:
-    """What the trace tells, as tables of a job file."""
-    mean = float(trace.sizes.mean())
+def _sizes(trace: Trace, job: Job) -> NDArray[np.uint64] | None:
+    """What the job reads, where that is what the trace has seen."""
+    data = job.data
+    if data.index is not None or data.samples is None or (data.size, data.size_sigma) != _distribution(trace):
+        return None
+    return filled(data.samples, trace.ids, trace.sizes)
+
+
+def _distribution(trace: Trace) -> tuple[float, float]:
+    """Mean and deviation of the sizes, for a job file's keys."""
+    return float(trace.sizes.mean()), float(trace.sizes.std())
+
+
+def _by_requests(there: Profile, job: Job) -> dict[int, tuple[tuple[int, float], ...]]:
+    staging, given = job.cluster.staging, job.cluster.origin.read
+    if staging is None or given is None or given != _rates(there, staging.threads):
+        return {}
+    counts = {loading.downloads(job, policy) for policy in WINDOW_POLICIES}
+    return {count: rates for count in counts if (rates := _rates(there, count))}
+
+
+def _rates(there: Profile, requests: int) -> tuple[tuple[int, float], ...]:
+    """The origin's rates against ranks, each of which has so many requests under way."""
+    curve = there.complete({"staging": {"threads": requests}})["origin"].get("read", {})
+    return tuple(sorted(curve.items()))
+
+
+def _known(trace: Trace, there: Profile, compute_s: float, together: int) -> dict[str, dict[str, Any]]:
+    """What the trace tells, as tables of a job file; ``together``: ranks of a machine."""
+    mean, sigma = _distribution(trace)
     train: dict[str, Any] = {
         "batch": trace.batch,
         "epochs": trace.epochs,
@@ -251,11 +300,12 @@ def _known(trace: Trace, there: Profile, compute_s: float) -> dict[str, dict[str
         "data": {
             "samples": trace.samples,
             "size": mean,
-            "size_sigma": float(trace.sizes.std()),
+            "size_sigma": sigma,
         },
         "train": train,
         "cluster": {
             "ranks": trace.ranks,
+            "ranks_per_machine": together,
             "origin": {"readers": "queue" if _is_folder(there) else "demand"},
             "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
             "tiers": [{"name": name} for name in _tiers(there)],
@@ -280,14 +330,17 @@ def _tiers(there: Profile) -> list[str]:
     return sorted(told, key=lambda name: -max(there.curve(f"tier.{name}.read").values()))
 
 
-def _untold(trace: Trace, job: Job) -> dict[str, str]:
+def _untold(trace: Trace, job: Job, sizes: NDArray[np.uint64] | None) -> dict[str, str]:
     """By key, what no ledger has."""
     cluster = job.cluster
     untold: dict[str, str] = {}
     if trace.order != "sequential":
         untold["train.seed"] = f"{job.train.seed}; any shuffled order takes about as long"
-    if job.data.size_sigma and job.data.index is None:
-        untold["data.index"] = "sizes are drawn from a normal distribution of the traced mean and deviation"
+    unread = 0 if sizes is None else len(sizes) - int((trace.ids < len(sizes)).sum())
+    if unread:
+        untold["data.index"] = (
+            f"sizes of {unread:,} samples, which were not read one by one, are drawn from those of the others"
+        )
     if job.train.preprocess_rate is None:
         untold["train.preprocess_rate"] = (
             "no decoding in the ledgers: what the training loop does is in its time per step, what runs ahead is not"
@@ -297,9 +350,15 @@ def _untold(trace: Trace, job: Job) -> dict[str, str]:
         untold["cluster.staging"] = (
             f"{staging.capacity:,} bytes and {staging.threads} threads, unless the job file says otherwise"
         )
+    together = min(cluster.ranks_per_machine, cluster.ranks or 1)
+    if together > 1:
+        untold["cluster.ranks_per_machine"] = (
+            f"{together} ranks share a machine, and its memory and disk in equal parts; all of them do, unless the "
+            "job file says otherwise"
+        )
     names = ", ".join(tier.name for tier in cluster.tiers)
     untold["cluster.tiers"] = (
-        f"{names}: rooms as the profile or the job file has them, for each rank"
+        f"{names}: rooms of the profile in equal parts for the ranks of a machine, those of a job file for each rank"
         if names
         else "none: the profile has no tier with capacity and rates, so nothing is kept"
     )

@@ -16,15 +16,21 @@ from typing import Any
 from foresee.errors import ConfigError
 from foresee.models.loading import Report
 
-__all__ = ["PLACES", "VERSION", "dumps", "error", "measured", "predicted", "read"]
+__all__ = ["PLACES", "VERSION", "dumps", "error", "interval", "measured", "moved", "predicted", "read"]
 
-VERSION = 1
+VERSION = 2
 PLACES: Mapping[str, tuple[str, ...]] = {
     "origin": ("origin_queue", "origin_read", "origin_retry"),
     "disk": ("disk",),
     "ram": ("copy",),
 }
 """Where the simulator has a sample read, and the ledger's causes of waiting for it. It has no other causes."""
+
+
+_FIGURES: Mapping[str, str] = {"origin": "origin.read", "disk": "tier.disk.read", "ram": "tier.ram.read"}
+_TIMES = ("total_s", "first_epoch_s", "later_epoch_s")
+#: By how much of what was measured a prediction may be off that has no interval.
+_OFF = 0.1
 
 
 def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
@@ -105,6 +111,62 @@ def error(foretold: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, fl
         waited = None if first is None or not epochs else _whole(first, later, epochs)
         made[f"wait_{place}"] = _off(waited, sum(found["waits_s"].get(cause, 0.0) for cause in causes))
     return made
+
+
+def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The least and the greatest time of several predictions of one run, each as :func:`predicted` gives it.
+
+    >>> low = {"total_s": None, "first_epoch_s": 2.0, "later_epoch_s": 1.0}
+    >>> interval([low, low | {"first_epoch_s": 3.0}])["high"]
+    {'total_s': None, 'first_epoch_s': 3.0, 'later_epoch_s': 1.0}
+    """
+    return {
+        name: {key: None if each[0][key] is None else end(one[key] for one in each) for key in _TIMES}
+        for name, end in (("low", min), ("high", max))
+    }
+
+
+def moved(
+    foretold: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Where most of the difference is, if the measured epochs took less or more than the prediction allows.
+
+    That is its interval, ``within``; without one a tenth of what was measured. None: they did not, or nothing can be
+    compared. ``figure`` is the profile's, ``train.compute_step`` for what is no waiting, or None for causes of waiting
+    that are not simulated; ``cause`` is where the waiting was, ``seconds`` what it took longer than predicted.
+
+    >>> told = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
+    >>> told |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
+    >>> moved(told, None, measured([19.0, 6.0], [10.0, 0.5], {"origin_read": 9.0, "plan": 1.5}, 0.1))
+    {'figure': 'origin.read', 'cause': 'origin', 'seconds': 6.0}
+    """
+    epochs = found["epochs"]
+    total, wait = (_sum(foretold, what, epochs) if epochs else None for what in ("epoch", "wait"))
+    if total is None or wait is None:
+        return None
+    took = found["total_s"]
+    if within is None:
+        allowed = abs(took - total) <= _OFF * took
+    else:
+        low, high = (_sum(within[end], "epoch", epochs) for end in ("low", "high"))
+        allowed = low is not None and high is not None and low <= took <= high
+    if allowed:
+        return None
+    longer = took > total
+    differences: list[tuple[float, str | None, str]] = [
+        (found["compute_s"] - (total - wait), "train.compute_step", "compute")
+    ]
+    simulated = {cause for causes in PLACES.values() for cause in causes}
+    for place, causes in PLACES.items():
+        first, later = foretold["first_waits_s"].get(place), foretold["later_waits_s"].get(place)
+        waited = None if first is None else _whole(first, later, epochs)
+        measured_s = sum(found["waits_s"].get(cause, 0.0) for cause in causes)
+        differences.append((measured_s - (waited or 0.0), _FIGURES[place], place))
+    differences += [
+        (seconds, None, cause) for cause, seconds in found["waits_s"].items() if cause not in simulated
+    ]
+    seconds, figure, cause = (max if longer else min)(differences, key=lambda each: each[0])
+    return {"figure": figure, "cause": cause, "seconds": seconds}
 
 
 def dumps(document: Mapping[str, Any]) -> str:

@@ -51,8 +51,10 @@ class Trace:
     """Of the data set, as far as the ledgers show."""
     drop_last: bool
     """Whether a last batch that is short was left out."""
+    ids: NDArray[np.int64]
+    """Shape (samples that were read one by one,): which, ascending."""
     sizes: NDArray[np.float64]
-    """Shape (samples that were read one by one,): bytes of each."""
+    """Likewise: bytes of each."""
     order: str
     """``sequential``, or ``distributed`` for any shuffled order."""
     compute: NDArray[np.float64]
@@ -105,6 +107,7 @@ def read(folder: str | os.PathLike[str]) -> Trace:
         batch=batch,
         samples=samples,
         drop_last=drop_last,
+        ids=ids,
         sizes=sizes,
         order="sequential" if _sequential(by_rank, ranks, batch) else "distributed",
         compute=compute,

@@ -126,7 +126,8 @@ def scenario(name: str) -> Job:
 
 def facts(job: Job) -> dict[str, Any]:
     """The job in plain values and base units, as JSON takes them; what was not given is None."""
-    return {key: value for key, value in dataclasses.asdict(job).items() if key != "file"}
+    told = dataclasses.asdict(dataclasses.replace(job, given=None))
+    return {key: value for key, value in told.items() if key not in {"file", "given"}}
 
 
 def _job(
@@ -139,13 +140,13 @@ def _job(
         within = table.get(section)
         if isinstance(within, dict) and isinstance(within.get(key), str) and within[key]:
             within[key] = os.path.join(folder, within[key])
-    cluster = table.get("cluster")
+    given = None
+    cluster = table.get("cluster", {})
     if isinstance(cluster, dict):
         if measured is not None:
             cluster.pop("profile", None)
         elif isinstance(cluster.get("profile"), str) and cluster["profile"]:
             measured = profile.read(cluster["profile"])
-        if measured is not None:
-            table["cluster"] = measured.complete(cluster)
-    job = build(Job, table)
-    return dataclasses.replace(job, file=shown) if shown else job
+        given = profile.Given(cluster, measured)
+        table["cluster"] = given.completed()
+    return dataclasses.replace(build(Job, table), file=shown or None, given=given)

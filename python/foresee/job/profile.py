@@ -21,7 +21,7 @@ from foresee._checked import Checked, Tables, build, value_of
 from foresee._values import Count, Day, Number, Quantity, Rate, Size, Text, Time, base_value, shown
 from foresee.errors import ConfigError
 
-__all__ = ["NAMES", "VERSION", "Figure", "Profile", "dumps", "loads", "read", "write"]
+__all__ = ["NAMES", "VERSION", "Figure", "Given", "Profile", "dumps", "loads", "read", "write"]
 
 VERSION = 1
 
@@ -178,6 +178,24 @@ class Profile(Checked):
                 count = "" if figure.at is None else f" at {figure.at}"
                 yield f'figure[{at}].name = "{figure.name}"{count}; each figure once'
             seen.add(key)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The table ``[cluster]`` of a job as it was given, and the profile that completes it.
+
+    A job keeps both: what a profile gives follows from other keys, the origin's rates from ``staging.threads`` and a
+    tier's room from ``ranks_per_machine``, so that a job with another value there is to be completed anew.
+    """
+
+    cluster: Mapping[str, Any]
+    """As in the file, but for paths, which are meant from where the program runs."""
+    measured: Profile | None = None
+    """None: no profile was named."""
+
+    def completed(self) -> dict[str, Any]:
+        """The table with what it leaves out and the profile has."""
+        return dict(self.cluster) if self.measured is None else self.measured.complete(self.cluster)
 
 
 def _by_rank(by_request: Mapping[int, float], cluster: Mapping[str, Any]) -> dict[int, float]:

@@ -9,12 +9,28 @@ for a value that was not given, never 0. Values may be given in code as in the f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from foresee._checked import Checked, Table, Tables, expected, section, value_of
-from foresee._values import ByWord, Choice, Choices, Count, Curve, Flag, Number, Rate, Size, Text, Texts, Time
+from foresee._values import (
+    ByWord,
+    Choice,
+    Choices,
+    Count,
+    Curve,
+    Flag,
+    Kind,
+    Number,
+    Rate,
+    Refused,
+    Size,
+    Text,
+    Texts,
+    Time,
+)
 from foresee.errors import ConfigError
+from foresee.job.profile import Given
 
 __all__ = [
     "CACHE_POLICIES",
@@ -167,7 +183,7 @@ class Origin(Checked):
     link: float | None = value_of(Rate())
     """A rank's link to it, bytes per second; not given: without limit."""
     latency: float | None = value_of(Time())
-    """Seconds of one request, its bytes included where windows of a bucket are simulated."""
+    """Seconds from a request to its first byte; of a download where windows are simulated without ``read``."""
     requests: int | None = value_of(Count())
     """Requests per second that it takes of all ranks together; not given: without limit. Not of windows of a bucket."""
     list_time: float = value_of(Time(), 0.0)
@@ -330,6 +346,19 @@ class Cost(Checked):
     """Where samples are kept; memory is paid with the machine."""
 
 
+@dataclass(frozen=True)
+class _AsGiven(Kind):
+    """What a job was completed from; no value of a file."""
+
+    expected: str = "a Given expected"
+
+    def read(self, value: object) -> Given:
+        """The value itself."""
+        if not isinstance(value, Given):
+            raise Refused
+        return value
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Checked):
     """A job, as every planning command reads it.
@@ -359,6 +388,15 @@ class Job(Checked):
     """What is paid."""
     file: str | None = value_of(Text(), key=False)
     """Where it was read from, for messages; no key of the file."""
+    given: Given | None = field(
+        default=None,
+        repr=False,
+        compare=False,
+        metadata={"kind": _AsGiven(), "required": False, "key": False},
+    )
+    """What ``cluster`` was completed from, for a job with other values; None: it was not read. Whoever puts another
+    ``cluster`` in its place puts None here.
+    """
 
     def need(self, *keys: str) -> tuple[Any, ...]:
         """Values that a command cannot do without, by key: ``"train.batch"``.

@@ -17,6 +17,7 @@ Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Le
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,8 +37,11 @@ __all__ = [
     "Reads",
     "Report",
     "Run",
+    "downloads",
+    "missing",
     "read_often",
     "reads_by_count",
+    "reads_in_order",
     "scenario_of",
 ]
 
@@ -48,8 +52,12 @@ POLICIES: tuple[str, ...] = tuple(_native.LOADING_POLICIES)
 """Names of all policies, bounds and variants included, in the order in which they are shown."""
 
 _NS = 1e9
+#: Of a job file, whatever the policy; what depends on others is asked for in :func:`missing`.
+_NEEDED = ("train.batch", "train.epochs", "cluster.ranks", "cluster.staging")
 #: Steps that a run takes before it looks whether it is still wanted.
 _STEPS = 256
+#: Policies of windows that download several samples at a time.
+_PREFETCHING = ("full_fetch", "fifty_fifty")
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,8 @@ class Run:
             ``distributed``: torch's ``DistributedSampler``; ``sequential``.
         hand_over: what a rank has before it computes: a ``sample`` after the other, as published, or the whole
             ``batch``, as loaders hand it over (``physical`` only).
+        sizes: bytes of each sample, by id, where they are better known than ``[data]`` says; shape (samples,), 1 or
+            more each. Read only, copied.
         run_dir: a run folder for ledgers as a real run writes them, one per rank, on the simulated clock; there may be
             no ledgers in it. A tier that is called ``ram`` is memory there, any other a disk.
 
@@ -174,6 +184,7 @@ class Run:
         compat: Compat = "physical",
         order: Literal["shuffled", "distributed", "sequential"] = "shuffled",
         hand_over: HandOver = "sample",
+        sizes: NDArray[np.uint64] | None = None,
         run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if run_dir is not None and os.path.lexists(os.path.join(run_dir, "ledger")):
@@ -186,7 +197,7 @@ class Run:
             raise ConfigError(f"hand_over={hand_over!r}; one of {', '.join(get_args(HandOver))}")
         self._tiers = tuple(tier.name for tier in job.cluster.tiers) or ("ram",)
         self._ranks = job.cluster.ranks
-        given = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over)
+        given = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over, sizes=sizes)
         made = _native.LoadingRun.begin(given, policy)
         if isinstance(made, str):
             raise Unsupported(policy, made)
@@ -284,19 +295,42 @@ def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Com
 def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = None) -> NDArray[np.float64]:
     """How many samples one rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,).
 
-    Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike.
+    Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike: Monte
+    Carlo, and not the order of that seed, for which see :func:`reads_in_order`.
 
     Raises:
-        ConfigError: a count below 1, or samples of 2^32 and more with a seed.
+        ConfigError: a count below 1; with a seed, samples of 2^32 and more or epochs of 2^16 and more.
 
     >>> float(reads_by_count(ranks=4, epochs=2, samples=1600)[2])
     100.0
     """
     if seed is None:
         return _native.reads_expected(ranks, epochs, samples)
-    if not samples < 2**32:
-        raise ConfigError(f"samples={samples}; below 2^32 where they are drawn one by one")
+    _check_counted(epochs, samples)
     return _native.reads_drawn(seed, ranks, epochs, samples).astype(np.float64)
+
+
+def reads_in_order(*, ranks: int, epochs: int, samples: int, seed: int, rank: int = 0) -> NDArray[np.int64]:
+    """How many samples ``rank`` reads 0, 1, ... ``epochs`` times in a run with that seed, exactly; shape (epochs + 1,).
+
+    The order is that of torch's ``DistributedSampler``, shuffled anew in every epoch, which is counted read by read:
+    some 10 ns per sample and epoch. Ctrl-C ends it between epochs.
+
+    Raises:
+        ConfigError: a count below 1, samples of 2^32 and more, epochs of 2^16 and more, or no such rank.
+
+    >>> reads_in_order(ranks=4, epochs=2, samples=1600, seed=0).tolist()
+    [905, 590, 105]
+    """
+    _check_counted(epochs, samples)
+    return _native.reads_counted(seed, ranks, epochs, samples, rank).astype(np.int64)
+
+
+def _check_counted(epochs: int, samples: int) -> None:
+    if not samples < 2**32:
+        raise ConfigError(f"samples={samples}; below 2^32 where they are counted one by one")
+    if not epochs < 2**16:
+        raise ConfigError(f"epochs={epochs}; below 2^16 where reads are counted one by one")
 
 
 def scenario_of(
@@ -306,20 +340,21 @@ def scenario_of(
     compat: Compat = "physical",
     order: str = "shuffled",
     hand_over: HandOver = "sample",
+    sizes: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
     """The job in the simulator's words: whole bytes, rates in bytes per second, times in nanoseconds.
 
+    ``sizes`` are as :class:`Run` has them. Steps that compute so many seconds become a rate by the mean of the sizes
+    that are simulated, so that a step takes what was told in the mean.
+
     Raises:
-        ConfigError: something that the simulation needs is missing: all of it.
+        ConfigError: something that the simulation needs is missing: all of it; or sizes of another number of samples.
     """
-    batch, epochs, ranks, staging = job.need(
-        "train.batch", "train.epochs", "cluster.ranks", "cluster.staging"
-    )
-    window = policy in WINDOW_POLICIES
-    faults = _missing(job, window=window)
-    if faults:
+    if faults := missing(job, policy):
         raise ConfigError(faults)
-    data, mean = _data(job)
+    batch, epochs, ranks, staging = job.need(*_NEEDED)
+    window = policy in WINDOW_POLICIES
+    data, mean = _data(job) if sizes is None else _sized(job, sizes)
     compute = job.train.compute_rate
     if compute is None:
         assert job.train.compute_step is not None
@@ -347,12 +382,23 @@ def scenario_of(
         "readers": origin.readers,
         "write_cost": job.cache.write_cost,
         "hand_over": hand_over,
-        "bucket": _bucket(job) if window else None,
+        "bucket": _bucket(job, policy, mean, compat) if window else None,
     }
 
 
-def _missing(job: Job, *, window: bool) -> list[str]:
-    faults = []
+def missing(job: Job, policy: str) -> list[str]:
+    r"""What the simulation of ``policy`` needs and ``job`` leaves out: a message for each, none if it has all.
+
+    >>> from foresee.job import loads
+    >>> missing(loads("version = 1\n[train]\nbatch = 8"), "foresee")[0]
+    'train.epochs is missing; a whole number of 1 or more, below 4294967296 expected'
+    """
+    faults: list[str] = []
+    try:
+        job.need(*_NEEDED)
+    except ConfigError as error:
+        faults += error.faults
+    window = policy in WINDOW_POLICIES
     where = f"{job.file}: " if job.file else ""
     if job.data.index is None and job.data.samples is None:
         faults.append(f"{where}data.samples is missing, and so is data.index: what is read has to be known")
@@ -385,7 +431,30 @@ def _data(job: Job) -> tuple[Any, float]:
         return sizes, float(sizes.mean()) if len(sizes) else 0.0
     assert data.samples is not None
     assert data.size is not None
-    return (data.samples, data.size, data.size_sigma, data.seed), data.size
+    return (data.samples, data.size, data.size_sigma, data.seed), _drawn_mean(data.size, data.size_sigma)
+
+
+def _sized(job: Job, sizes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], float]:
+    """Sizes that were given, and their mean."""
+    samples = job.data.samples
+    if sizes.ndim != 1 or (samples is not None and len(sizes) != samples):
+        raise ConfigError(f"sizes of shape {sizes.shape}; one for each of data.samples = {samples} expected")
+    return np.ascontiguousarray(sizes, np.uint64), float(sizes.mean())
+
+
+def _drawn_mean(mean: float, sigma: float) -> float:
+    """Mean of a normal distribution of which what is not above 0 is drawn again.
+
+    ``mean + sigma phi(t) / Phi(t)`` with ``t = mean / sigma``: that of the normal distribution cut at 0.
+
+    >>> round(_drawn_mean(107.7, 100.0), 1), _drawn_mean(107.7, 0.0)
+    (133.7, 107.7)
+    """
+    if not sigma:
+        return mean
+    at = mean / sigma
+    density = math.exp(-at * at / 2) / math.sqrt(2 * math.pi)
+    return mean + sigma * density / ((1 + math.erf(at / math.sqrt(2))) / 2)
 
 
 def _tier(tier: Any, read: Any) -> dict[str, Any]:
@@ -397,10 +466,21 @@ def _tier(tier: Any, read: Any) -> dict[str, Any]:
     }
 
 
-def _bucket(job: Job) -> dict[str, Any]:
+def downloads(job: Job, policy: str) -> int:
+    """How many downloads a rank has under way at a time under a policy of windows: of a request for prefetching as
+    many as it may, of anything else one.
+    """
+    window = job.cache.window
+    if policy not in _PREFETCHING:
+        return 1
+    asked = window.fetch or window.capacity
+    return window.parallel if asked is None else min(window.parallel, asked)
+
+
+def _bucket(job: Job, policy: str, mean: float, compat: Compat) -> dict[str, Any]:
     window, origin = job.cache.window, job.cluster.origin
     return {
-        "latency_ns": round(_seconds(origin.latency) * _NS),
+        "latency_ns": round(_download_s(job, policy, mean, compat) * _NS),
         "listing_ns": round(origin.list_time * _NS),
         "hit_ns": round(window.hit_time * _NS),
         "parallel": window.parallel,
@@ -409,6 +489,25 @@ def _bucket(job: Job) -> dict[str, Any]:
         "threshold": window.threshold,
         "strict": window.strict,
     }
+
+
+def _download_s(job: Job, policy: str, mean: float, compat: Compat) -> float:
+    """Seconds from a request for a sample to its last byte.
+
+    Where the origin's rate is known, its latency ends with the first byte, for windows as for everything else; the
+    bytes follow at the rate of a rank, in equal parts to its downloads: however many there are, no rank has more than
+    the origin gives it. Where it is not known, or to the letter of the paper, the latency is all of it.
+    """
+    origin, ranks = job.cluster.origin, job.cluster.ranks
+    latency = _seconds(origin.latency)
+    if compat == "paper" or origin.read is None:
+        return latency
+    assert ranks is not None, "asked for before"
+    counts, rates = zip(*sorted(origin.read), strict=True)
+    rate = float(np.interp(ranks, counts, rates)) / ranks
+    if origin.link is not None:
+        rate = min(rate, origin.link)
+    return latency + downloads(job, policy) * mean / rate
 
 
 def _seconds(value: float | None) -> float:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import time
@@ -14,7 +15,6 @@ import numpy as np
 
 def describe() -> dict[str, Any]:
     """Kernel, cores, load and the like, as they stand in every raw line."""
-    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),
@@ -23,7 +23,9 @@ def describe() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load": os.getloadavg(),
         "python": platform.python_version(),
-        "congestion_control": congestion.read_text().strip() if congestion.exists() else None,
+        "torch": _version_of("torch"),
+        "congestion_control": _tcp("tcp_congestion_control"),
+        **{name: _tcp(name) for name in ("tcp_wmem", "tcp_rmem", "tcp_limit_output_bytes")},
     }
 
 
@@ -46,6 +48,18 @@ def memcpy_bytes_per_s(sample_bytes: int, *, seconds: float = 0.5) -> float:
             at += 1
         best = max(best, count * sample_bytes / (time.perf_counter() - began))
     return best
+
+
+def _tcp(name: str) -> str | None:
+    setting = Path("/proc/sys/net/ipv4") / name
+    return " ".join(setting.read_text().split()) if setting.exists() else None
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu_name() -> str:

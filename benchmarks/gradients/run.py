@@ -28,7 +28,7 @@ from common.report import draw, results_file, show, tell  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
-from support.parts import FULL, QUICK, SLEEPS  # noqa: E402
+from support.parts import FULL, QUICK, QUICK_RATE, SLEEPS  # noqa: E402
 from support.runs import Runs, read  # noqa: E402
 from support.session import Plan, Session  # noqa: E402
 from support.workloads import MODELS  # noqa: E402
@@ -77,7 +77,15 @@ def parse() -> argparse.Namespace:
         "--parts", nargs="*", choices=parts.PARTS, default=parts.PARTS, help="of the full run; only these"
     )
     parser.add_argument(
-        "--rates", nargs="*", default=parts.RATES, help="of the links of eight hosts (default: all three)"
+        "--rates",
+        nargs="*",
+        help=f"of the links where models sleep (default: all of {' '.join(parts.RATES)}; of the quick run {QUICK_RATE})",
+    )
+    parser.add_argument(
+        "--two-rate", default=parts.TWO_RATE, help="of the links between two hosts (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", default="", help="of the links in all other parts, instead of each one's own"
     )
     parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS, help="that sleep; only these")
     parser.add_argument(
@@ -116,10 +124,11 @@ def main() -> int:
         session = Session(given.seed, given.timeout, plan, about, save, Path(logs))
         try:
             if given.quick:
-                parts.quick(session)
+                parts.quick(session, given.two_rate, given.rates[0] if given.rates else QUICK_RATE)
             else:
-                sleeping = chosen_plan(given, SLEEPS)
-                parts.full(session, given.parts, given.rates, given.models, sleeping)
+                sleeping, rates = chosen_plan(given, SLEEPS), given.rates or parts.RATES
+                choice = parts.Choice(given.parts, given.models, sleeping, rates, given.two_rate, given.rate)
+                parts.full(session, choice)
         except Unavailable as missing:
             show(f"run.py: {missing}")
             return 3

@@ -61,6 +61,14 @@ PARTS = (
     "killed",
 )
 RATES = ("200mbit", "100mbit", "50mbit")
+#: Of the quick run's eight hosts.
+QUICK_RATE = "100mbit"
+#: Of the links between two hosts.
+TWO_RATE = "1gbit"
+#: Of the links where eight hosts have one rate, but for those of some parts.
+RATE = "200mbit"
+#: Real training: at more, the cores that compute for four ranks and carry eight hosts are the limit, and not the links.
+RATE_OF = {"training": "50mbit", "beside": "100mbit", "machine": "100mbit"}
 #: Shares of the full rate, one after the other; a seed draws the rest of a run's.
 SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
 #: Packets and windows that are swept, in bytes.
@@ -71,8 +79,8 @@ BESIDE = (2, 4, 8)
 #: Wire time over compute: as if the same model had a link of four times to a quarter of the rate.
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FULL = Plan(repeats=5, warmup=3, rounds=20, compute_s=0.2, wire_over_compute=1.0)
-#: Of the part `sleeps`: fewer steps and longer ones, so that more of each tensor is left where sizes are divided.
-SLEEPS = Plan(repeats=3, warmup=2, rounds=6, compute_s=0.8, wire_over_compute=1.0)
+#: Of the parts `sleeps` and `clip`: fewer steps and longer ones, so that more of each tensor is left where sizes are divided.
+SLEEPS = Plan(repeats=5, warmup=2, rounds=4, compute_s=0.8, wire_over_compute=1.0)
 QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.0)
 #: When a server is killed: among the measured rounds.
 KILLED_AFTER_S = 4.0
@@ -206,8 +214,6 @@ def run_all_changing(session: Session, hosts: Hosts) -> None:
 
 
 TRAINING = How(program="training.py")
-#: At more, the cores that compute for four ranks and carry eight hosts are the limit, and not the links.
-TRAINING_RATE = "50mbit"
 
 
 def run_training(session: Session, hosts: Hosts, model: str) -> None:
@@ -240,12 +246,12 @@ def run_training(session: Session, hosts: Hosts, model: str) -> None:
             measure(session, hosts, ddp, told, TRAINING)
 
 
-def quick(session: Session) -> None:
-    """Two hosts at 1 Gbit/s, then four ranks and four servers on one model."""
-    with hosts_of(session, "two", "1gbit", 1, 1) as hosts:
+def quick(session: Session, two: str, rate: str) -> None:
+    """Two hosts with links of rate ``two``, then four ranks and four servers on one model."""
+    with hosts_of(session, "two", two, 1, 1) as hosts:
         run_bulk(session, hosts, rounds=12, seconds_per_round=0.2)
         run_urgent(session, hosts, "foresee", 8, rounds=20)
-    with hosts_of(session, "four", "100mbit", 4, 4) as hosts:
+    with hosts_of(session, "four", rate, 4, 4) as hosts:
         run_bulk(session, hosts, rounds=6, seconds_per_round=0.25)
         run_bulk_whole(session, hosts)
         settings = {"oracle": "", "partition": QUICK_PARTITION, **POLICIES}
@@ -265,10 +271,10 @@ def run_sizes(session: Session, hosts: Hosts) -> None:
     run_sleeps(session, hosts, "vgg16", "foresee", "foresee", workload="sizes")
 
 
-def run_beside(session: Session, ranks: int) -> None:
+def run_beside(session: Session, ranks: int, rate: str) -> None:
     """What a link gives where servers stand beside ranks, with any number of dedicated ones."""
     for servers in range(ranks + 1):
-        with hosts_of(session, f"{ranks}+{servers}", "100mbit", ranks, servers) as hosts:
+        with hosts_of(session, f"{ranks}+{servers}", rate, ranks, servers) as hosts:
             of_link = network.shares(ranks, servers).of_link
             for _ in range(session.plan.repeats):
                 run_bulk(
@@ -333,19 +339,36 @@ def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
             run_sleeps(session, hosts, model, arm, policy)
 
 
-def full(
-    session: Session, parts: Sequence[str], rates: Sequence[str], models: Sequence[str], sleeping: Plan
-) -> None:
-    """The parts, rates and models of choice; ``sleeping``: how much of everything where models sleep."""
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What of the full run is measured."""
+
+    parts: Sequence[str]
+    models: Sequence[str]
+    #: How much of everything where models sleep.
+    sleeping: Plan
+    #: Of the links: where models sleep, between two hosts, and everywhere else (empty: each part's own).
+    rates: Sequence[str]
+    two: str
+    other: str
+
+    def rate(self, part: str) -> str:
+        """Of a part's links."""
+        return self.other or RATE_OF.get(part, RATE)
+
+
+def full(session: Session, choice: Choice) -> None:
+    """Part by part; what is measured anew replaces its lines."""
+    parts, models, sleeping = choice.parts, choice.models, choice.sleeping
     if "two" in parts:
         session.begin("two")
-        with hosts_of(session, "two", "1gbit", 1, 1) as hosts:
+        with hosts_of(session, "two", choice.two, 1, 1) as hosts:
             for _ in range(session.plan.repeats):
                 run_bulk(session, hosts, rounds=20, seconds_per_round=0.5)
                 for connections in (1, 4, 8):
                     for arm in ("foresee", "mercury"):
                         run_urgent(session, hosts, arm, connections, rounds=50)
-    for rate in rates if "sleeps" in parts else ():
+    for rate in choice.rates if "sleeps" in parts else ():
         with hosts_of(session, "four", rate, 4, 4) as hosts:
             for model in models:
                 # A piece of its own: hours can be had one by one, with `--rates` and `--models`.
@@ -354,17 +377,17 @@ def full(
                     run_all_sleeps(session, hosts, model)
     if "training" in parts:
         session.begin("training")
-        with hosts_of(session, "four", TRAINING_RATE, 4, 4) as hosts:
+        with hosts_of(session, "four", choice.rate("training"), 4, 4) as hosts:
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             for model in TRAINED:
                 run_training(session, hosts, model)
     if "beside" in parts:
         session.begin("beside")
         for ranks in BESIDE:
-            run_beside(session, ranks)
+            run_beside(session, ranks, choice.rate("beside"))
     if "changing" in parts:
         session.begin("changing")
-        with hosts_of(session, "four", "200mbit", 4, 4) as hosts:
+        with hosts_of(session, "four", choice.rate("changing"), 4, 4) as hosts:
             run_all_changing(session, hosts)
     repeated: dict[str, Callable[[Hosts], None]] = {
         "sizes": lambda hosts: run_sizes(session, hosts),
@@ -376,10 +399,11 @@ def full(
     }
     for part in (name for name in repeated if name in parts):
         session.begin(part)
-        name, rate, count = ("2x2", "100mbit", 2) if part == "machine" else ("four", "200mbit", 4)
-        with hosts_of(session, name, rate, count, count) as hosts:
+        name, count = ("2x2", 2) if part == "machine" else ("four", 4)
+        plan = sleeping if part == "clip" else session.plan
+        with hosts_of(session, name, choice.rate(part), count, count) as hosts, session.planned(plan):
             run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             if part == "bandwidths":
                 run_bulk_whole(session, hosts)
-            for _ in range(session.plan.repeats):
+            for _ in range(plan.repeats):
                 repeated[part](hosts)

@@ -142,7 +142,10 @@ def test_minutes_after_the_leader_are_slurms_own(
             time.sleep(0.1)
         assert f"after:{leader.id}+6(" in slurm.ask("scontrol", "show", "job", follower.id)
         launcher.move(follower, 200)
-        assert f"after:{leader.id}+3(" in slurm.ask("scontrol", "show", "job", follower.id)
+        deadline = time.monotonic() + 30
+        while f"after:{leader.id}+3(" not in slurm.ask("scontrol", "show", "job", follower.id):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         # The leader's start has been and the minutes have not: it still waits.
         assert follower.poll() is None
         assert follower.queued

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pathlib
@@ -12,16 +13,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.processes import processes_of
 
 from foresee import job
-from foresee.cli import main
+from foresee.cli import _stagger_calibrate, main
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobs import Catalog, cold, process
-from foresee.jobs.calibrate import Plan
+from foresee.jobs.calibrate import Plan, _Calibration
 from foresee.jobs.calibrate import calibrate as calibrated
+from foresee.jobs.catalog import Used
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
 CHUNK = 1 << 16
@@ -211,7 +215,132 @@ def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pat
     told = json.loads(calibrate(tmp_path, data, *jobs[:2], *short))
     assert told["runs"][0]["compute_seconds"] >= 0.005
     said = calibrate(tmp_path, data, jobs[0], jobs[2], *short, code=2)
-    assert "a and c read other data or in another order" in said
+    assert "c and a read other data or in another order" in said
+
+
+def test_the_short_form_has_half_the_steps_and_fewer_warm_where_they_are_alike(
+    tmp_path: pathlib.Path,
+) -> None:
+    chunks = tmp_path / "chunks.bin"
+    chunks.write_bytes(os.urandom(60 * CHUNK))
+    words = ("--steps", "60", "--compute", "0.01")
+    jobs = [write(tmp_path, name, tmp_path, *words, steps=60) for name in ("a", "b")]
+    told = json.loads(run(tmp_path, *jobs, "--short", "--data", str(chunks)))
+    assert (told["steps"], told["warmup"]) == (50, 10)
+    first, *warm = told["runs"]
+    assert (first["kind"], first["steps"]) == ("cold", 50)
+    assert all(20 <= ran["steps"] <= 50 for ran in warm)
+    assert (Plan().counted, Plan(short=True).counted, Plan(short=True, steps=9).counted) == (100, 50, 9)
+
+
+def test_a_warm_run_ends_where_more_steps_would_say_the_same(tmp_path: pathlib.Path) -> None:
+    def settled(seconds: list[float]) -> bool:
+        of = SimpleNamespace(_plan=Plan(short=True, warmup=2))
+        steps = np.stack([np.zeros(len(seconds)), np.zeros(len(seconds)), np.array(seconds)], axis=1)
+        return _Calibration._settled(of, SimpleNamespace(done=len(seconds), steps=lambda: steps))  # type: ignore[arg-type]
+
+    assert not settled([9.0, 9.0] + 19 * [1.0])
+    assert settled([9.0, 9.0] + 20 * [1.0])
+    # Steps that are not alike, or that change, go on to the last one.
+    assert not settled(2 * [9.0] + 15 * [0.9, 1.1])
+    assert not settled(2 * [9.0] + 15 * [1.0] + 15 * [1.02])
+    assert settled(2 * [9.0] + 25 * [0.5, 1.5])
+
+
+def test_the_storages_rate_is_that_of_a_job_that_waits_for_it(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    jobs = [
+        write(tmp_path, "a", data, "--compute", "0.06", "--wait", "0"),
+        write(tmp_path, "b", data, "--compute", "0.004", "--wait", "0.02"),
+        write(tmp_path, "c", data, "--compute", "0.006", "--wait", "0.02"),
+    ]
+    told = json.loads(calibrate(tmp_path, data, *jobs, "--short"))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [
+        ("cold", "a"),
+        ("warm", "a"),
+        ("cold", "b"),
+        ("warm", "b"),
+        ("warm", "c"),
+    ]
+    figures = {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
+    step = figures["b", "compute"]["seconds"] + figures["b", "wait"]["seconds"]
+    # That of the one that hardly waits would have it wait for as long as that computes.
+    assert figures["c", "wait"]["seconds"] == pytest.approx(step - figures["c", "compute"]["seconds"])
+    assert [name for name in "abc" if figures[name, "wait"]["estimated"]] == ["c"]
+
+
+def test_of_jobs_that_hardly_wait_nothing_is_derived(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    jobs = [write(tmp_path, name, data, "--compute", "0.06", "--wait", "0") for name in ("a", "b")]
+    told = json.loads(calibrate(tmp_path, data, *jobs, "--short"))
+    kinds = ["cold", "warm", "cold", "warm", "pair", "pair"]
+    assert [ran["kind"] for ran in told["runs"]] == kinds
+    assert not any(figure["estimated"] for job in told["jobs"] for figure in job["figures"])
+    # What has been measured is not measured again.
+    assert json.loads(calibrate(tmp_path, data, *jobs, "--short"))["runs"] == []
+
+
+def test_what_was_derived_is_measured_where_it_is_not_to_be_short(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    short = json.loads(calibrate(tmp_path, data, *pair, "--short"))
+    assert json.loads(calibrate(tmp_path, data, *pair, "--short"))["runs"] == []
+    derived = {
+        (job["name"], each["name"]): each["seconds"]
+        for job in short["jobs"]
+        for each in job["figures"]
+        if each["estimated"]
+    }
+    told = json.loads(calibrate(tmp_path, data, *pair))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [
+        ("cold", "b"),
+        ("pair", "a"),
+        ("pair", "b"),
+    ]
+    figures = {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
+    was = {
+        which: each["derived_seconds"]
+        for which, each in figures.items()
+        if each["derived_seconds"] is not None
+    }
+    assert was == derived
+    assert not any(each["estimated"] for each in figures.values())
+    # Both are shown.
+    assert f", {1e3 * derived['b', 'wait']:.3f} ms derived before" in _stagger_calibrate._report(told)
+    again = json.loads(calibrate(tmp_path, data, *pair))
+    assert again["runs"] == []
+    assert "derived before" not in _stagger_calibrate._report(again)
+
+
+def test_the_storages_rate_is_taken_from_what_the_catalog_holds(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    calibrate(tmp_path, data, *pair, "--short")
+    third = write(tmp_path, "c", data)
+    # The first one, whose batch is as large, is complete.
+    told = json.loads(calibrate(tmp_path, data, pair[0], third, "--short"))
+    assert [(ran["kind"], ran["job"]) for ran in told["runs"]] == [("cold", "c"), ("warm", "c")]
+    with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
+        _, b, _ = catalog.keys()
+        catalog.judge([Used(b, "wait")], predicted=1.0, measured=2.0)
+    again = json.loads(calibrate(tmp_path, data, *pair, "--short"))
+    assert again["runs"] == []
+    figures = {
+        (job["name"], each["name"]): each["seconds"] for job in again["jobs"] for each in job["figures"]
+    }
+    step = figures["a", "compute"] + figures["a", "wait"]
+    assert figures["b", "wait"] == pytest.approx(step - figures["b", "compute"])
+
+
+def test_company_is_derived_of_jobs_that_were_seen_to_read_in_one_order(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    calibrate(tmp_path, data, *pair, "--short")
+    other = write(tmp_path, "c", data, "--order", "sequential 41")
+    said = calibrate(tmp_path, data, pair[0], other, "--short", code=2)
+    assert "order: a, no step" in said
+    assert "c and a read other data or in another order" in said
+    assert not processes_of(data / "chunks.bin")
 
 
 @pytest.mark.parametrize(
@@ -374,6 +503,97 @@ def test_a_cache_that_nobody_may_look_into_is_cold_only_if_the_storage_was_read(
         pytest.raises(PageCacheKept, match="a had the storage read nothing, so the data were in memory"),
     ):
         calibrated(jobs, catalog, "here", plan, str(tmp_path / "runs"), program="test")
+
+
+def calibrated_short(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
+    """What is said of two jobs that are calibrated in this process."""
+    jobs = [job.read(write(tmp_path, name, data)) for name in ("a", "b")]
+    plan = Plan(steps=6, warmup=1, patience=20, short=True, data=(str(data),))
+    (tmp_path / "runs").mkdir()
+    said: list[str] = []
+    with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
+        calibrated(jobs, catalog, "here", plan, str(tmp_path / "runs"), program="test", tell=said.append)
+    return said
+
+
+@pytest.mark.parametrize(
+    "read", [[None, None], [0, None], [4096, 0]], ids=["never told", "ended", "one process less"]
+)
+def test_bytes_that_nobody_knows_are_not_taken_for_none(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch, read: list[int | None]
+) -> None:
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: None)
+    told = itertools.cycle(read)
+    monkeypatch.setattr(process.Process, "read_bytes", lambda self: next(told))
+    assert not any("storage read nothing" in line for line in calibrated_short(tmp_path, data))
+
+
+def test_bytes_count_from_the_first_step_on(
+    tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its libraries, or data that it read before: what it read from then on was in memory.
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: None)
+    monkeypatch.setattr(process.Process, "read_bytes", lambda self: 1 << 20)
+    with pytest.raises(PageCacheKept, match="a had the storage read nothing, so the data were in memory"):
+        calibrated_short(tmp_path, data)
+
+
+def test_data_that_lie_elsewhere_than_what_was_driven_out_are_not_called_cold(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "chunks.bin").write_bytes(os.urandom(CHUNK))
+    (data / "chunks.bin").read_bytes()
+    said = calibrate(tmp_path, other, *pair, code=3)
+    assert "a had the storage read nothing, and nothing of what was driven out of memory (" in said
+    assert "their data lie elsewhere, name that folder with --data" in said
+    with Catalog.open(tmp_path / "jobs.db") as catalog:
+        assert catalog.keys() == []
+        assert catalog.places("here", "sleepy") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (None, None, None),
+        (
+            "touched",
+            False,
+            "is there again after a: unless they read past the page cache their data lie elsewhere",
+        ),
+        (
+            "read_bytes",
+            0,
+            "a had the storage read nothing by the kernel's count, though data came into memory",
+        ),
+    ],
+)
+def test_a_cold_start_that_looks_odd_is_doubted(
+    tmp_path: pathlib.Path,
+    data: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str | None,
+    value: object,
+    expected: str | None,
+) -> None:
+    if name == "touched":
+        monkeypatch.setattr(cold, "touched", lambda files: value)
+    elif name == "read_bytes":
+        monkeypatch.setattr(process.Process, "read_bytes", lambda self: value)
+    said = [line for line in calibrated_short(tmp_path, data) if ": " not in line[:6]]
+    if expected is None:
+        assert said == []
+    else:
+        assert expected in said[0]
+
+
+def test_the_catalog_keeps_where_the_data_lie(
+    tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str]
+) -> None:
+    calibrate(tmp_path, data, *pair, "--short")
+    with Catalog.open(tmp_path / "jobs.db") as catalog:
+        assert catalog.places("here", "sleepy") == (str(data.resolve()),)
 
 
 def test_data_in_a_bucket_are_said_to_stay_where_they_are(

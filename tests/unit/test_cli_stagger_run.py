@@ -9,20 +9,22 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from house import ROOT
 from support.processes import processes_of
 from support.stagger_runs import FIGURES, JOB, begun, cold_data, run, write
 
-from foresee import job
 from foresee.cli import _stagger_run
 from foresee.jobs import Catalog, Entry, Key
+from foresee.jobs.catalog import Used
 
 
 @pytest.fixture
@@ -135,19 +137,95 @@ def test_figures_that_reality_contradicts_are_marked_stale(
         assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
 
 
-def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+def test_figures_that_the_job_file_gave_condemn_nobody_else(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
-    jobs = [job.read(write(tmp_path, name, data, train="", stagger="")) for name in ("a", "b")]
-    options = argparse.Namespace(catalog=str(path))
-    told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
-    assert _stagger_run._judged(options, jobs, "here", told) is True
-    # What was not about these jobs, or did not end, says nothing.
-    assert _stagger_run._judged(options, jobs, "here", {**told, "doubts": ["another order"]}) is None
-    assert _stagger_run._judged(options, jobs, "here", {**told, "measured": None}) is None
-    assert _stagger_run._judged(options, jobs, "here", {**told, "predicted_at_starts": None}) is None
+    # Of the catalog only company is used.
+    wrong = "wait = 1.0\nwait_cached = 1.0"
+    jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
+    told, said = run(tmp_path, *jobs, "--catalog", str(path), "--machine", "here")
+    assert told["stands"] is False
+    assert "marked stale" in said
+    with Catalog.open(path) as catalog:
+        assert set(catalog.stale(one, beside=other)) == {"wait_conc"}
+
+
+def test_figures_of_the_job_file_alone_are_not_judged(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 0.03)
+    wrong = "wait = 1.0\nwait_cached = 1.0\nwait_conc = 1.0"
+    jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
+    told, _ = run(tmp_path, *jobs, "--catalog", str(path), "--machine", "here")
+    assert told["predicted"]["makespan"] == pytest.approx(80)
+    assert told["stands"] is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
+
+
+def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
+    tmp_path: pathlib.Path, data: pathlib.Path
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    with Catalog.open(path, write=True) as catalog:
+        catalog.put_places("here", "sleepy", [str(data)])
+    data.read_bytes()
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    told, said = run(tmp_path, *jobs, "--catalog", str(path), "--machine", "here")
+    (doubt,) = told["doubts"]
+    assert doubt.startswith("100 % of the data are in memory already")
+    assert doubt in said
+    assert told["stands"] is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+def judged(**more: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"slurm": False, "running": None, "steps": None, **more})
+
+
+def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    monkeypatch.setattr(_stagger_run, "_read_nothing", lambda places: False)
+    used = [Used(one, "wait"), Used(other, "wait")]
+    options = judged(catalog=str(path))
+    told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
+    assert _stagger_run._judged(options, used, [], told) is True
+    # What was not about these jobs, or did not end, says nothing.
+    assert _stagger_run._judged(options, used, [], {**told, "doubts": ["another order"]}) is None
+    assert _stagger_run._judged(options, used, [], {**told, "measured": None}) is None
+    assert _stagger_run._judged(options, used, [], {**told, "predicted_at_starts": None}) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+def test_jobs_that_had_the_storage_read_nothing_judge_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    used = [Used(one, "wait"), Used(other, "wait")]
+    far = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 50.0}, "doubts": []}
+    chunks = tmp_path / "chunks.bin"
+    chunks.write_bytes(bytes(40 * 512))
+
+    def read(blocks: int) -> None:
+        monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_inblock=blocks))
+
+    read(0)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [], far) is None
+    read(2)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+    # Jobs elsewhere read where nobody counts.
+    read(0)
+    assert _stagger_run._judged(judged(catalog=str(path), slurm=True), used, [], far) is False
+    read(3)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is False
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from house import ROOT
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key
 from foresee.jobs import catalog as module
+from foresee.jobs.catalog import Used
 
 FOLDER = ROOT / "testdata" / "jobs"
 RESNET = Key(machine="node-1", data="TinyImageNet", model="resnet50", batch=64, loader="8 threads")
@@ -39,6 +40,7 @@ def fill(path: pathlib.Path) -> None:
             catalog.put(key, "wait_cached", entry(0.04, sd=None, steps=None))
         catalog.put(RESNET, "wait_conc", entry(0.6), beside=VGG)
         catalog.put(VGG, "wait_conc", entry(0.5, stale="a reason"), beside=RESNET)
+        catalog.put_places("node-1", "TinyImageNet", ["/data/tiny", "/data/more"])
 
 
 def test_the_golden_catalog_is_read() -> None:
@@ -116,22 +118,33 @@ def test_only_what_is_missing_or_stale_is_measured_again(tmp_path: pathlib.Path)
         assert catalog.missing(RESNET) == ("wait", "wait_cached")
 
 
-def test_a_makespan_far_from_its_prediction_makes_figures_stale(tmp_path: pathlib.Path) -> None:
+def test_what_was_derived_is_missing_for_whoever_measures(tmp_path: pathlib.Path) -> None:
     fill(tmp_path / "catalog.db")
+    with Catalog.open(tmp_path / "catalog.db") as catalog:
+        assert catalog.missing(RESNET, beside=VGG) == ()
+        assert catalog.missing(RESNET, beside=VGG, measured=True) == ("wait_cached",)
+
+
+def test_a_makespan_far_from_its_prediction_makes_figures_stale_that_it_was_made_from(
+    tmp_path: pathlib.Path,
+) -> None:
+    fill(tmp_path / "catalog.db")
+    used = [
+        Used(RESNET, "compute"),
+        Used(RESNET, "wait_conc", VGG),
+        Used(VGG, "wait"),
+        Used(VGG, "wait_conc", RESNET),
+        Used(dataclasses.replace(VGG, batch=1), "wait"),
+    ]
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
-        assert catalog.judge(RESNET, VGG, predicted=1090.0, measured=1000.0)
+        assert catalog.judge(used, predicted=1090.0, measured=1000.0)
         assert catalog.stale(RESNET) == {}
-        assert not catalog.judge(RESNET, VGG, predicted=880.0, measured=1000.0)
+        assert not catalog.judge(used, predicted=880.0, measured=1000.0)
         reason = "predicted 880 s for a makespan of 1000 s (-12.0 %)"
-        assert set(catalog.stale(RESNET, beside=VGG).values()) == {reason}
-        assert catalog.stale(VGG, beside=RESNET) == {
-            "compute": reason,
-            "wait": reason,
-            "wait_cached": reason,
-            "wait_conc": "a reason",
-        }
+        assert catalog.stale(RESNET, beside=VGG) == {"compute": reason, "wait_conc": reason}
+        assert catalog.stale(VGG, beside=RESNET) == {"wait": reason, "wait_conc": "a reason"}
         with pytest.raises(ConfigError, match="measured is 0"):
-            catalog.judge(RESNET, VGG, predicted=1.0, measured=0)
+            catalog.judge(used, predicted=1.0, measured=0)
         with pytest.raises(ConfigError, match="reason is empty"):
             catalog.mark_stale(RESNET, "")
 
@@ -140,11 +153,42 @@ def test_another_version_is_refused_by_name(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
     for write in (False, True):
-        with pytest.raises(CatalogInvalid, match=r"catalog\.db: version 2; this program reads version 1"):
+        with pytest.raises(
+            CatalogInvalid, match=r"catalog\.db: version 3; this program reads versions 1 and 2"
+        ):
             Catalog.open(path, write=write)
+
+
+def test_a_catalog_of_the_version_before_is_read_and_raised_by_whoever_writes(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "catalog.db"
+    fill(path)
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE place")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    with Catalog.open(path) as catalog:
+        assert catalog.get(RESNET, "compute") == entry(0.3036)
+        assert catalog.places("node-1", "TinyImageNet") == ()
+    for _ in range(2):
+        with Catalog.open(path, write=True) as catalog:
+            catalog.put_places("node-1", "TinyImageNet", ["/data"])
+    with Catalog.open(path) as catalog:
+        assert catalog.get(RESNET, "compute") == entry(0.3036)
+        assert catalog.places("node-1", "TinyImageNet") == ("/data",)
+
+
+def test_where_data_lie_is_kept_by_machine_and_the_latest_counts(tmp_path: pathlib.Path) -> None:
+    fill(tmp_path / "catalog.db")
+    with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
+        assert catalog.places("node-1", "TinyImageNet") == ("/data/more", "/data/tiny")
+        assert catalog.places("node-2", "TinyImageNet") == ()
+        catalog.put_places("node-2", "TinyImageNet", ["/elsewhere", "/elsewhere"])
+        catalog.put_places("node-1", "TinyImageNet", [])
+        assert catalog.places("node-1", "TinyImageNet") == ()
+        assert catalog.places("node-2", "TinyImageNet") == ("/elsewhere",)
 
 
 def test_another_programs_database_is_refused_and_left_alone(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,10 @@ from foresee import job
 from foresee.cli import main
 from foresee.errors import ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key
+from foresee.jobs import asked as asked_
 from foresee.jobs.asked import times
+from foresee.jobs.catalog import Used
+from foresee.jobs.one_storage import rate
 from foresee.models.stagger import Figure
 
 TOML = """
@@ -141,18 +144,68 @@ def test_a_job_that_does_not_wait_says_nothing_of_the_storage(tmp_path: pathlib.
         assert [job.wait for job in times(files, catalog=catalog, machine=MACHINE).jobs] == [0.5, 0.001]
 
 
-def test_the_storages_rate_gives_the_waits_that_are_nowhere_else() -> None:
+def test_the_storages_rate_gives_the_waits_that_are_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [
         made("a", train="compute_step = 0.25", stagger="wait_cached = 0"),
         made("b", train="compute_step = 0.5", stagger="wait_cached = 0\nwait = 0.125"),
     ]
     read = 0.75 * 1560
+    # Files are in one page cache for all, as a short calibration has it; so is what a cache coalesces.
+    for coalesces in (False, True):
+        first, second = times(files, read=read, coalesces=coalesces).jobs
+        assert (first.wait, first.wait_conc) == (0.5, 0.5)
+        assert first.estimated == {"wait", "wait_conc"}
+        assert (second.wait, second.wait_conc, second.estimated) == (0.125, 0.125, {"wait_conc"})
+    # From a bucket each reads by itself.
+    monkeypatch.setattr(asked_, "in_files", lambda jobs: False)
     first, second = times(files, read=read).jobs
-    assert (first.wait, first.wait_conc) == (0.5, 1.25)
-    assert first.estimated == {"wait", "wait_conc"}
-    assert (second.wait, second.wait_conc, second.estimated) == (0.125, 1.0, {"wait_conc"})
+    assert (first.wait_conc, second.wait_conc) == (1.25, 1.0)
+    slow = made("b", train="compute_step = 1.5", stagger="wait_cached = 0\nwait = 0.125")
+    assert times([files[0], slow], read=read).jobs[1].wait_conc == 0.125
     first, second = times(files, read=read, coalesces=True).jobs
     assert (first.wait_conc, second.wait_conc) == (first.wait, second.wait)
+
+
+def test_what_comes_from_the_catalog_is_told(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "catalog.db"
+    keep(path, "a", "compute", 0.5)
+    keep(path, "a", "wait", 0.9)
+    keep(path, "a", "wait_conc", 1.5, beside="b")
+    files = [made("a", train="", stagger="wait_cached = 0.2"), made("b")]
+    with Catalog.open(path) as catalog:
+        asked = times(files, catalog=catalog, machine=MACHINE)
+        assert asked.used == (
+            Used(key("a"), "compute"),
+            Used(key("a"), "wait"),
+            Used(key("a"), "wait_conc", key("b")),
+        )
+        # Of company that nobody knows as a whole, no part is used.
+        three = times([*files, made("c")], catalog=catalog, machine=MACHINE)
+        assert [one.name for one in three.used] == ["compute", "wait"]
+    assert times([made("a"), made("b")]).used == ()
+
+
+@pytest.mark.parametrize(
+    ("wait", "cached", "more", "seen"),
+    [
+        (0.5, 0.0, {}, True),
+        (0.5, 0.5, {}, False),
+        (0.03, 0.0, {}, False),
+        (0.5, 0.0, {"sd": 3.0}, False),
+        (0.5, 0.0, {"stale": "another disk"}, False),
+        (0.5, 0.0, {"steps": None}, False),
+    ],
+    ids=["waits", "as long as warm", "hardly", "by chance", "stale", "derived"],
+)
+def test_a_storages_rate_is_seen_by_a_job_that_waits_for_it(
+    tmp_path: pathlib.Path, wait: float, cached: float, more: dict, seen: bool
+) -> None:
+    path = tmp_path / "catalog.db"
+    keep(path, "a", "compute", 0.78)
+    keep(path, "a", "wait", wait, **more)
+    keep(path, "a", "wait_cached", cached)
+    with Catalog.open(path) as catalog:
+        assert rate(catalog, [key("b"), key("a")]) == (pytest.approx(1.28 / 64) if seen else None)
 
 
 def test_a_rate_of_computing_makes_a_step_and_samples_make_steps() -> None:
@@ -246,7 +299,7 @@ def test_what_no_machine_should_show_is_doubted() -> None:
                     "[train]\nepochs = 1\nbatch = 2\ndrop_last = true"
                 ),
             ],
-            "1 samples make no whole step",
+            "a rank's 1 samples make no whole step",
         ),
         (lambda: [made("a"), made("b", train="")], "compute of b is not known; write [train] compute_step"),
         (lambda: [made("a", stagger=""), made("b")], "wait of a is not known; write [stagger] wait"),

@@ -74,12 +74,31 @@ def test_the_optimum_is_never_above_a_baseline_or_a_search(
     assert bound <= searched.min()
     again = stagger.predict(a, b, best.start, compat=compat)
     assert best.makespan == float(again.makespan)
-    # Nothing later is as short: what starts later occupies its GPU for less time. Where it does not, they start at once.
+    # Nothing later is as short: of equal makespans the latest start is the best.
     later = grid[grid > best.start + 1e-6 * a.alone()]
-    if later.size:
-        told = stagger.predict(a, b, later, compat=compat)
-        gains = told.gpu_seconds < best.gpu_seconds * (1 - 1e-12)
-        assert ((told.makespan > best.makespan) | ((best.start == 0) & ~gains)).all()
+    assert (stagger.predict(a, b, later, compat=compat).makespan > best.makespan).all()
+
+
+@laws
+@given(pairs(), readings, st.floats(1e-3, 0.2))
+def test_with_slack_nobody_waits_for_nothing(
+    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
+) -> None:
+    a, b = both
+    exact, loose = (stagger.optimum(a, b, compat=compat, slack=each) for each in (0.0, slack))
+    assert exact is not None
+    assert loose is not None
+    at_once = stagger.predict(a, b, 0, compat=compat)
+    if loose.start > 0:
+        # It spares more than the slack, or both at once take longer than that.
+        spared = float(at_once.gpu_seconds) > loose.gpu_seconds * (1 + slack)
+        assert spared or float(at_once.makespan) > exact.makespan * (1 + slack) * (1 - 1e-11)
+
+
+def test_without_slack_a_job_that_waits_for_no_data_starts_late_and_with_slack_at_once() -> None:
+    jobs = [JobTimes(compute=0.1, wait=0, wait_cached=0, steps=100, epochs=epochs) for epochs in (3, 1)]
+    starts = [stagger.optimum(*jobs, slack=slack) for slack in (0.0, 0.005)]
+    assert [best.start for best in starts if best is not None] == pytest.approx([20, 0])
 
 
 @laws

@@ -65,6 +65,17 @@ def test_nobody_waits_for_one_who_has_ended_or_stands_still() -> None:
     assert decider.poll_held(20) == (False, False)
 
 
+def test_who_finds_in_the_cache_what_a_job_has_left_there_is_nobodys_reader() -> None:
+    decider = pace(LEADER, FOLLOWER, FOLLOWER)
+    assert at(decider, 300, 100, 99) == (False, False, False)
+    decider.handle_end(0)
+    # Both are inside what the leader had read: company costs nothing there.
+    assert at(decider, 300, 150, 149) == (False, False, False)
+    assert at(decider, 300, 299, 298) == (False, False, False)
+    assert at(decider, 300, 300, 299) == (False, False, True)
+    assert at(decider, 300, 310, 299) == (False, False, True)
+
+
 def test_one_that_overtakes_is_the_one_who_reads() -> None:
     decider = pace(FOLLOWER, FOLLOWER)
     assert at(decider, 100, 130) == (False, False)

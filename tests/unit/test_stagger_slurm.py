@@ -70,6 +70,22 @@ def calls(fake: pathlib.Path) -> list[str]:
     return [line.removeprefix(f"{fake}/") for line in (fake / "asked").read_text().splitlines()]
 
 
+def heard(made: SlurmJob) -> int | None:
+    """What it says of itself once the controller has answered all that it was asked."""
+    code = made.poll()
+    while made._asking is not None or made._moving is not None:
+        time.sleep(0.01)
+        code = made.poll()
+    return code
+
+
+def moved(launcher: Slurm, made: SlurmJob, due: float) -> None:
+    """Asked for another moment, and answered."""
+    launcher.move(made, due)
+    if made._moving is not None:
+        made._moving[0]._thread.join()
+
+
 def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not doctest.testmod(slurm).failed
 
@@ -140,7 +156,7 @@ def test_a_moment_that_moves_is_told_once(tmp_path: pathlib.Path, fake: pathlib.
     leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
     other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=50)
     for due in (50, 49, 90, 90, 89):
-        launcher.move(other, due)
+        moved(launcher, other, due)
     assert calls(fake)[3:] == ["scontrol update JobId=17 StartTime=now+87"]
     other.queued = False
     launcher.move(other, 200)
@@ -156,7 +172,7 @@ def test_whole_minutes_move_once_the_leader_has_begun(
     launcher.move(other, 400)
     assert len(calls(fake)) == 3
     leader.queued, leader.started = False, time.monotonic()
-    launcher.move(other, 400)
+    moved(launcher, other, 400)
     assert calls(fake)[3:] == ["scontrol update JobId=17 Dependency=after:17+6"]
 
 
@@ -178,7 +194,7 @@ def test_how_a_job_is_doing(
 ) -> None:
     (fake / "scontrol.--oneliner").write_text(f"JobId=17 JobName=a {told} Reason=None")
     made = SlurmJob(asked, "a", str(tmp_path))
-    assert made.poll() == code
+    assert heard(made) == code
     assert made.queued == ("PENDING" in told)
     assert "scontrol --oneliner show job 17" in calls(fake)
 
@@ -189,13 +205,13 @@ def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
     (fake / "scontrol.--oneliner").write_text("JobState=PENDING ExitCode=0:0 StartTime=Unknown")
     made = SlurmJob(asked, "a", str(tmp_path))
     made.started -= 1000
-    assert made.poll() is None
+    assert heard(made) is None
     assert made.queued
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 7))
     (fake / "scontrol.--oneliner").write_text(f"JobState=RUNNING ExitCode=0:0 StartTime={since}")
     # Its loader is there, so it runs, whenever Slurm was asked last.
     Meter(made.folder, World(0, 1)).lap(steps=40)
-    assert made.poll() is None
+    assert heard(made) is None
     assert not made.queued
     assert time.monotonic() - made.started == pytest.approx(7, abs=1.5)
 
@@ -205,7 +221,7 @@ def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(
 ) -> None:
     made = SlurmJob(asked, "a", str(tmp_path))
     (fake / "scontrol.fails").write_text("slurm_load_jobs error: Invalid job id specified\n")
-    assert made.poll() == 1
+    assert heard(made) == 1
 
 
 def test_a_controller_that_restarts_ends_nothing(
@@ -215,7 +231,7 @@ def test_a_controller_that_restarts_ends_nothing(
     (fake / "scontrol.fails").write_text(
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
     )
-    assert made.poll() is None
+    assert heard(made) is None
 
 
 def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
@@ -223,10 +239,10 @@ def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
 ) -> None:
     made = SlurmJob(asked, "a", str(tmp_path))
     (fake / "scontrol.fails").write_text("slurm_load_jobs error: Socket timed out on send/recv operation\n")
-    assert made.poll() is None
+    assert heard(made) is None
     (fake / "scontrol.fails").write_text("slurm_load_jobs error: Zero Bytes were transmitted or received\n")
     made._asked = -math.inf
-    assert made.poll() is None
+    assert heard(made) is None
     (fake / "scontrol.fails").unlink()
     (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=RUNNING ExitCode=0:0")
     (fake / "scancel.fails").write_text("scancel: error: Kill job error: Socket timed out\n")
@@ -240,8 +256,28 @@ def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
     later.start()
     made.stop()
     later.join()
-    assert made.poll() == -15
+    assert heard(made) == -15
     assert sum(call.startswith("scancel") for call in calls(fake)) > 1
+
+
+def test_a_controller_that_is_slow_keeps_nobody_waiting(
+    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+) -> None:
+    launcher = Slurm("begin")
+    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
+    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=50)
+    answer = "JobState=RUNNING ExitCode=0:0"
+    (fake / "scontrol").write_text(f"#!/bin/sh\nsleep 4; echo {answer}\n")
+    Meter(leader.folder, World(0, 1)).lap(steps=40)
+    before = time.monotonic()
+    for _ in range(10):
+        assert leader.poll() is None
+        launcher.move(other, 500)
+    # Its loader is there, whatever the controller says.
+    assert not leader.queued
+    assert time.monotonic() - before < 2
+    assert heard(leader) is None
+    assert leader._ran
 
 
 def test_a_node_that_cannot_write_the_log_is_told_as_that(
@@ -249,7 +285,7 @@ def test_a_node_that_cannot_write_the_log_is_told_as_that(
 ) -> None:
     (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=FAILED ExitCode=0:53")
     made = SlurmJob(asked, "a", str(tmp_path))
-    assert made.poll() == -53
+    assert heard(made) == -53
     assert "the run folder has to be on a file system that all nodes share" in str(made.ended(-53))
     # A number that has no name, as of real-time signals.
     assert "signal 50)" in str(made.ended(-50))
@@ -263,10 +299,10 @@ def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
     leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
     other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=3600)
     (fake / "scontrol.fails").write_text("Socket timed out on send/recv operation\n")
-    launcher.move(other, 0)
+    moved(launcher, other, 0)
     (fake / "scontrol.fails").unlink()
-    launcher.move(other, 0)
-    launcher.move(other, 0)
+    moved(launcher, other, 0)
+    moved(launcher, other, 0)
     assert calls(fake)[3:] == ["scontrol update JobId=17 StartTime=now+0"] * 2
 
 

@@ -116,6 +116,20 @@ def test_a_moment_that_has_passed_is_now() -> None:
     assert decider.poll_start(1, 40) == 40
 
 
+def test_nobody_is_asked_for_company_that_nobody_measured_once_it_runs() -> None:
+    # By its figures the follower is the slower one, so that it never catches up, and a slow step says otherwise.
+    leader = JobTimes(name="a", compute=0.1, wait=0.1, wait_cached=0.0, steps=100)
+    follower = JobTimes(name="b", compute=0.3, wait=0.1, wait_cached=0.0, steps=100)
+    chosen = choose([leader, follower], [0, 10], running=0)
+    assert chosen.case == "never"
+    decider = Timing([leader, follower], chosen)
+    decider.handle_progress(0, np.array([9.0]), 9)
+    # As of three: it ends with the leader, and nobody catches up.
+    assert decider.poll_start(1, 9) == pytest.approx(900 - 30)
+    decider.handle_progress(0, 9 + np.arange(60) * 0.1, 15)
+    assert decider.poll_start(1, 15) == 15
+
+
 def test_later_epochs_count_with_their_own_rate() -> None:
     leader = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0.6, steps=100, epochs=4)
     decider = timing(leader)
@@ -182,6 +196,27 @@ def test_starts_that_were_played_have_to_be_much_better() -> None:
     assert together.case == "together"
     assert together.starts == (0, 0, 0)
     assert together.makespan < choose(odd, [0, 0, 0]).makespan
+
+
+def test_behind_a_cache_that_coalesces_the_plan_is_the_frontiers() -> None:
+    for jobs, starts in ((THREE, (0, 95, 100)), (THREE[1:], (0, 100))):
+        chosen = choose(jobs, [0] * len(jobs), read=75)
+        assert chosen.case == "behind"
+        assert chosen.order[0] == len(jobs) - 1
+        assert chosen.starts == pytest.approx(starts)
+        assert chosen.makespan == pytest.approx(125)
+    # Company that is dear by the figures is not asked for, now or later.
+    dear = [replace(each, wait_conc=5.0) for each in THREE[1:]]
+    chosen = choose(dear, [0, 0], read=75)
+    decider = Timing([dear[1], dear[0]], chosen)
+    decider.handle_progress(0, np.arange(1, 41) * 1.0, 40)
+    assert decider.poll_start(1, 40) == pytest.approx(150 - 25)
+
+
+def test_of_equal_leaders_the_fastest_leads_where_nobody_waits() -> None:
+    jobs = [job(step, epochs, wait=0.0) for step, epochs in ((0.3, 1), (0.2, 1), (0.3, 2))]
+    chosen = choose(jobs, [0, 0, 0], slack=SLACK)
+    assert (chosen.order[0], chosen.starts) == (1, (0, 0, 0))
 
 
 def test_beyond_the_reach_of_a_cache_starts_are_played() -> None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foresee.cli._bucket_runs import Simulated
-    from foresee.job import Job
+    from foresee.job import Job, Part
     from foresee.models import cost
 
-__all__ = ["Arm", "Counts", "Part", "arm", "part", "policies", "uses_disk"]
+__all__ = ["Arm", "Counts", "arm", "policies", "uses_disk"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,35 +58,6 @@ class Arm:
     """Who says so."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one rank reads in an epoch: the sampler's share, without a last batch that is left out."""
-
-    reads: int
-    steps: int | None
-    """None where the job has no batch."""
-
-
-def part(asked: Job, samples: int, ranks: int) -> Part:
-    """A rank's part of an epoch, as runs have it: samples are dealt to equal parts first, batches cut from those.
-
-    Raises:
-        ConfigError: ``drop_last`` without ``batch``, or without one whole step.
-    """
-    each = -(-samples // ranks)
-    if not asked.train.drop_last:
-        return Part(each, None if asked.train.batch is None else -(-each // asked.train.batch))
-    (batch,) = asked.need("train.batch")
-    steps = each // batch
-    if steps == 0:
-        where = f"{asked.file}: " if asked.file else ""
-        raise ConfigError(
-            f"{where}train.batch = {batch}; a rank's {each} samples make no whole step, and drop_last leaves out the "
-            f"rest; at most {each} expected, or drop_last = false"
-        )
-    return Part(steps * batch, steps)
-
-
 def policies(asked: Job) -> tuple[str, ...]:
     """Those of the job that this command knows; all of them where the job names none."""
     from foresee.job import WINDOW_POLICIES
@@ -115,6 +86,8 @@ def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical"
         ConfigError: as :func:`part`.
         NotMeasured: neither the job nor a simulation has what the policy needs; the message says what.
     """
+    from foresee.job import part
+
     share = part(asked, work.samples, work.readers)
     run = _run(policy, asked, compat, work.epochs * work.readers * share.reads)
     wait, wait_from = _wait(policy, asked, run)

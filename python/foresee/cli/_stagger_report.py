@@ -133,9 +133,10 @@ def _plan(facts: dict[str, Any]) -> list[str]:
         note = "  leads" if job["name"] == plan["leader"] else "" if within else "  beyond the cache"
         lines.append(f"{_cut(job['name'])}{_time(start):>13}{_time(run):>13}{_time(start + run):>13}{note}")
     shorter = 100 * (1 - plan["makespan"] / plan["sequential"])
+    how = "nobody catches up" if plan["case"] == "behind" else "all as early as they can"
     lines += [
         "",
-        f"makespan {_time(plan['makespan'])}, {shorter:.1f} % shorter than one after the other; nobody catches up",
+        f"makespan {_time(plan['makespan'])}, {shorter:.1f} % shorter than one after the other; {how}",
     ]
     if "played" in plan:
         played = plan["played"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from foresee.job import Job
     from foresee.jobs import Catalog
     from foresee.jobs.already import Already
-    from foresee.jobs.outcome import Ran
+    from foresee.jobs.catalog import Used
     from foresee.jobs.running import Launcher
     from foresee.jobs.timing import Chosen
     from foresee.models.stagger import JobTimes
@@ -29,26 +29,31 @@ _EPILOG = (
     "foresee.torch.measure(loader). Times count from the first step of the first job to the last step. If the first "
     "job is not as fast as predicted the others' starts are decided anew; if it fails or hangs, they start without it. "
     "A job that comes near to the one that reads the data in is held until that one is ahead again. With --slurm the "
-    "run folder has to be on a file system that all nodes share. All jobs have one seed: what is random in them is not "
-    "independent any more. Ctrl-C ends all jobs but one that ran already. exit "
-    "code 1: a job failed."
+    "run folder has to be on a file system that all nodes share. All jobs have one seed, that of [train] in their "
+    "files: FORESEE_SEED tells it to their scripts, and what is random in them is not independent any more. Ctrl-C "
+    "ends all jobs but one that ran already. exit code 1: a job failed."
 )
 _FILE = "stagger.json"
 _VERSION = 2
-#: Share of the data in memory from which a start is no cold one.
+#: Seconds between two lines of progress in a log.
+_LOG_EVERY = 30.0
+#: Share of the data in memory from which a start is no cold one, and that jobs read at least that find none there.
 _WARM = 0.05
+#: Bytes of what the kernel counts a process's reading in.
+_BLOCK = 512
 
 
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the action."""
     from foresee.cli import _catalog
-    from foresee.cli.stagger import SLACK, SLACK_HELP
+    from foresee.cli.stagger import SLACK, SLACK_HELP, add_read
 
     parser = actions.add_parser("run", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
     _catalog.add_to(parser, machine="whose figures of the catalog (this one's name)")
+    add_read(parser)
     parser.add_argument(
         "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
     )
@@ -116,9 +121,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Options outside their ranges, and those that do not go together."""
+    from foresee.cli.stagger import read_faults
     from foresee.errors import ConfigError
 
-    faults = []
+    faults = read_faults(options)
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if not 0 <= options.slack < 1:
@@ -141,6 +147,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, machine: str | None) -> int:
     from foresee.cli._ended import like_interrupt
+    from foresee.cli._stagger_compared import compared, report
     from foresee.jobs import asked
     from foresee.jobs.pace import Pace
     from foresee.jobs.process import command
@@ -148,16 +155,27 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
     from foresee.jobs.timing import Timing, choose
     from foresee.jobs.watched import TICK
 
-    known = asked.times(jobs, catalog=catalog, machine=machine)
+    known = asked.times(
+        jobs, catalog=catalog, machine=machine, read=options.read, coalesces=options.coalesces
+    )
     joins = options.running is not None or options.steps is not None
     for each in jobs[joins:]:
         command(each)
     for doubt in known.doubts:
         _tell(doubt)
     at = {"compat": options.compat, "cache": options.cache}
+    read = options.read if options.coalesces else None
     already, elapsed = _joined(options, jobs[0], known.jobs[0])
-    warm = None if joins else _warm(jobs)
-    chosen = choose(known.jobs, [each.run.start for each in jobs], running=elapsed, slack=options.slack, **at)
+    places = _places(jobs, catalog, machine, known.data)
+    warm = None if joins else _warm(places)
+    chosen = choose(
+        known.jobs,
+        [each.run.start for each in jobs],
+        running=elapsed,
+        read=read,
+        slack=options.slack,
+        **at,
+    )
     ordered = [known.jobs[place] for place in chosen.order]
     launcher = _launcher(options, chosen)
     folder = _folder(options.folder)
@@ -166,7 +184,7 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
         Timing(ordered, chosen, slack=options.slack, **at),
         folder,
-        pace=None if options.no_hold else Pace(ordered, TICK),
+        pace=Pace(ordered, TICK) if _holds(options) else None,
         launcher=launcher,
         delay=chosen.delay,
         already=already,
@@ -182,21 +200,28 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         "data": known.data,
         **at,
         "slack": options.slack,
-        "hold": not options.no_hold,
+        "read_seconds": options.read,
+        "coalesces": options.coalesces,
+        "hold": _holds(options),
         "slurm": getattr(launcher, "way", None),
         "running_seconds": elapsed,
-        **_compared(ordered, chosen, ran, options),
+        **compared(ordered, chosen, ran, read=read, tell=_tell, **at),
         "doubts": [*known.doubts, *ran.doubts, *([] if warm is None else [warm])],
         "interrupted": ran.interrupted,
         "folder": folder,
     }
-    told["stands"] = _judged(options, [jobs[place] for place in chosen.order], machine, told)
+    told["stands"] = _judged(options, known.used, places, told)
     with open(os.path.join(folder, _FILE), "w", encoding="utf-8", newline="\n") as file:
         json.dump(told, file, allow_nan=False, indent=1)
-    print(json.dumps(told, allow_nan=False) if options.json else _report(told))
+    print(json.dumps(told, allow_nan=False) if options.json else report(told))
     if ran.interrupted:
         return 130
     return 0 if all(outcome.state in {"done", "running"} for outcome in ran.outcomes) else 1
+
+
+def _holds(options: argparse.Namespace) -> bool:
+    """Whether who comes near is held: not where company costs no time, or where nobody sees how far the first is."""
+    return not (options.no_hold or options.coalesces or options.running is not None)
 
 
 def _joined(
@@ -216,14 +241,26 @@ def _joined(
     return already, max(time.monotonic() - float(steps[0, 0]), 0.0) if len(steps) else 0.0
 
 
-def _warm(jobs: list[Job]) -> str | None:
-    """That data are in memory already, which is no cold start; None: they are not, or nobody knows."""
+def _places(jobs: list[Job], catalog: Catalog | None, machine: str | None, data: str) -> list[str]:
+    """Where the data lie, by whoever measured with them or by their index; empty: nobody knows."""
     from foresee.errors import ForeseeError
     from foresee.jobs import cold
 
+    said = () if catalog is None or machine is None else catalog.places(machine, data)
     try:
-        share = cold.share_in_memory(jobs)
+        return cold.places_of(jobs, said)
     except (ForeseeError, OSError):
+        # Whoever reads the index will say what is wrong with it.
+        return []
+
+
+def _warm(places: list[str]) -> str | None:
+    """That data are in memory already, which is no cold start; None: they are not, or nobody knows."""
+    from foresee.jobs import cold
+
+    try:
+        share = cold.share_in_memory(places)
+    except OSError:
         # Whoever reads them will say what is wrong with them.
         return None
     if share is None or share <= _WARM:
@@ -264,11 +301,19 @@ def _tell(line: str) -> None:
     print(f"foresee: {line}", end=end, file=sys.stderr, flush=True)
 
 
-def _shown() -> Callable[[str], None]:
-    """Where progress goes: one line of a terminal, written over."""
-    if not sys.stderr.isatty():
-        return lambda _: None
-    return lambda line: print(f"{line}\x1b[K", end="\r", file=sys.stderr, flush=True)
+def _shown(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    """Where progress goes: one line of a terminal, written over; else a line now and then, so that a log goes on."""
+    if sys.stderr.isatty():
+        return lambda line: print(f"{line}\x1b[K", end="\r", file=sys.stderr, flush=True)
+    last = clock()
+
+    def now_and_then(line: str) -> None:
+        nonlocal last
+        if line and clock() - last >= _LOG_EVERY:
+            last = clock()
+            _tell(line)
+
+    return now_and_then
 
 
 def _folder(asked: str | None) -> str:
@@ -283,156 +328,49 @@ def _folder(asked: str | None) -> str:
     return folder
 
 
-def _compared(jobs: list[JobTimes], chosen: Chosen, ran: Ran, options: argparse.Namespace) -> dict[str, Any]:
-    """Predicted against measured, in plain values; times count from the leader's first step."""
-    from foresee.errors import ForeseeError
-
-    predicted: dict[str, Any] = {
-        "at_once": _at_once(jobs, chosen, options),
-        "starts": list(chosen.starts),
-        "seconds": list(chosen.runs),
-        "case": chosen.case,
-        "catch_up": chosen.catch_up if math.isfinite(chosen.catch_up) else None,
-        "makespan": chosen.makespan,
-        "gpu_seconds": chosen.gpu_seconds,
-    }
-    measured = at_starts = off = None
-    if all(outcome.state == "done" for outcome in ran.outcomes):
-        starts = [outcome.start or 0.0 for outcome in ran.outcomes]
-        ends = [outcome.end or 0.0 for outcome in ran.outcomes]
-        spans = [end - start for start, end in zip(starts, ends, strict=True)]
-        measured = {
-            "starts": starts,
-            "seconds": spans,
-            "makespan": max(ends) - starts[0],
-            "gpu_seconds": sum(spans),
-        }
-        try:
-            at_starts = _there(jobs, starts, ran, options)
-        except ForeseeError as error:
-            _tell(f"no prediction for the starts that it became: {error}")
-        off = {
-            "seconds": [100 * (one - other) / other for one, other in zip(chosen.runs, spans, strict=True)],
-            **{
-                name: 100 * (predicted[name] - measured[name]) / measured[name]
-                for name in ("makespan", "gpu_seconds")
-            },
-        }
-    return {
-        "leader": jobs[0].name,
-        "followers": [job.name for job in jobs[1:]],
-        "predicted": predicted,
-        "measured": measured,
-        "predicted_at_starts": at_starts,
-        "off_percent": off,
-        "retimed": [{"at": moved.at, "job": moved.name, "start": moved.start} for moved in ran.moved],
-        "jobs": [{**vars(outcome)} for outcome in ran.outcomes],
-    }
-
-
-def _at_once(jobs: list[JobTimes], chosen: Chosen, options: argparse.Namespace) -> dict[str, float] | None:
-    """What is predicted of all jobs as early as they can; None: nobody knows what company costs."""
-    from foresee.models import stagger
-
-    if any(job.wait_conc is None for job in jobs):
-        return None
-    at = {"compat": options.compat, "cache": options.cache}
-    if len(jobs) > 2:
-        played = stagger.simulate(jobs, chosen.earliest, **at)
-        return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
-    leader, follower = jobs
-    told = stagger.predict(leader, follower, chosen.earliest[1:], **at)
-    return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
-
-
-def _there(
-    jobs: list[JobTimes], starts: list[float], ran: Ran, options: argparse.Namespace
-) -> dict[str, float]:
-    """What the figures say of the starts that it became: the test of the model, whatever the clock did."""
-    from dataclasses import replace
-
-    from foresee.jobs.pace import AHEAD
-    from foresee.models import stagger
-
-    at = {"compat": options.compat, "cache": options.cache}
-    held = any(outcome.holds for outcome in ran.outcomes)
-    starts = [max(start, 0.0) for start in starts]
-    if len(jobs) == 2 and not held:
-        leader, follower = jobs
-        told = stagger.predict(leader, follower, starts[1:], **at)
-        return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
-    # Of more than two nobody knows what company costs, and nobody is meant to have any.
-    each = [replace(job, wait_conc=job.wait) if job.wait_conc is None else job for job in jobs]
-    hold = min(max(AHEAD / job.steps for job in jobs), 1.0) if held else None
-    played = stagger.simulate(each, starts, hold=hold, **at)
-    return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
-
-
 def _judged(
-    options: argparse.Namespace, jobs: list[Job], machine: str | None, told: dict[str, Any]
+    options: argparse.Namespace, used: Sequence[Used], places: list[str], told: dict[str, Any]
 ) -> bool | None:
-    """Whether the catalog's figures stand; marks them stale if not. None: nothing to judge by."""
-    import itertools
-
+    """Whether the figures that came from the catalog stand; marks them stale if not. None: nothing to judge by."""
     from foresee.errors import ForeseeError
-    from foresee.jobs import Catalog, asked
+    from foresee.jobs import Catalog
 
-    if options.catalog is None or told["doubts"] or None in (told["measured"], told["predicted_at_starts"]):
+    if not used or told["doubts"] or None in (told["measured"], told["predicted_at_starts"]):
         return None
-    keys = [key for key in asked.shared(jobs, machine).keys if key is not None]
+    ours = not options.slurm and options.running is None and options.steps is None
+    if ours and _read_nothing(places):
+        _tell(
+            "the jobs had the storage read next to nothing, so this was no cold run and says nothing of figures"
+        )
+        return None
     try:
         with Catalog.open(options.catalog, write=True) as catalog:
-            judged = [
-                catalog.judge(
-                    one,
-                    other,
-                    predicted=told["predicted_at_starts"]["makespan"],
-                    measured=told["measured"]["makespan"],
-                )
-                for one, other in itertools.combinations(keys, 2)
-            ]
+            stands = catalog.judge(
+                used,
+                predicted=told["predicted_at_starts"]["makespan"],
+                measured=told["measured"]["makespan"],
+            )
     except (ForeseeError, OSError) as error:
         # The jobs are done: what they showed is in the run folder.
         _tell(f"the catalog is not told: {error}")
         return None
-    if not all(judged):
+    if not stands:
         _tell(
             "the makespan is more than 10 % off: figures marked stale, foresee stagger calibrate measures them"
         )
-    return all(judged)
+    return stands
 
 
-def _report(told: dict[str, Any]) -> str:
-    from foresee.cli._stagger_report import only
+def _read_nothing(places: list[str]) -> bool:
+    """Whether all jobs together, which have ended, had the storage read less than a share of the data, or of data of
+    which nobody knows the size nothing at all. Processes that a job did not wait for are not in what the kernel counts.
+    """
+    import resource
 
-    predicted, measured, off = told["predicted"], told["measured"], told["off_percent"]
-    names = [told["leader"], *told["followers"]]
+    from foresee.jobs import cold
 
-    def row(shown: str, name: str, at: int | None = None) -> str:
-        def of(table: dict[str, Any]) -> float:
-            value = table[name] if at is None else table[name][at]
-            return float(value)
-
-        value = f"{of(measured):>11.1f} s" if measured else f"{'-':>13}"
-        share = f"{of(off):>+8.1f} %" if off and name in off else ""
-        return f"{shown[:23]:24}{of(predicted):>11.1f} s{value}{share}"
-
-    lines = [f"{'':24}{'predicted':>13}{'measured':>13}{'off':>10}"]
-    lines += [row(f"start of {name}", "starts", at) for at, name in enumerate(names) if at]
-    lines += [row(f"{name} runs", "seconds", at) for at, name in enumerate(names)]
-    lines += [row("makespan", "makespan"), row("GPU-seconds", "gpu_seconds")]
-    at_once = predicted["at_once"]
-    if at_once is not None:
-        gained = only(predicted["makespan"], at_once["makespan"], told["slack"])
-        lines.append(
-            f"all as early as they can, by prediction: makespan {at_once['makespan']:.1f} s, GPU-seconds "
-            f"{at_once['gpu_seconds']:.1f}{gained}"
-        )
-    for job in told["jobs"]:
-        times = "once" if job["holds"] == 1 else f"{job['holds']} times"
-        held = f", held {times} for {job['held']:.1f} s" if job["holds"] else ""
-        lines.append(f"{job['name']}: {job['state']} after {job['steps']} of {job['expected']} steps{held}")
-    if told["interrupted"]:
-        lines.append("interrupted: all jobs that were started here have been ended")
-    lines.append(f"logs and steps in {told['folder']}")
-    return "\n".join(lines)
+    read = _BLOCK * resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+    try:
+        return read == 0 or cold.holds(places, read / _WARM)
+    except OSError:
+        return False

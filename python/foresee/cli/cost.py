@@ -163,6 +163,8 @@ def _data(asked: Job) -> tuple[int, float]:
 
 def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
     """Seconds of the run that compute."""
+    from foresee.job import part
+
     if asked.cost.compute_time is not None:
         return asked.cost.compute_time
     train = asked.train
@@ -171,7 +173,7 @@ def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
             "how long the run computes", "write [train] compute_rate or compute_step, or [cost] compute_time"
         )
     batch, epochs = asked.need("train.batch", "train.epochs")
-    share = _bucket.part(asked, samples, asked.cluster.ranks or machines)
+    share = part(asked, samples, asked.cluster.ranks or machines)
     steps = train.steps_per_epoch or share.steps
     assert steps is not None
     if train.compute_step is not None:

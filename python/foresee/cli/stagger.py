@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from foresee.job import Job
     from foresee.jobs import asked as asked_
+    from foresee.jobs import timing as timing_
     from foresee.models import stagger
 
 _HELP = "when jobs that read the same data should start"
@@ -49,14 +50,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
     _catalog.add_to(predict, machine="whose figures of the catalog (this one's name)")
-    predict.add_argument(
-        "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
-    )
-    predict.add_argument(
-        "--coalesces",
-        action="store_true",
-        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read",
-    )
+    add_read(predict)
     predict.add_argument(
         "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
     )
@@ -85,6 +79,36 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
     predict.set_defaults(run=run)
     _stagger_run.add_to(actions)
+
+
+def add_read(parser: argparse.ArgumentParser) -> None:
+    """Add what is said of the storage, and of the cache before it."""
+    parser.add_argument(
+        "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
+    )
+    parser.add_argument(
+        "--coalesces",
+        action="store_true",
+        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read",
+    )
+
+
+def read_faults(options: argparse.Namespace) -> list[str]:
+    """What is wrong with what :func:`add_read` adds; its time in seconds from here on."""
+    from foresee._values import Refused, Time
+
+    if options.read is None:
+        if not options.coalesces:
+            return []
+        return [
+            "--coalesces without --read: the time in which the origin delivers the data set once is needed"
+        ]
+    try:
+        plain = float(options.read) if _is_number(options.read) else options.read
+        options.read = Time(zero=False).read(plain)
+    except Refused:
+        return [f"--read {options.read!r}: {Time(zero=False).expected}"]
+    return []
 
 
 def run(options: argparse.Namespace) -> int:
@@ -125,20 +149,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Options that do not go together, and times as people write them."""
-    from foresee._values import Refused, Time
-
     faults = []
     faults += _svg.check("--plot", options.plot)
-    if options.read is not None:
-        try:
-            plain = float(options.read) if _is_number(options.read) else options.read
-            options.read = Time(zero=False).read(plain)
-        except Refused:
-            faults.append(f"--read {options.read!r}: {Time(zero=False).expected}")
-    elif options.coalesces:
-        faults.append(
-            "--coalesces without --read: the time in which the origin delivers the data set once is needed"
-        )
+    faults += read_faults(options)
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if not 0 <= options.slack < 1:
@@ -202,30 +215,65 @@ def _job(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
 def _add_plan(
     facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
 ) -> bool:
+    from foresee.jobs import timing
     from foresee.models import stagger
 
     read = options.read if options.coalesces else None
-    arrivals = [job.run.start for job in jobs]
+    there = [job.run.start for job in jobs]
+    elapsed = None
     if options.running is None:
-        made = stagger.plan(known.jobs, read, arrivals=arrivals, cache=options.cache)
-        arrivals = [arrival - min(arrivals) for arrival in arrivals]
+        made = stagger.plan(known.jobs, read, arrivals=there, cache=options.cache)
+        arrivals = [arrival - min(there) for arrival in there]
     else:
         elapsed = options.running / 100 * known.jobs[0].alone(options.cache)
-        arrivals = [0.0, *(elapsed + arrival for arrival in arrivals[1:])]
+        arrivals = [0.0, *(elapsed + arrival for arrival in there[1:])]
         made = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
-    facts["plan"] = {
-        "leader": known.jobs[made.leader].name,
-        "starts": list(made.starts),
-        "runs": list(made.runs),
-        "within_cache": list(made.within_cache),
-        "makespan": made.makespan,
-        "gpu_seconds": made.gpu_seconds,
-        "at_once": _at_once(made, known.jobs, arrivals, options) if options.coalesces else None,
-        "sequential": made.sequential,
-    }
+    # What is told is what `foresee stagger run` would do.
+    chosen = timing.best(
+        known.jobs,
+        there,
+        running=elapsed,
+        read=read,
+        compat=options.compat,
+        cache=options.cache,
+        slack=options.slack,
+    )
+    at_once = _at_once(made, known.jobs, arrivals, options) if options.coalesces else None
+    if chosen is None:
+        plan: dict[str, Any] = {
+            "leader": known.jobs[made.leader].name,
+            "case": "behind",
+            "starts": list(made.starts),
+            "runs": list(made.runs),
+            "within_cache": list(made.within_cache),
+            "makespan": made.makespan,
+            "gpu_seconds": made.gpu_seconds,
+            "sequential": made.sequential,
+        }
+    else:
+        plan = _planned_by(chosen, known.jobs)
+        led = stagger.led_by(chosen.order[0], known.jobs, arrivals, read, cache=options.cache)
+        plan["sequential"] = led.sequential
+    facts["plan"] = {**plan, "at_once": at_once}
     if options.simulate:
-        facts["plan"]["played"] = _played(known.jobs, made.starts, options)
-    return all(made.within_cache)
+        facts["plan"]["played"] = _played(known.jobs, plan["starts"], options)
+    return chosen is not None
+
+
+def _planned_by(chosen: timing_.Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
+    """What was chosen, with lists in the order of the command line, and from the first arrival on."""
+    starts, runs = [0.0] * len(jobs), [0.0] * len(jobs)
+    for place, start, run_ in zip(chosen.order, chosen.starts, chosen.runs, strict=True):
+        starts[place], runs[place] = chosen.delay + start, run_
+    return {
+        "leader": jobs[chosen.order[0]].name,
+        "case": chosen.case,
+        "starts": starts,
+        "runs": runs,
+        "within_cache": [True] * len(jobs),
+        "makespan": chosen.delay + chosen.makespan,
+        "gpu_seconds": chosen.gpu_seconds,
+    }
 
 
 def _at_once(
@@ -253,23 +301,29 @@ def _at_once(
 def _add_orders(
     facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
 ) -> bool:
-    from foresee.models.stagger.times import EQUAL
+    from foresee.jobs import timing
 
     first, second = known.jobs
-    one, other = (job.run.start - min(each.run.start for each in jobs) for job in jobs)
-    orders = [_order(first, second, one, other, options)]
+    there = [job.run.start for job in jobs]
     if options.running is None:
-        orders.append(_order(second, first, other, one, options))
+        elapsed = None
+        one, other = (start - min(there) for start in there)
+        orders = [_order(first, second, one, other, options), _order(second, first, other, one, options)]
+    else:
+        elapsed = options.running / 100 * first.alone(options.cache)
+        orders = [_order(first, second, 0.0, elapsed + there[1], options)]
     facts["orders"] = orders
-    best = [order for order in orders if order["best"] is not None]
-    shortest = min((order["best"]["end"] for order in best), default=0.0) * (1 + max(options.slack, EQUAL))
-    good = [order for order in best if order["best"]["end"] <= shortest]
-    # The first of equal ones: as the user named them.
-    chosen = min(good, key=lambda order: order["best"]["gpu_seconds"], default=None)
+    chosen = timing.best(
+        known.jobs,
+        there,
+        running=elapsed,
+        compat=options.compat,
+        cache=options.cache,
+        slack=options.slack,
+    )
+    best = None if chosen is None else orders[chosen.order[0]]
     facts["best"] = (
-        None
-        if chosen is None
-        else {"leader": chosen["leader"], "follower": chosen["follower"], **chosen["best"]}
+        None if best is None else {"leader": best["leader"], "follower": best["follower"], **best["best"]}
     )
     if options.simulate:
         each = [order["best_played"] for order in orders]
@@ -313,7 +367,7 @@ def _order(
     from foresee.models import stagger
 
     alone = leader.alone(options.cache)
-    now = max(follower_start - leader_start, (options.running or 0.0) / 100 * alone, 0.0)
+    now = max(follower_start - leader_start, 0.0)
     starts = [percent / 100 * alone for percent in _PERCENTS]
     compat, cache = options.compat, options.cache
     best = stagger.optimum(leader, follower, now=now, compat=compat, cache=cache, slack=options.slack)

@@ -8,6 +8,7 @@ and knows no file. Needs no torch, and nothing of the native core.
 
 from __future__ import annotations
 
+from foresee.job.epoch import Part, part
 from foresee.job.file import completed, facts, loads, read, scenario, scenarios
 from foresee.job.profile import Figure, Profile
 from foresee.job.sections import (
@@ -45,6 +46,7 @@ __all__ = [
     "Job",
     "Network",
     "Origin",
+    "Part",
     "Profile",
     "Run",
     "Stagger",
@@ -55,6 +57,7 @@ __all__ = [
     "completed",
     "facts",
     "loads",
+    "part",
     "read",
     "scenario",
     "scenarios",

@@ -13,9 +13,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foresee.errors import ConfigError, NotMeasured
-from foresee.job import Job
-from foresee.jobs.catalog import Catalog, Key
+from foresee.errors import ConfigError, ForeseeError, NotMeasured
+from foresee.job import Job, part
+from foresee.jobs.catalog import Catalog, Key, Used
+from foresee.jobs.cold import in_files
 from foresee.jobs.one_storage import Cold, of_one_storage
 from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 
@@ -34,6 +35,8 @@ class Asked:
     """In the order given, names distinct."""
     doubts: tuple[str, ...]
     """What should make a reader doubt a prediction."""
+    used: tuple[Used, ...] = ()
+    """What comes from the catalog, and so stands or falls with the prediction."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ def times(
         catalog: where figures are that files do not give.
         machine: whose figures of the catalog; needed with it.
         read: seconds in which the origin delivers the data set once; waits that are nowhere else follow from it.
-        coalesces: whether the cache coalesces, so that company costs nothing.
+        coalesces: whether the jobs' cache coalesces, so that company costs nothing. Where their data are files the
+            page cache does, for jobs of one order: what one has read another finds. Data of which nothing says where
+            they lie are taken for files, as a calibration does.
 
     Raises:
         ConfigError: fewer than two jobs, other data, another order, or a key that is missing.
@@ -93,6 +98,8 @@ def times(
     made: list[JobTimes] = []
     cold: list[Cold | None] = []
     doubts: list[str] = []
+    used: list[Used] = []
+    coalesces = coalesces or (read is not None and _in_files(jobs))
     for at, (job, name, key) in enumerate(zip(jobs, common.names, common.keys, strict=True)):
         besides = [*common.keys[:at], *common.keys[at + 1 :]]
         found = _Found(job, name, catalog, key, besides, read, coalesces)
@@ -100,7 +107,9 @@ def times(
         made.append(one)
         cold.append(found.cold(one))
         doubts += found.doubts
-    return Asked(data=common.data, jobs=tuple(of_one_storage(made, cold)), doubts=tuple(doubts))
+        used += found.used
+    one_rate = tuple(of_one_storage(made, cold))
+    return Asked(data=common.data, jobs=one_rate, doubts=tuple(doubts), used=tuple(used))
 
 
 class _Found:
@@ -121,6 +130,7 @@ class _Found:
         self._read, self._coalesces = read, coalesces
         self._estimated: set[Figure] = set()
         self.doubts: list[str] = []
+        self.used: list[Used] = []
 
     def times(self) -> JobTimes:
         (epochs,) = self._job.need("train.epochs")
@@ -140,7 +150,7 @@ class _Found:
                 conc = wait
                 self._estimated.add("wait_conc")
             elif conc is None and step_read is not None:
-                conc = wait_from_storage(compute, step_read, readers=1 + len(self._besides))
+                conc = max(wait, wait_from_storage(compute, step_read, readers=1 + len(self._besides)))
                 self._estimated.add("wait_conc")
         for figure, value in (("wait", wait), ("wait_cached", cached)):
             if value is None:
@@ -194,9 +204,11 @@ class _Found:
         """The wait beside all others. What two do to each other is measured; of more it adds up, as it does where each
         of them takes its share of one storage.
         """
+        before = len(self.used)
         each = [self._entry("wait_conc", beside) for beside in self._besides if beside is not None]
         known = [seconds for seconds in each if seconds is not None]
         if not known or len(known) < len(self._besides):
+            del self.used[before:]
             return None
         if len(known) == 1:
             return known[0]
@@ -212,6 +224,7 @@ class _Found:
         entry = self._catalog.get(self._key, name, beside=beside)
         if entry is None:
             return None
+        self.used.append(Used(self._key, name, beside))
         if entry.steps is None:
             self._estimated.add(name)
         if entry.stale is not None:
@@ -219,6 +232,14 @@ class _Found:
                 f"{self._name}: {name} of {entry.date} is stale: {entry.stale}; measure it again"
             )
         return entry.seconds
+
+
+def _in_files(jobs: Sequence[Job]) -> bool:
+    try:
+        return in_files(jobs)
+    except (ForeseeError, OSError):
+        # Whoever needs the index will say what is wrong with it.
+        return True
 
 
 def _data(job: Job) -> str:
@@ -240,7 +261,7 @@ def steps_per_epoch(job: Job) -> int:
     train = job.train
     if train.steps_per_epoch is not None:
         return train.steps_per_epoch
-    (batch,) = job.need("train.batch")
+    job.need("train.batch")
     samples = job.data.samples
     if samples is None and job.data.index is not None:
         from foresee._native import Index
@@ -248,13 +269,8 @@ def steps_per_epoch(job: Job) -> int:
         samples = len(Index.open(job.data.index))
     if samples is None:
         (samples,) = job.need("data.samples")
-    whole = batch * (job.cluster.ranks or 1)
-    steps = int(samples // whole if train.drop_last else -(-samples // whole))
-    if steps == 0:
-        raise ConfigError(
-            f"{_where(job)}train.batch = {batch}; {samples} samples make no whole step, and [train] drop_last leaves "
-            "out the rest"
-        )
+    steps = part(job, int(samples), job.cluster.ranks or 1).steps
+    assert steps is not None, "the job has a batch"
     return steps
 
 

@@ -3,10 +3,12 @@
 
 Three kinds of runs. *Cold*, alone, the data driven out of memory before: compute and wait. *Warm*, the same steps of
 the same job right after: ``wait_cached``. *Pair*, two jobs at once, cold, let go together: ``wait_conc`` of both. Only
-what the catalog lacks, or has marked stale, is measured, and each run's figures are kept as soon as it has ended.
+what the catalog lacks, or has marked stale, is measured, and each run's figures are kept as soon as it has ended. What
+a short calibration has derived counts as lacking, but to another short one.
 
-The short calibration measures one job cold, for what the storage delivers, and all jobs warm; waits of the others and
-in company follow and are marked as estimates.
+The short calibration takes the rate of the storage from a job that was measured to wait for it, now or before, and
+measures the others warm; their waits, and those in company, follow and are marked as estimates. Where no job waits for
+the storage nothing follows, and everything is measured.
 
 Source: Assogba et al., HiPC 2023, section VI-B (K steps; alone cold, alone pre-cached, together cold); the steps before
 those that count, the gate, the short form and all checks are ours.
@@ -31,16 +33,25 @@ from foresee.errors import ConfigError, PageCacheKept
 from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
-from foresee.jobs.catalog import Catalog, Entry, Key
+from foresee.jobs.catalog import Catalog, Entry
 from foresee.jobs.ending import at_once, stop_all, undisturbed
+from foresee.jobs.one_storage import rate
 from foresee.jobs.process import Process, command
 from foresee.jobs.watched import agree
 from foresee.models.stagger import Figure, wait_from_storage
 
 __all__ = ["Plan", "Ran", "calibrate", "facts"]
 
+#: K, of each form: as in the paper; and so many that two jobs of 1500 steps an epoch lose less than 5 % of their time.
+_LONG, _SHORT = 100, 50
 #: Fewer have no spread.
 _STEPS_LEAST = 2
+#: Steps after which a warm run of the short form may end, and the standard error of their mean at which it does, as a
+#: share of it: as much as makespans may differ by and be equal. The means of both halves may not be further apart than
+#: chance has them, for a pipeline that was full at the start is not yet one that keeps up.
+_SETTLED_STEPS = 20
+_SETTLED = 0.005
+_HALVES = 2 * _SETTLED
 #: Seconds between two looks at a run, which ends half of that late: a warm run of 60 short steps takes half a second.
 _LOOK = 0.01
 
@@ -49,26 +60,26 @@ _LOOK = 0.01
 class Plan:
     """How jobs are calibrated."""
 
-    steps: int = 100
-    """K: that count, of each run; 2 or more."""
+    steps: int | None = None
+    """K: that count, of each run; 2 or more. None: 100, of the short form 50."""
     warmup: int = 10
     """Steps before them, which fill pipelines; 0 or more."""
     short: bool = False
-    """Whether waits that follow from one cold run are derived."""
+    """Whether waits that follow from one cold run are derived, and warm runs end when their steps are alike."""
     coalesces: bool | None = None
     """With ``short``: whether jobs share what they read, so that company costs nothing. None: of files they do, since
     jobs of one order find in the page cache what another one has read; of a bucket they do not."""
     patience: float = 300.0
     """Seconds for a job to begin, and between two of its steps; above 0."""
     data: tuple[str, ...] = ()
-    """Files and folders of the data; empty: where the jobs' index has them."""
+    """Files and folders of the data, which the catalog keeps; empty: where the jobs' index has them."""
     drop_machine: bool = False
     """Whether the page cache of the whole machine may be dropped, where dropping files is not enough."""
 
     def __post_init__(self) -> None:
         faults = [
             f"{name} is {value!r}; a whole number of {least} or more expected"
-            for name, value, least in (("steps", self.steps, 2), ("warmup", self.warmup, 0))
+            for name, value, least in (("steps", self.counted, 2), ("warmup", self.warmup, 0))
             if value < least
         ]
         if not self.patience > 0:
@@ -77,6 +88,13 @@ class Plan:
             faults.append("coalesces without short: a run in company measures what it costs")
         if faults:
             raise ConfigError(faults)
+
+    @property
+    def counted(self) -> int:
+        """K, whoever chose it."""
+        if self.steps is not None:
+            return self.steps
+        return _SHORT if self.short else _LONG
 
 
 @dataclass(frozen=True)
@@ -98,7 +116,8 @@ class Ran:
     lasted: float
     """From the start of the process to its end."""
     read_bytes: int | None
-    """That its processes had the storage read; None: the kernel does not tell."""
+    """That its processes had the storage read from their first step on; None: the kernel does not tell, or did not of
+    one that has ended."""
 
 
 def calibrate(
@@ -129,7 +148,7 @@ def calibrate(
         ConfigError: jobs that do not share their data or their order, a missing key, a command that does not exist,
             more steps than an epoch has.
         JobFailed: a job ends too early, or takes no steps.
-        PageCacheKept: the data stay in memory.
+        PageCacheKept: the data stay in memory, or the jobs read other data than was driven out.
         CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
     """
     return _Calibration(jobs, catalog, machine, plan, folder, program, tell).run()
@@ -154,7 +173,9 @@ class _Calibration:
         self._keys = [key for key in common.keys if key is not None]
         self._catalog, self._plan, self._folder = catalog, plan, folder
         self._program, self._tell = program, tell
-        self._want = plan.warmup + plan.steps
+        self._machine = machine
+        self._data = common.data
+        self._want = plan.warmup + plan.counted
         faults: list[str] = []
         for job, name in zip(jobs, self._names, strict=True):
             try:
@@ -163,7 +184,7 @@ class _Calibration:
                 faults += error.faults
             if (epoch := steps_per_epoch(job)) < self._want:
                 faults.append(
-                    f"{self._want} steps ({plan.warmup} before {plan.steps} that count), but an epoch of {name} has "
+                    f"{self._want} steps ({plan.warmup} before {plan.counted} that count), but an epoch of {name} has "
                     f"{epoch}; only the first epoch is cold: measure fewer"
                 )
         if faults:
@@ -187,110 +208,126 @@ class _Calibration:
         finally:
             for cache in self._caches:
                 shutil.rmtree(cache, ignore_errors=True)
-            if self._ran and self._files is not None:
+            if self._all and self._files is not None:
                 # Else the next run would begin with what these have read.
                 cold.drop(self._files)
+        # Not before the jobs were seen to read there.
+        if places := [path for path in map(os.path.realpath, self._plan.data) if path.isprintable()]:
+            self._catalog.put_places(self._machine, self._data, places)
         return self._ran
 
     def _full(self) -> None:
-        seen: list[Key] = []
-        for at, key in enumerate(self._keys):
-            if key not in seen:
-                seen.append(key)
-                missing = self._catalog.missing(key)
-                if missing:
-                    (ran,) = self._run("cold", at)
-                    self._keep(key, missing, ran.steps, {"compute": ran.compute, "wait": ran.wait})
-                if "wait_cached" in missing:
-                    (ran,) = self._run("warm", at)
-                    self._keep(key, missing, ran.steps, {"wait_cached": ran.wait})
-        for one, other in itertools.combinations(range(len(self._jobs)), 2):
-            pair = ((one, other), (other, one))
-            missing_of = [self._catalog.missing(self._keys[a], beside=self._keys[b]) for a, b in pair]
-            if not any("wait_conc" in missing for missing in missing_of):
+        for at in range(len(self._jobs)):
+            if self._missing(at):
+                self._cold(at)
+            if "wait_cached" in self._missing(at):
+                self._warm(at)
+        for a, b in itertools.combinations(range(len(self._jobs)), 2):
+            pair = ((a, b), (b, a))
+            if not any("wait_conc" in self._missing(one, beside=other) for one, other in pair):
                 continue
-            both = self._run("pair", one, other)
-            for (a, b), missing, ran in zip(pair, missing_of, both, strict=True):
-                self._keep(self._keys[a], missing, ran.steps, {"wait_conc": ran.wait}, beside=self._keys[b])
+            for (one, other), ran in zip(pair, self._run("pair", a, b), strict=True):
+                self._keep(one, ran, {"wait_conc": ran.wait}, beside=other)
 
     def _short(self) -> None:
-        """One job cold, for the rate of the storage; all of them warm, from what it has read."""
-        missing = [self._catalog.missing(key) for key in self._keys]
+        """Each job warm, and as many cold as it takes to find one that waits for the storage."""
         pairs = list(itertools.permutations(range(len(self._jobs)), 2))
-        lacking = [
-            (a, b)
-            for a, b in pairs
-            if "wait_conc" in self._catalog.missing(self._keys[a], beside=self._keys[b])
-        ]
-        if not any(missing) and not lacking:
+        if not any(self._missing(a, beside=b) for a, b in pairs):
             return
-        # The largest batch reads what the others need in as many steps.
-        first = max(range(len(self._jobs)), key=lambda at: self._keys[at].batch)
-        (ran,) = self._run("cold", first)
-        self._keep(self._keys[first], missing[first], ran.steps, {"compute": ran.compute, "wait": ran.wait})
-        sample = (ran.compute[0] + ran.wait[0]) / self._keys[first].batch
-        bound = ran.wait[0] > ran.wait[1] / self._plan.steps**0.5
-        if not bound:
+        # The largest batch first: it reads what the others need in as many steps.
+        for at in sorted(range(len(self._jobs)), key=lambda at: -self._keys[at].batch):
+            missing = self._missing(at)
+            known = self._rate() is not None
+            if not missing or (known and missing == ("wait",)):
+                continue
+            if not known or not self._ran:
+                # Else nothing is in memory yet for a warm run to find.
+                self._cold(at)
+            if {"compute", "wait_cached"} & set(self._missing(at)):
+                self._warm(at)
+        sample = self._rate()
+        if sample is None:
             self._tell(
-                f"{self._names[first]} hardly waits for the storage, so its rate is at least what was seen: waits "
-                "that are derived from it may be too long"
+                f"{' and '.join(self._names)} hardly wait for the storage, so that its rate is not seen and nothing "
+                "follows from it: what is missing is measured"
             )
+            self._full()
+            return
         for at, key in enumerate(self._keys):
-            if missing[at]:
-                (ran,) = self._run("warm", at)
-                self._keep(key, missing[at], ran.steps, {"wait_cached": ran.wait})
-                if at != first:
-                    self._keep(key, missing[at], ran.steps, {"compute": ran.compute})
-                    read = sample * key.batch
-                    self._derive(key, missing[at], "wait", wait_from_storage(ran.compute[0], read))
+            if "wait" in self._missing(at):
+                self._derive(at, "wait", wait_from_storage(self._known(at, "compute"), sample * key.batch))
+        company = [(a, b) for a, b in pairs if "wait_conc" in self._missing(a, beside=b)]
+        if company:
+            self._compare()
         coalesces = self._files is not None if self._plan.coalesces is None else self._plan.coalesces
-        for a, b in lacking:
-            key, beside = self._keys[a], self._keys[b]
-            compute, wait = self._catalog.get(key, "compute"), self._catalog.get(key, "wait")
-            assert compute is not None
-            assert wait is not None
-            read = sample * key.batch
-            conc = (
-                wait.seconds
-                if coalesces
-                else max(wait_from_storage(compute.seconds, read, readers=2), wait.seconds)
-            )
-            self._derive(key, ("wait_conc",), "wait_conc", conc, beside=beside)
+        for a, b in company:
+            compute, wait = self._known(a, "compute"), self._known(a, "wait")
+            both = wait_from_storage(compute, sample * self._keys[a].batch, readers=2)
+            self._derive(a, "wait_conc", wait if coalesces else max(both, wait), beside=b)
+
+    def _missing(self, at: int, *, beside: int | None = None) -> tuple[Figure, ...]:
+        """What the catalog lacks of a job now; what was derived is enough for the short form."""
+        other = None if beside is None else self._keys[beside]
+        return self._catalog.missing(self._keys[at], beside=other, measured=not self._plan.short)
+
+    def _known(self, at: int, name: Figure) -> float:
+        entry = self._catalog.get(self._keys[at], name)
+        assert entry is not None
+        return entry.seconds
+
+    def _rate(self) -> float | None:
+        """Seconds in which the storage delivers a sample, by what the catalog has of these jobs, else of others."""
+        own = sorted(self._keys, key=lambda key: -key.batch)
+        kept = self._catalog.keys()
+        alike = [key for key in kept if (key.machine, key.data) == (self._machine, self._data)]
+        return rate(self._catalog, dict.fromkeys((*own, *alike)))
+
+    def _cold(self, at: int) -> None:
+        (ran,) = self._run("cold", at)
+        self._keep(at, ran, {"compute": ran.compute, "wait": ran.wait})
+
+    def _warm(self, at: int) -> None:
+        (ran,) = self._run("warm", at)
+        # Compute only if no cold run has said it: that belongs to the wait of the same steps.
+        self._keep(at, ran, {"compute": ran.compute, "wait_cached": ran.wait})
+
+    def _compare(self) -> None:
+        """Start jobs that did not run, up to their first step: what follows of company holds for one order alone."""
+        seen = [self._keys[self._names.index(process.name)] for process in self._all]
+        left = {key: at for at, key in enumerate(self._keys) if key not in seen}
+        if not left:
+            return
+        self._tell(f"order: {' and '.join(self._names[at] for at in left.values())}, no step")
+        processes: list[Process] = []
+        try:
+            self._start(processes, "order", left.values())
+            self._begun(processes)
+        finally:
+            self._end(processes)
 
     def _run(self, kind: str, *which: int) -> list[Ran]:
         """Run jobs until each has done its steps."""
         names = [self._names[at] for at in which]
         self._tell(f"{kind}: {' and '.join(names)}, {self._want} steps")
         self._number += kind != "warm"
-        folder = os.path.join(self._folder, f"{len(self._ran) + 1}-{kind}")
-        os.makedirs(folder)
-        # Wherever a job has its cache on disk: what earlier runs left there would be no cold start.
-        apart = f"calibrate-{os.getpid()}-{self._number}"
         processes: list[Process] = []
         began = time.monotonic()
+        ready = self._settled if kind == "warm" and self._plan.short else self._through
         try:
-            for at, name in zip(which, names, strict=True):
-                job = self._jobs[at]
-                with at_once():
-                    processes.append(Process(job, name, folder, environment={APART: apart}, held=True))
+            self._start(processes, kind, which)
             if kind != "warm" and self._files is not None:
                 # While they start, for neither waits for the other; they read nothing before they are released.
                 evicted = cold.evict(self._files, machine=self._plan.drop_machine)
                 self._seen_gone = evicted.kept is not None
-            self._wait(processes, lambda process: process.head is not None)
-            # With those of earlier runs: a job that shuffles anew each time shares nothing either.
-            self._all += processes
-            agree(self._all)
+            self._begun(processes)
+            before = [process.read_bytes() for process in processes]
             for process in processes:
                 process.release()
                 process.last_step = time.monotonic()
-            self._wait(processes, lambda process: process.done >= self._want)
-            read = [process.read_bytes() for process in processes]
+            self._wait(processes, ready)
+            read = [_since(one, process.read_bytes()) for one, process in zip(before, processes, strict=True)]
         finally:
-            with undisturbed():
-                stop_all(processes)
-            for process in processes:
-                self._caches |= {cache for cache in process.caches() if os.path.basename(cache) == apart}
+            self._end(processes)
         lasted = time.monotonic() - began
         if kind != "warm":
             self._check_cold(names, read)
@@ -303,7 +340,8 @@ class _Calibration:
             if len(steps) < _STEPS_LEAST:
                 raise ConfigError(
                     f"{name} has taken {len(steps)} steps that count before the first epoch of a job beside it was "
-                    f"over; measure fewer steps than {self._plan.steps}, or fewer before them than {self._plan.warmup}"
+                    f"over; measure fewer steps than {self._plan.counted}, or fewer before them than "
+                    f"{self._plan.warmup}"
                 )
             beside = next((other for other in names if other != name), None)
             told.append(
@@ -321,6 +359,47 @@ class _Calibration:
         self._ran += told
         return told
 
+    def _start(self, processes: list[Process], kind: str, which: Iterable[int]) -> None:
+        """Start jobs, held before their first steps, into ``processes``."""
+        folder = os.path.join(self._folder, f"{len(self._ran) + 1}-{kind}")
+        os.makedirs(folder)
+        for at in which:
+            with at_once():
+                environment = {APART: self._apart()}
+                processes.append(
+                    Process(self._jobs[at], self._names[at], folder, environment=environment, held=True)
+                )
+
+    def _apart(self) -> str:
+        """Wherever a job has its cache on disk: what earlier runs left there would be no cold start."""
+        return f"calibrate-{os.getpid()}-{self._number}"
+
+    def _begun(self, processes: Sequence[Process]) -> None:
+        """Until all are before their first steps, of which they have to agree with all that ran before."""
+        self._wait(processes, lambda process: process.head is not None)
+        # With those of earlier runs: a job that shuffles anew each time shares nothing either.
+        self._all += processes
+        agree(self._all)
+
+    def _end(self, processes: Sequence[Process]) -> None:
+        with undisturbed():
+            stop_all(processes)
+        for process in processes:
+            self._caches |= {cache for cache in process.caches() if os.path.basename(cache) == self._apart()}
+
+    def _through(self, process: Process) -> bool:
+        return process.done >= self._want
+
+    def _settled(self, process: Process) -> bool:
+        """Whether a job has done its steps, or enough of them that more would say the same."""
+        done = process.done - self._plan.warmup
+        if done >= self._plan.counted or done < _SETTLED_STEPS:
+            return done >= self._plan.counted
+        each = process.steps()[self._plan.warmup :, 1:].sum(axis=1)
+        mean, sd = _told(each)
+        halves = abs(np.mean(each[: len(each) // 2]) - np.mean(each[len(each) // 2 :]))
+        return bool(sd / len(each) ** 0.5 <= _SETTLED * mean and halves <= _HALVES * mean)
+
     def _wait(self, processes: Iterable[Process], ready: Callable[[Process], bool]) -> None:
         """Until all are ready; whoever is goes on beside the others."""
         waited = list(processes)
@@ -337,42 +416,63 @@ class _Calibration:
             time.sleep(_LOOK)
 
     def _check_cold(self, names: Sequence[str], read: Sequence[int | None]) -> None:
-        """Where the kernel did not say that the files were gone, the storage must have been read."""
-        if self._files is None or self._seen_gone:
+        """That the storage was read: by the kernel's count, and by what has come into memory since it was driven out.
+
+        What is not known, as of a process that has just ended, says nothing.
+
+        Raises:
+            PageCacheKept: nothing was read, or nothing of what was driven out.
+        """
+        if self._files is None:
             return
-        if not any(read):
+        who, files = " and ".join(names), f"{self._files[0]} and others"
+        nothing = all(bytes_ == 0 for bytes_ in read)
+        if not self._seen_gone:
+            if nothing:
+                raise PageCacheKept(
+                    f"{who} had the storage read nothing, so the data were in memory ({files}): the kernel tells only "
+                    "their owner whether they are, and drops only clean pages; run as their owner, or with "
+                    "--drop-caches as root"
+                )
+        elif cold.touched(self._files):
+            if nothing:
+                self._tell(
+                    f"{who} had the storage read nothing by the kernel's count, though data came into memory: somebody "
+                    "else reads for them, as the client of a network's file system does, or they read before their "
+                    "first step, which then is no cold one"
+                )
+        elif nothing:
             raise PageCacheKept(
-                f"{' and '.join(names)} had the storage read nothing, so the data were in memory ({self._files[0]} and "
-                "others): the kernel tells only their owner whether they are, and drops only clean pages; run as their "
-                "owner, or with --drop-caches as root"
+                f"{who} had the storage read nothing, and nothing of what was driven out of memory ({files}) is there "
+                "again: their data lie elsewhere, name that folder with --data"
+            )
+        else:
+            self._tell(
+                f"nothing of what was driven out of memory ({files}) is there again after {who}: unless they read past "
+                "the page cache their data lie elsewhere, and that folder is to be named with --data"
             )
 
     def _keep(
         self,
-        key: Key,
-        missing: Sequence[Figure],
-        steps: int,
+        at: int,
+        ran: Ran,
         figures: dict[Figure, tuple[float, float]],
         *,
-        beside: Key | None = None,
+        beside: int | None = None,
     ) -> None:
+        """Those of the figures that the catalog lacks."""
+        missing = self._missing(at, beside=beside)
         for name, (mean, sd) in figures.items():
             if name in missing:
-                entry = Entry(seconds=mean, sd=sd, steps=steps, date=_today(), program=self._program)
-                self._catalog.put(key, name, entry, beside=beside)
+                entry = Entry(seconds=mean, sd=sd, steps=ran.steps, date=_today(), program=self._program)
+                self._put(at, name, entry, beside)
 
-    def _derive(
-        self,
-        key: Key,
-        missing: Sequence[Figure],
-        name: Figure,
-        seconds: float,
-        *,
-        beside: Key | None = None,
-    ) -> None:
-        if name in missing:
-            entry = Entry(seconds=seconds, date=_today(), program=self._program)
-            self._catalog.put(key, name, entry, beside=beside)
+    def _derive(self, at: int, name: Figure, seconds: float, *, beside: int | None = None) -> None:
+        self._put(at, name, Entry(seconds=seconds, date=_today(), program=self._program), beside)
+
+    def _put(self, at: int, name: Figure, entry: Entry, beside: int | None) -> None:
+        company = None if beside is None else self._keys[beside]
+        self._catalog.put(self._keys[at], name, entry, beside=company)
 
 
 def facts(ran: Ran) -> dict[str, Any]:
@@ -389,6 +489,11 @@ def facts(ran: Ran) -> dict[str, Any]:
         "lasted_seconds": ran.lasted,
         "read_bytes": ran.read_bytes,
     }
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    """Bytes that were read in between; None: not known, as where a process that had read them has ended."""
+    return None if before is None or after is None or after < before else after - before
 
 
 def _first_epoch_end(process: Process) -> float:

@@ -2,8 +2,10 @@
 """The catalog: what jobs were measured to take per step, in an SQLite file. ``docs/formats/catalog.md`` describes it.
 
 Figures are kept by what they depend on: machine, data set, model, batch and the loader's settings; the wait in company
-by both jobs. Several programs may use one file: each change is one transaction, and who finds it locked waits for a
-while, then says so. What reality has contradicted stays, marked stale, until it is measured anew.
+by both jobs. Beside them it has the files and folders that were driven out of memory for them, so that whoever compares
+a run with its prediction can see whether it began cold. Several programs may use one file: each change is one
+transaction, and who finds it locked waits for a while, then says so. What reality has contradicted stays, marked stale,
+until it is measured anew.
 
 Refuses to measure, and to guess: a figure that is not there is None.
 """
@@ -15,7 +17,7 @@ import datetime as dt
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Any
@@ -24,9 +26,11 @@ from urllib.parse import quote
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.models.stagger import FIGURES, Figure, JobTimes
 
-__all__ = ["OFF", "VERSION", "Catalog", "Entry", "Key"]
+__all__ = ["OFF", "VERSION", "Catalog", "Entry", "Key", "Used"]
 
-VERSION = 1
+VERSION = 2
+#: That had no places: read as it is, and made a catalog of this version by whoever writes into it.
+_BEFORE = 1
 #: "FSJC", in the header of the file: SQLite's ``application_id``.
 _APPLICATION = 0x46534A43
 _MAGIC = b"SQLite format 3\0"
@@ -59,7 +63,14 @@ CREATE TABLE figure (
     CHECK ((name = 'wait_conc') = (beside IS NOT NULL))
 );
 CREATE UNIQUE INDEX once ON figure (job, name, ifnull(beside, 0));
+CREATE TABLE place (
+    machine TEXT NOT NULL,
+    data TEXT NOT NULL,
+    path TEXT NOT NULL,
+    UNIQUE (machine, data, path)
+);
 """
+_PLACE = _SCHEMA[_SCHEMA.index("CREATE TABLE place") :]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +153,18 @@ class Entry:
             raise ConfigError(faults)
 
 
+@dataclass(frozen=True)
+class Used:
+    """A figure that a prediction was made from."""
+
+    key: Key
+    """Of which job."""
+    name: Figure
+    """Which."""
+    beside: Key | None = None
+    """The other job of ``wait_conc``, and of nothing else."""
+
+
 class Catalog:
     """An open catalog; a context manager. One object belongs to one thread."""
 
@@ -187,15 +210,23 @@ class Catalog:
                 with self._change():
                     if self._number("PRAGMA schema_version") == 0:
                         self._create()
+                    elif self._is(_BEFORE):
+                        self._db.execute(_PLACE)
+                        self._db.execute(f"PRAGMA user_version = {VERSION}")
             application = self._number("PRAGMA application_id")
             version = self._number("PRAGMA user_version")
         if application != _APPLICATION:
             raise CatalogInvalid(f"{self._path}: an SQLite file of another program, no catalog of jobs")
-        if version != VERSION:
+        if version not in {_BEFORE, VERSION}:
             raise CatalogInvalid(
-                f"{self._path}: version {version}; this program reads version {VERSION} of a catalog: measure anew "
-                "into another file, or install the release that wrote it"
+                f"{self._path}: version {version}; this program reads versions {_BEFORE} and {VERSION} of a catalog: "
+                "measure anew into another file, or install the release that wrote it"
             )
+
+    def _is(self, version: int) -> bool:
+        """Whether it is one of ours, of that version."""
+        ours = self._number("PRAGMA application_id") == _APPLICATION
+        return ours and self._number("PRAGMA user_version") == version
 
     def _create(self) -> None:
         for statement in _SCHEMA.split(";\n"):
@@ -258,12 +289,19 @@ class Catalog:
                 (job, company, name, *values),
             )
 
-    def missing(self, key: Key, *, beside: Key | None = None) -> tuple[Figure, ...]:
-        """What has to be measured of a job: figures that are not there, or stale. With ``beside`` the pair's too."""
+    def missing(self, key: Key, *, beside: Key | None = None, measured: bool = False) -> tuple[Figure, ...]:
+        """What has to be measured of a job: figures that are not there, or stale. With ``beside`` the pair's too.
+
+        ``measured``: whether those that were derived from others count as missing.
+        """
         found = {name: self.get(key, name) for name in _OWN}
         if beside is not None:
             found["wait_conc"] = self.get(key, "wait_conc", beside=beside)
-        return tuple(name for name, entry in found.items() if entry is None or entry.stale is not None)
+        return tuple(
+            name
+            for name, entry in found.items()
+            if entry is None or entry.stale is not None or (measured and entry.steps is None)
+        )
 
     def mark_stale(self, key: Key, reason: str, *, beside: Key | None = None) -> int:
         """Mark a job's figures, or with ``beside`` the pair's alone; how many were marked.
@@ -274,23 +312,29 @@ class Catalog:
             ConfigError: ``reason`` is empty.
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
+        names = _OWN if beside is None else ("wait_conc",)
+        return self._mark([Used(key, name, beside) for name in names], reason)
+
+    def _mark(self, used: Iterable[Used], reason: str) -> int:
         if not reason:
             raise ConfigError("reason is empty; say what contradicts the figures")
-        job, company = self._id(key), None if beside is None else self._id(beside)
-        if job is None or (beside is not None and company is None):
-            return 0
+        marked = 0
         with self._change():
-            return self._db.execute(
-                "UPDATE figure SET stale = ? WHERE job = ? AND beside IS ? AND stale IS NULL",
-                (reason, job, company),
-            ).rowcount
+            for one in used:
+                job, company = self._id(one.key), None if one.beside is None else self._id(one.beside)
+                if job is None or (one.beside is not None and company is None):
+                    continue
+                marked += self._db.execute(
+                    "UPDATE figure SET stale = ? WHERE job = ? AND name = ? AND beside IS ? AND stale IS NULL",
+                    (reason, job, one.name, company),
+                ).rowcount
+        return marked
 
-    def judge(self, key: Key, beside: Key, *, predicted: float, measured: float) -> bool:
-        """Compare a makespan with what was predicted; mark all figures behind it if it is more than 10 % off.
+    def judge(self, used: Iterable[Used], *, predicted: float, measured: float) -> bool:
+        """Compare a makespan with what was predicted; mark the figures behind it if it is more than 10 % off.
 
         Args:
-            key: one job of the pair.
-            beside: the other one.
+            used: those that the prediction took from here; what a job file gave is not the catalog's fault.
             predicted: seconds, finite, > 0.
             measured: likewise.
 
@@ -311,11 +355,33 @@ class Catalog:
         off = (predicted - measured) / measured
         if abs(off) <= OFF:
             return True
-        reason = f"predicted {predicted:.6g} s for a makespan of {measured:.6g} s ({100 * off:+.1f} %)"
-        for one, other in ((key, beside), (beside, key)):
-            self.mark_stale(one, reason)
-            self.mark_stale(one, reason, beside=other)
+        self._mark(
+            used, f"predicted {predicted:.6g} s for a makespan of {measured:.6g} s ({100 * off:+.1f} %)"
+        )
         return False
+
+    def places(self, machine: str, data: str) -> tuple[str, ...]:
+        """Files and folders of a data set, as whoever measured with it said; sorted, empty: nobody did.
+
+        Raises:
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        with _told(self._path):
+            if not self._is(VERSION):
+                return ()
+        rows = self._rows("SELECT path FROM place WHERE machine = ? AND data = ? ORDER BY 1", machine, data)
+        return tuple(str(path) for (path,) in rows)
+
+    def put_places(self, machine: str, data: str, paths: Iterable[str]) -> None:
+        """Keep where a data set lies on a machine, in place of what was kept before; absolute paths.
+
+        Raises:
+            CatalogInvalid, CatalogBusy: as :meth:`open`.
+        """
+        rows = [(machine, data, path) for path in dict.fromkeys(paths)]
+        with self._change():
+            self._db.execute("DELETE FROM place WHERE machine = ? AND data = ?", (machine, data))
+            self._db.executemany("INSERT INTO place (machine, data, path) VALUES (?, ?, ?)", rows)
 
     def times(
         self, key: Key, *, steps: int, epochs: int = 1, beside: Key | None = None, name: str | None = None
@@ -384,7 +450,13 @@ class Catalog:
                             }
                         )
             jobs.append({**vars(key), "figures": figures})
-        return {"version": VERSION, "jobs": jobs}
+        at = sorted({(key.machine, key.data) for key in keys})
+        places = [
+            {"machine": machine, "data": data, "path": path}
+            for machine, data in at
+            for path in self.places(machine, data)
+        ]
+        return {"version": VERSION, "jobs": jobs, "places": places}
 
     def close(self) -> None:
         """Close the file; again is fine."""

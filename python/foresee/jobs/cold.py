@@ -23,7 +23,18 @@ import numpy as np
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.job import Job
 
-__all__ = ["Evicted", "drop", "evict", "files_of", "resident", "share_in_memory"]
+__all__ = [
+    "Evicted",
+    "drop",
+    "evict",
+    "files_of",
+    "holds",
+    "in_files",
+    "places_of",
+    "resident",
+    "share_in_memory",
+    "touched",
+]
 
 #: Files whose pages are counted at most, evenly spread: a few ten thousand calls would outlast the measurement.
 _LOOKED_AT = 4096
@@ -72,28 +83,68 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
     for place in places:
         if not os.path.exists(place):
             raise ConfigError(f"--data {place}: there is no such file or folder")
-        if os.path.isfile(place):
-            found.append(place)
-        found += _below(place)
+        found += _files(place)
     if not found:
         raise ConfigError(f"--data {' '.join(places)}: no file in it")
     return sorted(found)
 
 
-def share_in_memory(jobs: Sequence[Job]) -> float | None:
-    """The share of the jobs' data that is in memory now, by the first files of it that are found: jobs read in a random
-    order, so these are as good as others. None: nothing says where the data lie, or the kernel does not tell us.
+def places_of(jobs: Sequence[Job], paths: Iterable[str] = ()) -> list[str]:
+    """Where the jobs' data lie, as far as that is known: at those of ``paths`` that exist, else where their index has
+    them. Empty: nothing says so, or they lie in no file system of this machine.
 
     Raises:
-        ForeseeError, OSError: the index or a file cannot be read.
+        ForeseeError, OSError: the index cannot be read.
+    """
+    found = [path for path in paths if os.path.exists(path)]
+    if not found and (index := _index(jobs)) is not None and (place := _place(index)) is not None:
+        found = [place]
+    return found
+
+
+def in_files(jobs: Sequence[Job]) -> bool:
+    """Whether the jobs' data lie in a file system of this machine: they do unless their index says otherwise.
+
+    Raises:
+        ForeseeError, OSError: the index cannot be read.
     """
     index = _index(jobs)
-    place = None if index is None else _place(index)
-    if place is None:
-        return None
-    files = [place] if os.path.isfile(place) else list(itertools.islice(_below(place), _GLIMPSE))
+    return index is None or _place(index) is not None
+
+
+def share_in_memory(places: Iterable[str]) -> float | None:
+    """The share of the data at ``places`` that is in memory now, by the first files of each that are found: jobs read
+    in a random order, so these are as good as others. None: there are none, or the kernel does not tell us.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    files = [path for place in places for path in itertools.islice(_files(place), _GLIMPSE)]
     kept, looked_at = resident(files) if files else (None, 0)
     return None if kept is None or looked_at == 0 else kept / looked_at
+
+
+def holds(places: Iterable[str], size: float) -> bool:
+    """Whether there are as many bytes at ``places``; nothing is read, and counting stops there."""
+    total = 0
+    for path in itertools.chain.from_iterable(map(_files, places)):
+        total += os.stat(path).st_size
+        if total >= size:
+            return True
+    return False
+
+
+def touched(files: Iterable[str]) -> bool:
+    """Whether any of ``files`` is in memory, as far as the kernel tells us; looks no further than the first that is.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for path in files:
+        with _opened(path) as file:
+            if _in_memory(file, path):
+                return True
+    return False
 
 
 def _index(jobs: Sequence[Job]) -> str | None:
@@ -109,6 +160,11 @@ def _place(index: str) -> str | None:
     if parts.scheme not in {"", "file"}:
         return None
     return unquote(parts.path) if parts.scheme else uri
+
+
+def _files(place: str) -> Iterator[str]:
+    """One file, or those of a folder."""
+    return iter([place]) if os.path.isfile(place) else _below(place)
 
 
 def _below(place: str) -> Iterator[str]:

@@ -9,7 +9,8 @@ processes instead would also stop what must not wait, such as heartbeats between
 
 Pure: counts of steps come in, who is held goes out. The rule is the simulator's (``Correction::Hold``): only who can
 catch up is held, and only if company would cost it more. Nobody is held for a job that stands still, for the last steps
-of an epoch, or once one job has read everything.
+of an epoch, once one job has read everything, or behind one that itself finds in the cache what a job read that has
+ended since. Refuses to guess how far a job has come whose steps nobody sees: beside one, whoever drives has no pace.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Pace:
             self._done[who], self._last[who] = done, now
 
     def handle_end(self, who: int) -> None:
-        """A job has ended, or failed."""
+        """A job has ended, or failed; what it had read by then is in the cache."""
         self._over[who] = True
 
     def margin(self, who: int) -> int:
@@ -77,14 +78,19 @@ class Pace:
         return tuple(self._held)
 
     def _reader(self) -> int | None:
-        """Who is furthest in its first epoch; None: nobody reads, or somebody has read everything."""
+        """Who reads from the origin: the furthest in its first epoch; None: nobody does, as all that the furthest is at
+        was read before.
+        """
         shares = {
             who: done / self._jobs[who].steps for who, done in enumerate(self._done) if done is not None
         }
         if any(share >= 1 for share in shares.values()):
             return None
-        alive = [who for who in shares if not self._over[who]]
-        return max(alive, key=lambda who: (shares[who], -who), default=None)
+        reader = max(
+            (who for who in shares if not self._over[who]), key=lambda who: (shares[who], -who), default=None
+        )
+        left = max((share for who, share in shares.items() if self._over[who]), default=0.0)
+        return None if reader is None or shares[reader] < left else reader
 
     def _waits(self, who: int, reader: int, now: float) -> bool:
         done, ahead = self._done[who], self._done[reader]

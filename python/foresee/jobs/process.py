@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job as a local process: started, and stopped with all that it has started.
 
-The job's command runs in the job file's folder and in a session of its own, so that a signal reaches its worker
-processes too and Ctrl-C at the launcher's terminal does not.
+The job's command runs in the job file's folder and in a session of its own, so that Ctrl-C at the launcher's terminal
+does not reach it. What it starts may have sessions of their own, as ``torchrun`` gives each rank one: its processes are
+found as what descends from it, and, where whoever started them has gone before, by the folder of steps that their
+environment names. Refuses to end what a job that has done well has left in sessions of its own: that was meant.
 """
 
 from __future__ import annotations
@@ -13,17 +15,27 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from foresee._steps import CACHES
 from foresee.errors import ConfigError
 from foresee.job import Job
-from foresee.jobs.watched import TICK, Watched
+from foresee.jobs.watched import STEPS, TICK, Watched
 
 __all__ = ["Process", "command"]
 
 #: Seconds that a job has to end after SIGTERM.
 _GRACE = 10.0
+#: Seconds that the kernel has for those that are killed; one that waits for a disk that is away does not end before.
+_KILL = 5.0
+
+
+class _Member(NamedTuple):
+    """A process; another one of the same number began at another time."""
+
+    pid: int
+    began: int
 
 
 def command(job: Job) -> tuple[list[str], str]:
@@ -76,7 +88,7 @@ class Process(Watched):
                 self._popen = subprocess.Popen(
                     words,
                     cwd=where,
-                    env={**os.environ, **(environment or {}), "FORESEE_STEPS": self.folder},
+                    env={**os.environ, **(environment or {}), **self._told()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -85,6 +97,8 @@ class Process(Watched):
         except BaseException:
             self._abandon()
             raise
+        # One that has ended already is told of until it is asked for.
+        self._first = _Member(self._popen.pid, _began(self._popen.pid))
 
     @property
     def pid(self) -> int:
@@ -101,20 +115,28 @@ class Process(Watched):
     def stop(self) -> None:
         """End the job with all its processes: SIGTERM first, SIGKILL for whoever is left; again is fine."""
         self._abandon()
+        known: set[_Member] = set()
         deadline = time.monotonic() + _GRACE
-        if self._signal(signal.SIGTERM):
-            while time.monotonic() < deadline and (self._popen.poll() is None or self._signal(0)):
-                time.sleep(TICK / 5)
-        self._signal(signal.SIGKILL)
+        while (left := self._left(known)) and time.monotonic() < deadline:
+            # Whoever is told may start others before it ends: they are told too.
+            _signal(left - known, signal.SIGTERM)
+            known |= left
+            time.sleep(TICK / 2)
+        deadline = time.monotonic() + _KILL
+        while left and time.monotonic() < deadline:
+            _signal(left, signal.SIGKILL)
+            known |= left
+            time.sleep(TICK / 5)
+            left = self._left(known)
         self._popen.wait()
 
-    def _signal(self, number: int) -> bool:
-        """Send a signal to all its processes; whether there are any."""
-        try:
-            os.killpg(self._popen.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+    def _left(self, known: set[_Member]) -> set[_Member]:
+        """Its processes that live, and those of ``known`` that do."""
+        ended = self._popen.poll()
+        table = _processes()
+        mark = None if ended == 0 else f"{STEPS}={self.folder}"
+        found = _family(table, self._first, mark)
+        return found | {each for each in known if each.pid in table and table[each.pid].member == each}
 
     def caches(self) -> list[str]:
         """Folders of its caches on disk that are apart from the user's."""
@@ -127,7 +149,7 @@ class Process(Watched):
     def read_bytes(self) -> int | None:
         """Bytes that its processes had the storage read, as the kernel counts them; None: it does not tell."""
         total: int | None = None
-        for pid in _session(self._popen.pid):
+        for pid, _ in _family(_processes(), self._first, f"{STEPS}={self.folder}"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
                 for line in file:
                     if line.startswith("read_bytes:"):
@@ -135,10 +157,60 @@ class Process(Watched):
         return total
 
 
-def _session(leader: int) -> Iterator[int]:
-    """Processes of a session."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                if os.getsid(int(name)) == leader:
-                    yield int(name)
+class _Seen(NamedTuple):
+    """What the kernel tells of a process."""
+
+    member: _Member
+    parent: int
+    session: int
+
+
+def _processes() -> dict[int, _Seen]:
+    """Processes of this machine by number, without those that have ended and that nobody has asked for."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            state, parent, session, began = _stat(pid)
+            if state not in {"Z", "X"}:
+                found[pid] = _Seen(_Member(pid, began), parent, session)
+    return found
+
+
+def _stat(pid: int) -> tuple[str, int, int, int]:
+    """State, parent, session, and when it began, as proc(5) has them."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        # The name of the program comes before, in brackets, and may have any signs in it.
+        state, parent, _, session, *more = file.read().rpartition(")")[2].split()
+    return state, int(parent), int(session), int(more[15])
+
+
+def _began(pid: int) -> int:
+    return _stat(pid)[3]
+
+
+def _family(table: Mapping[int, _Seen], first: _Member, mark: str | None) -> set[_Member]:
+    """Who is of the session of ``first``, or descends from it, or has ``mark`` in its environment."""
+    found: set[int] = set()
+    # Its number may be another one's by now, as a number is free once nobody is of its session.
+    if first.pid not in table or table[first.pid].member == first:
+        found |= {pid for pid, seen in table.items() if seen.session == first.pid}
+    if mark is not None:
+        found |= {pid for pid in table if pid not in found and _carries(pid, mark)}
+    fresh = set(found)
+    while fresh:
+        fresh = {pid for pid, seen in table.items() if seen.parent in fresh and pid not in found}
+        found |= fresh
+    return {table[pid].member for pid in found}
+
+
+def _carries(pid: int, mark: str) -> bool:
+    """Whether the environment that a process was started with has ``mark``; that of others' nobody may read."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return os.fsencode(mark) in file.read().split(b"\0")
+    return False
+
+
+def _signal(members: set[_Member], number: int) -> None:
+    for pid, _ in members:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

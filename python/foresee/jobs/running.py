@@ -2,9 +2,10 @@
 """Jobs started when predicted, and followed to their ends.
 
 The driver of ``timing`` and ``pace``: it has the clock, the jobs and the loop, and decides nothing but what is told. A
-follower's process starts as long before its moment as the leader took to begin its first step, and is held at the gate
-until then: so the moment is that of its first step, which is what predictions are about. What runs a job is the
-launcher's business: this machine (:class:`Local`), or Slurm (``foresee.jobs.slurm``).
+follower's process starts as long before its moment as the leader took to begin its first step, beside one that was
+there before half a minute, and is held at the gate until then: so the moment is that of its first step, which is what
+predictions are about. What runs a job is the launcher's business: this machine (:class:`Local`), or Slurm
+(``foresee.jobs.slurm``).
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foresee.errors import ConfigError, ForeseeError
 from foresee.job import Job
 from foresee.jobs.already import Already
 from foresee.jobs.ending import at_once, stop_all, undisturbed
-from foresee.jobs.outcome import Moved, Outcome, Ran
+from foresee.jobs.outcome import Moved, Ran
 from foresee.jobs.pace import Pace
+from foresee.jobs.part import Part, ends
 from foresee.jobs.process import Process
 from foresee.jobs.timing import Timing
-from foresee.jobs.watched import TICK, Watched, agree, expected_steps
+from foresee.jobs.watched import TICK, Watched, agree, unordered
 
 __all__ = ["Launcher", "Local", "Runner"]
 
@@ -35,6 +36,9 @@ _AGAIN = 0.5
 _MOVED = 0.01
 #: How much longer than its leader a follower may take to load.
 _LONGER = 1.25
+#: Seconds to load where nobody saw a job do it: torch and a device take some of them, on a busy machine many. One that
+#: is ready sooner waits at the gate, and does not compute: half a minute of a GPU, against a late start.
+_UNSEEN_LOAD = 30.0
 
 
 class Launcher(Protocol):
@@ -72,55 +76,6 @@ class Local:
         del watched, due
 
 
-class _Part:
-    """One job of a run."""
-
-    def __init__(self, job: Job, name: str, start: float) -> None:
-        self.job, self.name = job, name
-        self.expected = expected_steps(job)
-        self.watched: Watched | None = None
-        self.code: int | None = None
-        self.released = False
-        self.stopped = False
-        self.checked = False
-        self.start = self.told = start
-        self.holds = 0
-        self.held = 0.0
-        self.since: float | None = None
-        self.lost = False
-        """Whether it takes no steps any more, so that nobody waits for it."""
-
-    @property
-    def over(self) -> bool:
-        return self.code is not None
-
-    @property
-    def gone(self) -> bool:
-        """Whether others need not wait for it."""
-        return self.over or self.lost
-
-    @property
-    def ours(self) -> bool:
-        return not isinstance(self.watched, Already)
-
-    @property
-    def whole(self) -> bool:
-        return self.code == 0 and self.watched is not None and self.watched.done >= self.expected
-
-    def hold(self, wanted: bool, now: float) -> None:
-        """Close or open the gate, and keep the time."""
-        if self.watched is None or wanted == self.watched.held:
-            return
-        if wanted:
-            self.watched.hold()
-        else:
-            self.watched.release()
-        if self.watched.held:
-            self.holds, self.since = self.holds + 1, now
-        elif self.since is not None:
-            self.held, self.since = self.held + now - self.since, None
-
-
 class Runner:
     """One run.
 
@@ -128,7 +83,8 @@ class Runner:
         jobs: with their names, the leader first.
         timing: decides when each starts.
         folder: exists; gets logs and steps.
-        pace: decides who is held; None: nobody.
+        pace: decides who is held; None: nobody. Without steps of the leader nobody is either, as it is not known who is
+            near to it.
         launcher: runs them.
         delay: seconds for which the leader waits.
         already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
@@ -152,12 +108,13 @@ class Runner:
         tell: Callable[[str], None] = lambda _: None,
         show: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._parts = [_Part(job, name, timing.poll_start(at, 0.0)) for at, (job, name) in enumerate(jobs)]
-        self._timing, self._folder, self._pace = timing, folder, pace
+        self._parts = [Part(job, name, timing.poll_start(at, 0.0)) for at, (job, name) in enumerate(jobs)]
+        self._unseen = isinstance(already, float)
+        self._timing, self._folder = timing, folder
+        self._pace = None if self._unseen else pace
         self._launcher = launcher or Local()
         self._delay, self._already, self._patience = delay, already, patience
         self._tell, self._show = tell, show
-        self._unseen = isinstance(already, float)
         #: Those that are let go together with the leader.
         self._together = [part for part in self._parts if part.start == 0 and already is None]
         self._zero: float | None = None
@@ -180,7 +137,10 @@ class Runner:
             with undisturbed():
                 self._end()
         return Ran(
-            outcomes=tuple(self._outcome(part) for part in self._parts),
+            outcomes=tuple(
+                part.outcome(self._origin(), unseen=self._unseen and at == 0)
+                for at, part in enumerate(self._parts)
+            ),
             moved=tuple(self._moved),
             doubts=tuple(self._doubts),
             interrupted=interrupted,
@@ -218,7 +178,7 @@ class Runner:
             for at in range(1, len(self._parts)):
                 self._follow(at)
             self._keep_apart()
-            self._check_followers()
+            self._check()
             self._sleep()
 
     def _sleep(self) -> None:
@@ -245,7 +205,7 @@ class Runner:
         for part in self._together:
             self._launch(part, held=len(self._together) > 1)
 
-    def _launch(self, part: _Part, *, held: bool, due: float = 0.0) -> None:
+    def _launch(self, part: Part, *, held: bool, due: float = 0.0) -> None:
         first = self._parts[0].watched
         with at_once():
             part.watched = self._launcher.start(
@@ -256,7 +216,7 @@ class Runner:
         for part in self._parts:
             if part.watched is not None and not part.over:
                 try:
-                    part.code = part.watched.poll()
+                    part.poll()
                 except (ForeseeError, OSError) as error:
                     if part is self._parts[0]:
                         raise
@@ -278,14 +238,14 @@ class Runner:
         if time.monotonic() - watched.last_step > self._patience:
             self._lose(leader)
 
-    def _lose(self, part: _Part) -> None:
+    def _lose(self, part: Part) -> None:
         """Nobody waits for a job that takes no steps; it goes on if it can."""
         assert part.watched is not None
         part.lost = self._news = part.released = True
         part.watched.release()
         self._tell(f"{part.watched.stalled(self._patience)}\nthe others do not wait for it any longer")
 
-    def _fail(self, part: _Part, why: str) -> None:
+    def _fail(self, part: Part, why: str) -> None:
         """A follower is no more; the others go on."""
         part.code = 1
         self._news = True
@@ -339,7 +299,7 @@ class Runner:
                 )
         self._show(self._line())
 
-    def _know(self, at: int, part: _Part) -> None:
+    def _know(self, at: int, part: Part) -> None:
         """Tell the decider of one job."""
         if part.gone:
             self._timing.handle_end(at, whole=part.whole)
@@ -354,7 +314,9 @@ class Runner:
         first = float(steps[0, 0])
         zero = first if self._zero is None else self._zero
         self._timing.handle_start(at, first - zero)
-        self._timing.handle_progress(at, _ends(steps) - first, time.monotonic() - first)
+        # A follower may have been held, which is in no step; of the leader it counts when its data are there.
+        done = ends(steps) - first if at == 0 else np.cumsum(steps[:, 1:].sum(axis=1))
+        self._timing.handle_progress(at, done, time.monotonic() - first)
 
     def _follow(self, at: int) -> None:
         """Launch a follower, and let it go, when it is time."""
@@ -391,10 +353,14 @@ class Runner:
     def _took(self) -> float:
         """Seconds that a follower needs from its launch to its first step: what the leader took, and some.
 
-        It loads beside a job that computes, and one that is ready too soon only waits at the gate.
+        It loads beside a job that computes, and one that is ready too soon only waits at the gate. Where the leader was
+        there before it is what a follower took that is there now.
         """
         leader = self._parts[0].watched
-        if self._zero is None or leader is None or not self._parts[0].ours:
+        if self._already is not None:
+            took = [part.loaded for part in self._parts if part.loaded is not None]
+            return _LONGER * max(took) if took else _UNSEEN_LOAD
+        if self._zero is None or leader is None:
             return 0.0
         return _LONGER * max(self._zero - leader.started, 0.0)
 
@@ -412,19 +378,23 @@ class Runner:
             if part.released and part.ours and not part.over:
                 part.hold(wanted, time.monotonic())
 
-    def _check_followers(self) -> None:
+    def _check(self) -> None:
         """A follower that is not as its file says runs all the same: what it computes is right."""
-        leader = self._parts[0].watched
-        for part in self._parts[1:]:
+        leader = self._parts[0]
+        for part in self._parts:
             if part.checked or part.watched is None or part.watched.head is None:
                 continue
             part.checked = True
-            try:
-                agree([each for each in (leader, part.watched) if each is not None])
-            except ConfigError as error:
-                self._doubts += error.faults
-                for fault in error.faults:
-                    self._tell(fault)
+            doubt = unordered(part.watched)
+            found = [] if doubt is None else [doubt]
+            if part is not leader:
+                try:
+                    agree([each.watched for each in (leader, part) if each.watched is not None])
+                except ConfigError as error:
+                    found += error.faults
+            self._doubts += found
+            for each in found:
+                self._tell(each)
 
     def _now(self) -> float:
         """Seconds after the leader's first step; after its process, if there was none."""
@@ -437,40 +407,4 @@ class Runner:
         return time.monotonic() if leader is None else leader.started
 
     def _line(self) -> str:
-        parts = []
-        for part in self._parts:
-            if part.watched is not None and part.released:
-                done, held = part.watched.done, ", held" if part.watched.held else ""
-                parts.append(f"{part.name} {done}/{part.expected} ({100 * done / part.expected:.0f} %){held}")
-            elif not part.released and not part.over:
-                parts.append(f"{part.name} starts in {max(part.start - self._now(), 0):.0f} s")
-        return ", ".join(parts)
-
-    def _outcome(self, part: _Part) -> Outcome:
-        held: dict[str, Any] = {"holds": part.holds, "held": part.held}
-        if part.watched is None:
-            state = "failed" if part.over else "not started"
-            state = "running" if self._unseen and part is self._parts[0] else state
-            nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))
-            return Outcome(name=part.name, state=state, steps=0, expected=part.expected, **nothing, **held)
-        steps = part.watched.steps()
-        zero = self._origin()
-        stopped = "stopped" if part.ours else "running"
-        return Outcome(
-            name=part.name,
-            state=stopped if part.stopped else "done" if part.whole else "failed",
-            code=part.code if part.ours else None,
-            launched=part.watched.started - zero if part.ours else None,
-            start=float(steps[0, 0]) - zero if len(steps) else None,
-            end=float(_ends(steps)[-1]) - zero if len(steps) else None,
-            steps=len(steps),
-            expected=part.expected,
-            compute=float(np.mean(steps[:, 2])) if len(steps) else None,
-            wait=float(np.mean(steps[:, 1])) if len(steps) else None,
-            **held,
-        )
-
-
-def _ends(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    ends: NDArray[np.float64] = steps.sum(axis=1)
-    return ends
+        return ", ".join(filter(None, (part.line(self._now()) for part in self._parts)))

@@ -7,6 +7,9 @@ depends on its start, plus whole minutes, as Slurm counts them; that stands even
 the leader's start alone and holds its allocation until its moment: the right way for a few seconds, in which somebody
 else might take the machine. In all three its loader waits at the gate for what is left.
 
+A controller may take a minute to answer, in which gates have to open: jobs are asked after, and put off, in threads.
+Only a job that is submitted is waited for, as nobody knows it before.
+
 Needs a run folder on a file system that all nodes share, with locks (``flock``) that hold between them. Refuses to
 choose machines: what ``sbatch`` is to be told beyond cores and GPUs of the job file is an argument.
 
@@ -22,6 +25,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -165,16 +169,20 @@ class SlurmJob(Watched):
         self._minutes = minutes
         self._depends = None if self._after is None else dependency(self._after.id, minutes or 0)
         self._moved = -math.inf
+        self._moving: tuple[_Asked, float] | None = None
         self._offset = math.inf
         self._code: int | None = None
         self._state = "PENDING"
         self._asked = -math.inf
+        self._asking: _Asked | None = None
+        self._ran = False
+        """Whether the controller has said since when it runs."""
         self.queued = True
         asked = submission(
             words, job, name, where, self.log, begin=begin, depends=self._depends, options=options
         )
         try:
-            told = _ask(*asked, environment={"FORESEE_STEPS": self.folder})
+            told = _ask(*asked, environment=self._told())
         except BaseException:
             self._abandon()
             raise
@@ -182,13 +190,22 @@ class SlurmJob(Watched):
         self.id = told.strip().split(";")[0]
 
     def poll(self) -> int | None:
-        """Read new steps; the exit code if the job has ended, negative for a signal, else None."""
+        """Read new steps; the exit code if the job is known to have ended, negative for a signal, else None.
+
+        Waits for nobody: what the controller is asked now is heard at a later call.
+        """
         code = self._code
-        if code is None and time.monotonic() - self._asked >= _ASK:
-            code = self._ask_state()
+        if code is None and self._asking is not None and self._asking.over:
+            asked, self._asking, self._asked = self._asking, None, time.monotonic()
+            code = self._hear_state(asked)
+        self._hear_move()
         ended = self._read()
-        if code is None and self.queued and self.head is not None:
-            code = self._ask_state()  # it runs: since when says how long it took to load
+        if self.queued and self.head is not None:
+            # It runs, and the controller says since when.
+            self.queued, self._asked = False, -math.inf
+            self.started = self.last_step = time.monotonic()
+        if code is None and self._asking is None and time.monotonic() - self._asked >= _ASK:
+            self._asking = self._question()
         if ended is not None:
             # What is read now was written before, and at times right before: the least difference is that of clocks.
             self._offset = min(self._offset, time.monotonic() - ended)
@@ -198,11 +215,13 @@ class SlurmJob(Watched):
         self._code = code
         return code
 
-    def _ask_state(self) -> int | None:
-        """What the controller says; the exit code if it is over."""
-        self._asked = time.monotonic()
+    def _question(self) -> _Asked:
+        return _Asked("scontrol", "--oneliner", "show", "job", self.id)
+
+    def _hear_state(self, asked: _Asked) -> int | None:
+        """What the controller says, once it does; the exit code if the job is over."""
         try:
-            told = _ask("scontrol", "--oneliner", "show", "job", self.id)
+            told = asked.answer()
         except ConfigError as refused:
             if not _is_forgotten(refused):
                 return None
@@ -211,9 +230,9 @@ class SlurmJob(Watched):
         except SlurmUnreachable:
             return None  # a controller that restarts, or that has others to answer: its jobs go on
         facts = state(told)
-        before, self._state = self._state, facts["JobState"]
-        if before in _QUEUED and self._state not in _QUEUED:
-            self.queued = False
+        self._state = facts["JobState"]
+        if not self._ran and self._state not in _QUEUED:
+            self.queued, self._ran = False, True
             self.last_step = time.monotonic()
             self.started = self.last_step - _ago(facts.get("StartTime", ""))
         if self._state not in _OVER:
@@ -225,36 +244,41 @@ class SlurmJob(Watched):
 
     def move(self, due: float) -> None:
         """It should run in ``due`` seconds, if it does not yet."""
+        self._hear_move()
         if not self.queued or self._code is not None or time.monotonic() - self._moved < _ASK:
+            return
+        if self._moving is not None:
             return
         if self._after is not None and self._minutes:
             # Counted from the leader's start, which the controller knows better.
             minutes = whole_minutes(due + time.monotonic() - self._after.started)
-            if (
-                minutes != self._minutes
-                and not self._after.queued
-                and self._update(f"Dependency={dependency(self._after.id, minutes)}")
-            ):
-                self._minutes = minutes
+            if minutes != self._minutes and not self._after.queued:
+                self._move(f"Dependency={dependency(self._after.id, minutes)}", minutes)
         elif self._due is not None:
             soon = time.monotonic() + max(due - _SOONER, 0.0)
-            if (
-                abs(soon - self._due) >= _MOVE_LEAST
-                and (soon < self._due or due > _SOONER)
-                and self._update(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}")
-            ):
-                self._due = soon
+            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > _SOONER):
+                self._move(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}", soon)
 
-    def _update(self, what: str) -> bool:
-        """Whether the controller has taken it."""
+    def _move(self, what: str, to: float) -> None:
+        """Ask the controller for another moment."""
         self._moved = time.monotonic()
+        self._moving = _Asked("scontrol", "update", f"JobId={self.id}", what), to
+
+    def _hear_move(self) -> None:
+        """Keep the moment if the controller has taken it."""
+        if self._moving is None or not self._moving[0].over:
+            return
+        (asked, to), self._moving = self._moving, None
         try:
-            _ask("scontrol", "update", f"JobId={self.id}", what)
+            asked.answer()
         except (ConfigError, SlurmUnreachable):
             # It has begun meanwhile, or the controller is away; the gate keeps it from running ahead.
             self._asked = -math.inf
-            return False
-        return True
+            return
+        if self._minutes:
+            self._minutes = int(to)
+        else:
+            self._due = to
 
     def stop(self) -> None:
         """Cancel the job, and wait until it is over; again is fine."""
@@ -268,7 +292,7 @@ class SlurmJob(Watched):
                     _ask("scancel", self.id)
                     told = True
             time.sleep(_ASK / 5)
-            self._code = self._ask_state()
+            self._code = self._hear_state(self._question())
 
     def ended(self, code: int) -> JobFailed:
         """The error of a job that has ended too early."""
@@ -353,6 +377,41 @@ def _ago(moment: str) -> float:
         return max(time.time() - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
     except ValueError:
         return 0.0
+
+
+class _Asked:
+    """A question to the controller that is under way."""
+
+    def __init__(self, *words: str) -> None:
+        self._told: str | ConfigError | SlurmUnreachable | None = None
+        # Nobody waits for it at the end of the program.
+        self._thread = threading.Thread(target=self._run, args=words, name="foresee-slurm", daemon=True)
+        self._thread.start()
+
+    def _run(self, *words: str) -> None:
+        try:
+            self._told = _ask(*words)
+        except (ConfigError, SlurmUnreachable) as error:
+            self._told = error
+        except OSError as error:
+            self._told = SlurmUnreachable(f"{words[0]}: {error}")
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer is there."""
+        return not self._thread.is_alive()
+
+    def answer(self) -> str:
+        """What it prints; waits for it.
+
+        Raises:
+            ConfigError, SlurmUnreachable: as :func:`_ask`.
+        """
+        self._thread.join()
+        if isinstance(self._told, str):
+            return self._told
+        assert self._told is not None, "a question that is over has an answer"
+        raise self._told
 
 
 def _is_forgotten(refused: ConfigError) -> bool:

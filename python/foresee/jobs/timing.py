@@ -7,10 +7,11 @@ from there, never before now. A slower rate is believed at once, since it only p
 faster one after some steps. Cold steps of the others, and of jobs together, are taken to be longer or shorter by the
 same factor: it is one storage that they wait for.
 
-Two jobs have the exact optimum of ``foresee.models.stagger``, which may let the follower catch up. Of three and more
-nobody catches up: while no job ends its first epoch before the fastest could read everything alone, no schedule ends
-earlier than the frontier's does. Where that does not hold, because a cache is small, because company made jobs faster
-when it was measured, or because jobs arrive late, the simulator plays the starts that might be better.
+Two jobs have the exact optimum of ``foresee.models.stagger``, which may let the follower catch up. Of three and more,
+of any behind a cache that coalesces, and of two of which nobody knows what company costs, nobody catches up: while no
+job ends its first epoch before the fastest could read everything alone, no schedule ends earlier than the frontier's
+does. Where that does not hold, because a cache is small, because company made jobs faster when it was measured, or
+because jobs arrive late, the simulator plays the starts that might be better.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee.errors import ConfigError
-from foresee.models.stagger import Compat, JobTimes, Played, led_by, optimum, plan, simulate
+from foresee.errors import ConfigError, NotMeasured
+from foresee.models.stagger import STEPS_MAX, Compat, JobTimes, Played, led_by, optimum, plan, simulate
 from foresee.models.stagger.times import EQUAL
 
-__all__ = ["SLACK", "Chosen", "Timing", "choose"]
+__all__ = ["SLACK", "Chosen", "Timing", "best", "choose"]
 
 SLACK = 0.005
 """Share of the makespan that measured figures leave open: of schedules within it, that with the fewest GPU-seconds is
@@ -58,33 +59,41 @@ class Chosen:
     gpu_seconds: float
     """All runs together."""
     case: str
-    """Of two jobs the model's; of more ``behind``: nobody catches up, or ``together``: all as early as they can."""
+    """Of two jobs the model's; of more, and behind a cache that coalesces, ``behind``: nobody catches up, or
+    ``together``: all as early as they can.
+    """
     catch_up: float
     """Of two jobs, when the follower has caught up; infinite if not, or not known."""
 
 
-def choose(
+def best(
     jobs: Sequence[JobTimes],
     arrivals: Sequence[float],
     *,
     running: float | None = None,
+    read: float | None = None,
     compat: Compat = "physical",
     cache: float = 1.0,
     slack: float = 0.0,
-) -> Chosen:
-    """The best leader and starts: the earliest end, of equal ones the fewest GPU-seconds, then the order given.
+) -> Chosen | None:
+    """The best leader and starts: the earliest end, of equal ones the fewest GPU-seconds, then the order given; where
+    nobody catches up the fastest leader before that.
+
+    None: the cache reaches back to a follower at no start.
 
     Args:
         jobs: two or more.
         arrivals: seconds before which each may not start, finite, 0 or more.
         running: seconds for which the first job has run already, 0 or more, so that it leads; the others arrive that
             much later. None: no job runs yet.
+        read: seconds in which the origin delivers the data set once, behind a cache that coalesces, so that company
+            costs no time; finite, > 0. None: the cache does not.
         compat: which reading.
         cache: share of the data that the cache keeps, in (0, 1].
         slack: share by which makespans that are as good may differ, in [0, 1).
 
     Raises:
-        ConfigError: the cache reaches back to a follower at no start; an argument outside its range.
+        ConfigError: an argument outside its range.
         NotMeasured: a follower may catch up, and ``wait_conc`` of a job is None.
     """
     if len(jobs) < 2:
@@ -98,23 +107,49 @@ def choose(
     found = [
         each
         for leader in leaders
-        for each in _led(leader, jobs, there, compat=compat, cache=cache, slack=slack)
+        for each in _led(leader, jobs, there, read, compat=compat, cache=cache, slack=slack)
     ]
     if not found:
+        return None
+    shortest = min(each.delay + each.makespan for each in found) * (1 + max(slack, EQUAL))
+    good = [each for each in found if each.delay + each.makespan <= shortest]
+    fewest = min(each.gpu_seconds for each in good) * (1 + EQUAL)
+    good = [each for each in good if each.gpu_seconds <= fewest]
+    # As a plan has it: behind the fastest, jobs that wait for no data start at once.
+    behind = all(each.case == "behind" for each in good)
+    return min(good, key=lambda each: jobs[each.order[0]].cached_epoch()) if behind else good[0]
+
+
+def choose(
+    jobs: Sequence[JobTimes],
+    arrivals: Sequence[float],
+    *,
+    running: float | None = None,
+    read: float | None = None,
+    compat: Compat = "physical",
+    cache: float = 1.0,
+    slack: float = 0.0,
+) -> Chosen:
+    """What :func:`best` says, for whoever has to start the jobs.
+
+    Raises:
+        ConfigError: the cache reaches back to a follower at no start; an argument outside its range.
+        NotMeasured: as :func:`best`.
+    """
+    chosen = best(jobs, arrivals, running=running, read=read, compat=compat, cache=cache, slack=slack)
+    if chosen is None:
         raise ConfigError(
             f"the cache reaches back to a follower at no start; cache = {cache:g} is the share of the data that it "
             "keeps"
         )
-    shortest = min(each.delay + each.makespan for each in found) * (1 + max(slack, EQUAL))
-    return min(
-        (each for each in found if each.delay + each.makespan <= shortest), key=lambda each: each.gpu_seconds
-    )
+    return chosen
 
 
 def _led(
     leader: int,
     jobs: Sequence[JobTimes],
     there: Sequence[float],
+    read: float | None,
     *,
     compat: Compat,
     cache: float,
@@ -124,24 +159,24 @@ def _led(
     order = (leader, *(at for at in range(len(jobs)) if at != leader))
     ordered = [jobs[at] for at in order]
     earliest = tuple(max(there[at] - there[leader], 0.0) for at in order)
-    if len(jobs) == 2:
-        best = optimum(*ordered, now=earliest[1], compat=compat, cache=cache, slack=slack)
-        if best is None:
+    if len(jobs) == 2 and read is None:
+        pair = optimum(*ordered, now=earliest[1], compat=compat, cache=cache, slack=slack)
+        if pair is None:
             return []
         return [
             Chosen(
                 order=order,
                 delay=there[leader],
                 earliest=earliest,
-                starts=(0.0, best.start),
-                runs=(best.leader, best.follower),
-                makespan=best.makespan,
-                gpu_seconds=best.gpu_seconds,
-                case=best.case,
-                catch_up=best.catch_up,
+                starts=(0.0, pair.start),
+                runs=(pair.leader, pair.follower),
+                makespan=pair.makespan,
+                gpu_seconds=pair.gpu_seconds,
+                case=pair.case,
+                catch_up=pair.catch_up,
             )
         ]
-    made = led_by(0, ordered, earliest, cache=cache)
+    made = led_by(0, ordered, earliest, read, cache=cache)
     told: dict[str, Any] = {"order": order, "delay": there[leader], "earliest": earliest, "catch_up": np.inf}
     behind = Chosen(
         starts=made.starts,
@@ -153,12 +188,16 @@ def _led(
     )
     holds = all(made.within_cache)
     found = [behind] if holds else []
-    if any(job.wait_conc is None for job in jobs):
+    if holds and read is not None:
+        return found  # exact: nothing that is played is better
+    if read is None and any(job.wait_conc is None for job in jobs):
+        return found
+    if sum(job.steps * job.epochs for job in jobs) > STEPS_MAX:
         return found
     # Beyond the reach of the closed form both are played; within it, starts that are played have to be much better.
     limit = made.makespan * (1 - _BETTER) if holds else np.inf
     for case, starts in (("behind", made.starts), ("together", earliest)):
-        played = simulate(ordered, starts, compat=compat, cache=cache)
+        played = simulate(ordered, starts, compat=compat, cache=cache, read=read)
         if played.makespan < limit and not (holds and case == "behind"):
             found.append(
                 Chosen(
@@ -227,7 +266,10 @@ class Timing:
         self._starts[who] = at
 
     def handle_progress(self, who: int, ends: NDArray[np.float64], now: float) -> None:
-        """A job's steps have ended at ``ends``, seconds after its first one began, ascending; ``now`` likewise."""
+        """A job's steps have ended at ``ends``, seconds after its first one began, ascending; ``now`` likewise.
+
+        Of a follower it is seconds that it was at its steps: how long its gate was closed says nothing of its rate.
+        """
         self._done[who] = len(ends)
         if who == self._lead == 0:
             self._leads(ends, now)
@@ -261,17 +303,16 @@ class Timing:
         if chosen.case == "together":
             return soonest
         soonest = max(now, soonest)
-        if len(self._seen) == 2 and self._lead == 0:
-            best = optimum(
-                self._seen[0],
-                self._seen[1],
-                now=soonest,
-                compat=self._compat,
-                cache=self._cache,
-                slack=self._slack,
-            )
+        if len(self._seen) == 2 and self._lead == 0 and chosen.case != "behind":
+            try:
+                pair = optimum(
+                    *self._seen, now=soonest, compat=self._compat, cache=self._cache, slack=self._slack
+                )
+            except NotMeasured:
+                # By its rate it is to be caught up with, which it was not to be, and nobody knows what company costs.
+                return self._behind(now)[who]
             # None: a leader so slow, or so fast, that the cache does not reach back any more; later is no better.
-            return soonest if best is None else best.start
+            return soonest if pair is None else pair.start
         return self._behind(now)[who]
 
     def _leads(self, ends: NDArray[np.float64], now: float) -> None:

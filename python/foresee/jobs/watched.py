@@ -27,7 +27,13 @@ from foresee.errors import ConfigError, JobFailed
 from foresee.job import Job
 from foresee.jobs.asked import steps_per_epoch
 
-__all__ = ["TICK", "Watched", "agree", "expected_steps"]
+__all__ = ["SEED", "STEPS", "TICK", "Watched", "agree", "expected_steps", "unordered"]
+
+STEPS = "FORESEE_STEPS"
+"""The variable that names the folder of steps to a job's loaders."""
+SEED = "FORESEE_SEED"
+"""The variable that tells a job its ``[train] seed``, the one of all jobs that share the data. No loader reads it: a
+script does, and gives it to its sampler."""
 
 #: Seconds between two looks at files of steps.
 TICK = 0.05
@@ -71,6 +77,10 @@ class Watched(ABC):
         self._gate = os.open(os.path.join(self.folder, GATE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if held:
             self.hold()
+
+    def _told(self) -> dict[str, str]:
+        """What its environment tells the job."""
+        return {STEPS: self.folder, SEED: str(self.job.train.seed)}
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -207,11 +217,21 @@ def agree(processes: Sequence[Watched]) -> None:
         again = "" if " and " in names else ", from one start to the next,"
         faults.append(
             f"{names} read other data{again} or in another order: give all loaders one data set and one "
-            "seed, as by DistributedSampler(seed=) or DataLoader(generator=), which what else a job draws does not "
-            "disturb"
+            f"seed, that of {SEED}, as by DistributedSampler(seed=) or DataLoader(generator=), which what else a job "
+            "draws does not disturb"
         )
     if faults:
         raise ConfigError(faults)
+
+
+def unordered(watched: Watched) -> str | None:
+    """That nobody can tell whether a job reads in the order of the others; None: its loader says in which."""
+    if watched.head is None or watched.head.order is not None:
+        return None
+    return (
+        f"{watched.name}: in which order it reads is not known, as with an IterableDataset or a sampler of one's own; "
+        f"what is predicted holds if it is that of the others: draw it from {SEED} in all jobs"
+    )
 
 
 def expected_steps(job: Job) -> int:

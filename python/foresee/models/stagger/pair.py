@@ -161,10 +161,10 @@ def optimum(
 ) -> Optimum | None:
     """The follower's start with the smallest makespan; among equal makespans the latest one.
 
-    Latest, because a job that starts later occupies its GPU for less time. Where it does not, compared with both at
-    once, it is the earliest: jobs that do not wait for data gain nothing by a later start. Exact: makespans are made of
-    at most four straight pieces, whose ends are compared. None where the cache does not reach back to the follower at
-    any start.
+    Latest, because a job that starts later occupies its GPU for less time. With a slack, where it does not, compared
+    with both at once, it is the earliest: jobs that do not wait for data gain nothing by a later start. Exact:
+    makespans are made of at most four straight pieces, whose ends are compared. None where the cache does not reach
+    back to the follower at any start.
 
     Args:
         leader: the job that starts at 0.
@@ -174,7 +174,8 @@ def optimum(
         cache: share of the data that the cache keeps, in (0, 1].
         slack: share of the smallest makespan by which one that is as good may be longer, in [0, 1); of the ends of
             pieces the latest one that is. Figures that were measured do not tell less than some thousandths, and a
-            start that they make earlier for that costs GPU time. So much of the GPU-seconds counts as nothing, too.
+            start that they make earlier for that costs GPU time. So much of the GPU-seconds counts as nothing, too: a
+            start that spares no more is not waited for. At 0 the latest of equal ones is the best, whatever it spares.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -203,7 +204,7 @@ def optimum(
     at = int(np.argmax(np.where(equal, told.start, -1.0)))
     soonest = len(inside)
     at_once = float(rates.predict(np.zeros(1)).gpu_seconds[0])
-    if equal[soonest] and at_once <= told.gpu_seconds[at] * as_good:
+    if slack > 0 and equal[soonest] and at_once <= told.gpu_seconds[at] * as_good:
         at = soonest
     case: Case = CASES[CASES.index(told.case[at].item())]
     return Optimum(

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``foresee stagger run`` predicted against what it became: as plain values, and as a table for a terminal.
+
+Apart from the command, which runs the jobs and judges the figures by this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foresee.jobs.outcome import Ran
+    from foresee.jobs.timing import Chosen
+    from foresee.models.stagger import Compat, JobTimes
+
+__all__ = ["compared", "report"]
+
+
+def compared(
+    jobs: list[JobTimes],
+    chosen: Chosen,
+    ran: Ran,
+    *,
+    compat: Compat,
+    cache: float,
+    read: float | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Predicted against measured, in plain values; times count from the leader's first step.
+
+    Args:
+        jobs: the leader's figures, the followers'.
+        chosen: what was predicted of them.
+        ran: what became of them.
+        compat: which reading.
+        cache: share of the data that the cache keeps.
+        read: seconds in which the origin delivers the data set once to all who are at one place; None: it does not.
+        tell: gets a line on what cannot be said.
+    """
+    from foresee.errors import ForeseeError
+
+    predicted: dict[str, Any] = {
+        "at_once": _at_once(jobs, chosen, compat, cache, read),
+        "starts": list(chosen.starts),
+        "seconds": list(chosen.runs),
+        "case": chosen.case,
+        "catch_up": chosen.catch_up if math.isfinite(chosen.catch_up) else None,
+        "makespan": chosen.makespan,
+        "gpu_seconds": chosen.gpu_seconds,
+    }
+    measured = at_starts = off = None
+    if all(outcome.state == "done" for outcome in ran.outcomes):
+        starts = [outcome.start or 0.0 for outcome in ran.outcomes]
+        ends = [outcome.end or 0.0 for outcome in ran.outcomes]
+        spans = [end - start for start, end in zip(starts, ends, strict=True)]
+        measured = {
+            "starts": starts,
+            "seconds": spans,
+            "makespan": max(ends) - starts[0],
+            "gpu_seconds": sum(spans),
+        }
+        try:
+            at_starts = _there(jobs, starts, ran, compat, cache, read)
+        except ForeseeError as error:
+            tell(f"no prediction for the starts that it became: {error}")
+        off = {
+            "seconds": [100 * (one - other) / other for one, other in zip(chosen.runs, spans, strict=True)],
+            **{
+                name: 100 * (predicted[name] - measured[name]) / measured[name]
+                for name in ("makespan", "gpu_seconds")
+            },
+        }
+    return {
+        "leader": jobs[0].name,
+        "followers": [job.name for job in jobs[1:]],
+        "predicted": predicted,
+        "measured": measured,
+        "predicted_at_starts": at_starts,
+        "off_percent": off,
+        "retimed": [{"at": moved.at, "job": moved.name, "start": moved.start} for moved in ran.moved],
+        "jobs": [{**vars(outcome)} for outcome in ran.outcomes],
+    }
+
+
+def _at_once(
+    jobs: list[JobTimes], chosen: Chosen, compat: Compat, cache: float, read: float | None
+) -> dict[str, float] | None:
+    """What is predicted of all jobs as early as they can; None: nobody knows what company costs."""
+    from foresee.models import stagger
+
+    if any(job.wait_conc is None for job in jobs):
+        return None
+    if len(jobs) > 2 or read is not None:
+        if sum(job.steps * job.epochs for job in jobs) > stagger.STEPS_MAX:
+            return None
+        played = stagger.simulate(jobs, chosen.earliest, compat=compat, cache=cache, read=read)
+        return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
+    leader, follower = jobs
+    told = stagger.predict(leader, follower, chosen.earliest[1:], compat=compat, cache=cache)
+    return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
+
+
+def _there(
+    jobs: list[JobTimes], starts: list[float], ran: Ran, compat: Compat, cache: float, read: float | None
+) -> dict[str, float]:
+    """What the figures say of the starts that it became: the test of the model, whatever the clock did."""
+    from dataclasses import replace
+
+    from foresee.jobs.pace import AHEAD
+    from foresee.models import stagger
+
+    held = any(outcome.holds for outcome in ran.outcomes)
+    starts = [max(start, 0.0) for start in starts]
+    if len(jobs) == 2 and not held and read is None:
+        leader, follower = jobs
+        told = stagger.predict(leader, follower, starts[1:], compat=compat, cache=cache)
+        return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
+    # Of more than two nobody knows what company costs, and nobody is meant to have any.
+    each = [replace(job, wait_conc=job.wait) if job.wait_conc is None else job for job in jobs]
+    hold = min(max(AHEAD / job.steps for job in jobs), 1.0) if held else None
+    played = stagger.simulate(each, starts, compat=compat, cache=cache, read=read, hold=hold)
+    return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
+
+
+def report(told: dict[str, Any]) -> str:
+    """Predicted, measured and how far off, job by job; what became of each."""
+    from foresee.cli._stagger_report import only
+
+    predicted, measured, off = told["predicted"], told["measured"], told["off_percent"]
+    names = [told["leader"], *told["followers"]]
+
+    def row(shown: str, name: str, at: int | None = None) -> str:
+        def of(table: dict[str, Any]) -> float:
+            value = table[name] if at is None else table[name][at]
+            return float(value)
+
+        value = f"{of(measured):>11.1f} s" if measured else f"{'-':>13}"
+        share = f"{of(off):>+8.1f} %" if off and name in off else ""
+        return f"{shown[:23]:24}{of(predicted):>11.1f} s{value}{share}"
+
+    lines = [f"{'':24}{'predicted':>13}{'measured':>13}{'off':>10}"]
+    lines += [row(f"start of {name}", "starts", at) for at, name in enumerate(names) if at]
+    lines += [row(f"{name} runs", "seconds", at) for at, name in enumerate(names)]
+    lines += [row("makespan", "makespan"), row("GPU-seconds", "gpu_seconds")]
+    at_once = predicted["at_once"]
+    if at_once is not None:
+        gained = only(predicted["makespan"], at_once["makespan"], told["slack"])
+        lines.append(
+            f"all as early as they can, by prediction: makespan {at_once['makespan']:.1f} s, GPU-seconds "
+            f"{at_once['gpu_seconds']:.1f}{gained}"
+        )
+    for job in told["jobs"]:
+        times = "once" if job["holds"] == 1 else f"{job['holds']} times"
+        held = f", held {times} for {job['held']:.1f} s" if job["holds"] else ""
+        lines.append(f"{job['name']}: {job['state']} after {job['steps']} of {job['expected']} steps{held}")
+    if told["interrupted"]:
+        lines.append("interrupted: all jobs that were started here have been ended")
+    lines.append(f"logs and steps in {told['folder']}")
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of ``foresee stagger predict``: panels, lines, and the marks that the paper's figures have."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from support.table_one import write
+
+from foresee import job
+from foresee.cli import _stagger_plot, main
+from foresee.cli._panels import Mark
+from foresee.jobs import asked
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    return [write(tmp_path, "resnet"), write(tmp_path, "efficientnet")]
+
+
+def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    """What ``--json`` says."""
+    assert main(["stagger", "predict", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--running", "85"], ["--running", "150"], ["--cache", "0.4"], ["--compat", "paper"]]
+)
+def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, more: list[str]) -> None:
+    path = tmp_path / "curves.svg"
+    assert main(["stagger", "predict", *pair, "--plot", str(path), *more]) == 0
+    capsys.readouterr()
+    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
+    space = "{http://www.w3.org/2000/svg}"
+    panels = root.findall(f"{space}g")
+    assert len(panels) == (4 if "--running" in more else 8)
+    for panel in panels:
+        lines = panel.findall(f"{space}polyline")
+        assert lines
+        for line in lines:
+            points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+            assert all(0 <= x <= 470 and 0 <= y <= 240 for x, y in points)
+            assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert "resnet first, then efficientnet" in "".join(root.itertext())
+
+
+def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys) -> None:
+    told = facts(capsys, *pair, "--cache", "0.4")
+    times = {job.name: job for job in asked.times([job.read(path) for path in pair]).jobs}
+    for order in told["orders"]:
+        made = _stagger_plot._column(
+            order, times[order["leader"]], times[order["follower"]], compat="physical", cache=0.4
+        )
+        within = [row["percent"] for row in order["table"] if row["within_cache"]]
+        beyond = [row["percent"] for row in order["table"] if not row["within_cache"]]
+        for line in [line for panel in made[:2] for line in panel.lines]:
+            assert max(within) <= line.x[-1] <= min(beyond)
+
+
+def column(told: dict, at: int, pair: list[str], cache: float = 1.0) -> list:
+    """The panels of one order of start."""
+    times = {job.name: job for job in asked.times([job.read(path) for path in pair]).jobs}
+    order = told["orders"][at]
+    return _stagger_plot._column(
+        order, times[order["leader"]], times[order["follower"]], compat="physical", cache=cache
+    )
+
+
+def test_the_best_start_and_the_best_of_a_search_are_marked(pair: list[str], capsys) -> None:
+    # Figures 7 and 8 of the paper.
+    makespan, wait, *_ = column(facts(capsys, *pair), 0, pair)
+    for panel in (makespan, wait):
+        best, searched = panel.marks
+        assert (best.x, best.name) == (pytest.approx(67.499, abs=5e-4), "best")
+        assert searched == Mark(pytest.approx(60), searched.colour)
+        assert searched.colour != best.colour
+    # The line is at its lowest there.
+    lowest = min(range(len(makespan.lines[0].y)), key=makespan.lines[0].y.__getitem__)
+    assert makespan.lines[0].x[lowest] == pytest.approx(67.499, abs=0.3)
+    # Where the cache reaches back to no such start there is no mark beyond it.
+    marks = column(facts(capsys, *pair, "--cache", "0.45"), 0, pair, 0.45)[0].marks
+    assert [mark.x for mark in marks] == pytest.approx([45, 40])
+
+
+def test_the_catch_up_is_marked_for_each_start_before_it(pair: list[str], capsys) -> None:
+    # Figure 9: of starts at 0, 20, 40 and 60 %; one at 80 % finds everything in the cache.
+    _, _, leader, follower = column(facts(capsys, *pair), 0, pair)
+    ratio = (204.7 + 40) / (303.6 + 449.3)
+    expected = [share / 100 * 1174.524 / (1 - ratio) for share in (0, 20, 40, 60)]
+    for panel in (leader, follower):
+        assert [mark.x for mark in panel.marks] == pytest.approx(expected)
+        # In the colour of the line of that start.
+        assert [mark.colour for mark in panel.marks] == [line.colour for line in panel.lines[:4]]
+        assert [line.name for line in panel.lines] == ["0 %", "20 %", "40 %", "60 %", "80 %"]
+    # The wait of the leader is that of company from there on.
+    for mark, line in zip(leader.marks[1:], leader.lines[1:4], strict=True):
+        assert line.x[line.y.index(pytest.approx(600))] == pytest.approx(mark.x)
+
+
+def test_marks_are_drawn(tmp_path: Path, pair: list[str], capsys) -> None:
+    path = tmp_path / "curves.svg"
+    assert main(["stagger", "predict", *pair, "--plot", str(path)]) == 0
+    capsys.readouterr()
+    space = "{http://www.w3.org/2000/svg}"
+    panels = ET.fromstring(path.read_text()).findall(f"{space}g")  # noqa: S314 - our own file
+    for panel in panels:
+        upright = [
+            line.attrib
+            for line in panel.iter(f"{space}line")
+            if line.attrib["x1"] == line.attrib["x2"] and "stroke-dasharray" in line.attrib
+        ]
+        assert len(upright) in {2, 3, 4}
+        assert all(64 <= float(line["x1"]) <= 456 for line in upright)
+    assert [text.text for text in panels[0].iter(f"{space}text")].count("best") == 1
+
+
+def test_a_plans_picture_has_a_line_per_job_and_names_cannot_break_it(
+    tmp_path: Path, pair: list[str], capsys
+) -> None:
+    odd = write(tmp_path, "resnet2", 'model = "<b>&"\nwait_cached = 0')
+    path = tmp_path / "plan.svg"
+    arguments = [*pair, odd, "--coalesces", "--read", "1166 s", "--plot", str(path)]
+    assert main(["stagger", "predict", *arguments]) == 0
+    capsys.readouterr()
+    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3
+    assert "<b>&" in "".join(root.itertext())

@@ -45,6 +45,7 @@ __all__ = [
     "order_randperm",
     "order_seedable_shard",
     "reads_above",
+    "reads_counted",
     "reads_drawn",
     "reads_expected",
 ]
@@ -805,8 +806,20 @@ def reads_above(
 def reads_expected(ranks: int, epochs: int, samples: int) -> NDArray[np.float64]:
     """How many samples a rank is expected to read 0, 1, ... ``epochs`` times; shape (epochs + 1,)."""
 
+def reads_counted(seed: int, ranks: int, epochs: int, samples: int, rank: int) -> NDArray[np.uint64]:
+    """How many samples ``rank`` reads 0, 1, ... ``epochs`` times in the order of that seed; shape (epochs + 1,).
+
+    The order is ``DistributedSampler``'s, which deals samples one by one, so that no batch size matters; below 2^16
+    epochs and 2^32 samples. Blocks with the interpreter released, some 10 ns per sample and epoch, and takes 10 bytes
+    per sample; Ctrl-C ends it between epochs.
+
+    Raises:
+        ConfigError: a count below 1, or a rank that is not one of ``ranks``.
+        OverflowError: a number that is negative or too large.
+    """
+
 def reads_drawn(seed: int, ranks: int, epochs: int, samples: int) -> NDArray[np.uint64]:
-    """The same of one draw; shape (epochs + 1,)."""
+    """The same of one draw, in which every epoch deals each sample to any rank alike: Monte Carlo."""
 
 def jobs_simulate(
     jobs: Sequence[tuple[int, int, int, list[int], int, int, int]],

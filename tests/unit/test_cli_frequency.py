@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee frequency``: the published figure's numbers, by the exact distribution and in drawn orders."""
+"""``foresee frequency``: the published figure's numbers, by the exact distribution, in the order of a run, and drawn."""
 
 from __future__ import annotations
 
@@ -7,53 +7,72 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from foresee._native import order_distributed
 from foresee.cli import main
 
 FIGURE = ["--ranks", "16", "--epochs", "90", "--samples", "1281167", "--delta", "0.8"]
-SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2000"]
+SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
 
 
 def test_the_published_figure_comes_out(capsys: Any) -> None:
-    assert main(["frequency", *FIGURE, "--draws", "0"]) == 0
+    assert main(["frequency", *FIGURE, "--draws", "0", "--no-order"]) == 0
     told = capsys.readouterr().out
     assert "11 times or more" in told
-    assert "31,634.69 samples expected" in told
-    assert "drawn order" not in told
+    assert "31,634.69 samples expected\n" in told
+    assert all(line.split()[2:] == ["-", "-"] for line in told.splitlines()[4:])
 
 
-def test_one_object_has_both_distributions_and_they_agree(capsys: Any) -> None:
+def test_what_is_counted_is_the_order_that_a_run_has(capsys: Any) -> None:
+    for rank in (0, 3):
+        assert main(["frequency", *SMALL, "--seed", "7", f"--rank={rank}", "--json"]) == 0
+        facts = json.loads(capsys.readouterr().out)
+        reads = np.zeros(2001, int)
+        for epoch in range(8):
+            # 2,001 samples among four ranks are padded to 2,004.
+            np.add.at(reads, order_distributed(2001, 4, rank, seed=7, epoch=epoch), 1)
+        assert facts["counted"] == np.bincount(reads, minlength=9).tolist()
+        assert facts["counted_often"] == (reads >= facts["least_reads"]).sum()
+        assert (facts["seed"], facts["rank"]) == (7, rank)
+
+
+def test_one_object_has_all_distributions_and_they_agree(capsys: Any) -> None:
     assert main(["frequency", *SMALL, "--draws", "5", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert sum(facts["expected"]) == pytest.approx(2000)
-    assert [sum(each) for each in facts["drawn"]] == [2000] * 5
+    assert sum(facts["expected"]) == pytest.approx(2001)
+    assert [sum(each) for each in (facts["counted"], *facts["drawn"])] == [2001] * 6
     assert len({tuple(each) for each in facts["drawn"]}) == 5
     assert facts["least_reads"] == 4
     often = sum(facts["expected"][4:])
     assert facts["expected_often"] == pytest.approx(often)
-    # Five draws of 2000: their mean lies within five deviations of a binomial's.
-    mean = sum(facts["drawn_often"]) / 5
-    assert abs(mean - often) < 5 * (often * (1 - often / 2000) / 5) ** 0.5
+    # Five draws of 2001: their mean lies within five deviations of a binomial's, and so does one order.
+    deviation = (often * (1 - often / 2001)) ** 0.5
+    assert abs(sum(facts["drawn_often"]) / 5 - often) < 5 * deviation / 5**0.5
+    assert abs(facts["counted_often"] - often) < 5 * deviation
 
 
-def test_a_seed_repeats_its_draw(capsys: Any) -> None:
-    drawn = []
+@pytest.mark.parametrize("which", ["counted", "drawn"])
+def test_a_seed_repeats_what_it_gives(capsys: Any, which: str) -> None:
+    given = []
     for seed in ("3", "3", "4"):
         assert main(["frequency", *SMALL, "--seed", seed, "--json"]) == 0
-        drawn.append(json.loads(capsys.readouterr().out)["drawn"])
-    assert drawn[0] == drawn[1] != drawn[2]
+        given.append(json.loads(capsys.readouterr().out)[which])
+    assert given[0] == given[1] != given[2]
 
 
 def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
     picture = tmp_path / "figure.svg"
     assert main(["frequency", *SMALL, "--draws", "2", "--plot", str(picture)]) == 0
     told = capsys.readouterr().out
-    assert "in the mean of 2 drawn orders" in told
-    assert told.splitlines()[3].split() == ["reads", "expected", "drawn"]
+    assert "by rank 0 in the order of seed 0" in told
+    assert "in the mean of 2 draws" in told
+    assert told.splitlines()[3].split() == ["reads", "expected", "counted", "drawn"]
     drawn = picture.read_text()
     assert drawn.startswith("<svg")
     assert all(word in drawn for word in (">samples</text>", ">often</text>", "reads by one rank"))
+    assert "light: counted in the order, then drawn at random" in drawn
 
 
 @pytest.mark.parametrize(
@@ -65,6 +84,8 @@ def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
         (["--samples", "4294967296"], "--samples 4294967296: 1 to"),
         (["--draws", "1001"], "--draws 1001: 0 to 1000"),
         (["--seed", "-2"], "--seed -2: 0 to"),
+        (["--rank", "4"], "--rank 4: below --ranks"),
+        (["--rank", "-1"], "--rank -1: below --ranks"),
         (["--delta", "-0.5"], "-0.5"),
         (["--delta", "nan"], "nan"),
         (["--delta", "a/b"], "a/b"),

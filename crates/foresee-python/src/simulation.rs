@@ -12,8 +12,8 @@ use foresee_ledger::Source;
 use foresee_ledger_file::LedgerFiles;
 use foresee_model::{AccessFrequency, Compat, ModelError, OriginCurve, Ratio, ThreadCurve};
 use foresee_sim::loading::{
-    AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress, Reads,
-    Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
+    AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress,
+    ReadCount, Reads, Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
 };
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -29,6 +29,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LOADING_POLICIES", Policy::ALL.map(Policy::name))?;
     module.add_function(wrap_pyfunction!(reads_above, module)?)?;
     module.add_function(wrap_pyfunction!(reads_expected, module)?)?;
+    module.add_function(wrap_pyfunction!(reads_counted, module)?)?;
     module.add_function(wrap_pyfunction!(reads_drawn, module)?)
 }
 
@@ -195,17 +196,39 @@ fn reads_expected(
     Ok(counts.into_pyarray(py))
 }
 
-/// How many samples rank 0 reads 0, 1, ... `epochs` times, where a seed deals each sample anew in each epoch.
+/// How many samples `rank` reads 0, 1, ... `epochs` times in the order of `DistributedSampler` with that seed.
+#[pyfunction]
+fn reads_counted(
+    py: Python<'_>,
+    seed: u64,
+    ranks: u32,
+    epochs: u16,
+    samples: u32,
+    rank: u32,
+) -> PyResult<Bound<'_, PyArray1<u64>>> {
+    AccessFrequency::new(ranks, epochs.into(), samples.into()).map_err(of_model)?;
+    if rank >= ranks {
+        return Err(ConfigError::new_err(format!("rank={rank}; below {ranks}, the number of ranks")));
+    }
+    let order = AccessOrder::Distributed { seed };
+    let mut count = ReadCount::new(order, samples, ranks, epochs.into(), rank);
+    while py.detach(|| count.count_epoch()) {
+        py.check_signals()?;
+    }
+    Ok(count.histogram().into_pyarray(py))
+}
+
+/// How many samples a rank reads 0, 1, ... `epochs` times, where a seed deals each sample anew in each epoch.
 #[pyfunction]
 fn reads_drawn(
     py: Python<'_>,
     seed: u64,
     ranks: u32,
-    epochs: u32,
+    epochs: u16,
     samples: u32,
 ) -> PyResult<Bound<'_, PyArray1<u64>>> {
-    AccessFrequency::new(ranks, epochs, samples.into()).map_err(of_model)?;
-    let counts = py.detach(|| draw_reads(seed, samples, ranks, epochs));
+    AccessFrequency::new(ranks, epochs.into(), samples.into()).map_err(of_model)?;
+    let counts = py.detach(|| draw_reads(seed, samples, ranks, epochs.into()));
     Ok(counts.into_pyarray(py))
 }
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee frequency``: how often one rank reads a sample of a shuffled data set, expected and drawn.
+"""``foresee frequency``: how often one rank reads a sample of a shuffled data set: expected, counted and drawn.
+
+Three answers to one question, side by side: the exact distribution's, the very order's that a run with that seed has,
+and Monte Carlo's, which deals each sample to any rank alike in every epoch.
 
 What makes a rank's own cache worth its room: over many epochs some samples are read far more often by one rank than
 others. Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O", SC 2021, section 3 and
@@ -9,7 +12,7 @@ figure 3.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foresee.cli import _svg
 from foresee.errors import ConfigError
@@ -19,9 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_HELP = "how often one rank reads a sample in a run: expected by the exact distribution, and counted in drawn orders"
-_EPILOG = "Ctrl-C ends it; nothing is printed then, and the exit code is 130."
-#: Orders that are drawn at most; each is a number per sample and epoch.
+_HELP = (
+    "how often one rank reads a sample in a run: expected by the exact distribution, counted in the order of a seed, "
+    "and drawn at random (Monte Carlo)"
+)
+_EPILOG = (
+    "The order is that of DistributedSampler, shuffled anew in each epoch; counting it takes some 10 ns per sample and "
+    "epoch. Ctrl-C ends it; nothing is printed then, and the exit code is 130."
+)
+#: Draws at most; each is a number per sample and epoch.
 _DRAWS_MAX = 1000
 
 
@@ -44,10 +53,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="paper: exactly (1 + D) times the mean counts too, as the printed limit has it",
     )
     parser.add_argument(
-        "--draws", type=int, default=1, metavar="K", help="orders to draw and count; 0: none (1)"
+        "--draws",
+        type=int,
+        default=1,
+        metavar="K",
+        help="so many times deal each sample in each epoch to a rank at random, and count; 0: never (1)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="of the first draw; then S + 1, ... (0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="of the order that is counted, and of the first draw; other draws have S + 1, ... (0)",
+    )
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="whose reads are counted (0)")
+    parser.add_argument(
+        "--no-order", action="store_true", help="do not count an order, which takes long for many samples"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
@@ -68,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
             ("samples", options.samples, 1, 2**32, "1 to 2^32 - 1"),
             ("draws", options.draws, 0, _DRAWS_MAX + 1, f"0 to {_DRAWS_MAX}"),
             ("seed", options.seed, 0, 2**63, "0 to 2^63 - 1"),
+            ("rank", options.rank, 0, max(1, options.ranks), "below --ranks"),
         )
         if not least <= value < below
     ]
@@ -77,17 +99,24 @@ def run(options: argparse.Namespace) -> int:
     shape = {"ranks": options.ranks, "epochs": options.epochs, "samples": options.samples}
     often = loading.read_often(**shape, delta=options.delta, compat=options.compat)
     expected = loading.reads_by_count(**shape)
+    counted = None
+    if not options.no_order:
+        counted = loading.reads_in_order(**shape, seed=options.seed, rank=options.rank)
     drawn = [loading.reads_by_count(**shape, seed=options.seed + number) for number in range(options.draws)]
     above = [float(counts[often.least_reads :].sum()) for counts in drawn]
     facts = {
         **shape,
         "delta": options.delta,
         "compat": options.compat,
+        "seed": options.seed,
+        "rank": options.rank,
         "mean_reads": options.epochs / options.ranks,
         "least_reads": often.least_reads,
         "expected_often": often.samples,
+        "counted_often": None if counted is None else int(counted[often.least_reads :].sum()),
         "drawn_often": above,
         "expected": expected.tolist(),
+        "counted": None if counted is None else counted.tolist(),
         "drawn": [counts.tolist() for counts in drawn],
     }
     if options.plot is not None:
@@ -96,8 +125,17 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+class _Row(NamedTuple):
+    """How many samples are read so often, by each answer; None where it was not asked for."""
+
+    reads: int
+    expected: float
+    counted: int | None
+    drawn: float | None
+    """In the mean of all draws."""
+
+
 def _report(facts: dict[str, Any]) -> str:
-    above = facts["drawn_often"]
     lines = [
         (
             f"{facts['ranks']:,} ranks, {facts['epochs']:,} epochs, {facts['samples']:,} samples: one rank reads a "
@@ -105,52 +143,67 @@ def _report(facts: dict[str, Any]) -> str:
         ),
         (
             f"{facts['least_reads']} times or more (delta {facts['delta']}, {facts['compat']}): "
-            f"{facts['expected_often']:,.2f} samples expected{_counted(above)}"
+            f"{facts['expected_often']:,.2f} samples expected{_beside(facts)}"
         ),
         "",
-        f"{'reads':>6}{'expected':>18}{'drawn':>18}",
+        f"{'reads':>6}{'expected':>18}{'counted':>18}{'drawn':>18}",
     ]
     lines += [
-        f"{reads:>6}{expected:>18,.2f}{'-' if drawn is None else format(drawn, ',.2f'):>18}"
-        for reads, expected, drawn in _shown(facts)
+        f"{row.reads:>6}{row.expected:>18,.2f}{_number(row.counted, ',d'):>18}{_number(row.drawn, ',.2f'):>18}"
+        for row in _shown(facts)
     ]
     return "\n".join(lines)
 
 
-def _counted(above: list[float]) -> str:
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _beside(facts: dict[str, Any]) -> str:
+    """What was counted and drawn, as the rest of a sentence."""
+    told = ""
+    if facts["counted_often"] is not None:
+        told += f", {facts['counted_often']:,} by rank {facts['rank']} in the order of seed {facts['seed']}"
+    above = facts["drawn_often"]
     if not above:
-        return ""
+        return told
     mean = sum(above) / len(above)
     if len(above) == 1:
-        return f", {mean:,.0f} in a drawn order"
-    return f", {mean:,.2f} in the mean of {len(above)} drawn orders ({min(above):,.0f} to {max(above):,.0f})"
+        return f"{told}, {mean:,.0f} in a draw"
+    return f"{told}, {mean:,.2f} in the mean of {len(above)} draws ({min(above):,.0f} to {max(above):,.0f})"
 
 
-def _shown(facts: dict[str, Any]) -> list[tuple[int, float, float | None]]:
-    """Reads, samples expected, and drawn in the mean; without the ends where there is none of either."""
-    told: list[tuple[int, float, float | None]] = []
+def _shown(facts: dict[str, Any]) -> list[_Row]:
+    """A row to each number of reads, without the ends where there is no sample by any answer."""
+    rows: list[_Row] = []
     for reads, expected in enumerate(facts["expected"]):
-        counts = [each[reads] for each in facts["drawn"]]
-        told.append((reads, expected, sum(counts) / len(counts) if counts else None))
-    some = [reads for reads, expected, drawn in told if expected >= 0.5 or drawn]
-    return told[min(some) : max(some) + 1] if some else told
+        counted = None if facts["counted"] is None else facts["counted"][reads]
+        draws = [each[reads] for each in facts["drawn"]]
+        rows.append(_Row(reads, expected, counted, sum(draws) / len(draws) if draws else None))
+    some = [row.reads for row in rows if row.expected >= 0.5 or row.counted or row.drawn]
+    return rows[min(some) : max(some) + 1] if some else rows
 
 
 def _picture(facts: dict[str, Any]) -> str:
     from foresee.cli import _bars
 
     groups = []
-    for reads, expected, drawn in _shown(facts):
-        often = reads >= facts["least_reads"]
+    for row in _shown(facts):
+        often = row.reads >= facts["least_reads"]
         stacks = [
             _bars.Stack((0.0, value) if often else (value, 0.0), faint=faint)
-            for value, faint in ((expected, False), (drawn, True))
+            for value, faint in ((row.expected, False), (row.counted, True), (row.drawn, True))
             if value is not None
         ]
-        groups.append(_bars.Group(str(reads), stacks))
+        groups.append(_bars.Group(str(row.reads), stacks))
     title = f"{facts['samples']:,} samples, {facts['ranks']:,} ranks, {facts['epochs']:,} epochs"
+    light = [
+        name
+        for name, values in (("counted in the order", facts["counted"]), ("drawn at random", facts["drawn"]))
+        if values
+    ]
     lines = [
-        f"{facts['least_reads']} reads or more: {facts['expected_often']:,.2f} samples{_counted(facts['drawn_often'])}",
-        "dark: expected; light: counted in drawn orders",
+        f"{facts['least_reads']} reads or more: {facts['expected_often']:,.2f} samples{_beside(facts)}",
+        "dark: expected" + (f"; light: {', then '.join(light)}" if light else ""),
     ]
     return _bars.svg(title, lines, "reads by one rank", ("seldom", "often"), groups, unit="samples")

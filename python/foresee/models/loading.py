@@ -295,8 +295,8 @@ def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Com
 def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = None) -> NDArray[np.float64]:
     """How many samples one rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,).
 
-    Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike: Monte
-    Carlo, and not the order of that seed, for which see :func:`reads_in_order`.
+    Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike:
+    Monte Carlo, and not the order of that seed, for which see :func:`reads_in_order`.
 
     Raises:
         ConfigError: a count below 1; with a seed, samples of 2^32 and more or epochs of 2^16 and more.

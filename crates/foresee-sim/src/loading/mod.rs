@@ -24,7 +24,7 @@
 //! | `prefetch`, `contend`, `series` | ranks that prefetch, one after the other or in the order of time; ranks that do one thing after the other |
 //! | `origin` | an origin in common, at which requests take turns |
 //! | `policies/` | who holds what, a family to a file |
-//! | `count` | how often ranks read samples, counted in a drawn order |
+//! | `count` | how often a rank reads samples: counted in an order, or drawn |
 //!
 //! Times are seconds in 64 bits of floating point, not whole nanoseconds: a small sample takes picoseconds out of memory,
 //! and rounded up millions of times that would be what a run takes. Equal scenarios give equal reports.
@@ -49,7 +49,7 @@ mod run;
 mod scenario;
 mod series;
 
-pub use count::{count_reads, draw_reads};
+pub use count::{ReadCount, count_reads, draw_reads};
 pub use data::DataSet;
 pub use log::Sink;
 pub use order::AccessOrder;

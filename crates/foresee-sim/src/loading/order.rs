@@ -165,6 +165,11 @@ impl Epochs {
         }
     }
 
+    /// Bytes per sample that one rank's stream of all epochs takes, rounded up.
+    pub(super) fn stream_bytes(&self) -> usize {
+        (4 * self.count as usize).div_ceil(self.ranks)
+    }
+
     /// Ranks whose streams are gathered at once, one at least, so that a pass over the epochs serves several and all of
     /// them together take no more than `bytes` per sample.
     pub(super) fn group(&self, bytes: usize) -> usize {

@@ -41,7 +41,7 @@ fn order() -> impl Strategy<Value = AccessOrder> {
 
 prop_compose! {
     /// Any small scenario: room for nothing to room for everything, sources of any speed.
-    fn scenario()(
+    pub(crate) fn scenario()(
         data in data(),
         (ranks, batch, epochs) in (1_u32..5, 1_u32..6, 1_u32..5),
         tiers in prop::collection::vec((1_u64..6_000, 1_u32..4, 50_u64..5_000, any::<bool>()), 0..4),
@@ -210,40 +210,6 @@ proptest! {
             prop_assert_eq!(run.report(), whole);
         }
     }
-
-    #[test]
-    fn samples_of_one_size_and_more_room_never_read_the_origin_more(
-        mut scenario in scenario(),
-        size in 1_u64..100,
-        less in 1_u64..500,
-    ) {
-        scenario.data = DataSet::Equal { count: scenario.data.count(), size: Bytes::new(size) };
-        let tight = |scenario: &Scenario| {
-            let mut tight = scenario.clone();
-            for tier in &mut tight.cluster.tiers {
-                tier.capacity = Bytes::new(tier.capacity.get().saturating_sub(less).max(1));
-            }
-            tight
-        };
-        let reads = |scenario: &Scenario| run(scenario, Policy::Foresee).origin_requests;
-        prop_assert!(reads(&tight(&scenario)) >= reads(&scenario));
-        // One thread takes one sample after the other, so that no fetch is late because another was early.
-        scenario.cluster.staging.threads = count(1);
-        for tier in &mut scenario.cluster.tiers {
-            tier.threads = count(1);
-        }
-        scenario.options.readers = OriginReaders::All;
-        let total = |scenario: &Scenario| run(scenario, Policy::NopfsPrestaged).total;
-        if is_faster_first(&scenario) {
-            prop_assert!(total(&tight(&scenario)) >= total(&scenario) * (1.0 - 1e-12));
-        }
-    }
-}
-
-/// Whether a copy in an earlier tier is the faster one, so that more room for it is worth more.
-fn is_faster_first(scenario: &Scenario) -> bool {
-    let rates: Vec<f64> = scenario.cluster.tiers.iter().map(|tier| tier.read.rate(1).unwrap()).collect();
-    rates.is_sorted_by(|one, other| one >= other)
 }
 
 /// One rank, no room to run out of, and copies of the first samples by id in a tier: its sources are known.

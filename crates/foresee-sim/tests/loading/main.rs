@@ -7,6 +7,7 @@ mod laws;
 mod ledger;
 mod policies;
 mod refused;
+mod room;
 mod scenarios;
 mod setups;
 mod vectors;

@@ -105,23 +105,51 @@ fn published(case: &Value, policy: Policy) -> Option<f64> {
     case["published"][policy.name()].as_f64().map(|seconds| seconds / to_f64(scale(case)))
 }
 
-/// Mean of the largest of so many standard normals.
-const LARGEST_OF_FOUR: f64 = 1.029_375;
+/// Mean of the largest of two and of four standard normals.
+const LARGEST: [(u32, f64); 2] = [(2, 0.564_190), (4, 1.029_375)];
 
-/// `bound = epochs * steps * (b mu + kappa sigma sqrt(b)) / c`: the barrier waits for the largest of four batches.
+/// `bound = epochs * steps * (b mu + kappa sigma sqrt(b)) / c`: the barrier waits for the largest of the ranks' batches.
+fn bound(scenario: &Scenario, mean: f64, largest: f64) -> f64 {
+    let DataSet::Normal { count, deviation, .. } = scenario.data else { panic!("sizes are drawn") };
+    let training = &scenario.training;
+    let batch = f64::from(training.batch);
+    let steps = to_f64(count) / f64::from(scenario.cluster.ranks) / batch;
+    let step = batch * mean + largest * deviation * batch.sqrt();
+    f64::from(training.epochs) * steps * step / to_f64(training.compute.get())
+}
+
 #[test]
 fn perfect_is_the_published_bound() {
-    for case in vectors("loading_thesis.json") {
-        let scenario = thesis(&case, Compat::Paper);
-        let DataSet::Normal { count, mean, deviation, .. } = scenario.data else { panic!("sizes are drawn") };
-        let training = scenario.training;
-        let (batch, epochs) = (f64::from(training.batch), f64::from(training.epochs));
-        let steps = f64::from(u32::try_from(count).unwrap()) / 4.0 / batch;
-        let step = batch * mean + LARGEST_OF_FOUR * deviation * batch.sqrt();
-        let bound = epochs * steps * step / 100e6;
+    let closed = [None, Some(3_827.20), Some(7_654.41), Some(15_205.88)];
+    for (case, closed) in vectors("loading_thesis.json").iter().zip(closed) {
+        let scenario = scenario(case, Compat::Paper);
+        let DataSet::Normal { mean, .. } = scenario.data else { panic!("sizes are drawn") };
+        let formula = bound(&scenario, mean, LARGEST[1].1);
+        if let Some(closed) = closed {
+            assert!((formula - closed).abs() < 0.005, "{formula} instead of {closed}");
+        }
         let total = run(&scenario, Policy::Perfect).total;
-        assert_near(total, bound, 0.004, "the closed form");
-        assert_near(total, published(&case, Policy::Perfect).unwrap(), 0.006, "the published bound");
+        // Sizes are drawn: the mean of ten thousand, of which the first scenario has no more, is off by up to a percent.
+        let drawn = if case["id"] == "thesis-1" { 0.01 } else { 1e-3 };
+        assert_near(total, formula, drawn, "the closed form");
+        assert_near(total, case["published"]["perfect"].as_f64().unwrap(), drawn, "the published bound");
+    }
+}
+
+/// How much longer than the mean batch the slowest rank takes is what is known of the largest of so many normals.
+#[test]
+fn the_barrier_waits_for_the_largest_of_as_many_batches_as_there_are_ranks() {
+    for (ranks, largest) in LARGEST {
+        let mut scenario = scenario(&vectors("loading_thesis.json")[1], Compat::Physical);
+        scenario.cluster.ranks = ranks;
+        let report = run(&scenario, Policy::Perfect);
+        let compute = to_f64(scenario.training.compute.get());
+        let reads = to_f64(scenario.data.count()) * f64::from(scenario.training.epochs);
+        let mean = report.compute * compute / reads;
+        let [none, one] = [0.0, 1.0].map(|largest| bound(&scenario, mean, largest));
+        // A normal's largest of a few varies by 0.8 around its mean; that of 15,000 steps or more by less than 0.007.
+        let waited = (report.total - none) / (one - none);
+        assert!((waited - largest).abs() < 0.021, "{ranks} ranks: {waited} instead of {largest}");
     }
 }
 
@@ -130,22 +158,31 @@ fn preload_seconds(bytes: f64) -> f64 {
     bytes * (4.0 / 146e6 + 1.0 / 200e6) / 2.0
 }
 
+/// Runtime minus bound, as the thesis prints both, is loading the shard of a rank or as much of it as its tier has room
+/// for; and loading takes as long here.
 #[test]
 fn preloading_takes_what_its_formula_says_and_what_was_published() {
-    for case in &vectors("loading_thesis.json")[1..] {
-        let scenario = thesis(case, Compat::Paper);
-        let report = run(&scenario, Policy::DeepioOptimistic);
-        let longest = report.loads.iter().map(|load| to_f64(load.bytes)).fold(0.0, f64::max) / 4.0;
-        // The slowest of four shards, which differ by a few samples.
-        assert_near(report.init, preload_seconds(longest), 0.003, "the formula");
-        let [optimistic, bound] =
-            [Policy::DeepioOptimistic, Policy::Perfect].map(|policy| published(case, policy).unwrap());
-        assert_near(report.init, optimistic - bound, 0.006, "runtime minus bound, as published");
-        if case["id"] == "thesis-4" {
-            // In the third scenario the authors' disks are full, and a shard leaves ours short of it: 98.8 GB.
-            let staged = run(&scenario, Policy::ParallelStaging).init;
-            let printed = published(case, Policy::ParallelStaging).unwrap() - bound;
-            assert_near(staged, printed, 0.006, "a full disk, as published");
+    let (memory, disk) = (51.2e9, 102.4e9);
+    let optimistic = (Policy::DeepioOptimistic, memory);
+    // Where memory has room for a shard, the authors' parallel staging loads more than that, and we cannot tell what.
+    let tiers: [&[(Policy, f64)]; 3] = [
+        &[optimistic],
+        &[optimistic, (Policy::ParallelStaging, disk)],
+        &[optimistic, (Policy::ParallelStaging, disk)],
+    ];
+    for (case, tiers) in vectors("loading_thesis.json")[1..].iter().zip(tiers) {
+        let scenario = scenario(case, Compat::Paper);
+        let DataSet::Normal { count, mean, .. } = scenario.data else { panic!("sizes are drawn") };
+        let seconds = |policy: Policy| case["published"][policy.name()].as_f64().unwrap();
+        for &(policy, room) in tiers {
+            let what = format!("{} {policy}", case["id"]);
+            let printed = seconds(policy) - seconds(Policy::Perfect);
+            let shard = to_f64(count) * mean / 4.0;
+            assert_near(preload_seconds(room.min(shard)), printed, 0.004, &format!("{what}: the formula"));
+            // The authors' disks are full in the third scenario, where memory leaves 98.8 GB of a shard to ours.
+            let left = if policy == Policy::ParallelStaging { shard - memory } else { shard };
+            let init = run(&scenario, policy).init;
+            assert_near(init, preload_seconds(room.min(left)), 0.004, &format!("{what}: loading"));
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Buckets: a window by hand, limits for large data sets, and what a window is worth.
+//! Buckets: a window by hand, limits for large data sets, and what a window is worth, published and not.
 
 use foresee_model::fifo_miss_rate;
 use foresee_sim::loading::{AccessOrder, Bucket, DataSet, Policy, Report, Scenario, Training};
@@ -113,6 +113,35 @@ fn half_and_half_hides_what_a_whole_window_waits_for() {
         [Policy::Direct, Policy::Cache, Policy::FullFetch, Policy::FiftyFifty, Policy::Disk].map(stall);
     assert!(direct >= cache && cache > full && full > half && half >= disk);
     assert!(1.0 - half / direct > 0.85, "{half} of {direct}");
+}
+
+/// Section V: three nodes, two epochs, batches of 512 and a cache of 2,048 samples; 42,000 samples of MNIST on which all
+/// nodes compute for 14.7 s an epoch, 35,000 of CIFAR-10 for 147.2 s. Half and half cuts the loading time of reading the
+/// bucket directly by 85.6 and 93.5 % there. Table I: 49.80 kB/s, which is 16 ms for an image of 784 bytes, and 5.7 times
+/// that with many threads. Not printed, and chosen here: 50 ms for a page of 1,000 names, half a millisecond for a hit; so
+/// the rules give both figures at once, but nobody knows whether for the authors' reasons.
+#[test]
+fn half_and_half_cuts_loading_by_what_was_published() {
+    for (samples, epoch_millis, published) in [(42_000, 14_700, 0.856), (35_000, 147_200, 0.935)] {
+        let bucket = Bucket {
+            latency: Nanos::new(15_740_000),
+            listing: Nanos::from_millis(samples / 1_000 * 50),
+            hit: Nanos::new(500_000),
+            parallel: count(6),
+            cache: Some(2_048),
+            fetch: None,
+            ..BUCKET
+        };
+        let mut scenario = scenario(samples, 512, 1, bucket);
+        // Samples of a thousand bytes, so that a rate in whole bytes is near enough.
+        scenario.data = DataSet::Equal { count: samples, size: Bytes::new(1_000) };
+        scenario.training.compute = rate(samples / 3 * 1_000_000 / epoch_millis);
+        (scenario.cluster.ranks, scenario.training.epochs) = (3, 2);
+        scenario.options.order = AccessOrder::Distributed { seed: 1 };
+        let [direct, half] = [Policy::Direct, Policy::FiftyFifty].map(|policy| run(&scenario, policy).stall);
+        let cut = 1.0 - half / direct;
+        assert!((cut - published).abs() < 0.01, "{cut} instead of {published}");
+    }
 }
 
 #[test]

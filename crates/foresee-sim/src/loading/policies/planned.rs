@@ -6,6 +6,11 @@
 //! some bits per read of the run are what remains of them. A kept copy costs no time of its own: the runtime writes it
 //! beside the fetches.
 //!
+//! A planner is told an epoch when it asks for one, and it looks ahead a number of accesses and not of epochs. So what is
+//! needed besides those bits does not grow with the epochs: streams of several ranks are dealt together while they are
+//! short, and where one rank's alone are long, an epoch is dealt when it is asked for. The bits stay until the last rank is
+//! planned: no epoch could be played before, and none planned a second time without the planner's tables.
+//!
 //! Planning takes as long as training does and is cut into parts of [`PART`] reads, so that who waits for it sees it go
 //! on and can stop it. What cannot be cut is an epoch of one rank, which the planner takes as a whole.
 
@@ -33,7 +38,7 @@ pub(super) struct Planned {
     first: usize,
     /// By rank, what it reads in the epochs that its planner does not know yet.
     streams: Vec<VecDeque<Vec<u32>>>,
-    /// Epochs that the streams have.
+    /// Epochs that were dealt to the streams.
     gathered: u32,
     /// An epoch's list; kept for its memory.
     list: Vec<u32>,
@@ -41,6 +46,8 @@ pub(super) struct Planned {
     waiting: Range<usize>,
     /// The first of them, in the middle of its run.
     planning: Option<Planning>,
+    /// Most bytes per sample for streams that are dealt together.
+    stream_bytes: usize,
 }
 
 /// One rank's planner, and how far it got.
@@ -51,6 +58,8 @@ struct Planning {
     announced: usize,
     epoch: u32,
     step: usize,
+    /// Reads of the step's batch that are planned.
+    nth: usize,
 }
 
 /// Bytes per sample for the streams of ranks that are planned after one pass over the epochs.
@@ -71,6 +80,7 @@ impl Planned {
             list: Vec::new(),
             waiting: 0..0,
             planning: None,
+            stream_bytes: STREAM_BYTES,
         })
     }
 
@@ -82,11 +92,14 @@ impl Planned {
             if self.first == epochs.ranks {
                 return None;
             }
-            self.waiting = self.first..epochs.ranks.min(self.first + epochs.group(STREAM_BYTES));
+            self.waiting = self.first..epochs.ranks.min(self.first + epochs.group(self.stream_bytes));
+            self.streams.clear();
             self.streams.resize_with(self.waiting.len(), VecDeque::new);
             self.gathered = 0;
         }
-        if self.gathered < epochs.count {
+        let together = epochs.stream_bytes() <= self.stream_bytes;
+        let more = self.gathered < epochs.count;
+        if more && (together || self.streams[0].is_empty()) {
             let mut parts = Vec::new();
             epochs.begin_gather(self.waiting.clone(), 1, &mut parts);
             epochs.gather_epoch(self.gathered, self.waiting.clone(), &mut self.list, &mut parts);
@@ -94,7 +107,7 @@ impl Planned {
                 stream.push_back(part);
             }
             self.gathered += 1;
-            if self.gathered == epochs.count {
+            if !together || self.gathered == epochs.count {
                 // Memory that planning takes meanwhile.
                 self.list = Vec::new();
             }
@@ -103,7 +116,7 @@ impl Planned {
         let rank = self.waiting.start;
         let planning = self.planning.get_or_insert_with(|| Planning::new(setup));
         let stream = &mut self.streams[rank - self.first];
-        let (planned, announced) = planning.go_on(left, rank, stream, setup, &mut self.sources);
+        let (planned, announced) = planning.go_on(left, rank, (stream, more), setup, &mut self.sources);
         self.done += planned as u64;
         if planning.epoch == epochs.count {
             self.planning = None;
@@ -122,16 +135,16 @@ impl Planning {
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::MAX };
         let sizes = Arc::clone(&setup.sizes) as Arc<dyn SampleSizes>;
         let planner = PlannerStack::new(config, lasting, sizes).expect("tiers and samples were counted");
-        Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0 }
+        Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0, nth: 0 }
     }
 
     /// Plans batches of `rank` until `left` reads were planned or announced, or no more are left; how many were planned,
-    /// and how many announced.
+    /// and how many announced. Ends sooner where `stream` has no epoch that the planner asks for, and `more` are to come.
     fn go_on(
         &mut self,
         left: usize,
         rank: usize,
-        stream: &mut VecDeque<Vec<u32>>,
+        (stream, more): (&mut VecDeque<Vec<u32>>, bool),
         setup: &Setup,
         sources: &mut ByRead,
     ) -> (usize, usize) {
@@ -143,26 +156,29 @@ impl Planning {
                 continue;
             }
             let batch = epochs.batch(self.step, rank);
-            let before = self.epoch as usize * epochs.places;
-            planned += batch.len();
-            for place in before + batch.start..before + batch.end {
-                while self.planner.wants_epoch()
-                    && let Some(ids) = stream.pop_front()
-                {
+            let first = self.epoch as usize * epochs.places + batch.start;
+            while self.nth < batch.len() {
+                while self.planner.wants_epoch() {
+                    let Some(ids) = stream.pop_front() else { break };
                     self.planner.handle_epoch(&mut ids.iter().map(|&id| SampleId(u64::from(id))));
                     self.announced += ids.len();
-                    if stream.is_empty() {
+                    if stream.is_empty() && !more {
                         self.planner.handle_end();
                     }
+                }
+                if more && self.planner.wants_epoch() {
+                    return (planned, self.announced - told);
                 }
                 assert!(self.planner.poll_access(&mut self.access), "every announced read is planned");
                 let source = match self.access.source {
                     Source::Origin => ORIGIN,
                     Source::Tier(tier) => Rates::local(usize::from(tier.0)),
                 };
-                sources.set(place, source);
+                sources.set(first + self.nth, source);
+                self.nth += 1;
+                planned += 1;
             }
-            self.step += 1;
+            (self.step, self.nth) = (self.step + 1, 0);
         }
         (planned, self.announced - told)
     }
@@ -267,6 +283,36 @@ pub(super) mod tests {
             let mut all = 0..setup.epochs.places * epochs as usize;
             assert!(ranks > 1 || all.any(|place| whole.get(place) != ORIGIN));
         }
+    }
+
+    #[test]
+    fn a_plan_is_the_same_whether_streams_are_dealt_together_or_epoch_by_epoch() {
+        for (count, ranks, epochs) in [(100, 1, 30), (101, 4, 40), (7, 3, 20), (2, 5, 9)] {
+            let setup = setup(scenario(count, ranks, epochs, 900));
+            let plan = |stream_bytes| {
+                let mut planned = Planned { stream_bytes, ..Planned::new(&setup).unwrap() };
+                while planned.go_on(PART, &setup).is_some() {}
+                planned.sources
+            };
+            assert_eq!(plan(0), plan(1 << 20), "{count} samples, {ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn planning_takes_no_more_memory_for_more_epochs() {
+        // The planner looks four accesses per sample ahead, which are 8 epochs of two ranks.
+        let most = [20, 40, 160].map(|epochs| {
+            let setup = setup(scenario(500, 2, epochs, 5_000));
+            let mut planned = Planned::new(&setup).unwrap();
+            let mut most = 0;
+            while planned.go_on(50, &setup).is_some() {
+                let tables = planned.planning.as_ref().map_or(0, |rank| rank.planner.table_bytes().get());
+                let ids: usize = planned.streams.iter().flatten().map(Vec::capacity).sum();
+                most = most.max(tables + 4 * (ids + planned.list.capacity()) as u64);
+            }
+            most
+        });
+        assert!(most[0] > 0 && most[1] <= most[0] && most[2] <= most[0], "{most:?}");
     }
 
     #[test]

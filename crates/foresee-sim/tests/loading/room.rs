@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What less room costs: for whom it never helps, over hundreds of drawn scenarios, and for whom it does, by example.
+//!
+//! Apart from the other laws because it compares two scenarios. Samples have one size throughout: where sizes differ, a
+//! large sample that does not fit any more may leave its room to several small ones.
+
+use std::num::NonZeroU64;
+
+use foresee_model::OriginCurve;
+use foresee_sim::loading::{AccessOrder, DataSet, OriginReaders, Policy, Report, Scenario, Training};
+use foresee_units::{Bytes, Nanos};
+use proptest::prelude::*;
+
+use crate::laws::scenario;
+use crate::setups::{MEGA, count, even_tier, origin, rate, run, small, tier, try_run};
+
+/// Samples of one size, and threads that take one sample after the other: with more of them a fetch may be late because
+/// another one was early, and took its thread or its share. For the same reason the origin has fixed parts.
+fn even(mut scenario: Scenario, size: u64) -> Scenario {
+    scenario.data = DataSet::Equal { count: scenario.data.count(), size: Bytes::new(size) };
+    scenario.cluster.staging.threads = count(1);
+    for tier in &mut scenario.cluster.tiers {
+        tier.threads = count(1);
+    }
+    scenario.options.readers = OriginReaders::All;
+    scenario
+}
+
+/// The same with less room in every tier.
+fn tight(scenario: &Scenario, less: u64) -> Scenario {
+    let mut tight = scenario.clone();
+    for tier in &mut tight.cluster.tiers {
+        tier.capacity = Bytes::new(tier.capacity.get().saturating_sub(less).max(1));
+    }
+    tight
+}
+
+/// Whether a copy in an earlier tier is the faster one, so that more room for it is worth more.
+fn is_faster_first(scenario: &Scenario) -> bool {
+    tier_rates(scenario).is_sorted_by(|one, other| one >= other)
+}
+
+/// Whether no tier is slower than the origin, so that a hit is never worse than a miss.
+fn is_origin_last(scenario: &Scenario) -> bool {
+    let origin: &OriginCurve = &scenario.cluster.origin;
+    let share = origin.share(f64::from(scenario.cluster.ranks)).unwrap();
+    tier_rates(scenario).iter().all(|&rate| rate >= share)
+}
+
+fn tier_rates(scenario: &Scenario) -> Vec<f64> {
+    scenario.cluster.tiers.iter().map(|tier| tier.read.rate(1).unwrap()).collect()
+}
+
+/// Seconds of all fetches.
+fn fetching(report: &Report) -> f64 {
+    report.reads.iter().map(|(_, reads)| reads.seconds).sum()
+}
+
+/// Seconds after loading.
+fn training(report: &Report) -> f64 {
+    report.total - report.init
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn more_room_never_makes_the_planner_read_the_origin_more(
+        mut scenario in scenario(),
+        size in 1_u64..100,
+        less in 1_u64..500,
+    ) {
+        scenario.data = DataSet::Equal { count: scenario.data.count(), size: Bytes::new(size) };
+        let reads = |scenario: &Scenario| run(scenario, Policy::Foresee).origin_requests;
+        prop_assert!(reads(&tight(&scenario, less)) >= reads(&scenario));
+    }
+
+    #[test]
+    fn less_room_never_makes_a_run_shorter(
+        scenario in scenario(),
+        size in 1_u64..100,
+        less in 1_u64..500,
+    ) {
+        let scenario = even(scenario, size);
+        prop_assume!(is_faster_first(&scenario));
+        let tight = tight(&scenario, less);
+        for policy in Policy::ALL {
+            let (measure, holds): (fn(&Report) -> f64, bool) = match policy {
+                Policy::NopfsPrestaged => (|report| report.total, true),
+                // With more room a rank is ahead, and may ask for a sample before its peer has shown the copy.
+                Policy::LbannDynamic | Policy::NopfsOnAccess => {
+                    (|report| report.total, scenario.cluster.ranks == 1)
+                }
+                // Not its total, by the example below; and of several tiers the faster may serve more reads when the
+                // slower one has less room, because copies do not move.
+                Policy::Foresee => (fetching, is_origin_last(&scenario) && scenario.cluster.tiers.len() <= 1),
+                // What they load before training is paid for in any case, whether it is read often or once.
+                Policy::DeepioOrdered
+                | Policy::DeepioOptimistic
+                | Policy::LbannPreloading
+                | Policy::LocalityAware => (training, true),
+                // They have no tiers, or are examples below.
+                _ => (training, false),
+            };
+            // Where less room is not enough for a policy, there is nothing to compare.
+            if holds && let (Ok(wide), Ok(tight)) = (try_run(&scenario, policy), try_run(&tight, policy)) {
+                let (wide, tight) = (measure(&wide), measure(&tight));
+                prop_assert!(tight >= wide * (1.0 - 1e-9), "{}: {} with less room, {} with more", policy, tight, wide);
+            }
+        }
+    }
+}
+
+/// One rank with memory for half of the data, all of its threads alone, and an origin of 40 MB/s that is the limit.
+fn alone(epochs: u32) -> Scenario {
+    let mut scenario = even(small(), 100_000);
+    scenario.cluster.ranks = 1;
+    scenario.cluster.tiers = vec![tier(20 * MEGA, 1, 2_000 * MEGA)];
+    scenario.training.epochs = epochs;
+    scenario
+}
+
+/// Total with the room that there is, and with room for nothing.
+fn with_room_and_without(scenario: &Scenario, measure: fn(&Report) -> f64, policy: Policy) -> (f64, f64) {
+    let [with, without] =
+        [scenario, &tight(scenario, u64::MAX)].map(|scenario| measure(&run(scenario, policy)));
+    (with, without)
+}
+
+/// In an only epoch nothing is read twice, so that what is loaded beforehand is time lost.
+#[test]
+fn room_that_is_filled_for_nothing_makes_a_run_longer() {
+    for policy in [Policy::DeepioOrdered, Policy::LocalityAware] {
+        let total = |epochs| with_room_and_without(&alone(epochs), |report| report.total, policy);
+        let (with, without) = total(1);
+        assert!(with > 1.05 * without, "{policy}: {with} s, and {without} s without room");
+        let (with, without) = total(4);
+        assert!(with < without, "{policy}: {with} s, and {without} s without room, when it pays");
+    }
+}
+
+/// A tier's one thread preprocesses what it loads, and staging waits for it where four threads of its own were quicker.
+#[test]
+fn room_that_a_slow_thread_fills_makes_an_only_epoch_longer() {
+    let mut scenario = alone(1);
+    scenario.training.preprocess = Some(rate(10 * MEGA));
+    scenario.cluster.staging.threads = count(4);
+    let (with, without) = with_room_and_without(&scenario, |report| report.total, Policy::Nopfs);
+    assert!(with > 1.05 * without, "{with} s, and {without} s without room");
+}
+
+/// With less room the planner reads the origin at least as often, but not at the same places: here four misses more, and
+/// they come one by one, where staging has room for two samples. Drawn scenarios are seldom like that.
+#[test]
+fn room_may_move_misses_to_where_they_are_waited_for() {
+    let mut scenario = even(small(), 75);
+    let cluster = &mut scenario.cluster;
+    cluster.ranks = 1;
+    cluster.staging = even_tier(154, 1, 4_000);
+    cluster.tiers = vec![tier(4_004, 1, 1_500)];
+    (cluster.origin, cluster.origin_latency) = (origin(&[(1, 105)]), Nanos::from_millis(181));
+    cluster.origin_requests = NonZeroU64::new(1);
+    scenario.data = DataSet::Equal { count: 75, size: Bytes::new(75) };
+    scenario.training =
+        Training { batch: 2, epochs: 3, drop_last: true, compute: rate(86), preprocess: None };
+    scenario.options.order = AccessOrder::Shuffled { seed: 26 };
+    let [with, without] = [&scenario, &tight(&scenario, 105)].map(|scenario| run(scenario, Policy::Foresee));
+    assert!(without.origin_requests >= with.origin_requests && fetching(&without) >= fetching(&with));
+    assert!(with.total > 1.05 * without.total, "{} s, and {} s with less", with.total, without.total);
+}
+
+/// A hit in a disk of half the origin's rate takes longer than the miss that it saves: the planner saves reads of the
+/// origin, which cost money and are others' too, and does not ask how long they take.
+#[test]
+fn room_in_a_tier_that_is_slower_than_the_origin_makes_a_run_longer() {
+    let mut scenario = alone(4);
+    scenario.cluster.tiers[0] = tier(20 * MEGA, 1, 20 * MEGA);
+    let (with, without) = with_room_and_without(&scenario, |report| report.total, Policy::Foresee);
+    assert!(with > 1.1 * without, "{with} s, and {without} s without room");
+}
+
+/// Who reads nothing but its own copies reads them the faster the fewer there are, if only those in memory are left.
+#[test]
+fn room_on_a_slow_disk_makes_reading_own_copies_slower() {
+    let mut scenario = alone(4);
+    scenario.cluster.origin = origin(&[(1, 400 * MEGA)]);
+    scenario.training.compute = rate(400 * MEGA);
+    scenario.training.preprocess = None;
+    scenario.cluster.tiers.push(tier(40 * MEGA, 1, 20 * MEGA));
+    let mut memory_only = scenario.clone();
+    memory_only.cluster.tiers[1].capacity = Bytes::new(1);
+    let [both, memory] = [&scenario, &memory_only].map(|scenario| run(scenario, Policy::ParallelStaging));
+    assert!(training(&both) > 2.0 * training(&memory), "{both:?}, {memory:?}");
+    assert!(both.coverage() > 1.9 * memory.coverage());
+}

@@ -68,6 +68,9 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
     /// What is still wanted, in words.
     fn missing(&self) -> String;
 
+    /// Whom servers have been waiting for, each in words, as far as this process has heard.
+    fn waits(&self) -> Vec<String>;
+
     /// What was lost and is back since the last call, in words.
     fn take_notices(&self) -> Vec<String>;
 
@@ -127,6 +130,10 @@ impl Carrier for Exchange {
 
     fn missing(&self) -> String {
         self.missing()
+    }
+
+    fn waits(&self) -> Vec<String> {
+        self.waits()
     }
 
     fn take_notices(&self) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use foresee_grad_queue::{Policy, ServerId, Wire, packet_bytes};
-use foresee_units::{Bytes, BytesPerSecond, Rank};
+use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
 
 use crate::interface::Interfaces;
@@ -58,6 +58,10 @@ pub struct RankOptions {
 
 /// A data connection over which nothing is acknowledged is made again once: one that is like it is no accident.
 pub(crate) const SILENCES_MAX: u32 = 2;
+
+/// So often connections to a server are made again while nothing comes over them, if all that took at least the timeout:
+/// whatever ends each of them once data flow will end the next one. A network that comes and goes gets something through.
+pub(crate) const BREAKS_MAX: u32 = 64;
 
 /// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
 const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
@@ -116,6 +120,9 @@ pub struct ServerOptions {
     pub policy: Policy,
     /// Contributions that may wait for the turn of their rank, for each job.
     pub park: Bytes,
+    /// After so long a wait ranks are told whom it is for, and again after as long; a hundredth of a second at least. The
+    /// word comes within this time, since those who hear it look for it then.
+    pub say: Nanos,
     /// Jobs at once, at least 1.
     pub jobs: usize,
     /// How many events of its timeline to keep between two looks at them, some 40 bytes each; 0: none.
@@ -136,6 +143,7 @@ impl ServerOptions {
             timeouts: Timeouts::default(),
             policy: Policy::foresee(),
             park: Bytes::new(64 << 20),
+            say: Nanos::from_secs(30),
             jobs: 64,
             timeline: 0,
             link: LinkOptions::default(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who waits for whom: the one line that a person needs when nothing moves.
+//! Who owes what: for the one line that a person needs when nothing moves.
 //!
 //! Apart from the slots, of which there are many under many locks: a driver passes them by here one after the
 //! other, when a wait has become long, and none is asked on the way of a packet. Refuses to judge: slow is
@@ -57,7 +57,7 @@ impl Waits {
         self.iter().min_by_key(|owed| (owed.tensor, owed.rank))
     }
 
-    /// The line: `round 7 waits for rank 2: 14 packets of 'layer3.weight', and 3 other tensors`.
+    /// What the first of those ranks owes: `14 packets of 'layer3.weight' and 3 other tensors of rank 2`.
     pub fn describe<'a>(&'a self, plan: &'a Plan) -> impl fmt::Display + 'a {
         Line { waits: self, plan }
     }
@@ -70,26 +70,16 @@ struct Line<'a> {
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let round = self.waits.round;
-        let Some(Owed { rank, tensor, packets }) = self.waits.first() else {
-            return write!(f, "round {round} waits for no rank");
-        };
+        let Some(Owed { rank, tensor, packets }) = self.waits.first() else { return f.write_str("nothing") };
         let tensor = self.plan.name(tensor);
         let plural = if packets == 1 { "" } else { "s" };
-        write!(f, "round {round} waits for rank {rank}: {packets} packet{plural} of '{tensor}'")?;
+        write!(f, "{packets} packet{plural} of '{tensor}'")?;
         match self.waits.iter().filter(|owed| owed.rank == rank).count() {
             0 | 1 => Ok(()),
-            2 => f.write_str(", and 1 other tensor"),
-            tensors => write!(f, ", and {} other tensors", tensors - 1),
+            2 => f.write_str(" and 1 other tensor"),
+            tensors => write!(f, " and {} other tensors", tensors - 1),
         }?;
-        let mut others: Vec<Rank> =
-            self.waits.iter().map(|owed| owed.rank).filter(|other| *other != rank).collect();
-        others.dedup();
-        match others.len() {
-            0 => Ok(()),
-            1 => write!(f, "; and for rank {}", others[0]),
-            count => write!(f, "; and for {count} other ranks"),
-        }
+        write!(f, " of rank {rank}")
     }
 }
 
@@ -115,7 +105,7 @@ mod tests {
         let (members, park) = (Members::all(0, 3).unwrap(), ParkBudget::new(Bytes::ZERO));
         let job = JobView { plan: &plan, members: &members, park: &park, oldest: Round(0) };
         let mut waits = Waits::new(Round(0));
-        assert_eq!(waits.describe(&plan).to_string(), "round 0 waits for no rank");
+        assert_eq!(waits.describe(&plan).to_string(), "nothing");
         let packets = [(0, 0), (0, 1), (1, 0)].map(|(t, packet)| PacketId { tensor: TensorId(t), packet });
         for packet in packets {
             let mut pair = SlotPair::default();
@@ -128,12 +118,12 @@ mod tests {
             waits.add(packet, &pair, &members);
         }
         assert_eq!(waits.first(), Some(Owed { rank: Rank(1), tensor: TensorId(0), packets: 2 }));
-        let line = "round 0 waits for rank 1: 2 packets of 'a'; and for rank 2";
+        let line = "2 packets of 'a' of rank 1";
         assert_eq!(waits.describe(&plan).to_string(), line);
         let of_two: Vec<Owed> = waits.iter().filter(|owed| owed.rank == Rank(2)).collect();
         assert_eq!(of_two.iter().map(|owed| owed.packets).collect::<Vec<_>>(), [2, 1]);
         waits.owed.retain(|(rank, _), _| *rank == Rank(2));
-        let line = "round 0 waits for rank 2: 2 packets of 'a', and 1 other tensor";
+        let line = "2 packets of 'a' and 1 other tensor of rank 2";
         assert_eq!(waits.describe(&plan).to_string(), line);
     }
 }

@@ -114,7 +114,14 @@ impl GradientExchange {
     fn agree(&self, py: Python<'_>, tensors: Vec<Spec>) -> PyResult<()> {
         let specs = tensors.into_iter().map(spec_of).collect::<PyResult<Vec<_>>>()?;
         let exchange = Arc::clone(self.exchange.get()?);
-        let what = || "all ranks to agree on their tensors".into();
+        let what = || {
+            let all = "all ranks to agree on their tensors".to_owned();
+            self.exchange
+                .here()
+                .map_or_else(Vec::new, |exchange| exchange.waits())
+                .into_iter()
+                .fold(all, |text, waits| format!("{text}; {waits}"))
+        };
         match patiently(py, what, move || exchange.agree(specs)) {
             Ok(agreed) => agreed.map_err(|why| of_exchange(&why)),
             Err(interrupted) => {
@@ -144,6 +151,7 @@ impl GradientExchange {
 
     fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
         let exchange = self.exchange.get()?;
+        let mut clock = Clock::new();
         loop {
             let ended = py.detach(|| exchange.end_round(TICK)).map_err(|why| of_exchange(&why))?;
             say_notices(py, exchange)?;
@@ -151,6 +159,7 @@ impl GradientExchange {
                 return Ok(round.0);
             }
             py.check_signals()?;
+            clock.say(py, || exchange.missing())?;
         }
     }
 

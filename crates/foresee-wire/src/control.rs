@@ -12,6 +12,8 @@ mod membership;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +72,8 @@ pub enum Message {
     Change(Change),
     /// A server goes by it.
     Changed(Changed),
+    /// Whom a server has been waiting for.
+    Waiting(Waiting),
 }
 
 /// What will be exchanged, and how: a proposal of a rank, or a server's answer once all ranks agree.
@@ -144,6 +148,23 @@ pub struct Bye {
     pub reason: String,
 }
 
+/// Whom a server has been waiting for, told to ranks that wait with it. Nobody has to act on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// Which ranks, and for what, for people; up to [`TEXT_BYTES_MAX`] bytes.
+    #[serde(
+        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
+        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
+    )]
+    pub text: String,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Printable(&self.text).fmt(f)
+    }
+}
+
 /// A partition of a tensor arrived whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
@@ -175,6 +196,7 @@ impl Message {
             Self::Known(_) => Kind::Known,
             Self::Change(_) => Kind::Change,
             Self::Changed(_) => Kind::Changed,
+            Self::Waiting(_) => Kind::Waiting,
         }
     }
 
@@ -201,6 +223,7 @@ impl Message {
             Self::Known(body) => to_bytes(kind, body),
             Self::Change(body) => to_bytes(kind, body),
             Self::Changed(body) => to_bytes(kind, body),
+            Self::Waiting(body) => to_bytes(kind, body),
         }?;
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         Ok((Header::control(kind, generation, length).sealed(&body), body))
@@ -230,6 +253,7 @@ impl Message {
             Kind::Known => Self::Known(from_bytes(kind, payload)?),
             Kind::Change => Self::Change(from_bytes(kind, payload)?),
             Kind::Changed => Self::Changed(from_bytes(kind, payload)?),
+            Kind::Waiting => Self::Waiting(from_bytes(kind, payload)?),
             Kind::Push | Kind::Sum | Kind::Hello | Kind::Challenge | Kind::Proof | Kind::Welcome => {
                 return Err(FrameFault::Unexpected { kind, expected: "a control message" });
             }

@@ -115,6 +115,8 @@ kinds! {
     Change = 34, "CHANGE", PLAN_BYTES_MAX;
     /// A server goes by it.
     Changed = 35, "CHANGED", CONTROL_BYTES_MAX;
+    /// Whom a server has been waiting for.
+    Waiting = 36, "WAITING", CONTROL_BYTES_MAX;
 }
 
 impl Kind {

@@ -52,7 +52,7 @@ pub use connection::Connection;
 pub use control::{
     Ack, Bye, Change, Changed, Fault, FaultCode, Got, Known, Lost, MEMBER_BYTES_MAX, Members, Message,
     OPEN_ROUNDS_MAX, PLAN_BODY_MAX, Ping, Plan, Resume, Resumed, RoundDone, RoundEnd, SET_BYTES_MAX,
-    TEXT_BYTES_MAX, Used,
+    TEXT_BYTES_MAX, Used, Waiting,
 };
 pub use error::{FrameFault, WireError};
 pub use facts::{TcpInfo, drain_time};

@@ -145,6 +145,11 @@ impl Hub {
         self.shared.exchange.get().map(Exchange::stats)
     }
 
+    /// Whom servers have been waiting for.
+    pub(super) fn waits(&self) -> Vec<String> {
+        self.shared.exchange.get().map(Exchange::waits).unwrap_or_default()
+    }
+
     /// What was lost and is back since the last call.
     pub(super) fn take_notices(&self) -> Vec<String> {
         self.shared.exchange.get().map(Exchange::take_notices).unwrap_or_default()

@@ -269,11 +269,19 @@ impl Carrier for LocalRank {
     }
 
     fn missing(&self) -> String {
-        let state = self.core.lock();
-        state.session.as_ref().map_or_else(
-            || "no plan was agreed on".into(),
-            |session| session.missing(self.core.options.first),
-        )
+        let missing = {
+            let state = self.core.lock();
+            state.session.as_ref().map_or_else(
+                || "no plan was agreed on".into(),
+                |session| session.missing(self.core.options.first),
+            )
+        };
+        self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
+    }
+
+    /// Of the first rank alone, in whose process the hub hears of it.
+    fn waits(&self) -> Vec<String> {
+        self.hub.as_ref().map_or_else(Vec::new, |hub| hub.waits())
     }
 
     fn take_notices(&self) -> Vec<String> {

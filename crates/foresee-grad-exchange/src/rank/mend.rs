@@ -12,7 +12,8 @@
 //! round is done which another one still sums.
 //!
 //! Refuses where nothing can be mended: nobody takes the place of a server beside a rank, which dies with it, and one that
-//! takes leave or names a fault has a reason that stays.
+//! takes leave or names a fault has a reason that stays. Nor is a connection made again for ever that breaks before anything
+//! has come over it: this rank counts, and its server hears of it, which knows less of what has landed.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -26,10 +27,9 @@ use foresee_wire::{FaultCode, FrameFault, Message, Resume, Resumed, Timeouts, Wi
 
 use super::connect::{self, RETRY};
 use super::state::{Session, State};
-use super::ways::{Answered, Standing};
+use super::ways::{Answered, Breaks, Standing};
 use super::{Core, ExchangeError};
 use crate::control::End;
-use crate::options::SILENCES_MAX;
 
 impl Core {
     /// The control connection to a server ended.
@@ -38,14 +38,18 @@ impl Core {
         let Some(way) = state.ways.get_mut(server).filter(|way| way.epoch == epoch) else { return };
         let address = way.address;
         let suspicion = way.suspicion.take();
-        way.silences += u32::from(suspicion.as_ref().is_some_and(|suspicion| suspicion.silence));
-        let passes = way.silences < SILENCES_MAX;
+        if matches!(end, End::Broken(_) | End::Silent(_)) {
+            way.breaks.count(suspicion.as_ref().is_some_and(|suspicion| suspicion.silence), Instant::now());
+        }
+        let Breaks { times, .. } = way.breaks;
+        let passes = way.breaks.may_be_silent();
+        let endless = way.breaks.endless(self.options.timeouts.timeout.into(), Instant::now());
         let suspected = suspicion.map(|suspicion| suspicion.why);
         let missing = state.missing();
         let lost =
             |why| ExchangeError::ServerLost { server: server.0, address, why, missing: missing.clone() };
         let replaced = self.options.may_be_replaced(server);
-        let (why, mends) = match end {
+        let (mut why, mut mends) = match end {
             End::Bye(reason) => (lost(format!("it left: {reason}")), false),
             End::Broken(why) => {
                 let mends = if why.is_silence() { replaced } else { self.options.recover && passes };
@@ -65,6 +69,14 @@ impl Core {
                 }
             },
         };
+        if let (ExchangeError::ServerLost { why, .. }, Some(time)) = (&mut why, endless.filter(|_| mends)) {
+            let time = Nanos::from(time);
+            *why = format!(
+                "{why}; connections to it broke {times} times within {time}, and nothing came over any of them: look for \
+                 something on the way that ends connections once they carry data"
+            );
+            mends = false;
+        }
         if !mends || state.membership.is_changing() {
             state.fail(why);
         } else if !state.is_over() {

@@ -310,6 +310,11 @@ impl Exchange {
         self.core.lock().missing()
     }
 
+    /// Whom servers have been waiting for, each in words, as far as they have said so; a part of what is [missing](Self::missing).
+    pub fn waits(&self) -> Vec<String> {
+        self.core.lock().waits()
+    }
+
     /// What is worth a line of a log and was not taken before: connections and servers that were lost and are back.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.core.lock().notices)

@@ -12,7 +12,7 @@ use foresee_wire::{Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait,
 
 use super::landing::Landing;
 use super::state::State;
-use super::ways::Standing;
+use super::ways::{Breaks, Standing};
 use super::{Core, ExchangeError};
 use crate::control::{Ear, End};
 use crate::timeline::EventKind;
@@ -183,7 +183,7 @@ impl Reader {
         }
         let landed = session.collect.land(claim);
         if let Some(way) = state.ways.get_mut(self.server) {
-            way.silences = 0;
+            way.breaks = Breaks::default();
         }
         state.go_on();
         drop(guard);
@@ -232,17 +232,29 @@ impl Ear for ServerEar {
 
 impl ServerEar {
     fn take(&self, message: Message) -> Result<(), ExchangeError> {
-        if let Message::Changed(changed) = message {
-            return self.core.hear_changed(self.server, changed);
+        let survives = self.core.options.survives;
+        match message {
+            Message::Changed(changed) if survives => self.core.hear_changed(self.server, changed),
+            other => self.take_locked(other, survives),
         }
+    }
+
+    fn take_locked(&self, message: Message, survives: bool) -> Result<(), ExchangeError> {
         let mut guard = self.core.lock();
         let state = &mut *guard;
+        if let Some(way) = state.ways.get_mut(self.server).filter(|_| !matches!(message, Message::Ack(_))) {
+            way.waiting = match &message {
+                Message::Waiting(waiting) => Some(waiting.to_string()),
+                _ => None,
+            };
+        }
         match message {
+            Message::Waiting(_) => {}
             // Of rounds under a membership that does not count any more; it is told again, or found anew.
             Message::Used(_) | Message::RoundDone(_) if state.membership.is_deaf_to(self.server) => {}
-            Message::Lost(lost) => state.hear_lost(self.server, lost),
-            Message::Members(members) => state.hear_members(&members)?,
-            Message::Change(change) => state.hear_change(&change)?,
+            Message::Lost(lost) if survives => state.hear_lost(self.server, lost),
+            Message::Members(members) if survives => state.hear_members(self.server, &members)?,
+            Message::Change(change) if survives => state.hear_change(self.server, &change)?,
             Message::Plan(plan) => {
                 let news =
                     state.session.as_ref().is_none_or(|now| now.collect.generation() < plan.generation);
@@ -267,7 +279,7 @@ impl ServerEar {
                 }
             }
             other => {
-                let why = format!("it sends {}, which is not for ranks", other.kind());
+                let why = format!("it sends {}, which is not for this rank", other.kind());
                 let missing = "it may be of another version".into();
                 return Err(ExchangeError::ServerLost {
                     server: self.server.0,

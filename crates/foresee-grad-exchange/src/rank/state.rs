@@ -78,7 +78,14 @@ impl State {
 
     /// What is still wanted, in words.
     pub(super) fn missing(&self) -> String {
-        self.session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing)
+        let missing = self.session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing);
+        self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
+    }
+
+    /// Whom servers wait for, each in words, as far as they have said so.
+    pub(super) fn waits(&self) -> Vec<String> {
+        let waits = self.ways.iter().filter_map(|way| Some((way.server, way.waiting.as_ref()?)));
+        waits.map(|(server, whom)| format!("server {server} waits for {whom}")).collect()
     }
 }
 

@@ -5,11 +5,12 @@
 //! has said it knows is then what all go by. Sums under the old membership may land meanwhile; they stay as they are, at
 //! the servers too.
 //!
-//! Refuses where ranks agree on a plan just then, or a server is lost at the same time: what is exact then nobody knows.
+//! Refuses where ranks agree on a plan just then, or a server is lost at the same time: what is exact then nobody knows. And
+//! words that no server says before others were heard: whoever waits for those to come hears nothing else.
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_units::Rank;
-use foresee_wire::{Change, Changed, Known, Lost, Members, Message, Used};
+use foresee_wire::{Change, Changed, Kind, Known, Lost, Members, Message, Used};
 
 use super::state::State;
 use super::{Core, ExchangeError};
@@ -43,6 +44,11 @@ impl Membership {
         self.coming > 0 && self.changed.get(usize::from(server.0)).is_none_or(|told| *told < self.coming)
     }
 
+    /// Whether this one was announced last, and comes from whom it has to.
+    fn is_announced(&self, server: ServerId, generation: u32) -> bool {
+        server == FIRST && self.coming > 0 && generation == self.coming
+    }
+
     /// Whether one was announced, and what all go by under it is about to be heard.
     pub(super) fn is_coming(&self, generation: u32) -> bool {
         generation <= self.coming
@@ -67,6 +73,10 @@ impl Core {
             if known >= told.generation {
                 break;
             }
+            // The first server has told by the same connection; the others wait for this rank's word that one comes.
+            if server == FIRST || !state.membership.is_coming(told.generation) {
+                return Err(untold(server, Kind::Changed));
+            }
             state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
         if let Some(changed) = state.membership.changed.get_mut(usize::from(server.0)) {
@@ -88,7 +98,7 @@ impl State {
     }
 
     /// Somebody is lost, and these are left.
-    pub(super) fn hear_members(&mut self, told: &Members) -> Result<(), ExchangeError> {
+    pub(super) fn hear_members(&mut self, server: ServerId, told: &Members) -> Result<(), ExchangeError> {
         let agreeing = self.session.is_none() || self.asked.iter().any(Option::is_some);
         if agreeing || !self.ways.are_open() || !self.resuming.is_empty() {
             let during = if agreeing { "ranks agree on a plan" } else { "a server is lost, too" };
@@ -97,6 +107,10 @@ impl State {
             return Err(ExchangeError::RankLost { rank, why, missing: self.missing() });
         }
         let servers = self.ways.len();
+        let known = self.session()?.collect.generation().max(self.membership.coming);
+        if server != FIRST || told.generation <= known {
+            return Err(untold(server, Kind::Members));
+        }
         self.membership.coming = told.generation;
         self.membership.why.clone_from(&told.why);
         self.membership.changed.resize(servers, 0);
@@ -111,7 +125,10 @@ impl State {
     }
 
     /// What everybody goes by from now on.
-    pub(super) fn hear_change(&mut self, told: &Change) -> Result<(), ExchangeError> {
+    pub(super) fn hear_change(&mut self, server: ServerId, told: &Change) -> Result<(), ExchangeError> {
+        if !self.membership.is_announced(server, told.generation) {
+            return Err(untold(server, Kind::Change));
+        }
         let session = self.session.as_mut().ok_or(ExchangeError::Setting {
             name: "a membership",
             found: "told".into(),
@@ -131,4 +148,12 @@ impl State {
         self.go_on();
         Ok(())
     }
+}
+
+/// What a server may not say yet.
+fn untold(server: ServerId, kind: Kind) -> ExchangeError {
+    let why = format!(
+        "server {server} sends {kind} of a membership that was not announced; it may be of another version"
+    );
+    ExchangeError::Disagree(why)
 }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Collect, Connection, Flow, Round, ServerId, TensorId};
 use foresee_wire::{Link, Message};
@@ -20,6 +20,7 @@ use super::keep::Kept;
 use super::push::{Part, Push};
 use crate::control::Control;
 use crate::interface::Interface;
+use crate::options::{BREAKS_MAX, SILENCES_MAX};
 
 /// Both connections to one server, and what became of them.
 #[derive(Debug)]
@@ -34,8 +35,10 @@ pub(super) struct Way {
     pub(super) standing: Standing,
     /// Its data connection broke, and its control connection has not said why.
     pub(super) suspicion: Option<Suspicion>,
-    /// How often nothing was acknowledged over its data connection, since a sum last came.
-    pub(super) silences: u32,
+    /// What broke since a sum last came.
+    pub(super) breaks: Breaks,
+    /// Whom its server said last that it waits for, until it says anything else of rounds and plans.
+    pub(super) waiting: Option<String>,
     /// It was lost before its server had said what it goes on with.
     pub(super) is_doubtful: bool,
     /// When it was last lost, and why.
@@ -79,6 +82,37 @@ pub(super) struct Answered {
     pub(super) knows: bool,
 }
 
+/// What broke of a way since a sum last came over it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Breaks {
+    /// How often it did.
+    pub(super) times: u32,
+    /// How often because nothing was acknowledged over its data connection.
+    silences: u32,
+    /// When it first did.
+    first: Option<Instant>,
+}
+
+impl Breaks {
+    /// Once more.
+    pub(super) fn count(&mut self, silence: bool, now: Instant) {
+        self.times += 1;
+        self.silences += u32::from(silence);
+        self.first.get_or_insert(now);
+    }
+
+    /// Whether another attempt after a silence may end better.
+    pub(super) fn may_be_silent(&self) -> bool {
+        self.silences < SILENCES_MAX
+    }
+
+    /// For how long connections have been made again to no purpose, where that was often enough not to go on with it.
+    pub(super) fn endless(&self, timeout: Duration, now: Instant) -> Option<Duration> {
+        let time = now.saturating_duration_since(self.first?);
+        (self.times >= BREAKS_MAX && time >= timeout).then_some(time)
+    }
+}
+
 /// Why a control connection is about to be taken for broken.
 #[derive(Debug)]
 pub(super) struct Suspicion {
@@ -113,7 +147,8 @@ impl Way {
             is_same: false,
             standing: Standing::Open,
             suspicion: None,
-            silences: 0,
+            breaks: Breaks::default(),
+            waiting: None,
             is_doubtful: false,
             lost: None,
             mending: false,
@@ -128,7 +163,7 @@ impl Way {
         }
         self.is_doubtful |= matches!(self.standing, Standing::Resuming(_));
         self.standing = Standing::Lost;
-        self.suspicion = None;
+        (self.suspicion, self.waiting) = (None, None);
         // All of it is kept, and offered again when somebody is back.
         self.held.clear();
         self.link.interface.close(self.link.connection);

@@ -5,7 +5,8 @@
 //! connection is read by a thread of its own (`reading`). Once all ranks are here they agree on what they exchange
 //! (`plan`). When a connection breaks, the rank may come again for a while (`away`); then it is lost, and with it the job
 //! (`loss`): every other rank is told which. Unless the job is to go on with those that are left: `survive`. A job whose
-//! server was lost begins here with what its ranks keep: `resume`.
+//! server was lost begins here with what its ranks keep: `resume`. Where nothing moves, ranks hear whom they wait for:
+//! `waits`.
 //!
 //! Refuses to guess: a job whose ranks do not agree ends with the difference.
 
@@ -17,6 +18,7 @@ mod reading;
 mod resume;
 mod seat;
 mod survive;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +32,8 @@ use foresee_wire::{Connection, Fault, FaultCode, Hello, Message, Resume, Role, R
 use ear::RankEar;
 use seat::Seat;
 use survive::Decision;
+use waits::Look;
+pub(super) use waits::Wanted;
 
 use super::Hall;
 use super::session::{Session, Told, Way, lock};
@@ -74,6 +78,8 @@ struct Inner {
     left: Option<(Rank, String, Round)>,
     /// The first round that nobody has ended.
     front: Round,
+    /// What ranks waited for when it was last looked at.
+    look: Option<Look>,
     seen: bool,
 }
 

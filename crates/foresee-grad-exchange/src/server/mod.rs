@@ -11,8 +11,9 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
 use foresee_units::Bytes;
@@ -34,8 +35,13 @@ pub struct Server {
     address: SocketAddr,
     hall: Arc<Hall>,
     closer: Closer,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Ends, once dropped, the thread that looks at jobs.
+    looking: Mutex<Option<mpsc::Sender<()>>>,
 }
+
+/// Two looks at the jobs are at least so far apart.
+const LOOK_MIN: Duration = Duration::from_millis(5);
 
 /// What is common to all jobs.
 #[derive(Debug)]
@@ -93,12 +99,18 @@ impl Server {
         let (jobs, visits) = (Mutex::default(), Mutex::default());
         let process = draw_session();
         let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline });
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let named = thread::Builder::new().name(format!("foresee-{name}-{}", address.port()));
+            named.spawn(work).map_err(|why| system(WireError::System { doing: "starting a thread", why }))
+        };
+        // Ends with its sender, also where the next thread cannot be had.
+        let (looking, until) = mpsc::channel();
         let inside = Arc::clone(&hall);
-        let thread = thread::Builder::new()
-            .name(format!("foresee-serve-{}", address.port()))
-            .spawn(move || inside.receive(listener))
-            .map_err(|why| system(WireError::System { doing: "starting a thread", why }))?;
-        Ok(Self { address, hall, closer, thread: Mutex::new(Some(thread)) })
+        let looks = spawn("look", Box::new(move || inside.look(&until)))?;
+        let inside = Arc::clone(&hall);
+        let serves = spawn("serve", Box::new(move || inside.receive(listener)))?;
+        let (threads, looking) = (Mutex::new(vec![looks, serves]), Mutex::new(Some(looking)));
+        Ok(Self { address, hall, closer, threads, looking })
     }
 
     /// Where it listens.
@@ -128,7 +140,8 @@ impl Server {
     /// Ends every job, each rank with a reason, and listens no more.
     pub fn close(&self) {
         self.closer.close();
-        if let Some(thread) = lock(&self.thread).take() {
+        drop(lock(&self.looking).take());
+        for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
         let jobs = std::mem::take(&mut *lock(&self.hall.jobs));
@@ -155,6 +168,17 @@ impl Hall {
             };
             *lock(&self.visits) = listener.visits();
             self.admit(arrival);
+        }
+    }
+
+    /// Looks now and then whether ranks wait for each other, until the sender of `until` is gone.
+    fn look(&self, until: &mpsc::Receiver<()>) {
+        let pause = (Duration::from(self.options.say) / 2).max(LOOK_MIN);
+        while until.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let jobs: Vec<_> = lock(&self.jobs).values().cloned().collect();
+            for job in jobs {
+                job.look_at_waits();
+            }
         }
     }
 

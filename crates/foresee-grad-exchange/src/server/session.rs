@@ -11,12 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use foresee_grad_queue::{
     Answer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId, ParkBudget,
     Plan, QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum, TensorId,
-    TensorSet, Verdict,
+    TensorSet, Verdict, Waits,
 };
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
 
 use super::Hall;
+use super::job::Wanted;
 use crate::interface::{Interface, Parcel};
 use crate::timeline::{EventKind, Timeline};
 
@@ -292,6 +293,31 @@ impl Session {
             }
         }
         Ok(told)
+    }
+
+    /// What some ranks wait for, and of whom.
+    pub(super) fn wait(&self) -> Option<(Wanted, Vec<Rank>)> {
+        let rounds = lock(&self.rounds);
+        let live = rounds.members().count() as usize;
+        // Where all are asked for something nobody waits for it yet.
+        let some = |ranks: Vec<Rank>| (!ranks.is_empty() && ranks.len() < live).then_some(ranks);
+        let (round, ranks) = rounds.waiting_for_end();
+        if let Some(ranks) = some(ranks.collect()) {
+            return Some((Wanted::End(round), ranks));
+        }
+        let ranks = some(rounds.waiting_for_got().collect())?;
+        Some((Wanted::Landed(rounds.oldest()), ranks))
+    }
+
+    /// What ranks owe to the sums of a round that others have begun. Goes through all slots.
+    pub(super) fn owed(&self, round: Round) -> Waits {
+        let (mut waits, members) = (Waits::new(round), self.members());
+        for (index, slot) in (0..).zip(&self.slots) {
+            if let Some(packet) = self.shard.packet(&self.plan, index) {
+                waits.add(packet, &lock(slot), &members);
+            }
+        }
+        waits
     }
 
     /// Lets held readers look again, for instance at a job that ended.

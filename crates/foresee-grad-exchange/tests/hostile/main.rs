@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions};
-use foresee_grad_queue::{Pattern, Plan, PlanConfig, TensorId, TensorSpec, Wire};
+use foresee_grad_queue::{Pattern, PlanConfig, TensorId, TensorSpec, Wire};
 use foresee_units::Nanos;
 use foresee_wire::{
-    Connection, DialOptions, FaultCode, Header, Hello, Kind, ListenOptions, Listener, Message, Purpose, Role,
-    Secret, Timeouts, Wait, Welcome, dial,
+    Change, Changed, Connection, DialOptions, Fault, FaultCode, Header, Hello, Kind, ListenOptions, Listener,
+    Members, Message, Plan, Purpose, Resume, Role, Secret, Timeouts, Wait, Welcome, dial,
 };
 use memory::{Counting, most_during};
 use proptest::prelude::*;
@@ -98,19 +98,19 @@ fn plan() -> Vec<u8> {
 
 fn plan_of(tensors: Vec<TensorSpec>, packet_bytes: u32) -> Vec<u8> {
     let config = PlanConfig { packet_bytes, wire: Wire::Own, pattern: Pattern::new(&[1]).unwrap() };
-    Plan::new(config, tensors).unwrap().encode()
+    foresee_grad_queue::Plan::new(config, tensors).unwrap().encode()
 }
 
 /// Both connections of a lone rank that is driven by hand.
-fn dial_by_hand(server: SocketAddr, secret: &Secret) -> [Connection; 2] {
+fn dial_by_hand(server: SocketAddr, secret: &Secret, survives: bool) -> [Connection; 2] {
     [Role::Control, Role::Data].map(|role| {
-        let hello = Hello::new(Purpose::Gradients, role, "noise", 0, 1);
+        let hello = Hello { survives, ..Hello::new(Purpose::Gradients, role, "noise", 0, 1) };
         dial(server, hello, secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
     })
 }
 
 fn propose(control: &mut Connection, body: Vec<u8>) {
-    let proposal = Message::Plan(foresee_wire::Plan { generation: 0, body });
+    let proposal = Message::Plan(Plan { generation: 0, body });
     control.sender.send_message(&proposal, 0, Wait::within(LONG)).unwrap();
 }
 
@@ -136,7 +136,7 @@ fn proposed(control: &mut Connection) -> Vec<u8> {
 /// Agrees to whatever a lone rank proposes.
 fn agree_by_hand(control: &mut Connection) {
     let body = proposed(control);
-    let plan = Message::Plan(foresee_wire::Plan { generation: 1, body });
+    let plan = Message::Plan(Plan { generation: 1, body });
     control.sender.send_message(&plan, 0, Wait::within(LONG)).unwrap();
 }
 
@@ -173,9 +173,9 @@ fn whatever_a_proved_rank_says_ends_its_own_job_alone() {
     let secret = Secret::draw().unwrap();
     let server = serve(&secret);
     let quiet = Quiet::start(server.address(), &secret);
-    try_all(CASES, (any::<bool>(), words(plan())), |(agreed, words)| {
+    try_all(CASES, (any::<bool>(), any::<bool>(), words(plan())), |(agreed, survives, words)| {
         let tap = Tap::before(server.address(), 2, None);
-        let [mut control, data] = dial_by_hand(tap.address(), &secret);
+        let [mut control, data] = dial_by_hand(tap.address(), &secret, survives);
         if agreed {
             propose(&mut control, plan());
             assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
@@ -194,10 +194,10 @@ fn whatever_a_proved_rank_says_ends_its_own_job_alone() {
 fn whatever_a_proved_server_says_is_an_error_of_the_rank() {
     let _alone = alone();
     let secret = Secret::draw().unwrap();
-    try_all(CASES, (any::<bool>(), words(plan())), |(agreed, words)| {
+    try_all(CASES, (any::<bool>(), any::<bool>(), words(plan())), |(agreed, survives, words)| {
         let mut listener = listen(&secret);
         let tap = Tap::before(listener.address(), 2, None);
-        let options = options("noise", 0, 1, tap.address(), &secret);
+        let options = RankOptions { survives, ..options("noise", 0, 1, tap.address(), &secret) };
         let rank = thread::spawn(move || {
             let exchange = Exchange::open(options).unwrap();
             train_until_it_ends(&exchange)
@@ -313,7 +313,7 @@ fn a_data_connection_that_cannot_be_understood_ends_the_job_with_the_reason() {
     let server = serve(&secret);
     for noise in [&b"what is this?"[..], &[0xF5, 1, 1, 0x81]] {
         let tap = Tap::before(server.address(), 2, None);
-        let [mut control, data] = dial_by_hand(tap.address(), &secret);
+        let [mut control, data] = dial_by_hand(tap.address(), &secret, false);
         propose(&mut control, plan());
         assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
         tap.say(Way::Up, DATA, &[noise, &[0; 40]].concat());
@@ -333,14 +333,72 @@ fn a_plan_that_would_take_all_memory_is_refused_and_the_others_go_on() {
     let quiet = Quiet::start(server.address(), &secret);
     let used = most_during(|| {
         for elements in [1 << 33, 1 << 30] {
-            let [mut control, _data] = dial_by_hand(server.address(), &secret);
-            propose(&mut control, plan_of(vec![tensor("weights", elements)], 64));
-            let Some(Message::Error(fault)) = hear(&mut control) else { panic!("it was agreed on") };
-            assert_eq!(fault.code, FaultCode::Plan);
-            assert!(fault.text.contains("packets"), "{fault}");
-            until("the server has forgotten the rank", || visitors(&server) == 0);
+            let body = plan_of(vec![tensor("weights", elements)], 64);
+            let resumes = Resume { generation: 1, oldest: 0, live: Vec::new(), body: body.clone() };
+            // Proposed, and brought along from a server that nobody else knows.
+            for message in [Message::Plan(Plan { generation: 0, body }), Message::Resume(resumes)] {
+                let fault = refused(&server, &secret, &message);
+                assert_eq!(fault.code, FaultCode::Plan);
+                assert!(fault.text.contains("packets"), "{fault}");
+            }
         }
     });
     assert!(used < MEMORY_MAX, "{used} bytes were in use");
     quiet.end();
+}
+
+/// What a lone rank is told that says this.
+fn refused(server: &Server, secret: &Secret, message: &Message) -> Fault {
+    let [mut control, data] = dial_by_hand(server.address(), secret, false);
+    control.sender.send_message(message, 0, Wait::within(LONG)).unwrap();
+    let Some(Message::Error(fault)) = hear(&mut control) else { panic!("it was believed") };
+    drop((control, data));
+    until("the server has forgotten the rank", || visitors(server) == 0);
+    fault
+}
+
+#[test]
+fn whoever_comes_from_the_end_of_time_is_refused_and_the_others_go_on() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let server = serve(&secret);
+    let quiet = Quiet::start(server.address(), &secret);
+    for (generation, oldest) in [(1, u64::MAX), (u32::MAX, 0)] {
+        let message = Message::Resume(Resume { generation, oldest, live: Vec::new(), body: plan() });
+        let fault = refused(&server, &secret, &message);
+        assert_eq!((fault.code, fault.rank), (FaultCode::Protocol, Some(0)));
+        assert!(fault.text.contains("there are up to"), "{fault}");
+    }
+    assert_eq!(PANICS.swap(0, Ordering::Relaxed), 0);
+    quiet.end();
+}
+
+#[test]
+fn words_of_a_loss_are_refused_by_ranks_that_end_with_one_or_have_heard_of_none() {
+    let _alone = alone();
+    let secret = Secret::draw().unwrap();
+    let changed = Message::Changed(Changed { generation: 2, oldest: 0 });
+    let members = Members { generation: 2, rank: 1, live: vec![1], why: "rank 1 is lost".into() };
+    let change = Change { generation: 2, live: vec![1], oldest: 0, used: Vec::new() };
+    let announced = [Message::Members(members.clone()), changed.clone()];
+    let cases = [
+        (false, vec![changed.clone()], "sends CHANGED, which is not for this rank"),
+        (false, vec![Message::Members(members)], "sends MEMBERS, which is not for this rank"),
+        (true, vec![changed], "sends CHANGED of a membership that was not announced"),
+        (true, announced.to_vec(), "sends CHANGED of a membership that was not announced"),
+        (true, vec![Message::Change(change)], "sends CHANGE of a membership that was not announced"),
+    ];
+    for (survives, messages, said) in cases {
+        let mut listener = listen(&secret);
+        let options = RankOptions { survives, ..options("noise", 0, 1, listener.address(), &secret) };
+        let rank = thread::spawn(move || train_until_it_ends(&Exchange::open(options).unwrap()));
+        let (mut control, _data) = (arrive(&mut listener), arrive(&mut listener));
+        agree_by_hand(&mut control);
+        assert!(matches!(hear(&mut control), Some(Message::RoundEnd(_))));
+        for message in &messages {
+            control.sender.send_message(message, 0, Wait::within(LONG)).unwrap();
+        }
+        let error = rank.join().unwrap().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }

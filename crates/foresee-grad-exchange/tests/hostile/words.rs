@@ -4,8 +4,8 @@
 //! Most are nearly right, for what is wrong at its first byte is refused there.
 
 use foresee_wire::{
-    Ack, Bye, Fault, FaultCode, Got, HEADER_BYTES, Kind, MAGIC, Message, Ping, Plan, RoundDone, RoundEnd,
-    Used, VERSION,
+    Ack, Bye, Change, Changed, Fault, FaultCode, Got, HEADER_BYTES, Kind, Known, Lost, MAGIC, Members,
+    Message, Ping, Plan, Resume, Resumed, RoundDone, RoundEnd, Used, VERSION, Waiting,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ pub(crate) fn words(plan: Vec<u8>) -> impl Strategy<Value = Vec<Word>> {
     let bytes = prop_oneof![
         1 => vec(any::<u8>(), 1..100),
         4 => frame(),
-        4 => (message(plan), 0_u32..3).prop_map(|(message, generation)| {
+        4 => (prop_oneof![message(plan.clone()), of_loss(plan)], 0_u32..3).prop_map(|(message, generation)| {
             let (header, body) = message.encode(generation).expect("nothing here is too long");
             [&header.encode().expect("as above")[..], &body].concat()
         }),
@@ -87,5 +87,32 @@ fn message(plan: Vec<u8>) -> impl Strategy<Value = Message> {
             fault.rank = Some(rank);
             Message::Error(fault)
         }),
+    ]
+}
+
+/// What is said when a server or a rank is lost, or slow.
+fn of_loss(plan: Vec<u8>) -> impl Strategy<Value = Message> {
+    let body = prop_oneof![3 => Just(plan), 1 => vec(any::<u8>(), 0..200)];
+    // Rank 0 alone, which is the world, or anybody.
+    let live = || prop_oneof![3 => Just(vec![1]), 1 => Just(Vec::new()), 1 => vec(any::<u8>(), 0..4)];
+    let set = vec(any::<u8>(), 0..3);
+    let used = move || vec((round(), set.clone()).prop_map(|(round, used)| Used { round, used }), 0..3);
+    prop_oneof![
+        (number(), round(), live(), body).prop_map(|(generation, oldest, live, body)| {
+            Message::Resume(Resume { generation, oldest, live, body })
+        }),
+        (number(), round(), any::<bool>())
+            .prop_map(|(generation, oldest, knows)| Message::Resumed(Resumed { generation, oldest, knows })),
+        (number(), ".{0,20}").prop_map(|(rank, why)| Message::Lost(Lost { rank, why })),
+        (number(), number(), live(), ".{0,20}").prop_map(|(generation, rank, live, why)| {
+            Message::Members(Members { generation, rank, live, why })
+        }),
+        (number(), round(), used())
+            .prop_map(|(generation, oldest, used)| { Message::Known(Known { generation, oldest, used }) }),
+        (number(), live(), round(), used()).prop_map(|(generation, live, oldest, used)| {
+            Message::Change(Change { generation, live, oldest, used })
+        }),
+        ".{0,20}".prop_map(|text| Message::Waiting(Waiting { text })),
+        (number(), round()).prop_map(|(generation, oldest)| Message::Changed(Changed { generation, oldest })),
     ]
 }

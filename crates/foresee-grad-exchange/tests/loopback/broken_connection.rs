@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, Waited};
-use foresee_grad_queue::Policy;
+use foresee_grad_queue::{Policy, TensorId};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{
     COMES_AGAIN, Connection, DialOptions, Hello, Message, Plan, Purpose, Resume, Role, Secret, Wait, dial,
@@ -191,6 +191,26 @@ fn a_data_connection_that_ends_with_nothing_on_its_way_is_made_again() {
     let (ranks, wires, _servers, _) = two(&Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 1) });
     wires.break_last();
     until_reconnected(&ranks[1], 1);
+}
+
+#[test]
+fn a_way_that_breaks_whenever_data_flow_is_lost_in_time_and_says_so() {
+    let (setup, secret) =
+        (Setup { timeout: Nanos::from_secs(2), ..Setup::new(1, 1) }, Secret::draw().unwrap());
+    let servers = setup.serve(&secret);
+    let (options, wires) = behind_wires(&setup, &servers, &secret);
+    // Proofs and plans pass, a packet does not.
+    wires[0].break_after(3000);
+    let exchange = Exchange::open(options.into_iter().next().unwrap()).unwrap();
+    let specs = tensors();
+    exchange.agree(specs.clone()).unwrap();
+    let start = Instant::now();
+    exchange.push(TensorId(0), Gradient::from_bytes(gradient(&specs[0], 0, 0))).unwrap();
+    end(&exchange);
+    let error = error_of(&exchange);
+    assert!(matches!(error, ExchangeError::ServerLost { server: 0, .. }), "{error}");
+    assert!(error.to_string().contains("nothing came over any of them"), "{error}");
+    assert!(start.elapsed() >= Duration::from_secs(2) && exchange.stats().reconnects >= 30, "{error}");
 }
 
 #[test]

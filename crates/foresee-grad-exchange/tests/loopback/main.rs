@@ -9,8 +9,10 @@ mod broken_connection;
 mod lost_rank;
 mod lost_server;
 mod setup;
+mod two_jobs;
 #[path = "../values/mod.rs"]
 mod values;
+mod waiting;
 mod wires;
 
 use std::num::NonZeroU32;

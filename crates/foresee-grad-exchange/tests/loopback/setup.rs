@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) wire: Wire,
     pub(crate) timeout: Nanos,
     pub(crate) park: Bytes,
+    /// After so long ranks are told whom they wait for.
+    pub(crate) say: Nanos,
     pub(crate) recover: bool,
     pub(crate) survives: bool,
 }
@@ -53,7 +55,8 @@ impl Setup {
         let timeout = Nanos::from_secs(30);
         let park = Bytes::new(64 << 20);
         let (policy, wire) = (Policy::foresee(), Wire::Own);
-        Self { world, servers, policy, wire, timeout, park, recover: true, survives: false }
+        let say = Nanos::from_secs(30);
+        Self { world, servers, policy, wire, timeout, park, say, recover: true, survives: false }
     }
 
     pub(crate) fn serve(&self, secret: &Secret) -> Vec<Server> {
@@ -66,6 +69,7 @@ impl Setup {
             policy: self.policy,
             timeouts: Timeouts::new(self.timeout).unwrap(),
             park: self.park,
+            say: self.say,
             ..ServerOptions::new(address, secret.clone())
         };
         Server::start(options).unwrap()

@@ -3,6 +3,7 @@
 //!
 //! Refuses to say goodbye: what is on its way when a wire breaks is lost, and either end may have half of it.
 
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -20,6 +21,8 @@ struct State {
     /// Nobody gets through for now, or ever.
     shut: bool,
     cut: bool,
+    /// All break once so many bytes went to a server over one of them.
+    bytes: Option<usize>,
 }
 
 impl Wires {
@@ -40,9 +43,15 @@ impl Wires {
                     }
                     state.open.push([twice(&near), twice(&far)]);
                 }
-                for (mut from, mut to) in [(twice(&near), twice(&far)), (far, near)] {
+                for (mut from, mut to, is_up) in [(twice(&near), twice(&far), true), (far, near, false)] {
                     let _ = to.set_nodelay(true);
+                    let wires = wires.clone();
                     thread::spawn(move || {
+                        let bytes = wires.0.lock().unwrap().bytes.filter(|_| is_up);
+                        if let Some(bytes) = bytes {
+                            pass(&mut from, &mut to, bytes);
+                            wires.break_all();
+                        }
                         let _ = std::io::copy(&mut from, &mut to);
                         let _ = to.shutdown(Shutdown::Write);
                     });
@@ -56,6 +65,11 @@ impl Wires {
     pub(crate) fn cut(&self) {
         self.0.lock().unwrap().cut = true;
         self.break_all();
+    }
+
+    /// Those that are made from here on break, all at once, when one of them has taken so many bytes to a server.
+    pub(crate) fn break_after(&self, bytes: usize) {
+        self.0.lock().unwrap().bytes = Some(bytes);
     }
 
     /// All of them; whoever dials again gets through.
@@ -86,6 +100,17 @@ impl Wires {
             let at = dice.below(state.open.len() as u64) as usize;
             part(&state.open.swap_remove(at));
         }
+    }
+}
+
+/// Passes up to so many bytes on; returns when the next one comes, or either end is gone.
+fn pass(from: &mut TcpStream, to: &mut TcpStream, mut left: usize) {
+    let mut room = [0; 4096];
+    while let Ok(count) = from.read(&mut room) {
+        if count == 0 || count > left || to.write_all(&room[..count]).is_err() {
+            return;
+        }
+        left -= count;
     }
 }
 

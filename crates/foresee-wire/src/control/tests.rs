@@ -32,6 +32,7 @@ fn examples() -> Vec<Message> {
         Message::Known(Known { generation: 3, oldest: 4, used: used.clone() }),
         Message::Change(Change { generation: 3, live: vec![0b0111], oldest: 4, used }),
         Message::Changed(Changed { generation: 3, oldest: 4 }),
+        Message::Waiting(Waiting { text: "rank 2 to end round 7".into() }),
     ]
 }
 
@@ -101,6 +102,8 @@ fn a_long_explanation_is_cut_at_a_character_and_cannot_command_a_terminal() {
     assert!(Message::Error(fault).encode(0).is_ok());
     let fault = Fault::new(FaultCode::Other, "\u{1b}[2Jgone");
     assert_eq!(fault.to_string(), "\\u{1b}[2Jgone");
+    let waiting = Waiting { text: "\u{1b}[2Jgone".into() };
+    assert_eq!(waiting.to_string(), "\\u{1b}[2Jgone");
 }
 
 proptest! {

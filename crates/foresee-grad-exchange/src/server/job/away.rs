@@ -147,7 +147,7 @@ impl Job {
             } else {
                 // What holds is found with the others.
                 seat.away = None;
-                inner.note(rank, self.world, known)?;
+                inner.note(self, rank, known)?;
                 true
             };
             (back, epoch, proposed)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From what every rank proposes to the plan that holds, and the session that sums by it.
 //!
-//! Apart from `proposals`, which compares them. Refuses a plan whose packets no memory would hold.
+//! Apart from `proposals`, which compares them. Refuses a plan whose packets no memory would hold, wherever it comes from.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Members, PACKET_BYTES_MAX, Plan, QueueError, Round, Rounds, Shard};
+use foresee_grad_queue::{Members, PACKET_BYTES_MAX, Plan, Round, Rounds, Shard};
 use foresee_units::Rank;
 use foresee_wire::{Fault, FaultCode, Message};
 
@@ -66,17 +66,8 @@ impl Job {
         }
         let proposals = std::mem::take(&mut inner.proposals);
         let plan = proposals::common(&proposals)?;
-        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
-        let packets = Shard::new(&plan, self.server).packets();
-        if packets > PACKETS_MAX {
-            return Err(refused(&format_args!(
-                "server {} would sum {packets} packets in every round, and {PACKETS_MAX} are possible; take larger packets, or \
-                 more servers",
-                self.server
-            )));
-        }
         let generation = inner.generation + 1;
-        self.install(&mut inner, Arc::new(plan), generation, Round(0)).map_err(|why| refused(&why))?;
+        self.install(&mut inner, Arc::new(plan), generation, Round(0))?;
         let body = proposals.into_values().next().expect("a world has ranks");
         let controls: Vec<_> = inner.ranks.values().filter_map(|seat| seat.control.clone()).collect();
         drop(inner);
@@ -114,8 +105,17 @@ impl Job {
         plan: Arc<Plan>,
         generation: u32,
         oldest: Round,
-    ) -> Result<(), QueueError> {
-        let members = Members::of(generation, self.world, self.every(inner))?;
+    ) -> Result<(), Fault> {
+        let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
+        let packets = Shard::new(&plan, self.server).packets();
+        if packets > PACKETS_MAX {
+            return Err(refused(&format_args!(
+                "server {} would sum {packets} packets in every round, and {PACKETS_MAX} are possible; take larger packets, or \
+                 more servers",
+                self.server
+            )));
+        }
+        let members = Members::of(generation, self.world, self.every(inner)).map_err(|why| refused(&why))?;
         let ways: Vec<_> = inner.ranks.values().filter_map(|seat| seat.way.clone()).collect();
         let flow = Interface::flow_of(&self.name);
         let packet = NonZeroU32::new(plan.config().packet_bytes)

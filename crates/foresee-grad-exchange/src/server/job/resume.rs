@@ -5,7 +5,8 @@
 //! begin with the oldest that some rank may lack something of, and ranks push again what they keep. A rank that was
 //! about to hear of a plan which others have begun is told of it; one that proposed a plan proposes it again.
 //!
-//! Refuses to go on without a rank, or with two plans: sums would have other bits, or none.
+//! Refuses to go on without a rank, or with two plans: sums would have other bits, or none. And what no rank can have lived
+//! to see: whoever says so has not come from a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,11 @@ use foresee_wire::{Fault, FaultCode, Message, Resume, Resumed};
 use super::{Inner, Job};
 use crate::server::session::lock;
 
+/// The last membership and the last round that a rank may come with: what is counted from there on does not overflow, and no
+/// job has come half as far.
+const GENERATION_MAX: u32 = u32::MAX / 2;
+const ROUND_MAX: u64 = u64::MAX / 2;
+
 impl Job {
     /// A rank says what it knows.
     pub(super) fn resume(&self, rank: Rank, known: Resume) -> Result<(), Fault> {
@@ -26,7 +32,7 @@ impl Job {
                 let text = format!("rank {rank} comes from a lost server to one that has its job");
                 return Err(Fault::new(FaultCode::Protocol, text));
             }
-            inner.note(rank, self.world, known)?;
+            inner.note(self, rank, known)?;
         }
         self.restore()
     }
@@ -58,7 +64,7 @@ impl Job {
         let oldest = resumes.values().map(|known| known.oldest).max().unwrap_or(0);
         let body = resumes.into_values().next().expect("one of them has the newest plan").body;
         let plan = Arc::new(Plan::decode(&body).map_err(|why| refused(&why))?);
-        self.install(&mut inner, plan, generation, Round(oldest)).map_err(|why| refused(&why))?;
+        self.install(&mut inner, plan, generation, Round(oldest))?;
         inner.resumed = true;
         for (rank, seat) in &inner.ranks {
             let Some(control) = &seat.control else { continue };
@@ -74,15 +80,32 @@ impl Job {
 
 impl Inner {
     /// Keeps what a rank knows until all have said so.
-    pub(super) fn note(&mut self, rank: Rank, world: u32, known: Resume) -> Result<(), Fault> {
+    pub(super) fn note(&mut self, job: &Job, rank: Rank, known: Resume) -> Result<(), Fault> {
+        check_reach(rank, known.generation, known.oldest)?;
         if !known.live.is_empty() {
             let ranks = crate::members::from_bits(&known.live);
-            let members = Members::of(known.generation, world, ranks);
-            self.members = Some(members.map_err(|why| Fault::new(FaultCode::Protocol, why.to_string()))?);
+            let members = Members::of(known.generation, job.world, ranks);
+            let members = members.map_err(|why| Fault::new(FaultCode::Protocol, why.to_string()))?;
+            if !job.survives || !members.contains(rank) {
+                let text = format!("rank {rank} comes from a job that others are lost in, or itself");
+                return Err(Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Protocol, text) });
+            }
+            self.members = Some(members);
         }
         self.resumes.insert(rank, known);
         Ok(())
     }
+}
+
+/// Refuses numbers behind which nothing could be counted any more.
+pub(super) fn check_reach(rank: Rank, generation: u32, oldest: u64) -> Result<(), Fault> {
+    if generation <= GENERATION_MAX && oldest <= ROUND_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "rank {rank} speaks of membership {generation} and round {oldest}; there are up to {GENERATION_MAX} and {ROUND_MAX}"
+    );
+    Err(Fault { rank: Some(rank.0), ..Fault::new(FaultCode::Protocol, text) })
 }
 
 /// Why ranks of one generation cannot go on together.

@@ -18,6 +18,7 @@ use foresee_grad_queue::{Members, Round, TensorSet};
 use foresee_units::Rank;
 use foresee_wire::{Change, Changed, Fault, FaultCode, Known, Lost, Message, OPEN_ROUNDS_MAX, Used};
 
+use super::resume::check_reach;
 use super::{Inner, Job};
 use crate::server::session::lock;
 
@@ -94,6 +95,7 @@ impl Job {
     /// What everybody goes by from now on, says a rank; the first who does changes this server.
     pub(super) fn change(&self, rank: Rank, change: &Change) -> Result<(), Fault> {
         let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Protocol, why.to_string());
+        check_reach(rank, change.generation, change.oldest)?;
         let mut gone = Vec::new();
         {
             let mut inner = lock(&self.inner);
@@ -109,11 +111,12 @@ impl Job {
                 };
                 let promised = change.used.iter().map(set).collect::<Result<Vec<_>, _>>();
                 let promised = promised.map_err(|why: foresee_grad_queue::QueueError| refused(&why))?;
+                let (oldest, told) =
+                    session.change(&members, Round(change.oldest), &promised).map_err(|why| refused(&why))?;
+                // Once nothing is refused any more: who ends the job has to find them.
                 let lost: Vec<Rank> =
                     inner.ranks.keys().copied().filter(|rank| !members.contains(*rank)).collect();
                 gone.extend(lost.iter().filter_map(|rank| inner.ranks.remove(rank)));
-                let (oldest, told) =
-                    session.change(&members, Round(change.oldest), &promised).map_err(|why| refused(&why))?;
                 inner.generation = generation;
                 inner.members = Some(members);
                 // Before anything that holds under the new membership, and by the same lock after all of the old one.
@@ -132,6 +135,6 @@ impl Job {
 }
 
 /// A text that a message has room for.
-fn cut(text: &str) -> String {
+pub(super) fn cut(text: &str) -> String {
     Fault::new(FaultCode::Lost, text).text
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from support import bare_ranks, gradients, lasting_ranks
 from support.processes import Child
 
@@ -113,6 +114,25 @@ def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ran
     assert status == 0, output + errors
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
+    started, servers, others: int
+) -> None:
+    # Two runs at once, which have the secret and the servers in common.
+    env = {"FORESEE_TOKEN": gradients.TOKEN, "FORESEE_ADDRESS": "127.0.0.1"}
+    places = servers(others) or ["ranks"]
+    stores = [
+        torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)
+    ]
+    ranks = [
+        started(gradients.in_a_store(one, 2, store.port, places, env)) for store in stores for one in range(2)
+    ]
+    for child in ranks:
+        said = told(child)
+        assert said.get("digest") == gradients.expected(2), said
+        assert child.end(30)[0] == 0
+
+
 def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
     said = told(started(gradients.rank(0, 2, ["ranks"])))
     assert said["error"] == "ConfigError"
@@ -150,14 +170,14 @@ def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(s
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-@pytest.mark.parametrize("victim", ["rank", "server"])
+@pytest.mark.parametrize(("victim", "recover"), [("rank", False), ("rank", True), ("server", False)])
 def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
-    started, victim: str, number: int
+    started, victim: str, recover: bool, number: int
 ) -> None:
     dice = random.Random(number)
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(2)]
     places = [server.line()["address"] for server in serving]
-    ranks = [started(bare_ranks.rank(one, 3, places)) for one in range(3)]
+    ranks = [started(bare_ranks.rank(one, 3, places, recover=recover)) for one in range(3)]
     for child in ranks:
         assert child.line() == {"round": 0}
     time.sleep(dice.uniform(0, 0.05))
@@ -178,14 +198,36 @@ def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
         assert child.end(30)[0] == 0
 
 
+@pytest.mark.parametrize("recover", [False, True])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
+def test_all_others_hear_of_a_lost_rank_in_time(started, end: signal.Signals, recover: bool) -> None:
+    timeout_s, heartbeat_s = 2.0, 0.5
+    place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(timeout_s))).line()["address"]
+    ranks = [
+        started(bare_ranks.rank(one, 4, [place], timeout_s=timeout_s, recover=recover)) for one in range(4)
+    ]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    began = time.monotonic()
+    ranks.pop(2).send(end)
+    for child in ranks:
+        said = child.line()
+        assert (said["error"], said["rank"]) == ("RankLost", 2), said
+    # Tenfold, for a machine that does much else: what is looked for are ranks that wait without end.
+    assert time.monotonic() - began < 10 * (timeout_s + 3 * heartbeat_s)
+
+
 @pytest.mark.parametrize("number", range(KILLS))
-def test_ranks_go_on_without_the_one_that_is_killed_at_whatever_moment(started, number: int) -> None:
+@pytest.mark.parametrize("recover", [False, True])
+def test_ranks_go_on_without_the_one_that_is_killed_at_whatever_moment(
+    started, recover: bool, number: int
+) -> None:
     dice = random.Random(number)
     world, count = 2 + number % 3, 1 + number % 2
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
     places, lost = [server.line()["address"] for server in serving], number % world
     ranks = [
-        started(bare_ranks.rank(one, world, places, rounds=150, pause_s=0.005, lost=lost))
+        started(bare_ranks.rank(one, world, places, rounds=150, pause_s=0.005, lost=lost, recover=recover))
         for one in range(world)
     ]
     for child in ranks:

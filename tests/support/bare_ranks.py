@@ -44,6 +44,7 @@ class Part:
     """Between two rounds: what the rank computes."""
     lost: int | None = None
     """Who will be killed, after which the others go on."""
+    recover: bool = False
 
 
 def rank(
@@ -57,6 +58,7 @@ def rank(
     elements: Sequence[int] = ELEMENTS,
     pause_s: float = 0.0,
     lost: int | None = None,
+    recover: bool = False,
     within: Sequence[str] = (),
 ) -> Child:
     """A rank in a process of its own; ``within``: see ``Child``.
@@ -65,7 +67,9 @@ def rank(
     clock; where one is lost also a digest of all averages, and who was in the last. The third tells what it has not
     given back.
     """
-    part = Part(number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s, lost)
+    part = Part(
+        number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s, lost, recover
+    )
     source = "from support.bare_ranks import main; main()"
     return Child(source, json.dumps(asdict(part)), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
@@ -105,7 +109,7 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
         world=part.world,
         timeout_s=part.timeout_s,
         packet_bytes=PACKET,
-        recover=False,
+        recover=part.recover,
         survives=part.lost is not None,
     )
     try:

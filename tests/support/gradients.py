@@ -112,6 +112,14 @@ def rank(
     return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env)
 
 
+def in_a_store(
+    number: int, world: int, port: int, servers: list[str], env: dict[str, str] | None = None
+) -> Child:
+    """A rank whose program gives torch's process group a store, at ``port``; no launcher has told it anything."""
+    source = "from support.gradients import main; main()"
+    return Child(source, "store", ",".join(servers), "recover", str(number), str(world), str(port), env=env)
+
+
 def torchrun(
     world: int, servers: list[str], env: dict[str, str] | None = None, *, mode: str = "group"
 ) -> Child:
@@ -156,15 +164,20 @@ def say_reference() -> None:
 
 def main() -> None:
     """Of a rank process."""
-    mode, servers, *recover = sys.argv[1:]
-    own = int(os.environ["RANK"])
+    mode, servers, *more = sys.argv[1:]
+    if mode == "store":
+        own, world, port = map(int, more[1:])
+        store = torch.distributed.TCPStore("127.0.0.1", port)
+        torch.distributed.init_process_group("gloo", store=store, rank=own, world_size=world)
+    else:
+        own = int(os.environ["RANK"])
     if mode in ("group", "machine"):
         torch.distributed.init_process_group("gloo")
     loss = "continue" if mode == "survive" else "raise"
     plan = training(
         servers=servers,
         timeout=20.0,
-        recover=bool(recover),
+        recover="recover" in more,
         local_average=mode != "group",
         on_rank_loss=loss,
     )
@@ -185,7 +198,7 @@ def main() -> None:
             optimizer.step()
             if mode in ("for ever", "telling", "survive"):
                 say(step=step)
-        if mode in ("train", "telling", "survive", "group", "machine"):
+        if mode in ("train", "telling", "survive", "group", "machine", "store"):
             state = state_of(model, optimizer)
             variance = float(model.norm.running_var.min())
             say(digest=digest(state), stats=dict(optimizer.stats()), least_variance=variance)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 import torch
-from support.exchanges import mean_in_rank_order
+from support.exchanges import mean_in_rank_order, over_servers
 from support.ranks import Training, assert_same_bits, noise, run, state_of
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -197,12 +198,37 @@ def test_every_float_dtype(network, dtype):
         assert_same_bits(state, expected)
 
 
-def test_sums_are_taken_in_rank_order_whoever_is_late(network):
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["Adam amsgrad", "SGD nesterov"])
+def test_however_many_servers_share_the_packets_of_a_tensor(name, dtype, servers):
+    cls, arguments = OPTIMIZERS[name]
+    training = Training(
+        # Of several packets, so that servers share each of the larger ones.
+        lambda: nn.Sequential(nn.Linear(8, 192), nn.Tanh(), nn.Linear(192, 192), nn.Linear(192, 2)).to(dtype),
+        lambda model: two_groups(model, cls, **arguments),
+        lambda step, rank: noise(3, 8, seed=10 * step + rank).to(dtype),
+        schedule=halved,
+    )
+    expected = training.reference(WORLD)
+    with over_servers(servers) as connect:
+        for state in training.ranks(connect(WORLD)):
+            assert_same_bits(state, expected)
+
+
+@pytest.mark.parametrize("late", range(WORLD))
+def test_sums_are_taken_in_rank_order_whoever_is_late(network, late):
     values = [1e8, -1e8, 1.0]
+
+    def batch(step, rank):
+        # Whatever the others push is there before: it has to wait for its turn.
+        time.sleep(0.05 if rank == late else 0.0)
+        return torch.full((1, 1), values[(rank + step) % 3])
+
     training = Training(
         lambda: nn.Linear(1, 1, bias=False),
         lambda model: torch.optim.SGD(model.parameters(), lr=1.0),
-        lambda step, rank: torch.full((1, 1), values[(rank + step) % 3]),
+        batch,
         loss=lambda model, batch: model(batch).sum(),
         steps=3,
     )

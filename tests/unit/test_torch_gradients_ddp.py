@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 
 import pyarrow.ipc
 import pytest
@@ -69,6 +70,28 @@ def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(netwo
         for step, sizes in enumerate(layouts):
             assert_same_bits(results[step], expected(sizes, 3, step))
         assert stats["rounds"] >= len(layouts)
+
+
+def test_statistics_tell_how_long_averages_were_exposed():
+    """From a backward pass's last bucket on: what comes before is hidden, however long it takes."""
+    state = ft.DdpState(servers=Hub(1, slow=lambda rank, name: 0.05).exchange(0))
+    assert state.stats()["exposed_s"] == state.stats()["exposed_last_round_s"] == 0
+    before = 0.0
+    # The second is of the plan, and the third not: a round of what is known, a plan, and a round.
+    for step, sizes in enumerate([[3, 2], [3, 2], [3, 4]]):
+        first = ft.ddp_hook(state, Bucket(0, torch.ones(sizes[0]), last=False))
+        time.sleep(0.1)
+        began = time.perf_counter()
+        last = ft.ddp_hook(state, Bucket(1, torch.ones(sizes[1]), last=True))
+        first.wait()
+        last.wait()
+        stood = time.perf_counter() - began
+        stats = state.stats()
+        exposed = stats["exposed_s"] - before
+        assert 0.04 < exposed <= stood, step
+        assert 0.04 < stats["exposed_last_round_s"] <= exposed + 1e-9, step
+        before = stats["exposed_s"]
+    state.close()
 
 
 def test_every_bucket_of_every_step_is_in_the_timeline_and_in_the_ledger(tmp_path, monkeypatch):

@@ -235,6 +235,30 @@ def test_a_use_before_the_update_landed_raises_at_the_gradient():
         backward(model)
 
 
+class Saved(nn.Module):
+    """Uses the head's weight, which autograd saves, before the head runs and its update lands; not in the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.early = False
+        self.body = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.head(F.linear(x, self.head.weight) if self.early else x)
+
+
+def test_an_update_that_lands_after_a_saved_use_raises_in_autograd(network):
+    model, optimizer = pair(Saved(), network)
+    warm(model, optimizer)
+    model.early = True
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        backward(model)
+    optimizer.close()
+
+
 def test_debug_names_the_place_of_such_a_use():
     model, optimizer = pair(Early(), debug=True)
     warm(model, optimizer)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -33,6 +34,35 @@ def test_classes_follow_first_use_not_registration():
         "second.weight",
         "head.weight",
     ]
+
+
+def test_a_buffer_has_the_class_of_its_layer():
+    class Normed(HeadFirst):
+        """Registered against the order of use; two buffers are not used in the first step."""
+
+        def __init__(self):
+            super().__init__()
+            self.late = nn.BatchNorm1d(2)
+            self.early = nn.BatchNorm1d(4)
+            self.bare = nn.BatchNorm1d(4, affine=False)
+            self.second.register_buffer("unseen", torch.zeros(2))
+            self.register_buffer("nobodys", torch.zeros(2))
+
+        def forward(self, x):
+            return self.late(super().forward(self.bare(self.early(x))))
+
+    (exchange,) = Hub(1).exchanges()
+    model = Normed()
+    model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+    model(batch(0, 0)).sum().backward()
+    optimizer.step()
+    classes = {spec.name: spec.priority for spec in exchange.hub.plan}
+    layers = ("early", "bare", "first", "second", "head", "late")
+    of_layer = [{classes.pop(name) for name in list(classes) if name.startswith(layer)} for layer in layers]
+    # Whatever a layer needs comes behind all that those before it need, and before all that those behind it do.
+    assert all(max(one) < min(other) for one, other in pairwise(of_layer))
+    assert [len(one) for one in of_layer] == [5, 3, 2, 2, 2, 5], "unseen has the class of second.weight"
+    assert classes == {"nobodys": max(of_layer[-1]) + 1}
 
 
 def test_a_shape_query_is_no_use():

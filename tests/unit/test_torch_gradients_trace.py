@@ -103,6 +103,45 @@ def test_the_model_its_gradients_its_optimizer_and_the_random_numbers_stay_as_th
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_a_device_is_waited_for_at_each_mark_and_gets_its_random_numbers_back(monkeypatch):
+    here = torch.device("cuda:1")
+    asked = ["work"]
+    marks = []
+    monkeypatch.setattr(_trace, "_devices", lambda tensors: [here])
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device: asked.remove("work") or asked.append(device)
+    )
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: f"of {device}")
+    put_back = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: put_back.append((state, device)))
+
+    def now():
+        # Each mark has waited, once, for what was asked of the device since the mark before it.
+        assert asked == [here]
+        asked[:] = ["work"]
+        marks.append(len(marks))
+        return float(len(marks))
+
+    monkeypatch.setattr(_trace, "time", types.SimpleNamespace(perf_counter=now))
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    ft.trace_model(model, noise(3, 4, seed=0), optimizer=optimizer, steps=1, warmup=0)
+    # Begin and end of forward, two gradients, begin and end of the update.
+    assert len(marks) == 6
+    assert put_back == [("of 1", 1)]
+
+
+def test_the_devices_waited_for_are_those_of_the_tensors():
+    def on(*devices):
+        return [types.SimpleNamespace(device=torch.device(device)) for device in devices]
+
+    assert _trace._devices(on("cpu", "cuda:1", "cuda:0", "cuda:1", "meta")) == [
+        torch.device("cuda:0"),
+        torch.device("cuda:1"),
+    ]
+    assert _trace._devices(on("cpu")) == []
+
+
 class Output(dict):
     @property
     def loss(self):

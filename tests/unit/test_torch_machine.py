@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from foresee._world import World, detect
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, RankLost
 from foresee.torch import _machine
 from foresee.torch._machine import Meeting, find, first_rank, meet
 
@@ -92,7 +92,7 @@ def test_one_process_at_a_time_has_the_meeting(tmp_path: Path) -> None:
         assert other.stdout.readline() == "has it\n"
         with pytest.raises(ConfigError, match="FORESEE_JOB"):
             Meeting("job", 0, "127.0.0.1:4", 0.1)
-        assert meet("job", 0) == find("job", 0) == "127.0.0.1:3"
+        assert meet("job", 0, 60.0) == find("job", 0) == "127.0.0.1:3"
         # Killed, as it may be: the lock goes with it.
         timer = threading.Timer(0.1, other.kill)
         timer.start()
@@ -117,5 +117,13 @@ def test_whoever_waits_for_the_first_says_so(
     monkeypatch.setattr(_machine, "SAY_EVERY_S", 0.0)
     answers = iter([None, None, "127.0.0.1:6"])
     monkeypatch.setattr(_machine, "find", lambda job, first: next(answers))
-    assert meet("job", 4) == "127.0.0.1:6"
+    assert meet("job", 4, 60.0) == "127.0.0.1:6"
     assert "waiting for rank 4, which exchanges for this machine" in caplog.text
+
+
+def test_a_first_rank_that_never_comes_is_named_and_not_waited_for_without_end() -> None:
+    with pytest.raises(
+        RankLost, match=r"rank 4, which exchanges for this machine, did not come .* within 0 s"
+    ) as lost:
+        meet("job", 4, 0.1)
+    assert lost.value.rank == 4

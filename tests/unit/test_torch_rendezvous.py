@@ -93,9 +93,32 @@ def test_a_run_has_a_name_that_all_ranks_know() -> None:
     # Not known is not alone: the last rank would be the only one that thinks so.
     last = _rendezvous.World(3, 4, 3, 4)
     assert name("x", last, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}) == "127.0.0.1:29500/x"
-    assert name("x", many, {}) == "job/x"
-    assert name("x", one, {}) != "job/x"
+    assert name("x", one, {}) is not None
+    # Whoever started the ranks has named the run; the machine where mpirun is has no step of Slurm's.
+    for number in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JOBID"):
+        assert name("x", many, {number: "prterun-a-12@1"}) == "mpi-prterun-a-12-1/x"
+        assert name("x", many, {number: "7", **slurm, "SLURM_STEP_ID": "0"}) == "mpi-7/x"
+        # That of torchrun's agents, perhaps, and they may start several runs.
+        assert name("x", many, {number: "7", **slurm, "RANK": "1"}) == "a:1/x"
+    # One constant for all would seat the ranks of two runs beside each other.
+    assert name("x", many, {}) is None
+    assert name("x", many, {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_ID": "1"}) is None
     assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128
+
+
+def test_a_run_that_nothing_has_named_needs_a_name() -> None:
+    with pytest.raises(
+        ConfigError, match="set FORESEE_JOB to the same on every rank and to another for every run"
+    ):
+        _rendezvous.job_place("x", _rendezvous.World(1, 4), {"OMPI_COMM_WORLD_RANK": "1"})
+    assert _rendezvous.job_place("x", _rendezvous.World(1, 4), {"FORESEE_JOB": "a"}) == ("a/x", None)
+
+
+def test_the_part_of_a_store_is_as_patient_as_the_store() -> None:
+    store = torch.distributed.HashStore()
+    store.set_timeout(dt.timedelta(seconds=7))
+    assert _rendezvous.patience_s(_rendezvous.fresh(store, "job", _rendezvous.World(0, 1))) == 7
+    assert _rendezvous.patience_s(None) == 1800
 
 
 def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> None:

@@ -14,7 +14,8 @@ _HELP = "serve gradients: add up what ranks push, and send the averages back"
 _EPILOG = (
     "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. It ends with "
     "exit code 0 on SIGINT or SIGTERM; ranks that are connected are told. Started anew at the same address within the "
-    "timeout of its ranks, it goes on with their jobs."
+    "timeout of its ranks, it goes on with their jobs. With a certificate it takes TLS alone, and ranks name it as "
+    "tls://HOST:PORT; any certificate will do, since the secret proves both ends of the session."
 )
 _MIB = 1 << 20
 _ENDS = frozenset({signal.SIGINT, signal.SIGTERM})

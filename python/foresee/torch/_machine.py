@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, RankLost
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -74,11 +74,21 @@ class Meeting:
         self.close()
 
 
-def meet(job: str, first: int) -> str:
-    """The address at which the first rank of this machine listens, once it does: it may have much to do before."""
+def meet(job: str, first: int, patience_s: float) -> str:
+    """The address at which the first rank of this machine listens, once it does: it may have much to do before.
+
+    Raises:
+        RankLost: it did not within ``patience_s``. It may have been there, found no server, and gone again.
+    """
     began = said = time.monotonic()
     while (address := find(job, first)) is None:
         now = time.monotonic()
+        if now - began > patience_s:
+            raise RankLost(
+                f"rank {first}, which exchanges for this machine, did not come to the exchange of gradients within "
+                f"{patience_s:.0f} s; look at the output there",
+                rank=first,
+            )
         if now - said > SAY_EVERY_S:
             said = now
             _log.warning(

@@ -88,8 +88,7 @@ class NetworkExchange:
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
         world = _rendezvous.job_world()
-        job = _rendezvous.job_name(settings.job, world)
-        store = _rendezvous.job_store(job, world)
+        job, store = _rendezvous.job_place(settings.job, world)
         secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
         self._process = os.getpid()
         self._timeout_s = settings.timeout_s
@@ -145,7 +144,7 @@ class NetworkExchange:
             timeline=settings.timeline,
         )
         if world.rank != first:
-            return machine.join(world.rank, meet(way.job, first))
+            return machine.join(world.rank, meet(way.job, first, _rendezvous.patience_s(store)))
         hub = machine.listen()
         undo.callback(hub.close)
         self._meeting = Meeting(way.job, first, hub.address, settings.timeout_s)

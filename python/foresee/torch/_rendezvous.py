@@ -28,10 +28,11 @@ __all__ = [
     "Store",
     "fresh",
     "job_name",
+    "job_place",
     "job_secret",
-    "job_store",
     "job_world",
     "own_address",
+    "patience_s",
     "share_address",
 ]
 
@@ -44,7 +45,11 @@ _ELSEWHERE = "192.0.2.1"
 # What rank 0 says where it has a secret that is not the store's to carry.
 _OWN = "rank 0 has its own"
 _SECRET = "secret"  # noqa: S105 - the key of one
+_NAME = "name"
 _NAME_MAX = 128
+# Of launchers of MPI programs, each of which gives every rank of one start the same and no other start again: PMIx
+# (Open MPI 5, Slurm's), Open MPI 4, PALS, PMI-2 of Slurm and Cray. Hydra (MPICH, Intel MPI) has none.
+_LAUNCHED = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JOBID")
 #: How often rank 0 looks whether others have come, how often it says that it waits, and for how long it does where the
 #: store does not say.
 _LOOK_S, _SAY_S, _PATIENCE_S = 0.02, 30.0, 1800.0
@@ -77,11 +82,33 @@ def job_world() -> World:
     return detect()
 
 
-def job_store(job: str, world: World) -> Store | None:
-    """The job's part of the store, where torch's process group is initialised. Collective there."""
-    if not dist.is_available() or not dist.is_initialized():
-        return None
-    return fresh(dist.distributed_c10d._get_default_store(), job, world)  # noqa: SLF001 - torch has no public name for it
+def job_place(
+    exchange: str, world: World, environ: Mapping[str, str] | None = None
+) -> tuple[str, Store | None]:
+    """The job's name, and its part of the store where torch's process group is initialised. Collective there.
+
+    A run that nothing has named, as one whose script gave the process group a store of its own, is named by rank 0,
+    which the store tells the others.
+
+    Raises:
+        ConfigError: nothing has named it, and there is no store.
+    """
+    named = job_name(exchange, world, environ)
+    store = None
+    if dist.is_available() and dist.is_initialized():
+        default = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+        store = fresh(default, named or exchange, world)
+    if named is not None:
+        return named, store
+    if store is None:
+        raise ConfigError(
+            "nothing tells this run apart from others on its servers, since its launcher gives it no number that all "
+            "ranks know: set FORESEE_JOB to the same on every rank and to another for every run, or call "
+            "torch.distributed.init_process_group() first"
+        )
+    if world.rank == 0:
+        store.set(_NAME, f"{secrets.token_hex(8)}/{exchange}")
+    return _said(store, _NAME, 0), store
 
 
 def fresh(store: Store, job: str, world: World) -> Store:
@@ -104,7 +131,7 @@ def fresh(store: Store, job: str, world: World) -> Store:
 def _gather(store: Store, place: str, own: str, world: World) -> None:
     """Tell every rank that asks who rank 0 is, until all have heard it."""
     began = said = time.monotonic()
-    patience = _patience_s(store)
+    patience = patience_s(store)
     missing = list(range(1, world.size))
     while missing:
         for rank in missing:
@@ -147,22 +174,27 @@ def _ranks(some: list[int]) -> str:
     return f"rank{'s' if len(some) > 1 else ''} {shown}"
 
 
-def _patience_s(store: object) -> float:
-    """For how long a store waits, as torch has it."""
+def patience_s(store: object) -> float:
+    """For how long a store waits, as torch has it, and so whoever waits for another rank; also where there is none."""
     timeout = getattr(store, "timeout", None)
     return timeout.total_seconds() if isinstance(timeout, dt.timedelta) else _PATIENCE_S
 
 
-def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = None) -> str:
-    """What servers tell jobs apart by: the same on every rank, another for every run.
+def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = None) -> str | None:
+    """What servers tell jobs apart by: the same on every rank, another for every run. None where nothing says so.
 
-    ``FORESEE_JOB``, else Slurm's job and step, where its tasks are the ranks, else the address where torchrun's ranks
-    meet, else, of a lone rank, its process. Where ranks meet at a loopback address, which every machine has, the
-    machine's name stands in its place. ``exchange`` tells apart the exchanges of a run.
+    ``FORESEE_JOB``, else the number of a launcher of MPI programs, else Slurm's job and step, both where what was
+    launched are the ranks, else the address where torchrun's ranks meet, else, of a lone rank, its process. Where ranks
+    meet at a loopback address, which every machine has, the machine's name stands in its place. ``exchange`` tells
+    apart the exchanges of a run.
     """
     env = os.environ if environ is None else environ
+    launched = next((env[name] for name in _LAUNCHED if env.get(name)), None)
     if env.get("FORESEE_JOB"):
         run = env["FORESEE_JOB"]
+    elif launched and "RANK" not in env:
+        # Before Slurm's, which differs between the machine where mpirun is and those where Slurm started its daemons.
+        run = f"mpi-{launched}"
     elif "SLURM_JOB_ID" in env and "SLURM_STEP_ID" in env and "RANK" not in env:
         run = f"slurm-{env['SLURM_JOB_ID']}.{env['SLURM_STEP_ID']}"
     elif env.get("MASTER_ADDR") and env.get("MASTER_PORT"):
@@ -174,7 +206,7 @@ def job_name(exchange: str, world: World, environ: Mapping[str, str] | None = No
     elif world.size == 1:
         run = f"{socket.gethostname()}-{os.getpid()}"
     else:
-        run = "job"
+        return None
     plain = re.sub(r"[^A-Za-z0-9._:/-]", "-", run)
     return f"{plain[: _NAME_MAX - len(exchange) - 1]}/{exchange}"
 
@@ -264,6 +296,11 @@ class _Part:
 
     def __init__(self, store: Store, place: str) -> None:
         self._store, self._place = store, place
+
+    @property
+    def timeout(self) -> object:
+        """The store's."""
+        return getattr(self._store, "timeout", None)
 
     def set(self, key: str, value: str) -> None:
         self._store.set(f"{self._place}/{key}", value)

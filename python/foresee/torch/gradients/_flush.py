@@ -136,7 +136,10 @@ class SynchronizedOptimizer(torch.optim.Optimizer):
         _flush(self)
 
     def stats(self) -> Mapping[str, float]:
-        """Counters of the exchange; ``exposed_s``: seconds that this rank stood still for it."""
+        """Counters of the exchange.
+
+        ``exposed_s``: seconds that this rank stood still for it, ``exposed_last_round_s`` in the round that ended last.
+        """
         rounds = _rounds(self)
         return {} if rounds is None else rounds.stats()
 

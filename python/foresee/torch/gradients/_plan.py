@@ -167,7 +167,7 @@ class Plan:
         return [f"{told}: all on the CPU, or all on CUDA devices; move the model, or pass buffers=False"]
 
     def order(self, profile: FirstUse, model: torch.nn.Module) -> None:
-        """Give classes by first use; what was not seen is last. A buffer has that of its module's first parameter."""
+        """Give classes by first use; what was not seen is last, a buffer beside its module's first parameter."""
         place = {id_: i for i, id_ in enumerate(profile.order)}
         last = len(place)
         beside: dict[int, int] = {}

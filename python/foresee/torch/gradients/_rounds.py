@@ -289,6 +289,8 @@ class Rounds:
                 absent.append(entry.spec.id)
         self._courier.round_end(self._round, absent)
         self._round += 1
+        # What is waited for from here on is this round's, in whichever mode.
+        self._exposed_before_s = self._exposed_s
         if self._timeline is not None:
             self._timeline.round_ended()
 
@@ -344,7 +346,6 @@ class Rounds:
             entry.pending = True
             entry.version = entry.tensor._version  # noqa: SLF001
         self._pending = len(self._plan.entries)
-        self._exposed_before_s = self._exposed_s
 
     def _finish(self) -> None:
         """Rule one: what is pending from the last round is finished before this one ends."""

@@ -22,7 +22,10 @@ __all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
 #: Seconds without a sign of life before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
 
-_REMEDY = 'servers="host:port,host:port", a list of such, "ranks" alone or among them, or an Exchange'
+_REMEDY = (
+    'servers="host:port,host:port" or "tls://host:port,tls://host:port", a list of such, "ranks" alone or among them, '
+    "or an Exchange"
+)
 _opened = 0
 
 

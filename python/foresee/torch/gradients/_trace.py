@@ -2,7 +2,8 @@
 """``ft.trace_model``: how long a model's tensors take in backward, forward and update, without any network.
 
 Apart from the model of the network, which is asked about what is measured here: a ``ModelTrace`` joins them. Refuses to
-touch what it measures: it runs a copy, and puts torch's random numbers back.
+touch what it measures: it runs a copy, and puts torch's random numbers back, those of CUDA devices too. Refuses to time
+requests in place of work: each mark of the clock waits for the devices.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ def trace_model(
 
     Forward and update times belong to wait points: what a module takes is written at the last of the tensors that it
     needs, since it cannot begin before that one. The time before the first wait point is in the first. Backward time
-    of a tensor is that between the gradient before it and its own. All are medians.
+    of a tensor is that between the gradient before it and its own. All are medians. On CUDA devices every time includes
+    the wait for the device, so that layers do not overlap with each other as they may in a training.
 
     Args:
         model: run as a copy, in the mode it is in.
@@ -72,13 +74,11 @@ def trace_model(
     """
     if steps < 1 or warmup < 0:
         raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
-    before = torch.get_rng_state()
-    try:
+    devices = _devices((*model.parameters(), *model.buffers(), *_all_tensors(batch)))
+    with torch.random.fork_rng([device.index for device in devices]):
         # Together, so that the copy of the optimizer is over the copied parameters.
         copied, its_optimizer = copy.deepcopy((model, optimizer))
-        tensors = _tensors(copied, its_optimizer, batch, loss or _plain_loss, steps, warmup)
-    finally:
-        torch.set_rng_state(before)
+        tensors = _tensors(copied, its_optimizer, batch, loss or _plain_loss, steps, warmup, devices)
     facts: dict[str, trace.Fact] = {
         "device": str(next(model.parameters()).device),
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
@@ -101,6 +101,7 @@ def _tensors(
     loss: Callable[[Any], torch.Tensor],
     steps: int,
     warmup: int,
+    devices: Sequence[torch.device],
 ) -> list[trace.Tensor]:
     holder = optimizer or torch.optim.SGD(model.parameters())
     plan, faults = Plan.of(model, holder, buffers=False)
@@ -109,7 +110,7 @@ def _tensors(
     points = _first_points(model, plan, lambda: loss(_call(model, batch)).backward())
     if not points:
         raise ConfigError("no parameter got a gradient from this batch and loss; is requires_grad off?")
-    clock = _Clock(points)
+    clock = _Clock(points, devices)
     handles = list(clock.listen())
     try:
         for number in range(warmup + steps):
@@ -161,8 +162,9 @@ def _first_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) 
 class _Clock:
     """Seconds by tensor, of each measured step."""
 
-    def __init__(self, points: _Points) -> None:
+    def __init__(self, points: _Points, devices: Sequence[torch.device]) -> None:
         self._points = points
+        self._devices = devices
         self._reached: set[int] = set()
         self._last = 0.0
         self._current = 0
@@ -192,7 +194,7 @@ class _Clock:
         self._reached = set()
         self._forward = True
         self._current = 0
-        self._last = time.perf_counter()
+        self._last = self._now()
 
     def start_backward(self) -> None:
         """Forward and loss are over."""
@@ -210,10 +212,10 @@ class _Clock:
             self._timed(group, functools.partial(step_some, optimizer, base, hyper, chosen))
 
     def _timed(self, group: Sequence[Entry], step: Callable[[], None]) -> None:
-        began = time.perf_counter()
+        began = self._now()
         with torch.no_grad():
             step()
-        self.updates.setdefault(group[-1].spec.id, []).append(time.perf_counter() - began)
+        self.updates.setdefault(group[-1].spec.id, []).append(self._now() - began)
 
     def _enter(self, number: int) -> None:
         # Only the first time: a module used twice waits once, and recomputation in backward is backward.
@@ -226,19 +228,30 @@ class _Clock:
 
     def _close(self) -> None:
         """What ran since the last wait point is that one's."""
-        now = time.perf_counter()
+        now = self._now()
         last = self._points[self._current][1][-1]
         self.forward.setdefault(last.spec.id, []).append(now - self._last)
         self._last = now
 
     def _gradient(self, entry: Entry) -> None:
-        now = time.perf_counter()
+        now = self._now()
         self.backward.setdefault(entry.spec.id, []).append(now - self._last)
         self._last = now
+
+    def _now(self) -> float:
+        """In seconds, once the devices have done what they were asked for."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
 
 
 def _median(seconds: Mapping[int, list[float]], entry: Entry) -> float:
     return statistics.median(seconds.get(entry.spec.id, [0.0]))
+
+
+def _devices(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
+    """The CUDA devices that they are on, each once."""
+    return sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,8 @@ class _Backward:
         default_factory=list
     )
     """Unknown to the plan: they leave when the ranks have agreed."""
+    given_s: float = 0.0
+    """When its last bucket was given: from then on nothing hides what is under way."""
 
 
 class DdpState:
@@ -115,6 +118,9 @@ class DdpState:
         self._specs: list[TensorSpec] = []
         self._ids: dict[_Key, int] = {}
         self._round = 0
+        # Since when the backward pass that lands is exposed, or its last round; of the thread alone.
+        self._since_s = 0.0
+        self._exposed_s = self._exposed_last_round_s = 0.0
         self._backward = _Backward()
         self._failure: BaseException | None = None
         self._jobs: queue.SimpleQueue[_Backward | None] = queue.SimpleQueue()
@@ -125,8 +131,17 @@ class DdpState:
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def stats(self) -> Mapping[str, float]:
-        """Counters of the exchange."""
-        return {**self._exchange.stats(), "rounds": self._round}
+        """Counters of the exchange, and how long averages were exposed.
+
+        ``exposed_s``: seconds from the last bucket of a backward pass to the landing of all of its averages, which is
+        what DDP waits for. On a CUDA device it counts from the host's last bucket, when the device may still compute.
+        """
+        return {
+            **self._exchange.stats(),
+            "rounds": self._round,
+            "exposed_s": self._exposed_s,
+            "exposed_last_round_s": self._exposed_last_round_s,
+        }
 
     def close(self) -> None:
         """Leave the exchange. A backward pass afterwards raises."""
@@ -168,6 +183,7 @@ class DdpState:
             self._backward.pushed[id_] = future
         if bucket.is_last():
             backward, self._backward = self._backward, _Backward()
+            backward.given_s = time.perf_counter()
             self._jobs.put(backward)
         return future
 
@@ -175,6 +191,7 @@ class DdpState:
         """Finish a backward pass: end the round, hand out the averages. On the thread."""
         waiting = dict(backward.pushed)
         futures = [*backward.pushed.values(), *(future for _, _, future in backward.deferred)]
+        self._since_s = backward.given_s
         try:
             if waiting or not backward.deferred:
                 self._finish(waiting)
@@ -200,6 +217,11 @@ class DdpState:
             self._timeline.round_ended()
         # All before any: with its last average DDP goes on, and may push the buckets of an earlier layout again.
         courier.wait([spec.id for spec in self._specs], self._check)
+        # Before backward goes on, so that whoever looks after it finds this round counted.
+        now = time.perf_counter()
+        self._exposed_last_round_s = now - self._since_s
+        self._exposed_s += self._exposed_last_round_s
+        self._since_s = now
         for id_, future in waiting.items():
             # DDP copies it into the bucket before the next backward, so the exchange may have its memory back then.
             future.set_result(courier.average(self._specs[id_], self._device))

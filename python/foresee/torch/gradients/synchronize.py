@@ -79,6 +79,10 @@ def synchronize(
         servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is
             a server beside each rank, in its process, which needs torch's process group to be found; or an
             ``Exchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry twice that.
+            ``tls://host:port``, of all of them or of none, encrypts: for servers with a certificate (``foresee serve
+            --tls-cert --tls-key``), which may be any. The secret proves both ends, and that nobody sits between them.
+            Without it, the secret keeps strangers out, and gradients travel in the clear. Those of ``"ranks"`` have no
+            certificate.
         overlap: see above.
         clip: ``exact``: torch's ``clip_grad_norm_`` over all averages, bit for bit; the next forward pass then waits
             for the last tensor. ``per_param``: each tensor's own norm. ``previous_norm``: scales by the total norm of

@@ -10,7 +10,7 @@ mod values;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,13 @@ impl Setup {
             let hub = Arc::new(Hub::listen(options.clone()).unwrap());
             let address = hub.address();
             let (outer, inside) = (self.rank(machine, &servers, secret), Arc::clone(&hub));
-            thread::spawn(move || inside.connect(outer).unwrap());
+            thread::spawn(move || {
+                // Its ranks would wait for ever.
+                if let Err(why) = inside.connect(outer) {
+                    inside.close(Duration::ZERO);
+                    panic!("{why}");
+                }
+            });
             let mut hub = Some(hub);
             for place in 0..self.local {
                 let (options, body, hub) = (options.clone(), Arc::clone(&body), hub.take());
@@ -369,10 +375,17 @@ fn a_server_that_ends_is_named_by_every_rank_of_a_machine() {
 fn a_server_in_the_place_of_a_lost_one_gives_the_bits_of_the_nested_reference() {
     let setup = Setup::new(2, 2, 2);
     let (secret, inside) = (Secret::draw().unwrap(), setup.clone());
+    let (begun, all_begun) = mpsc::channel();
     let (mut servers, ranks) = setup.start(&secret, move |core| {
+        rounds(&core, &inside, 1);
+        begun.send(()).unwrap();
         rounds(&core, &inside, 60);
         core.close();
     });
+    // Whoever still opens its connections is not there to be waited for.
+    for _ in &ranks {
+        all_begun.recv_timeout(LONG).unwrap();
+    }
     for lost in [0, 1, 0] {
         thread::sleep(Duration::from_millis(40));
         let place = servers[lost].address();

@@ -10,6 +10,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -280,6 +281,24 @@ def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
     _, optimizer = trained(0)
     optimizer.close()
     assert modes_after_collection() <= modes
+
+
+def test_a_pair_that_is_dropped_in_a_thread_that_ends_keeps_no_code_from_being_compiled():
+    modes_before()
+    thread = threading.Thread(target=trained, args=(0,))
+    thread.start()
+    thread.join()
+    gc.collect()
+    # Any other pair notices it.
+    trained(0)[1].close()
+    compiled = []
+
+    def backend(graph, _):
+        compiled.append(graph)
+        return graph.forward
+
+    torch.compile(lambda x: x * 3, backend=backend)(torch.zeros(1))
+    assert compiled
 
 
 def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):

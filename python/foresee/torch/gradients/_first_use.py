@@ -191,8 +191,9 @@ class _Watch(TorchFunctionMode):
         if mode is None:
             mode = cls._of_thread.mode = cls()
             _relay(lambda below: [mode, *below])
-        mode._profiles.append(weakref.ref(profile))
-        _Eager.acquire()
+        reference = weakref.ref(profile)
+        mode._profiles.append(reference)
+        _Eager.acquire(reference)
         return mode
 
     def leave(self, profile: weakref.ref[FirstUse]) -> None:
@@ -211,7 +212,7 @@ class _Watch(TorchFunctionMode):
     def _forget(self, profile: weakref.ref[FirstUse]) -> None:
         with contextlib.suppress(ValueError):
             self._profiles.remove(profile)
-            _Eager.release()
+        _Eager.release(profile)
 
     def __torch_function__(
         self,
@@ -233,25 +234,33 @@ class _Watch(TorchFunctionMode):
 
 
 class _Eager:
-    """Compiled code runs eagerly while anybody profiles; torch's stance is one for the process, so it is counted."""
+    """Compiled code runs eagerly while anybody profiles: torch's stance is one for the process.
+
+    One that was dropped in a thread that makes no more calls is noticed by the next that begins or stops anywhere.
+    """
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    _count: ClassVar[int] = 0
+    _profiles: ClassVar[list[weakref.ref[FirstUse]]] = []
     _stance: ClassVar[Any] = None
 
     @classmethod
-    def acquire(cls) -> None:
+    def acquire(cls, profile: weakref.ref[FirstUse]) -> None:
         with cls._lock:
-            cls._count += 1
-            if cls._count == 1:
+            cls._profiles = [*cls._others(profile), profile]
+            if cls._stance is None:
                 cls._stance = torch.compiler.set_stance("force_eager")
 
     @classmethod
-    def release(cls) -> None:
+    def release(cls, profile: weakref.ref[FirstUse]) -> None:
         with cls._lock:
-            cls._count -= 1
-            if cls._count == 0:
+            cls._profiles = cls._others(profile)
+            if not cls._profiles and cls._stance is not None:
                 cls._stance.__exit__(None, None, None)
+                cls._stance = None
+
+    @classmethod
+    def _others(cls, profile: weakref.ref[FirstUse]) -> list[weakref.ref[FirstUse]]:
+        return [other for other in cls._profiles if other != profile and other() is not None]
 
 
 def _relay(change: Callable[[list[TorchFunctionMode]], list[TorchFunctionMode]]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -122,13 +123,12 @@ def test_stopping_takes_no_longer_than_the_job(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_number_that_is_another_ones_by_now_is_not_the_jobs() -> None:
-    table = process._processes()
-    session = os.getsid(0)
-    if session not in table:
-        pytest.skip("whoever began this session has ended")
-    first = table[session].member
-    assert table[os.getpid()].member in process._family(table, first, None)
-    assert not process._family(table, first._replace(began=first.began + 1), None)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as leader:
+        table = process._processes()
+        first = table[leader.pid].member
+        assert process._family(table, first, None) == {first}
+        assert not process._family(table, first._replace(began=first.began + 1), None)
+        leader.kill()
 
 
 def test_a_jobs_script_is_told_the_seed_of_its_file(tmp_path: pathlib.Path) -> None:

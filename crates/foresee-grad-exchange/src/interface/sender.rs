@@ -314,13 +314,13 @@ impl Sender {
         self.stats.sent += Bytes::new(grant.bytes.into());
     }
 
-    /// The connection is of no more use: its owner hears why.
+    /// The connection is of no more use: its owner hears why, before whoever reads it sees no more than its end.
     fn fail(&mut self, connection: Connection, why: WireError) {
         let broken = self.sockets.get_mut(&connection).and_then(|socket| socket.broken.take());
-        self.forget(connection);
         if let Some(broken) = broken {
             broken(why);
         }
+        self.forget(connection);
     }
 
     /// Drops a connection and what waits for it.

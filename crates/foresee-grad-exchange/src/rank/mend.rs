@@ -35,6 +35,7 @@ impl Core {
     /// The control connection to a server ended.
     pub(super) fn ended(self: &Arc<Self>, server: ServerId, epoch: u32, end: End) {
         let mut state = self.lock();
+        let noticed = state.noticed();
         let Some(way) = state.ways.get_mut(server).filter(|way| way.epoch == epoch) else { return };
         let address = way.address;
         let suspicion = way.suspicion.take();
@@ -58,8 +59,14 @@ impl Core {
             End::Silent(time) => (lost(format!("it was silent for {time}")), replaced),
             End::Fault(fault) => match (fault.code, fault.rank) {
                 (FaultCode::Lost, Some(rank)) => {
-                    let why = fault.to_string();
-                    (ExchangeError::RankLost { rank: Rank(rank), why, missing: missing.clone() }, false)
+                    let lost = ExchangeError::RankLost {
+                        rank: Rank(rank),
+                        why: fault.to_string(),
+                        missing: missing.clone(),
+                    };
+                    // Others saw the end of a connection; where this rank ended it, it knows why.
+                    let own = noticed.filter(|_| rank == self.options.rank.0);
+                    (own.unwrap_or(lost), false)
                 }
                 (FaultCode::Plan, _) => (ExchangeError::Disagree(fault.to_string()), false),
                 (code, _) => {
@@ -332,6 +339,16 @@ impl State {
         }
         self.go_on();
         Ok(())
+    }
+
+    /// The server whose silence over its data connection this rank has noticed, and is about to give up.
+    fn noticed(&mut self) -> Option<ExchangeError> {
+        let missing = self.missing();
+        self.ways.iter().find_map(|way| {
+            let suspicion = way.suspicion.as_ref().filter(|suspicion| suspicion.silence)?;
+            let (server, address, why) = (way.server.0, way.address, suspicion.why.clone());
+            Some(ExchangeError::ServerLost { server, address, why, missing: missing.clone() })
+        })
     }
 
     /// A way can be used again.

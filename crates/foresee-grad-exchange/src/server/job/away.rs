@@ -23,7 +23,6 @@ use foresee_wire::{Fault, FaultCode, Hello, Message, Plan, Resume, Resumed, Role
 use super::seat::Seat;
 use super::survive::Decision;
 use super::{Inner, Job};
-use crate::options::SILENCES_MAX;
 use crate::server::session::{Session, lock};
 
 impl Job {
@@ -54,11 +53,21 @@ impl Job {
         let (job, pause) = (Arc::clone(self), self.hall.options.timeouts.heartbeat);
         let later = move || {
             thread::sleep(pause.into());
-            let inner = lock(&job.inner);
-            let seat = inner.ranks.get(&rank).filter(|seat| seat.epoch == epoch);
-            // Whoever hears it acts on the end; so does the rank.
-            if let Some(control) = seat.and_then(|seat| seat.control.as_ref()) {
-                control.link().shutdown();
+            let hopeless = {
+                let inner = lock(&job.inner);
+                let Some(seat) = inner.ranks.get(&rank).filter(|seat| seat.epoch == epoch) else { return };
+                if job.may_wait(&inner) && seat.may_come_again() {
+                    // Whoever hears it acts on the end; so does the rank.
+                    if let Some(control) = &seat.control {
+                        control.link().shutdown();
+                    }
+                    return;
+                }
+                seat.suspicion.clone()
+            };
+            // Its control connection may be well, and is the one way to tell it why.
+            if let Some(why) = hopeless {
+                job.lose_if(rank, &why, |seat| seat.epoch == epoch);
             }
         };
         if thread::Builder::new().name("foresee-suspect".into()).spawn(later).is_err() {
@@ -78,15 +87,20 @@ impl Job {
         lock(&self.inner).ranks.get(&rank).is_some_and(|seat| seat.epoch == epoch)
     }
 
+    /// Whether anybody is waited for: not while another rank is just being lost.
+    fn may_wait(&self, inner: &Inner) -> bool {
+        !inner.is_changing() && !self.over.load(Ordering::Relaxed)
+    }
+
     /// The connections of a rank broke: it is waited for if it says that it comes again, else it is lost.
     pub(super) fn break_off(self: &Arc<Self>, rank: Rank, epoch: u32, why: &str) {
         let (why, since, session) = {
             let mut inner = lock(&self.inner);
-            let waits = !inner.is_changing() && !self.over.load(Ordering::Relaxed);
+            let may_wait = self.may_wait(&inner);
             let session = inner.session.clone();
             let Some(seat) = inner.ranks.get_mut(&rank).filter(|seat| seat.epoch == epoch) else { return };
             let why = seat.suspicion.take().unwrap_or_else(|| why.to_owned());
-            let waits = waits && seat.comes_again && seat.was_whole() && seat.silences < SILENCES_MAX;
+            let waits = may_wait && seat.may_come_again();
             if waits {
                 seat.part();
             }

@@ -13,6 +13,7 @@ use foresee_units::Nanos;
 use foresee_wire::{COMES_AGAIN, Fault, Hello, Link, Message, Resume};
 
 use crate::control::Control;
+use crate::options::SILENCES_MAX;
 use crate::server::session::Way;
 
 /// A rank's place.
@@ -71,6 +72,11 @@ impl Seat {
     /// Whether both connections were here once: whoever was is waited for, or lost.
     pub(super) fn was_whole(&self) -> bool {
         self.control.is_some() && self.way.is_some() || self.away.is_some()
+    }
+
+    /// Whether it is worth waiting for once its connections break.
+    pub(super) fn may_come_again(&self) -> bool {
+        self.comes_again && self.was_whole() && self.silences < SILENCES_MAX
     }
 
     /// Its connections are of no more use; the place is kept.

@@ -9,10 +9,10 @@
 //! Refuses to move a byte, to know a clock, and to choose the source: a sample that several places hold is
 //! asked of one of them by somebody else.
 //!
-//! **Order.** Inside a class the earliest deadline goes first. A class is at ease while all that waits in it
-//! could be had before its earliest deadline; classes at ease share the source by deadline, and below the
-//! first class that is not at ease nothing starts. So a cache fill never delays a batch that is nearly late,
-//! and a validation loader is not starved by a fill that has hours.
+//! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class is at ease
+//! while all that waits in it could be had before the deadline of its first; classes at ease share the source by
+//! deadline, and below the first class that is not at ease nothing starts. So a cache fill never delays a batch
+//! that is nearly late, and a validation loader is not starved by a fill that has hours.
 //!
 //! **Bounds.** Each request ends exactly once: in `Ended::won`, as `Action::Fail`, or by `handle_withdraw`.
 //! Attempts under way, cancelled ones included, never exceed the limit that held when they started. Memory

@@ -112,6 +112,7 @@ impl Driver {
             start: range.start,
             len: range.len,
             class: Class::Staging,
+            turn: slot,
             deadline: now.saturating_add(self.slack(slot)),
         };
         self.dispatch.handle_request(request, now);

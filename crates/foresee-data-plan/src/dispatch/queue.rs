@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests that wait for a start, in every order in which they are looked for.
 //!
-//! Apart from the dispatch, because each order is an index over the same tickets: by deadline inside a
+//! Apart from the dispatch, because each order is an index over the same tickets: by turn and deadline inside a
 //! class, by place inside an object, by the moment at which a pause is over. Refuses to own the requests:
 //! it keeps keys, and whoever changes a request takes it out first and puts it back after.
 
@@ -13,13 +13,15 @@ use super::coalesce::Extent;
 use super::config::CoalesceConfig;
 use super::request::{Class, Request};
 
+/// When a ticket comes inside its class: turn, deadline, ticket.
+type Moment = (u64, Nanos, u64);
 /// Where a ticket lies inside its object: object, first byte, ticket.
 type Place = (u64, u64, u64);
 
 /// Ready and pausing tickets of one source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    ready: [BTreeSet<(Nanos, u64)>; Class::ALL.len()],
+    ready: [BTreeSet<Moment>; Class::ALL.len()],
     /// Only kept where ranges are joined.
     places: Option<BTreeSet<Place>>,
     pausing: BTreeSet<(Nanos, u64)>,
@@ -47,7 +49,7 @@ impl Queue {
 
     /// Lets `request` wait for a start; `alone` keeps it from being joined with others.
     pub(super) fn insert(&mut self, request: &Request, alone: bool) {
-        self.ready[request.class as usize].insert((request.deadline, request.ticket));
+        self.ready[request.class as usize].insert(moment(request));
         if let (Some(places), false) = (&mut self.places, alone) {
             places.insert((request.object, request.start, request.ticket));
         }
@@ -55,7 +57,7 @@ impl Queue {
 
     /// Takes `request` out.
     pub(super) fn remove(&mut self, request: &Request) {
-        self.ready[request.class as usize].remove(&(request.deadline, request.ticket));
+        self.ready[request.class as usize].remove(&moment(request));
         if let Some(places) = &mut self.places {
             places.remove(&(request.object, request.start, request.ticket));
         }
@@ -85,10 +87,10 @@ impl Queue {
         self.pausing.first().map(|(until, _)| *until)
     }
 
-    /// The earliest deadline of each class, as `(class, deadline, ticket)`.
+    /// Whoever comes first in each class, as `(class, deadline, ticket)`.
     pub(super) fn heads(&self) -> impl Iterator<Item = (Class, Nanos, u64)> {
         Class::ALL.into_iter().zip(&self.ready).filter_map(|(class, ready)| {
-            let (deadline, ticket) = *ready.first()?;
+            let (_, deadline, ticket) = *ready.first()?;
             Some((class, deadline, ticket))
         })
     }
@@ -133,4 +135,8 @@ impl Queue {
         while before.next_back().is_some_and(&mut join) {}
         (extent, tickets)
     }
+}
+
+const fn moment(request: &Request) -> Moment {
+    (request.turn, request.deadline, request.ticket)
 }

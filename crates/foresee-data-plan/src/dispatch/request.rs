@@ -37,6 +37,9 @@ pub struct Request {
     pub len: u64,
     /// How much it matters.
     pub class: Class,
+    /// Its place among those of its class: a smaller one goes first, whatever the deadlines, which are guesses and may
+    /// become known only while it waits. Among equals the deadline counts.
+    pub turn: u64,
     /// When it is wanted, on the same clock as every `now`.
     pub deadline: Nanos,
 }

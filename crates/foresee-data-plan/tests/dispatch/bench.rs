@@ -109,7 +109,7 @@ impl<S: Source> Bench<S> {
 
     /// Asks for an object of its own.
     pub(crate) fn ask(&mut self, ticket: u64, len: u64, class: Class, deadline: Nanos) {
-        let request = Request { ticket, object: ticket, start: 0, len, class, deadline };
+        let request = Request { ticket, object: ticket, start: 0, len, class, turn: 0, deadline };
         self.dispatch.handle_request(request, self.now);
     }
 

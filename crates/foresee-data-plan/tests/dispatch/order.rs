@@ -14,7 +14,7 @@ fn end(outcome: Outcome) -> End {
 
 fn request(ticket: u64, class: Class, deadline_ms: u64) -> Request {
     let deadline = Nanos::from_millis(deadline_ms);
-    Request { ticket, object: ticket, start: 0, len: 1000, class, deadline }
+    Request { ticket, object: ticket, start: 0, len: 1000, class, turn: 0, deadline }
 }
 
 /// Starts whatever may start; ends each attempt at once; the tickets in their order.
@@ -55,6 +55,18 @@ fn inside_a_class_the_earliest_deadline_goes_first_and_ties_go_by_ticket() {
         dispatch.handle_request(request(ticket, Class::Staging, deadline), NOW);
     }
     assert_eq!(run_in_order(&mut dispatch, NOW), [2, 4, 5, 1, 3]);
+}
+
+#[test]
+fn whose_turn_is_earlier_goes_first_though_its_deadline_was_not_known_yet() {
+    let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
+    for (ticket, turn, deadline) in [(1, 0, u64::MAX), (2, 1, u64::MAX), (3, 2, 2000), (4, 1, 1500)] {
+        let deadline = Nanos::new(deadline);
+        let request = Request { turn, deadline, ..request(ticket, Class::Staging, 0) };
+        dispatch.handle_request(request, NOW);
+    }
+    dispatch.handle_urgent(3, NOW);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [3, 1, 4, 2]);
 }
 
 #[test]
@@ -160,7 +172,7 @@ fn joining() -> DispatchConfig {
 }
 
 fn range(ticket: u64, start: u64, class: Class) -> Request {
-    Request { ticket, object: 7, start, len: 1000, class, deadline: NOW + Nanos::new(ticket) }
+    Request { ticket, object: 7, start, len: 1000, class, turn: 0, deadline: NOW + Nanos::new(ticket) }
 }
 
 #[test]

@@ -125,7 +125,7 @@ impl Model {
             Event::Ask { class, object, start, len, slack_ms } => {
                 let (ticket, class) = (self.next, Class::ALL[class]);
                 let deadline = self.now + Nanos::from_millis(slack_ms);
-                let request = Request { ticket, object, start, len, class, deadline };
+                let request = Request { ticket, object, start, len, class, turn: object % 2, deadline };
                 self.next += 1;
                 self.live.insert(ticket, request);
                 self.dispatch.handle_request(request, self.now);
@@ -207,7 +207,7 @@ proptest! {
         for (ticket, deadline) in (0..).zip(&deadlines) {
             let deadline = Nanos::from_millis(*deadline);
             dispatch.handle_request(
-                Request { ticket, object: ticket, start: 0, len: 10, class: Class::Fill, deadline },
+                Request { ticket, object: ticket, start: 0, len: 10, class: Class::Fill, turn: 0, deadline },
                 Nanos::ZERO,
             );
         }

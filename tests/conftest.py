@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -86,8 +87,11 @@ class Guard:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with nothing skipped."""
+    """Begin with nothing skipped, and with Ctrl-C heard."""
     config.pluginmanager.register(Guard())
+    # A shell without job control has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

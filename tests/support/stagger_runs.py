@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
+
+from support.cold import cold_file
 
 __all__ = ["FIGURES", "JOB", "begun", "cold_data", "run", "write"]
 
@@ -34,13 +35,7 @@ FIGURES = "wait = 0.03\nwait_cached = 0.0\nwait_conc = 0.03"
 
 def cold_data(folder: pathlib.Path) -> pathlib.Path:
     """40 chunks in a file, none of them in memory."""
-    path = folder / "chunks.bin"
-    path.write_bytes(os.urandom(40 * CHUNK))
-    file = os.open(path, os.O_RDONLY)
-    os.fsync(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(file)
-    return path
+    return cold_file(folder / "chunks.bin", 40 * CHUNK)
 
 
 def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **more: object) -> str:

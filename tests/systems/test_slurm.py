@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from support.cold import cold_file
 from support.slurm import Slurm, missing
 
 from foresee import job
@@ -61,11 +62,7 @@ def write(
 ) -> str:
     data = folder / "chunks.bin"
     if not data.exists():
-        data.write_bytes(os.urandom(STEPS * CHUNK))
-        file = os.open(data, os.O_RDONLY)
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(file)
+        cold_file(data, STEPS * CHUNK)
     times = ["--compute", str(compute), "--wait", str(wait), "--epochs", str(epochs)]
     command = command or [sys.executable, str(JOB), str(data), *times, *words]
     path = folder / f"{stem}.toml"

@@ -12,6 +12,7 @@ import sys
 import time
 
 import pytest
+from support.cold import cold_file
 from support.processes import processes_of, wait_until
 
 from foresee import job
@@ -51,13 +52,7 @@ SIZE = 1 << 20
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
     """A file that is not in memory."""
-    path = tmp_path / "data.bin"
-    path.write_bytes(os.urandom(SIZE))
-    file = os.open(path, os.O_RDONLY)
-    os.fsync(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(file)
-    return path
+    return cold_file(tmp_path / "data.bin", SIZE)
 
 
 def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> Process:

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are on disk and not in memory, seen to be so: what is in memory has nobody wait.
+
+Refuses to hand out one of which a page is left.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from foresee.jobs.cold import resident
+from support.processes import wait_until
+
+__all__ = ["cold_file"]
+
+
+def cold_file(path: pathlib.Path, size: int) -> pathlib.Path:
+    """A new file of ``size`` random bytes at ``path``, none of them in memory."""
+    path.write_bytes(os.urandom(size))
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+
+        def dropped() -> bool:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            return resident([str(path)])[0] == 0
+
+        wait_until(dropped, timeout=30, what="a file out of memory")
+    finally:
+        os.close(file)
+    return path

@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foresee_data_plan::dispatch::Dispatch;
+use foresee_data_plan::dispatch::{Dispatch, Pace};
 use foresee_data_plan::{PlannerStack, StackAccess};
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
 use foresee_model::RateModel;
@@ -83,6 +83,8 @@ pub(crate) struct Driver {
     planner: PlannerStack,
     access: StackAccess,
     dispatch: Dispatch,
+    /// How the consumer goes through the batches, once he has taken a step.
+    pace: Option<Pace>,
     orders: Option<OrderAhead>,
     /// Epochs that the planner knows and that are not fully opened as batches.
     known: VecDeque<RankEpoch>,
@@ -133,6 +135,7 @@ impl Driver {
             planner,
             access: StackAccess::default(),
             dispatch,
+            pace: None,
             orders: None,
             known: VecDeque::new(),
             step: 0,
@@ -180,6 +183,7 @@ impl Driver {
         self.take_done();
         let look = self.shared.handover.look();
         self.staging.note_taken(look.taken);
+        self.follow_pace(look);
         self.follow_budget();
         let more = self.plan_some();
         if look.wanted {

@@ -80,7 +80,12 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) taken: u64,
+    /// He stands and waits.
     pub(crate) wanted: bool,
+    /// Since he took the last one; zero before the first.
+    pub(crate) since: Nanos,
+    /// A low quantile (p10) of his recent step times; `None` before there are any.
+    pub(crate) step: Option<Nanos>,
 }
 
 #[derive(Debug)]
@@ -256,7 +261,12 @@ impl Handover {
     /// How far the consumer is.
     pub(crate) fn look(&self) -> Look {
         let state = self.lock();
-        Look { taken: state.taken, wanted: state.wanted && state.queue.is_empty() }
+        Look {
+            taken: state.taken,
+            wanted: state.wanted && state.queue.is_empty(),
+            since: state.last_take.map_or(Nanos::ZERO, |last| last.elapsed().into()),
+            step: state.steps.low(),
+        }
     }
 
     /// Says what the consumer is waiting for. The first word on a wait stands: it is the wait's cause.
@@ -266,11 +276,6 @@ impl Handover {
             let cause = state.note.as_ref().map_or(note.cause, |first| first.cause);
             state.note = Some(WaitNote { cause, what: note.what });
         }
-    }
-
-    /// A low quantile (p10) of the consumer's recent step times; `None` before there are any.
-    pub(crate) fn pace(&self) -> Option<Nanos> {
-        self.lock().steps.low()
     }
 
     /// Batches that wait to be taken.

@@ -229,9 +229,9 @@ impl Staging {
         }
     }
 
-    /// How many batches come before slot `number`.
-    pub(crate) fn distance(&self, number: u64) -> u64 {
-        self.handed.len() as u64 + number.saturating_sub(self.first)
+    /// The slot that the consumer takes next.
+    pub(crate) fn next(&self) -> u64 {
+        self.first.saturating_sub(self.handed.len() as u64)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -12,7 +12,8 @@
 //! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class is at ease
 //! while all that waits in it could be had before the deadline of its first; classes at ease share the source by
 //! deadline, and below the first class that is not at ease nothing starts. So a cache fill never delays a batch
-//! that is nearly late, and a validation loader is not starved by a fill that has hours.
+//! that is nearly late, and a validation loader is not starved by a fill that has hours. Where answers queue, what has
+//! time also leaves the source to other ranks (see `ease`).
 //!
 //! **Bounds.** Each request ends exactly once: in `Ended::won`, as `Action::Fail`, or by `handle_withdraw`.
 //! Attempts under way, cancelled ones included, never exceed the limit that held when they started. Memory
@@ -20,11 +21,13 @@
 
 mod coalesce;
 mod config;
+mod ease;
 mod hedge;
 mod known;
 mod latency;
 mod limit;
 mod meter;
+mod pace;
 mod queue;
 mod request;
 mod retry;
@@ -35,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use foresee_units::{Bytes, Nanos};
 
 pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
+pub use pace::Pace;
 pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
 
 use coalesce::Extent;
@@ -53,6 +57,7 @@ pub struct Dispatch {
     meter: Meter,
     entries: BTreeMap<u64, Entry>,
     queue: Queue,
+    pace: Option<Pace>,
     /// What is being read, by the first attempt's number.
     spans: BTreeMap<u64, Span>,
     flights: BTreeMap<AttemptId, Flight>,
@@ -64,6 +69,14 @@ pub struct Dispatch {
     counts: Counts,
 }
 
+/// The first of its class.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    class: Class,
+    deadline: Nanos,
+    ticket: u64,
+}
+
 impl Dispatch {
     /// An empty queue.
     pub fn new(config: DispatchConfig) -> Self {
@@ -73,6 +86,7 @@ impl Dispatch {
             meter: Meter::default(),
             entries: BTreeMap::new(),
             queue: Queue::new(config.coalesce.is_some()),
+            pace: None,
             spans: BTreeMap::new(),
             flights: BTreeMap::new(),
             alarms: BTreeSet::new(),
@@ -101,6 +115,12 @@ impl Dispatch {
         let before = self.entries.insert(request.ticket, entry);
         assert!(before.is_none(), "ticket {} is in use", request.ticket);
         self.queue.insert(&request, false);
+    }
+
+    /// How the consumer of what is being staged goes on: as he has taken a turn, as his steps change; `None` if that is not
+    /// known any more.
+    pub const fn handle_pace(&mut self, pace: Option<Pace>) {
+        self.pace = pace;
     }
 
     /// The consumer stands and waits for `ticket`: nothing goes before it, and its slack is over.
@@ -226,7 +246,7 @@ impl Dispatch {
             return Some(stalled.max(*at).max(paused));
         }
         let hedge = alarm.map(|(at, _)| *at);
-        let ready = self.queue.has_ready().then_some(paused);
+        let ready = self.firsts().map(|first| self.eased_until(&first)).min();
         let rested = self.queue.next_rested();
         [ready, rested, hedge].into_iter().flatten().min().map(|at| at.max(paused))
     }
@@ -322,7 +342,7 @@ impl Dispatch {
             let slack = if entry.request.class == Class::Stalling {
                 Nanos::ZERO
             } else {
-                entry.request.deadline.saturating_sub(now)
+                deadline_of(&entry.request, self.pace).saturating_sub(now)
             };
             let pause = retry::pause(&self.config.retry, lead, entry.setbacks, slack).max(rest);
             let until = now.saturating_add(pause);
@@ -363,20 +383,28 @@ impl Dispatch {
         span.parts
     }
 
+    /// Whoever comes first in each class.
+    fn firsts(&self) -> impl Iterator<Item = First> {
+        self.queue.heads().map(|(class, ticket)| {
+            let deadline = deadline_of(&self.entries[&ticket].request, self.pace);
+            First { class, deadline, ticket }
+        })
+    }
+
     /// The ticket to start next: see the head of this file.
     fn choose(&self, now: Nanos) -> Option<u64> {
-        let mut earliest: Option<(Nanos, u64)> = None;
-        for (class, deadline, ticket) in self.queue.heads() {
-            let first = earliest.is_none_or(|(before, _)| deadline < before);
-            if first {
-                earliest = Some((deadline, ticket));
+        let mut earliest: Option<First> = None;
+        for first in self.firsts().filter(|first| self.eased_until(first) <= now) {
+            let needs = self.needs(first.class, first.ticket);
+            if earliest.is_none_or(|before| first.deadline < before.deadline) {
+                earliest = Some(first);
             }
-            if class == Class::Stalling || deadline <= now.saturating_add(self.needs(class, ticket)) {
+            if first.class == Class::Stalling || first.deadline <= now.saturating_add(needs) {
                 // Classes above this one have time to spare: it yields to whichever of them comes sooner.
                 break;
             }
         }
-        earliest.map(|(_, ticket)| ticket)
+        earliest.map(|first| first.ticket)
     }
 
     /// Time in which all that waits in `class` can be had, if what waits is like its head. Without figures
@@ -400,7 +428,7 @@ impl Dispatch {
             entry.state = State::Flying { span: id };
             tries = tries.max(entry.tries);
             class = class.min(entry.request.class);
-            deadline = deadline.min(entry.request.deadline);
+            deadline = deadline.min(deadline_of(&entry.request, self.pace));
             let offset_in_span = entry.request.start - extent.start;
             parts.push(Part { ticket, offset_in_span, len: entry.request.len });
         }
@@ -451,5 +479,13 @@ impl Dispatch {
             }
         }
         None
+    }
+}
+
+/// When a request is wanted, as far as is known now.
+fn deadline_of(request: &Request, pace: Option<Pace>) -> Nanos {
+    match pace {
+        Some(pace) if request.class <= Class::Staging => pace.wanted(request.turn),
+        _ => request.deadline,
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use foresee_data_plan::dispatch::{
-    Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Part, Request,
+    Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Pace, Part, Request,
 };
 use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Ticket, Tier};
 use foresee_ledger::{Entry, Op as Deed, Source as Place, Subject};
@@ -16,6 +16,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
 use crate::batch::{Fault, FaultKind};
+use crate::handover::Look;
 use crate::reads::{From, Overtaken, Read};
 
 /// One attempt at the origin.
@@ -113,7 +114,7 @@ impl Driver {
             len: range.len,
             class: Class::Staging,
             turn: slot,
-            deadline: now.saturating_add(self.slack(slot)),
+            deadline: Nanos::MAX,
         };
         self.dispatch.handle_request(request, now);
     }
@@ -135,11 +136,18 @@ impl Driver {
 
     /// Until the consumer will want batch `slot`, at his recent pace.
     fn slack(&self, slot: u64) -> Nanos {
-        match self.shared.handover.pace() {
-            Some(pace) => Nanos::new(pace.get().saturating_mul(self.staging.distance(slot))),
-            // Before he has taken a step nothing is late.
-            None => Nanos::MAX,
-        }
+        // Before he has taken a step nothing is late.
+        self.pace.map_or(Nanos::MAX, |pace| pace.wanted(slot).saturating_sub(self.now()))
+    }
+
+    /// Learns how the consumer goes on.
+    pub(super) fn follow_pace(&mut self, look: Look) {
+        let now = self.now();
+        self.pace = look.step.map(|step| {
+            let rest = if look.wanted { Nanos::ZERO } else { step.saturating_sub(look.since) };
+            Pace { next: self.staging.next(), at: now.saturating_add(rest), step }
+        });
+        self.dispatch.handle_pace(self.pace);
     }
 
     /// The consumer stands and waits: what his batch lacks goes first.

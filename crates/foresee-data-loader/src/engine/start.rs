@@ -216,7 +216,8 @@ impl Loader {
     }
 
     fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {
-        let mut config = DispatchConfig::adaptive();
+        let shared = self.config.world.size() > 1;
+        let mut config = DispatchConfig { shared, ..DispatchConfig::adaptive() };
         if uri.is_directory() {
             // A second read of the same file waits behind the first on the same disk.
             config.hedge_share = 0.0;

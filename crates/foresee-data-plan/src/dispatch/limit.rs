@@ -16,6 +16,7 @@
 use foresee_units::Nanos;
 
 use super::config::LimitConfig;
+use super::ease::Quickest;
 use super::round::{Goodput, Round, Until, Verdict};
 
 /// Growth that a doubling must bring to be followed by another.
@@ -52,8 +53,7 @@ pub(super) struct Limiter {
     plateau: f64,
     /// Work per answer in the last round.
     per_answer: f64,
-    /// The quickest answer of all.
-    quickest: Nanos,
+    quickest: Quickest,
     round: Round,
     /// Attempts begun before this say nothing about the limit as it is.
     cut_at: Option<Nanos>,
@@ -92,7 +92,7 @@ impl Limiter {
             mode: Mode::Survey,
             plateau: 0.0,
             per_answer: f64::INFINITY,
-            quickest: Nanos::MAX,
+            quickest: Quickest::default(),
             round: Round::new(Nanos::ZERO, limit),
             cut_at: None,
             ceiling: None,
@@ -106,6 +106,15 @@ impl Limiter {
     /// How many attempts may be in flight.
     pub(super) const fn limit(&self) -> u32 {
         self.limit
+    }
+
+    /// Answers per nanosecond on the plateau; `None` before one is known, and where the limit is fixed.
+    pub(super) fn answers_per_nano(&self) -> Option<f64> {
+        (self.plateau > 0.0).then_some(self.plateau / self.per_answer)
+    }
+
+    pub(super) const fn quickest(&self) -> &Quickest {
+        &self.quickest
     }
 
     /// Until when nothing may be started.
@@ -134,7 +143,7 @@ impl Limiter {
         if self.bounds.min == self.bounds.max {
             return;
         }
-        self.quickest = self.quickest.min(now.saturating_sub(began));
+        self.quickest.observe(now.saturating_sub(began));
         let until = match self.mode {
             Mode::Survey | Mode::Double { .. } => Until { tolerance: ROUGH, hopeless: 0.0 },
             Mode::Climb { .. } | Mode::Hold { .. } => Until { tolerance: FINE, hopeless: 0.0 },
@@ -306,7 +315,7 @@ impl Limiter {
     /// Whether so many in flight could not keep the plateau even if every answer were as quick as the quickest.
     fn is_too_few(&self, limit: u32) -> bool {
         let answers = self.plateau * KEEPS / self.per_answer;
-        f64::from(limit) < answers * as_f64(self.quickest.get())
+        f64::from(limit) < answers * as_f64(self.quickest.ever().get())
     }
 
     /// Back to `limit` for `hold` rounds; the next look that fails waits twice as long.

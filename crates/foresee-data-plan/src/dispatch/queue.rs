@@ -42,11 +42,6 @@ impl Queue {
         self.ready[class as usize].len() as u64
     }
 
-    /// Whether something could be started now.
-    pub(super) fn has_ready(&self) -> bool {
-        self.ready.iter().any(|class| !class.is_empty())
-    }
-
     /// Lets `request` wait for a start; `alone` keeps it from being joined with others.
     pub(super) fn insert(&mut self, request: &Request, alone: bool) {
         self.ready[request.class as usize].insert(moment(request));
@@ -87,11 +82,11 @@ impl Queue {
         self.pausing.first().map(|(until, _)| *until)
     }
 
-    /// Whoever comes first in each class, as `(class, deadline, ticket)`.
-    pub(super) fn heads(&self) -> impl Iterator<Item = (Class, Nanos, u64)> {
+    /// The ticket that comes first in each class.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (Class, u64)> {
         Class::ALL.into_iter().zip(&self.ready).filter_map(|(class, ready)| {
-            let (_, deadline, ticket) = *ready.first()?;
-            Some((class, deadline, ticket))
+            let (.., ticket) = *ready.first()?;
+            Some((class, ticket))
         })
     }
 

@@ -37,10 +37,11 @@ pub struct Request {
     pub len: u64,
     /// How much it matters.
     pub class: Class,
-    /// Its place among those of its class: a smaller one goes first, whatever the deadlines, which are guesses and may
-    /// become known only while it waits. Among equals the deadline counts.
+    /// Its place among those of its class: a smaller one goes first, whatever the deadlines. Among equals the deadline
+    /// counts.
     pub turn: u64,
-    /// When it is wanted, on the same clock as every `now`.
+    /// When it is wanted, on the same clock as every `now`; `Nanos::MAX` if that is not known. Of a batch that is being
+    /// staged the consumer's [`Pace`](super::Pace) says more, once it is known.
     pub deadline: Nanos,
 }
 

@@ -54,6 +54,11 @@ impl Capped {
         self.free_at = self.free_at.max(now.get()) + self.per_request.max(moving);
         Nanos::new(self.free_at + self.latency)
     }
+
+    /// Serves nobody for a while.
+    pub(crate) fn stand_still(&mut self, stop: Nanos, now: Nanos) {
+        self.free_at = self.free_at.max(now.get()) + stop.get();
+    }
 }
 
 impl Source for Capped {
@@ -153,19 +158,27 @@ impl<S: Source> Bench<S> {
     /// Goes to the next event and reports it; false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         self.drain();
-        let event = self.events.first().copied().filter(|(at, _)| *at < Nanos::MAX);
+        let Some(at) = self.next() else { return false };
+        self.now = at;
+        self.end_one();
+        true
+    }
+
+    /// The moment of the next event or wake-up, once all has been drained.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        let event = self.events.first().map(|(at, _)| *at).filter(|at| *at < Nanos::MAX);
         let wake = self.dispatch.poll_wakeup();
         assert!(wake.is_none_or(|wake| wake > self.now), "a wake-up in the past would spin");
-        match (event, wake) {
-            (None, None) => return false,
-            (Some((at, _)), Some(wake)) if wake < at => self.now = wake,
-            (None, Some(wake)) => self.now = wake,
-            (Some((at, attempt)), _) => {
-                self.now = at;
-                self.events.remove(&(at, attempt));
-                self.end(attempt);
-            }
-        }
+        event.into_iter().chain(wake).min()
+    }
+
+    /// Reports one end that is due now; false if there is none.
+    pub(crate) fn end_one(&mut self) -> bool {
+        let Some((at, attempt)) = self.events.first().copied().filter(|(at, _)| *at <= self.now) else {
+            return false;
+        };
+        self.events.remove(&(at, attempt));
+        self.end(attempt);
         true
     }
 

@@ -6,3 +6,4 @@ mod capacity;
 mod faults;
 mod order;
 mod properties;
+mod ranks;

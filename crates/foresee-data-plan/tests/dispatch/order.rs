@@ -2,9 +2,12 @@
 //! Who goes first, what is read together, and what the consumer's own calls change.
 
 use foresee_data_plan::dispatch::{
-    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, Outcome, Request,
+    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
+    Pace, Request,
 };
 use foresee_units::{Bytes, Nanos};
+
+use crate::bench::{Bench, Capped};
 
 const NOW: Nanos = Nanos::from_secs(1);
 
@@ -67,6 +70,42 @@ fn whose_turn_is_earlier_goes_first_though_its_deadline_was_not_known_yet() {
     }
     dispatch.handle_urgent(3, NOW);
     assert_eq!(run_in_order(&mut dispatch, NOW), [3, 1, 4, 2]);
+}
+
+#[test]
+fn a_pace_says_when_turns_are_wanted_whose_deadlines_were_not_known() {
+    let mut dispatch = experienced(DispatchConfig::fixed(1));
+    dispatch.handle_request(request(1, Class::Fill, 2000), NOW);
+    dispatch.handle_request(Request { turn: 6, ..request(2, Class::Staging, u64::MAX / 1_000_000) }, NOW);
+    let step = Nanos::from_millis(500);
+    let mut late = dispatch.clone();
+    dispatch.handle_pace(Some(Pace { next: 3, at: NOW, step }));
+    assert_eq!(run_in_order(&mut dispatch, NOW), [1, 2], "turn 6 is 1.5 s away");
+    late.handle_pace(Some(Pace { next: 6, at: NOW, step }));
+    assert_eq!(run_in_order(&mut late, NOW), [2, 1], "turn 6 is wanted");
+}
+
+#[test]
+fn where_answers_queue_what_has_time_leaves_room_to_others() {
+    let limit = LimitConfig { start: 16, min: 16, max: 17, ..LimitConfig::default() };
+    let source = Capped::new(Nanos::ZERO, 1_000_000, 100_000_000);
+    let mut bench = Bench::new(DispatchConfig { limit, shared: true, ..DispatchConfig::adaptive() }, source);
+    bench.stream(5000, 100, |_| 100_000);
+    // One answer is a millisecond of the source, so a turn at the limit takes 16 or 17.
+    let turn = Nanos::from_millis(u64::from(bench.dispatch.limit()));
+    for ticket in 5000..5100 {
+        bench.ask(ticket, 100_000, Class::Staging, Nanos::MAX);
+    }
+    let (now, step) = (bench.now, Nanos::from_secs(1));
+    let mut flying = |turns: u64| {
+        let at = now + Nanos::new(turn.get() * turns);
+        bench.dispatch.handle_pace(Some(Pace { next: 0, at, step }));
+        bench.drain();
+        bench.dispatch.in_flight()
+    };
+    assert!((4..=5).contains(&flying(7)), "a quarter at seven turns");
+    assert!((8..=9).contains(&flying(3)), "half at three");
+    assert!(flying(1) >= 16, "all at one");
 }
 
 #[test]

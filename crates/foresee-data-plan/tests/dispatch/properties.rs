@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foresee_data_plan::dispatch::{
     Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
-    Request,
+    Pace, Request,
 };
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
@@ -17,6 +17,7 @@ enum Event {
     Withdraw(usize),
     End { which: usize, outcome: usize },
     Wait { ms: u64 },
+    Pace { next: u64, slack_ms: u64, step_ms: u64 },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -28,6 +29,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..50usize).prop_map(Event::Withdraw),
         4 => (0..20usize, 0..12usize).prop_map(|(which, outcome)| Event::End { which, outcome }),
         2 => (0..400u64).prop_map(|ms| Event::Wait { ms }),
+        1 => (0..3u64, 0..500u64, 0..500u64).prop_map(|(next, slack_ms, step_ms)| {
+            Event::Pace { next, slack_ms, step_ms }
+        }),
     ]
 }
 
@@ -147,6 +151,10 @@ impl Model {
                 }
             }
             Event::Wait { ms } => self.now += Nanos::from_millis(ms),
+            Event::Pace { next, slack_ms, step_ms } => {
+                let (at, step) = (self.now + Nanos::from_millis(slack_ms), Nanos::from_millis(step_ms));
+                self.dispatch.handle_pace((step_ms > 0).then_some(Pace { next, at, step }));
+            }
         }
         self.drain();
     }
@@ -177,11 +185,12 @@ proptest! {
     #[test]
     fn every_request_ends_exactly_once_and_attempts_never_exceed_the_limit(
         events in prop::collection::vec(event(), 1..200),
-        start in 1..6u32, join in any::<bool>(), share in 0..3u32,
+        start in 1..6u32, join in any::<bool>(), share in 0..3u32, shared in any::<bool>(),
     ) {
         let coalesce = join.then_some(CoalesceConfig { gap: Bytes::new(600), target: Bytes::new(9000), max_parts: 5 });
         let limit = LimitConfig { start, max: 8, ..LimitConfig::default() };
-        let config = DispatchConfig { limit, coalesce, hedge_share: f64::from(share) / 2.0, ..DispatchConfig::adaptive() };
+        let hedge_share = f64::from(share) / 2.0;
+        let config = DispatchConfig { limit, coalesce, hedge_share, shared, ..DispatchConfig::adaptive() };
         let mut model = Model::new(config);
         for event in &events {
             model.apply(event);
@@ -192,7 +201,7 @@ proptest! {
     #[test]
     fn equal_facts_give_equal_actions(events in prop::collection::vec(event(), 1..100)) {
         let run = || {
-            let mut model = Model::new(DispatchConfig { hedge_share: 1.0, ..DispatchConfig::adaptive() });
+            let mut model = Model::new(DispatchConfig { hedge_share: 1.0, shared: true, ..DispatchConfig::adaptive() });
             for event in &events {
                 model.apply(event);
             }

@@ -213,7 +213,7 @@ impl<E: Ear> Hearer<E> {
                 }
                 Ok(None) => {
                     let peer = self.link.peer();
-                    return End::Broken(WireError::Cut { peer, part: "conversation", missing: 0 });
+                    return End::Broken(WireError::Ended { peer });
                 }
                 Err(WireError::Late { .. }) => {
                     if silence.is_dead(now()) {

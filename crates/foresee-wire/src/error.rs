@@ -165,6 +165,12 @@ pub enum WireError {
         /// Bytes that did not come.
         missing: usize,
     },
+    /// The connection ended between two frames.
+    #[error("{peer} ended the connection; look there for the reason")]
+    Ended {
+        /// The peer.
+        peer: SocketAddr,
+    },
     /// This side closed the connection.
     #[error("the connection to {peer} was closed here")]
     Closed {

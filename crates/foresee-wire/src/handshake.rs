@@ -291,7 +291,7 @@ fn hear(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireErro
     let malformed = |fault| Err(WireError::Malformed { peer, fault });
     let header = match halves.receiver.header(wait) {
         Ok(Some(header)) => header,
-        Ok(None) => return Err(WireError::Cut { peer, part: "handshake", missing: 1 }),
+        Ok(None) => return Err(WireError::Ended { peer }),
         Err(WireError::Malformed { fault: FrameFault::Version { found }, .. }) => {
             return Err(WireError::Version { peer, theirs: found, ours: VERSION });
         }

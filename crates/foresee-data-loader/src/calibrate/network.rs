@@ -142,7 +142,7 @@ pub fn answer_links(
                 }
                 _ => {}
             },
-            None => return Err(WireError::Closed { peer: address }.into()),
+            None => return Err(WireError::Ended { peer: address }.into()),
         }
     }
 }
@@ -167,7 +167,7 @@ impl Asked<'_> {
             match self.link.receiver.next_message(wait)? {
                 Some(Message::Ping(answer)) if answer.number == number => return Ok(()),
                 Some(_) => {}
-                None => return Err(WireError::Closed { peer: self.link.link().peer() }.into()),
+                None => return Err(WireError::Ended { peer: self.link.link().peer() }.into()),
             }
         }
     }

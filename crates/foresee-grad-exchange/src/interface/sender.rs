@@ -156,7 +156,7 @@ impl Sender {
         if event.broken {
             let Some(socket) = self.sockets.get(&connection) else { return };
             let peer = socket.link.peer();
-            self.fail(connection, WireError::Cut { peer, part: "conversation", missing: 0 });
+            self.fail(connection, WireError::Ended { peer });
         } else if event.writable {
             self.resume(connection);
         }

@@ -95,7 +95,10 @@ impl LocalRank {
         let first = options.first;
         let connection = reach(address, &hello, &options.secret, &how, until).map_err(|why| match why {
             WireError::Denied { fault, .. } => fault::heard(*fault),
-            WireError::NobodyThere { .. } | WireError::Late { .. } | WireError::Cut { .. } => {
+            WireError::NobodyThere { .. }
+            | WireError::Late { .. }
+            | WireError::Cut { .. }
+            | WireError::Ended { .. } => {
                 let why = format!("it exchanges for this machine, and cannot be reached: {why}");
                 ExchangeError::RankLost { rank: first, why, missing: "no plan was agreed on".into() }
             }

@@ -69,7 +69,7 @@ impl Reader {
             let Some(header) = self.understood(header)? else { return Ok(()) };
             let Some(header) = header else {
                 // It may have ended by itself, with nothing on its way that would tell whoever sends.
-                let why = WireError::Cut { peer: self.address, part: "conversation", missing: 0 };
+                let why = WireError::Ended { peer: self.address };
                 self.core.suspect(self.server, self.epoch, &why);
                 return Ok(());
             };

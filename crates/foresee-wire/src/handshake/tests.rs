@@ -281,7 +281,7 @@ fn strangers_hear_nothing_that_the_secret_went_into() {
     let greeting = to_bytes(Kind::Hello, &greeting).unwrap();
     let proofless = frame(Kind::Hello, &greeting);
     let (heard, fault) = stranger(&proofless);
-    assert!(matches!(fault, WireError::Cut { .. }), "{fault}");
+    assert!(matches!(fault, WireError::Ended { .. }), "{fault}");
     assert_eq!(heard.len(), HEADER_BYTES + NONCE, "a CHALLENGE, and nothing more");
     let (again, _) = stranger(&proofless);
     assert_ne!(heard, again, "which is a random number");

@@ -267,7 +267,7 @@ def test_preparing_is_a_part_of_the_progress() -> None:
         return False
 
     options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample")
-    _simulate_run._one(task, options, SimpleNamespace(is_set=looked))
+    _simulate_run.one(task, options, SimpleNamespace(is_set=looked))
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)
     assert task.share == 1.0

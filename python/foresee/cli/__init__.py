@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         index,
         network,
         predict,
+        require,
         serve,
         simulate,
         stagger,
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     index.add_to(commands)
     network.add_to(commands)
     predict.add_to(commands)
+    require.add_to(commands)
     serve.add_to(commands)
     simulate.add_to(commands)
     stagger.add_to(commands)

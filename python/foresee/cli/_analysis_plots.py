@@ -149,9 +149,12 @@ def pair(tables: dict[float, IoTable], question: answers.Question) -> str:
         # From above: less of the first no gain of the second makes good.
         points = [(points[0][0], max(2 * ends[1], points[0][1])), *points]
         curves.append(_front.Curve(f"cache rate {rate:g}" if len(tables) > 1 else "least gains", points))
-    axes = (question.pair[0].upper(), question.pair[1].upper())
+    first, second = (
+        _front.Axis(f"{name.upper()} faster by", 0.0, end, "%")
+        for name, end in zip(question.pair, ends, strict=True)
+    )
     title = f"What meets {question.goal:g} s: on the line and above"
-    return _front.svg(title, axes, curves, (ends[0], ends[1]))
+    return _front.svg(title, (first, second), curves)
 
 
 def _end(gains: list[float]) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two classes must gain together, as SVG: one curve per cache rate; what lies above it meets the goal.
+"""What of two things meets a goal together, as SVG: curves, of which what lies beyond each meets it.
 
 Separate from ``_bars``, which draws seconds. One size.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foresee.cli._svg import COLOURS, GRID, curve, frame, label, page, stroke, upright
 
-__all__ = ["Curve", "svg"]
+__all__ = ["Axis", "Curve", "svg"]
 
 _WIDTH, _HEIGHT = 760, 500
 _LEFT, _TOP, _SIDE_X, _SIDE_Y = 80, 64, 480, 360
@@ -19,17 +19,36 @@ _LINES = 5
 
 
 @dataclass(frozen=True)
+class Axis:
+    """One of the two."""
+
+    name: str
+    low: float
+    high: float
+    """Above ``low``; points beyond are cut off."""
+    unit: str = ""
+
+    def share(self, value: float) -> float:
+        """How far along it a value lies: 0 to 1 between its ends."""
+        return (value - self.low) / (self.high - self.low)
+
+    def word(self, share: float) -> str:
+        """The value there."""
+        return f"{self.low + share * (self.high - self.low):g} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
 class Curve:
-    """The least gains of one cache rate."""
+    """The least of both."""
 
     name: str
     """As the legend has it."""
     points: Sequence[tuple[float, float]]
-    """Percent of the first and the second class, 0 or more, by the first."""
+    """Values on the first and the second axis, by the first."""
 
 
-def svg(title: str, axes: tuple[str, str], curves: Sequence[Curve], ends: tuple[float, float]) -> str:
-    """A page of its own; axes go from 0 to ``ends``, percent > 0, and points beyond are cut off."""
+def svg(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> str:
+    """A page of its own."""
     parts = [
         f'<clipPath id="frame"><rect x="{_LEFT}" y="{_TOP}" width="{_SIDE_X}" height="{_SIDE_Y}"/></clipPath>',
     ]
@@ -38,13 +57,15 @@ def svg(title: str, axes: tuple[str, str], curves: Sequence[Curve], ends: tuple[
         x, y = _LEFT + _SIDE_X * i / _LINES, bottom - _SIDE_Y * i / _LINES
         parts.append(stroke(x, _TOP, x, bottom, GRID))
         parts.append(stroke(_LEFT, y, right, y, GRID))
-        parts.append(label(x, bottom + 18, f"{ends[0] * i / _LINES:g} %", anchor="middle"))
-        parts.append(label(_LEFT - 8, y + 4, f"{ends[1] * i / _LINES:g} %", anchor="end"))
-    parts.append(label(_LEFT + _SIDE_X / 2, bottom + 42, f"{axes[0]} faster by", anchor="middle"))
-    parts.append(upright(18, _TOP + _SIDE_Y / 2, f"{axes[1]} faster by"))
+        parts.append(label(x, bottom + 18, axes[0].word(i / _LINES), anchor="middle"))
+        parts.append(label(_LEFT - 8, y + 4, axes[1].word(i / _LINES), anchor="end"))
+    parts.append(label(_LEFT + _SIDE_X / 2, bottom + 42, axes[0].name, anchor="middle"))
+    parts.append(upright(18, _TOP + _SIDE_Y / 2, axes[1].name))
     for i, one in enumerate(curves):
         colour = COLOURS[i % len(COLOURS)]
-        points = [(_LEFT + _SIDE_X * x / ends[0], bottom - _SIDE_Y * y / ends[1]) for x, y in one.points]
+        points = [
+            (_LEFT + _SIDE_X * axes[0].share(x), bottom - _SIDE_Y * axes[1].share(y)) for x, y in one.points
+        ]
         parts.append(curve(points, colour, one.name, clip="frame"))
         y = _TOP + 14 + 20 * i
         parts.append(stroke(right + 16, y - 4, right + 46, y - 4, colour, width=2))

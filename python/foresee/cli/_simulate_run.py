@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foresee.job import Job
     from foresee.models import loading
 
-__all__ = ["Asked", "Task", "simulate"]
+__all__ = ["Asked", "Task", "one", "simulate"]
 
 _LOOK_S = 0.1
 #: Of a task that prepares: as much as its training, which no one can know before.
@@ -62,7 +62,7 @@ def simulate(asked: Asked, options: argparse.Namespace) -> None:
     stop, status = threading.Event(), Status()
     workers = options.threads or os.cpu_count() or 1
     with ThreadPoolExecutor(workers, thread_name_prefix="foresee-simulate") as pool:
-        running = [pool.submit(_one, task, options, stop) for task in asked.tasks]
+        running = [pool.submit(one, task, options, stop) for task in asked.tasks]
         try:
             while not all(future.done() for future in running):
                 wait(running, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
@@ -85,7 +85,13 @@ def simulate(asked: Asked, options: argparse.Namespace) -> None:
         raise ConfigError(list(dict.fromkeys(faults)))
 
 
-def _one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
+def one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
+    """Run a task to its end, or until ``stop``: then it has no report, or that of a part.
+
+    Raises:
+        ConfigError: what the core found wrong with its job.
+        OSError: a ledger cannot be written.
+    """
     from foresee.models import loading
 
     if stop.is_set():

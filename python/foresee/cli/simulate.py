@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _simulate_run, _svg
+from foresee.cli import _simulate_options, _simulate_run, _svg
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,24 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("job", metavar="job.toml", nargs="?", help="a job file, or a scenario's name")
     parser.add_argument("--list", action="store_true", help="names of the published scenarios")
     parser.add_argument("--policies", nargs="+", metavar="P", help="instead of the job's")
-    parser.add_argument(
-        "--compat",
-        choices=("physical", "paper"),
-        default="physical",
-        help="paper: the published formulas, in which every thread has a rank's share of the origin",
-    )
-    parser.add_argument(
-        "--order",
-        choices=("shuffled", "distributed", "sequential"),
-        default="shuffled",
-        help="shuffled: as published scenarios; distributed: torch's DistributedSampler",
-    )
-    parser.add_argument(
-        "--hand-over",
-        choices=("sample", "batch"),
-        default="sample",
-        help="what a rank has before it computes: sample after sample, as published, or its whole batch, as loaders do",
-    )
+    _simulate_options.add_to(parser)
     parser.add_argument(
         "--sweep",
         action="append",
@@ -72,9 +55,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=float,
         metavar="S",
         help="exit 1 if no policy that keeps the order takes at most S seconds",
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="simulations at a time (cores of this machine)"
     )
     parser.add_argument(
         "--run-dir",
@@ -126,7 +106,11 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
 
     faults = [*_svg.check("--plot", options.plot), *_faults(options)]
     axes = _axes(options.sweep, faults)
-    given = _job(options.job, faults)
+    if options.job is None:
+        faults.append("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
+        given = None
+    else:
+        given = _simulate_options.named_job(options.job, faults)
     points: list[vary.Point] = []
     policies = tuple(options.policies or ())
     if given is not None:
@@ -163,20 +147,6 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
     return given, asked
 
 
-def _job(named: str | None, faults: list[str]) -> Job | None:
-    """The job of that name, or from that file; None, and what is wrong is in ``faults``."""
-    from foresee import job
-
-    if named is None:
-        faults.append("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
-        return None
-    try:
-        return job.scenario(named) if named in job.scenarios() else job.read(named)
-    except ConfigError as error:
-        faults += error.faults
-    return None
-
-
 def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
     """Values to sweep, by key; what is no sweep is in ``faults``."""
     axes: dict[str, list[str]] = {}
@@ -196,9 +166,7 @@ def _faults(options: argparse.Namespace) -> list[str]:
     from foresee.job import POLICIES
     from foresee.models import loading
 
-    faults = []
-    if options.threads is not None and options.threads < 1:
-        faults.append(f"--threads {options.threads}: 1 or more")
+    faults = _simulate_options.faults(options)
     unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
     if unknown:
         faults.append(f"--policies {' '.join(unknown)}: one or more of {', '.join(POLICIES)} expected")

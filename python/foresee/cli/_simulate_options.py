@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every command that simulates is given: a job by file or name, which reading of the model, how many at a time.
+
+Apart from the commands, so that an option means the same in each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from foresee.job import Job
+
+__all__ = ["add_to", "faults", "named_job"]
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    parser.add_argument(
+        "--compat",
+        choices=("physical", "paper"),
+        default="physical",
+        help="paper: the published formulas, in which every thread has a rank's share of the origin",
+    )
+    parser.add_argument(
+        "--order",
+        choices=("shuffled", "distributed", "sequential"),
+        default="shuffled",
+        help="shuffled: as published scenarios; distributed: torch's DistributedSampler",
+    )
+    parser.add_argument(
+        "--hand-over",
+        choices=("sample", "batch"),
+        default="sample",
+        help="what a rank has before it computes: sample after sample, as published, or its whole batch, as loaders do",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="simulations at a time (cores of this machine)"
+    )
+
+
+def faults(options: argparse.Namespace) -> list[str]:
+    """What is wrong with them by themselves."""
+    if options.threads is not None and options.threads < 1:
+        return [f"--threads {options.threads}: 1 or more"]
+    return []
+
+
+def named_job(named: str, wrong: list[str]) -> Job | None:
+    """The job from that file, or the published scenario of that name; None, and what is wrong is in ``wrong``."""
+    from foresee import job
+
+    try:
+        return job.scenario(named) if named in job.scenarios() else job.read(named)
+    except ConfigError as error:
+        wrong += error.faults
+    return None

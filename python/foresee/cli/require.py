@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee require``: the least of a machine with which a job meets a goal, and what of it is cheapest.
+
+Owns the options, and the search side by side on a few threads: ``foresee.models.required`` halves, the simulator
+answers, ``_require_report`` shows. Refuses to begin before all that is wrong is said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from foresee.cli import _simulate_options, _simulate_run, _svg
+from foresee.cli._status import Status
+from foresee.errors import ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from foresee.job import Job
+    from foresee.models.loading import Report
+    from foresee.models.required import Axis, Values
+
+__all__ = ["add_to", "run"]
+
+_HELP = "the least memory, disk, rate or other figure of a machine with which a job meets a goal; of several, each mix"
+_EPILOG = (
+    "Found by halving between both ends, to 1 % of the way, which takes more to be no worse; each answer was simulated "
+    "and meets the goal. exit code 1: the dearest ends do not meet it. Ctrl-C prints what was found so far, and exits "
+    "with 130."
+)
+_KEYS_MAX = 4
+_LOOK_S = 0.1
+_RANGE = re.compile(r"\s*([-+.\d_eE]+?)\s*([A-Za-zµ/]*)\s*\.\.\s*([-+.\d_eE]+?)\s*([A-Za-zµ/]*)\s*")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser("require", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument("job", metavar="job.toml", help="a job file, or a published scenario's name")
+    parser.add_argument(
+        "--of",
+        action="append",
+        required=True,
+        metavar="KEY=FROM..TO",
+        help="a key from its cheapest value to its dearest, such as cluster.tiers.ram.capacity=1..512GB; up to four times",
+    )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="KEY=AMOUNT",
+        help="of one unit of a key, as its --of has it: what is cheapest is told",
+    )
+    goal = parser.add_mutually_exclusive_group(required=True)
+    goal.add_argument("--within", metavar="T", help='the whole run: seconds, or "2 h"')
+    goal.add_argument(
+        "--utilization",
+        type=float,
+        metavar="U",
+        help="share of the run that ranks compute, above 0, at most 1",
+    )
+    parser.add_argument("--policy", default="foresee", metavar="P", help="of loading (foresee)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=8,
+        metavar="N",
+        help="into how many steps each key but the last is cut (8)",
+    )
+    _simulate_options.add_to(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.add_argument(
+        "--plot", metavar="FILE.svg", help="of two keys: what of the second each value of the first takes"
+    )
+    parser.set_defaults(run=run)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key that is searched, and how its values are spelled."""
+
+    axis: Axis
+    unit: str
+
+    def value(self, number: float) -> object:
+        """As a job file has it."""
+        if self.unit:
+            return f"{number:.12g} {self.unit}"
+        return int(number) if self.axis.whole else number
+
+
+@dataclass
+class _Search:
+    """A question, and what is known of its answer so far."""
+
+    job: Job
+    keys: list[_Key]
+    meets: Callable[[Report], bool]
+    options: argparse.Namespace
+    reports: dict[Values, Report] = field(default_factory=dict)
+    running: list[_simulate_run.Task] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+    interrupted: bool = False
+
+    @property
+    def axes(self) -> list[Axis]:
+        return [key.axis for key in self.keys]
+
+    def report(self, values: Values) -> Report:
+        """What the policy comes to there; simulated once."""
+        from foresee.job import vary
+
+        known = self.reports.get(values)
+        if known is not None:
+            return known
+        there = self.job
+        for key, number in zip(self.keys, values, strict=True):
+            there = vary.with_value(there, key.axis.name, key.value(number))
+        task = _simulate_run.Task(self.options.policy, (), there)
+        self.running.append(task)
+        _simulate_run.one(task, self.options, self.stop)
+        self.running.remove(task)
+        if task.reason:
+            raise ConfigError(f"--policy {self.options.policy}: no answer for this job: {task.reason}")
+        if task.report is None or not task.report.finished:
+            raise _Stopped
+        self.reports[values] = task.report
+        return task.report
+
+    def least(self, cell: Values) -> Values | None:
+        """The first of the last key's values that meets the goal beside those of a cell."""
+        from foresee.models import required
+
+        found = required.least(self.axes[-1], lambda number: self.meets(self.report((*cell, number))))
+        return None if found is None else (*cell, found)
+
+
+class _Stopped(Exception):
+    """A simulation was given up."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry it out."""
+    from foresee.cli import _require_report
+
+    search = _asked(options)
+    dearest = tuple(axis.high for axis in search.axes)
+    points = _found(search, dearest)
+    facts = _facts(search, points, dearest)
+    if options.plot is not None and points:
+        _svg.write(options.plot, _require_report.svg(facts))
+    print(json.dumps(facts) if options.json else _require_report.text(facts))
+    if search.interrupted:
+        return 130
+    return 0 if points else 1
+
+
+def _asked(options: argparse.Namespace) -> _Search:
+    """The question; all that is wrong with it is said at once."""
+    from foresee.job import vary
+    from foresee.models import loading
+
+    faults = _svg.check("--plot", options.plot)
+    keys = _keys(options, faults)
+    meets = _goal(options, faults)
+    if options.policy not in loading.POLICIES:
+        faults.append(f"--policy {options.policy}: one of {', '.join(loading.POLICIES)} expected")
+    if options.steps < 1:
+        faults.append(f"--steps {options.steps}: 1 or more expected")
+    faults += _simulate_options.faults(options)
+    if options.plot is not None and len(keys) != 2:
+        faults.append(f"--plot shows two keys; --of has {len(keys)}")
+    given = _simulate_options.named_job(options.job, faults)
+    if given is not None and keys:
+        ends = {key.axis.name: [key.value(key.axis.low), key.value(key.axis.high)] for key in keys}
+        points, wrong = vary.tried(given, ends)
+        faults += wrong
+        if not wrong and options.policy in loading.POLICIES:
+            faults += [fault for _, there in points for fault in loading.missing(there, options.policy)]
+    if faults or given is None:
+        raise ConfigError(list(dict.fromkeys(faults)))
+    return _Search(given, keys, meets, options)
+
+
+def _keys(options: argparse.Namespace, faults: list[str]) -> list[_Key]:
+    """What is searched, with prices; what is wrong is in ``faults``."""
+    from foresee.models.required import Axis
+
+    prices = _prices(options.price, faults)
+    keys: dict[str, _Key] = {}
+    for word in options.of:
+        name, _, span = word.partition("=")
+        found = _RANGE.fullmatch(span)
+        ends = [_number(found[1]), _number(found[3])] if found else [None, None]
+        low, high = ends
+        if found is None or low is None or high is None or name in keys or found[2] not in ("", found[4]):
+            faults.append(
+                f"--of {word!r}: KEY=FROM..TO with one unit and another key each time expected, such as "
+                "cluster.tiers.ram.capacity=1..512GB"
+            )
+            continue
+        whole = (
+            not found[4] and all(end.is_integer() for end in (low, high)) and "." not in found[1] + found[3]
+        )
+        try:
+            axis = Axis(name, low, high, prices.pop(name, 0.0), whole=whole)
+        except ConfigError as error:
+            faults += [f"--of {fault}" for fault in error.faults]
+        else:
+            keys[name] = _Key(axis, found[4])
+    faults += [f"--price {name}: --of does not have this key" for name in prices]
+    if len(keys) > _KEYS_MAX:
+        faults.append(f"--of {' '.join(keys)}: {_KEYS_MAX} keys at most")
+    return list(keys.values())
+
+
+def _prices(words: Sequence[str], faults: list[str]) -> dict[str, float]:
+    prices: dict[str, float] = {}
+    for word in words:
+        name, _, amount = word.partition("=")
+        number = _number(amount)
+        if number is None or number < 0 or name in prices:
+            faults.append(f"--price {word!r}: KEY=AMOUNT of 0 or more with another key each time expected")
+        else:
+            prices[name] = number
+    return prices
+
+
+def _number(word: str) -> float | None:
+    """A finite number; None if it is none."""
+    try:
+        number = float(word)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _goal(options: argparse.Namespace, faults: list[str]) -> Callable[[Report], bool]:
+    """Whether a run meets what is asked; the goal in figures stands in ``options`` then."""
+    from foresee._values import Refused, Time
+
+    if options.utilization is not None:
+        share = options.utilization
+        if not 0 < share <= 1:
+            faults.append(f"--utilization {share:g}: above 0, at most 1, expected")
+        return lambda report: utilization(report) >= share
+    kind = Time(zero=False)
+    seconds = _number(options.within)
+    try:
+        within = kind.read(options.within if seconds is None else seconds)
+    except Refused:
+        faults.append(f"--within {options.within!r}: {kind.expected}")
+        within = 0.0
+    options.within = within
+    return lambda report: report.total_s <= within
+
+
+def utilization(report: Report) -> float:
+    """Share of a run that its ranks compute, in the mean."""
+    return report.compute_s / (report.ranks * report.total_s) if report.total_s else 1.0
+
+
+def _found(search: _Search, dearest: Values) -> list[Values]:
+    """All points that meet the goal and that no other undercuts; as far as it got where Ctrl-C ended it."""
+    from foresee.models import required
+
+    cells = required.cells(search.axes, search.options.steps)
+    most = required.questions(search.axes, search.options.steps)
+    status = Status()
+    workers = search.options.threads or os.cpu_count() or 1
+    futures: list[Future[Values | None]] = []
+    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-require") as pool:
+        try:
+            top = pool.submit(search.report, dearest)
+            _follow([top], search, status, most)
+            if not search.meets(top.result()):
+                return []
+            futures = [pool.submit(search.least, cell) for cell in cells]
+            _follow(futures, search, status, most)
+        except KeyboardInterrupt:
+            search.interrupted = True
+        finally:
+            search.stop.set()
+            status.end()
+    points = []
+    for future in futures:
+        try:
+            point = future.result()
+        except _Stopped:
+            continue
+        if point is not None:
+            points.append(point)
+    return required.undominated(search.axes, points)
+
+
+def _follow(futures: Sequence[Future[Any]], search: _Search, status: Status, most: int) -> None:
+    """Wait for all, or for the first that fails, and show how far they are."""
+    while not all(future.done() for future in futures):
+        wait(futures, timeout=_LOOK_S)
+        for future in futures:
+            if future.done() and future.exception() is not None:
+                search.stop.set()
+                future.result()
+        done = len(search.reports)
+        under_way = sum(task.share for task in tuple(search.running))
+        status.bar((done + under_way) / most, f"{done} simulated, {most} at most")
+
+
+def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[str, Any]:
+    from foresee.models import required
+
+    options = search.options
+    rows = [_row(search, point) for point in points]
+    costs = [required.cost(search.axes, point) for point in points]
+    known = [cost for cost in costs if cost is not None]
+    return {
+        "job": options.job,
+        "policy": options.policy,
+        "compat": options.compat,
+        "order": options.order,
+        "hand_over": options.hand_over,
+        "goal": {"within_s": options.within, "utilization": options.utilization},
+        "keys": [
+            {
+                "key": key.axis.name,
+                "unit": key.unit or None,
+                "from": key.axis.low,
+                "to": key.axis.high,
+                "price": key.axis.price or None,
+            }
+            for key in search.keys
+        ],
+        "met": bool(points),
+        "points": [row | {"cost": cost} for row, cost in zip(rows, costs, strict=True)],
+        "cheapest": costs.index(min(known)) if known else None,
+        "dearest": _row(search, dearest) if dearest in search.reports else None,
+        "simulated": len(search.reports),
+        "interrupted": search.interrupted,
+    }
+
+
+def _row(search: _Search, values: Values) -> dict[str, Any]:
+    report = search.reports[values]
+    at = {key.axis.name: number for key, number in zip(search.keys, values, strict=True)}
+    return {"at": at, "total_s": report.total_s, "utilization": utilization(report)}

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least that meets a goal, along one axis or several: what of a machine would do, and what it costs.
+
+Every axis goes from its cheapest end to its dearest, in notches. At each combination of coarse notches of all axes but
+the last the least of the last is found by halving; what another point undercuts on every axis is left out. What is
+asked is a question for whoever calls, the simulator in ``foresee require``.
+
+Refuses to know what an axis means. Halving takes more of an axis to be no worse, which holds of placement by next use
+with samples of one size; of other policies a smaller value might meet the goal too. Each point that is given out meets it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from foresee.errors import ConfigError
+
+__all__ = ["Axis", "Values", "cells", "cost", "least", "questions", "undominated"]
+
+Values: TypeAlias = tuple[float, ...]
+"""One value of each axis."""
+
+#: Notches of the axis that is halved: seven questions find one in 1 % of its length.
+_FINE = 128
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What may be had of one thing.
+
+    Raises:
+        ConfigError: its ends are one, or its price is negative.
+    """
+
+    name: str
+    low: float
+    """The cheapest end."""
+    high: float
+    """The dearest; below ``low`` where less is better, as of a latency."""
+    price: float = 0.0
+    """Of 1, 0 or more."""
+    whole: bool = False
+    """Whether only whole numbers are."""
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.low == self.high:
+            faults.append(f"{self.name}: both ends are {self.low:g}; two values expected")
+        if not self.price >= 0:
+            faults.append(f"{self.name}: price {self.price:g}; 0 or more expected")
+        if faults:
+            raise ConfigError(faults)
+
+    def notches(self, count: int) -> list[float]:
+        """Values from end to end, both among them: ``count + 1``, or fewer where whole numbers lie no closer."""
+        span = self.high - self.low
+        if self.whole:
+            count = min(count, round(abs(span)))
+            return [self.low + round(span * at / count) for at in range(count + 1)]
+        return [self.low + span * at / count for at in range(count)] + [self.high]
+
+
+def cells(axes: Sequence[Axis], steps: int) -> list[Values]:
+    """All combinations of ``steps + 1`` notches of all axes but the last, the cheapest first; one empty one of one axis."""
+    return list(itertools.product(*(axis.notches(steps) for axis in axes[:-1])))
+
+
+def least(axis: Axis, meets: Callable[[float], bool]) -> float | None:
+    """The first notch of ``axis`` that meets the goal, by halving; None if its dearest end does not.
+
+    >>> least(Axis("ram", 0, 128), lambda size: size >= 40)
+    40.0
+    """
+    notches = axis.notches(_FINE)
+    if not meets(notches[-1]):
+        return None
+    fails, holds = -1, len(notches) - 1
+    while holds - fails > 1:
+        middle = (fails + holds) // 2
+        if meets(notches[middle]):
+            holds = middle
+        else:
+            fails = middle
+    return notches[holds]
+
+
+def questions(axes: Sequence[Axis], steps: int) -> int:
+    """How often :func:`least` asks at most, over all :func:`cells`."""
+    return len(cells(axes, steps)) * (len(axes[-1].notches(_FINE)).bit_length() + 1)
+
+
+def undominated(axes: Sequence[Axis], points: Iterable[Values]) -> list[Values]:
+    """Those of which no other asks for less or as much on every axis, the cheapest of the first axis first.
+
+    >>> undominated([Axis("ram", 0, 9), Axis("rate", 0, 9)], [(1, 5), (2, 5), (3, 2)])
+    [(1, 5), (3, 2)]
+    """
+    ways = [1 if axis.high > axis.low else -1 for axis in axes]
+    asked = {tuple(way * value for way, value in zip(ways, point, strict=True)): point for point in points}
+    kept = [
+        mine
+        for mine in asked
+        if not any(
+            other != mine and all(less <= more for less, more in zip(other, mine, strict=True))
+            for other in asked
+        )
+    ]
+    return [asked[mine] for mine in sorted(kept)]
+
+
+def cost(axes: Sequence[Axis], point: Values) -> float | None:
+    """What the values of a point cost together; None if no axis has a price."""
+    if not any(axis.price for axis in axes):
+        return None
+    return sum(axis.price * value for axis, value in zip(axes, point, strict=True))

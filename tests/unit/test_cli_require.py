@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee require``: what it finds, its one object, its picture, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from test_loading_model import SMALL, small
+
+from foresee.cli import main
+from foresee.models import loading
+
+RAM = "cluster.tiers.ram.capacity"
+READ = "cluster.origin.read"
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> None:
+    within = loading.Run(small(cluster__tiers__ram__capacity="150 MB"), "foresee").finish().total_s
+    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--within", f"{within}"]
+    assert main([*arguments, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    (point,) = facts["points"]
+    found = point["at"][RAM]
+    assert 1 < found <= 153
+    assert point["total_s"] <= within
+    there = loading.Run(small(cluster__tiers__ram__capacity=f"{found} MB"), "foresee").finish()
+    assert point["total_s"] == there.total_s
+    less = f"{found - 299 / 128} MB"
+    assert loading.Run(small(cluster__tiers__ram__capacity=less), "foresee").finish().total_s > within
+    assert facts["simulated"] <= 9
+    assert main(arguments) == 0
+    told = capsys.readouterr().out
+    assert f"{found:,.6g} MB" in told
+    assert "cost" not in told
+
+
+def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys) -> None:
+    picture = tmp_path / "front.svg"
+    of = ["--of", f"{RAM}=10..300 MB", "--of", f"{READ}=20..200 MB/s"]
+    price = ["--price", f"{RAM}=0.01", "--price", f"{READ}=0.05"]
+    arguments = ["require", file, *of, *price, "--within", "12 s", "--steps", "4"]
+    assert main([*arguments, "--plot", str(picture), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    points = facts["points"]
+    assert len(points) > 1
+    rams = [point["at"][RAM] for point in points]
+    rates = [point["at"][READ] for point in points]
+    assert rams == sorted(set(rams))
+    assert rates == sorted(set(rates), reverse=True)
+    assert all(point["total_s"] <= 12 for point in points)
+    costs = [point["cost"] for point in points]
+    assert costs == pytest.approx([ram / 100 + rate / 20 for ram, rate in zip(rams, rates, strict=True)])
+    assert facts["cheapest"] == costs.index(min(costs))
+    drawn = picture.read_text()
+    assert drawn.startswith("<svg")
+    assert "300 MB" in drawn
+    assert RAM in drawn
+    assert main(arguments) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line for line in told if line.endswith("cheapest")] == [told[2 + facts["cheapest"]]]
+
+
+def test_a_goal_may_be_the_share_of_time_that_ranks_compute(file, capsys) -> None:
+    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--utilization", "0.5", "--json"]
+    assert main(arguments) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert 0.5 <= point["utilization"] <= 1
+
+
+def test_less_may_be_dearer_and_counts_stay_whole(file, capsys) -> None:
+    naive = ["--policy", "naive", "--json"]
+    assert main(["require", file, "--of", "cluster.origin.latency=50..0ms", "--within", "60", *naive]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    assert 0 < point["at"]["cluster.origin.latency"] < 50
+    assert main(["require", file, "--of", "cluster.ranks=1..9", "--within", "12"]) in {0, 1}
+    assert main(["require", file, "--of", "cluster.ranks=1..9", "--utilization", "0.01", "--json"]) == 0
+    (point,) = json.loads(capsys.readouterr().out.splitlines()[-1])["points"]
+    assert point["at"]["cluster.ranks"] == 1
+
+
+def test_a_goal_out_of_reach_says_how_near_the_dearest_comes(file, capsys) -> None:
+    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--within", "1 ms"]
+    assert main(arguments) == 1
+    told = capsys.readouterr().out
+    assert f"not met: with {RAM} = 300 MB it takes" in told
+    assert main([*arguments, "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert not facts["met"]
+    assert facts["simulated"] == 1
+    assert facts["dearest"]["at"] == {RAM: 300}
+
+
+def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
+    words = [
+        "--of",
+        "x",
+        "--of",
+        f"{RAM}=1..2KB..",
+        "--of",
+        f"{RAM}=5..5MB",
+        "--of",
+        f"{READ}=1 MB/s..9 GB/s",
+    ]
+    more = ["--price", "a=-1", "--price", f"{READ}=1", "--within", "soon", "--steps", "0", "--threads", "0"]
+    assert main(["require", file, *words, *more, "--policy", "bset", "--plot", "x.png"]) == 2
+    told = capsys.readouterr().err
+    for fault in (
+        "only .svg",
+        "--of 'x'",
+        f"--of '{RAM}=1..2KB..'",
+        f"--of {RAM}: both ends are 5",
+        f"--of '{READ}=1 MB/s..9 GB/s'",
+        "--price 'a=-1'",
+        f"--price {READ}: --of does not have this key",
+        "--within 'soon'",
+        "--policy bset",
+        "--steps 0",
+        "--threads 0",
+        "--plot shows two keys; --of has 0",
+    ):
+        assert told.count(fault) == 1, (fault, told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--of", "train.bach=1..9", "--within", "1"], "no key 'bach'"),
+        (["--of", f"{RAM}=0..9MB", "--within", "1"], "capacity"),
+        (["--of", f"{RAM}=1..9MB/s", "--within", "1"], "capacity"),
+        (["--of", f"{RAM}=1..9MB", "--utilization", "1.5"], "--utilization 1.5"),
+        (["--of", f"{RAM}=1..9MB", "--within", "-1"], "--within '-1'"),
+        (
+            ["--of", f"{RAM}=1..9MB", "--within", "1", "--policy", "lbann_preloading"],
+            "no answer for this job",
+        ),
+        ([*(f"--of=cluster.{key}=1..9" for key in "abcde"), "--within", "1"], "4 keys at most"),
+    ],
+)
+def test_what_is_wrong_is_named(file, capsys, arguments, told) -> None:
+    assert main(["require", file, *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_ctrl_c_prints_what_was_found(tmp_path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        SMALL.replace("samples = 3000", "samples = 3_000_000").replace("epochs = 3", "epochs = 90")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "foresee",
+        "require",
+        str(path),
+        "--of",
+        f"{RAM}=1..300GB",
+        "--within",
+        "1 d",
+    ]
+    # Progress is drawn on a terminal alone, and tells that the first simulation has begun.
+    terminal, end = os.openpty()
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=end, text=True)
+    os.close(end)
+    err = b""
+    while b"%" not in err:
+        err += os.read(terminal, 4096)
+    process.send_signal(signal.SIGINT)
+    told, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    assert process.returncode == 130
+    facts = json.loads(told)
+    assert facts["interrupted"]
+    assert facts["points"] == []

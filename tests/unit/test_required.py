@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The least that meets a goal: found to a notch, never one that fails, nothing that another undercuts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_loading_model import small
+
+from foresee.errors import ConfigError
+from foresee.models import loading
+from foresee.models.required import Axis, cells, cost, least, questions, undominated
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1, 1e6), st.booleans(), st.floats(0, 1))
+def test_the_least_is_the_first_notch_that_meets_the_goal(start, length, falling, share) -> None:
+    axis = Axis("x", start, start - length if falling else start + length)
+    notches = axis.notches(128)
+    assert (len(notches), notches[0], notches[-1]) == (129, axis.low, axis.high)
+    border = axis.low + share * (axis.high - axis.low)
+    asked = []
+
+    def meets(value: float) -> bool:
+        asked.append(value)
+        return value <= border if falling else value >= border
+
+    found = least(axis, meets)
+    assert found is None or (found in asked and meets(found))
+    assert found == next((value for value in notches if meets(value)), None)
+    assert len(set(asked)) <= questions([axis], 8) + len(notches)
+
+
+def test_the_least_takes_few_questions() -> None:
+    asked: list[float] = []
+    axis = Axis("x", 0, 1)
+    assert least(axis, lambda value: bool(asked.append(value)) or value >= 0.3) == pytest.approx(
+        0.3047, abs=1e-4
+    )
+    assert len(asked) <= questions([axis], 8) == 9
+    assert least(axis, lambda value: False) is None
+    assert least(axis, lambda value: True) == 0
+
+
+@given(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 200))
+def test_whole_numbers_stay_whole(low, high, count) -> None:
+    if low == high:
+        return
+    notches = Axis("x", low, high, whole=True).notches(count)
+    assert all(value == int(value) for value in notches)
+    assert len(set(notches)) == len(notches) == min(count, abs(high - low)) + 1
+    assert (notches[0], notches[-1]) == (low, high)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), max_size=12))
+def test_what_is_left_undercuts_all_and_is_undercut_by_none(points) -> None:
+    axes = [Axis("a", 0, 4), Axis("b", 4, 0), Axis("c", 0, 4)]
+
+    def no_more(one, other) -> bool:
+        return one[0] <= other[0] and one[1] >= other[1] and one[2] <= other[2]
+
+    kept = undominated(axes, points)
+    assert set(kept) <= set(points)
+    assert all(any(no_more(one, point) for one in kept) for point in points)
+    assert not any(no_more(one, other) for one, other in itertools.permutations(kept, 2))
+
+
+def test_cells_are_all_mixes_but_of_the_last() -> None:
+    axes = [Axis("a", 0, 2), Axis("b", 1, 3, whole=True), Axis("c", 0, 1)]
+    assert cells(axes, 2) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    assert cells(axes[2:], 2) == [()]
+
+
+def test_a_cost_is_the_sum_of_what_has_a_price() -> None:
+    axes = [Axis("a", 0, 2, price=3), Axis("b", 0, 2), Axis("c", 0, 2, price=0.5)]
+    assert cost(axes, (1, 2, 2)) == 4
+    assert cost([Axis("a", 0, 2)], (1,)) is None
+
+
+@pytest.mark.parametrize("wrong", [{"high": 1.0}, {"price": -1.0}, {"price": float("nan")}])
+def test_an_axis_has_two_ends_and_no_negative_price(wrong) -> None:
+    with pytest.raises(ConfigError, match="ram"):
+        Axis("ram", **{"low": 1.0, "high": 2.0} | wrong)
+
+
+@pytest.mark.parametrize(
+    "key", ["cluster__tiers__ram__capacity", "cluster__origin__read", "cluster__network__rate"]
+)
+def test_more_of_a_machine_is_no_worse_for_placement_by_next_use_with_equal_samples(key) -> None:
+    """What halving relies on."""
+    took = []
+    for factor in range(1, 12):
+        value = factor * 20e6
+        job = small(data__size_sigma=0.0, **{key: value})
+        took.append(loading.Run(job, "foresee").finish().total_s)
+    assert all(more <= less * (1 + 1e-9) for less, more in itertools.pairwise(took)), took

@@ -57,7 +57,8 @@ def main(ranks: int) -> None:
 
 
 def serve(rank: int, ranks: int, asked: Connection, barrier: Barrier) -> None:
-    """One rank."""
+    """One rank, which is told as torchrun would that all are on this machine."""
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
     while True:
         try:
             line = asked.recv()

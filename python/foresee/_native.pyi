@@ -664,6 +664,9 @@ class Loader:
     def steps(self, position: int) -> int:
         """Steps this rank still has in an epoch resumed at ``position`` (run orders only)."""
 
+    def first_in_flight(self) -> int:
+        """How many reads of the origin this rank begins with, 1 or more."""
+
     def stats(self) -> dict[str, Any]:
         """Counters since ``start``, plain values: bytes and samples by source, waits by cause, queues, retries.
 

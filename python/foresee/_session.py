@@ -275,7 +275,7 @@ class Session:
             shuffled=order is None or order.shuffle,
             ram_bytes=self.cache.ram_bytes,
             disk_bytes=self.cache.disk_bytes,
-            threads=settings.threads,
+            in_flight=engine.first_in_flight(),
             folder=local_path(index.uri) is not None,
         )
 

@@ -39,7 +39,7 @@ SHAPE = Shape(
     shuffled=True,
     ram_bytes=10**8,
     disk_bytes=0,
-    threads=2,
+    in_flight=2,
     folder=False,
 )
 

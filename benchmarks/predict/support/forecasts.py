@@ -20,7 +20,7 @@ DISK_SHARE = 63 / 64
 DISK_THREADS = 4
 #: Bytes per second of an origin whose requests alone are limited: what is left to wait for is small.
 UNLIMITED = 2_000_000_000
-#: Requests of the loader under way at its start: of a bucket, of a folder in samples or bytes.
+#: Requests of a rank's loader under way at its start of a bucket; of a machine's of a folder, in samples or bytes.
 BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
 
 
@@ -51,10 +51,10 @@ def buffer_bytes(setup: SetUp) -> int:
 
 
 def in_flight(setup: SetUp) -> int:
-    """Requests that the loader begins with, by its documented rule: note 006."""
+    """Requests that a rank's loader begins with, by its documented rule: note 006."""
     if setup.origin == "bucket":
         return BUCKET_FIRST
-    return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)))
+    return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)) // setup.ranks)
 
 
 def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile) -> Job:

@@ -192,7 +192,9 @@ class Ours:
     def __init__(self, task: Task) -> None:
         cache: dict[str, Any] = {"ram": task.ram}
         if task.disk:
-            cache |= {"disk": str(Path(task.scratch) / f"rank-{task.rank}"), "disk_size": task.disk}
+            # Of the machine: each rank has its part of it.
+            size = task.disk * task.ranks
+            cache |= {"disk": str(Path(task.scratch) / f"rank-{task.rank}"), "disk_size": size}
         self._loader = foresee.Loader(
             task.index,
             uri=task.uri,

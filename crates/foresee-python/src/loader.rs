@@ -131,6 +131,10 @@ impl Loader {
         steps.ok_or_else(|| PyValueError::new_err("epochs are announced one by one: count their batches"))
     }
 
+    fn first_in_flight(&self) -> PyResult<u32> {
+        self.engine.first_in_flight().map_err(errors::of_loader)
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats::to_python(py, &self.engine.stats())
     }

@@ -32,8 +32,6 @@ POLICY = "foresee"
 _EPOCHS = 3
 #: Reads that are simulated at most: seconds of one core.
 _READS_MAX = 2**25
-#: Threads that fetch, where nobody said how many.
-_THREADS = 32
 #: Of a figure that scatters by all of itself, what its slow end keeps: it is not known to be 0.
 _LEAST_SHARE = 0.1
 
@@ -66,8 +64,8 @@ class Shape:
     """Of the cache, staging among them."""
     disk_bytes: int
     """Likewise; 0: there is none."""
-    threads: int | None
-    """Of the engine; None: as it chooses."""
+    in_flight: int
+    """Reads of the origin that this rank begins with."""
     folder: bool
     """Whether it reads files, which a device serves one after the other, and no bucket, whose answers share a link."""
 
@@ -169,7 +167,7 @@ def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         "cluster": {
             "ranks": shape.ranks,
             "origin": {"readers": "queue" if shape.folder else "demand"},
-            "staging": {"capacity": staging, "threads": shape.threads or _THREADS},
+            "staging": {"capacity": staging, "threads": shape.in_flight},
             "tiers": [{"name": name, "capacity": room} for name, room in tiers if room > 0],
         },
     }

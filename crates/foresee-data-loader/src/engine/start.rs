@@ -39,13 +39,16 @@ const COPIES_LEAST: Bytes = Bytes::new(8 << 20);
 /// Below this a disk tier holds next to nothing.
 const DISK_LEAST: Bytes = Bytes::new(1 << 20);
 const COALESCE_PARTS: usize = 256;
-/// A bucket is tens of milliseconds away and answers a thousand requests a second or more: that many keep it busy
-/// from the first round trip on. A directory begins with the fetch queue's own default.
+/// A bucket is tens of milliseconds away and answers a thousand requests a second or more: that many keep it busy from the
+/// first round trip on.
 const STORE_IN_FLIGHT_FIRST: u32 = 32;
+/// Of a directory fewer, of all ranks of a machine together: its answers are near.
+const DIRECTORY_IN_FLIGHT_FIRST: u32 = 16;
 /// A directory is asked by at most this many threads at once, a bucket over that many connections.
 const DIRECTORY_IN_FLIGHT: u32 = 64;
-/// So many bytes of a directory are read at once at first, but never fewer than two samples. Reads that share a disk end
-/// together: the first batch waits for all of them, and after the last one all their batches are still to be computed.
+/// So many bytes of a directory are read at once at first by all ranks of a machine, but never fewer than two samples by
+/// each. Reads that share a disk end together: the first batch waits for all of them, and after the last one all their
+/// batches are still to be computed.
 const DIRECTORY_BYTES_FIRST: u64 = 32 << 20;
 
 /// What the driver is given besides the disk tier, and how memory is divided beside the slab.
@@ -215,22 +218,26 @@ impl Loader {
         Bytes::new(added.div_ceil(seen.max(1)))
     }
 
+    /// How many reads of the origin this rank begins with.
+    pub fn first_in_flight(&self) -> Result<u32, LoaderError> {
+        Ok(self.dispatch_config(&Uri::parse(&self.config.uri)?).limit.start)
+    }
+
     fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {
         let shared = self.config.world.size() > 1;
         let mut config = DispatchConfig { shared, ..DispatchConfig::adaptive() };
         if uri.is_directory() {
             // A second read of the same file waits behind the first on the same disk.
             config.hedge_share = 0.0;
-            let index = self.data.index();
-            let mean = index.total_bytes().get() / index.len().max(1);
-            config.limit.start = first_in_flight(config.limit.start, mean);
             config.limit.max = self
                 .config
                 .threads
                 .map_or(DIRECTORY_IN_FLIGHT, |threads| u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT));
-        } else {
-            config.limit.start = STORE_IN_FLIGHT_FIRST;
         }
+        let index = self.data.index();
+        let mean = index.total_bytes().get() / index.len().max(1);
+        let first = first_in_flight(uri.is_directory(), mean, self.config.local.size());
+        config.limit.start = first.min(config.limit.max);
         if self.data.index().objects() < self.data.index().len() {
             config.coalesce = Some(CoalesceConfig {
                 gap: COALESCE_GAP,
@@ -242,10 +249,13 @@ impl Loader {
     }
 }
 
-/// `usual`, or fewer where samples of `mean` bytes are large.
-fn first_in_flight(usual: u32, mean: u64) -> u32 {
+/// What one of `ranks` of a machine asks for at once at first, of samples of `mean` bytes.
+fn first_in_flight(directory: bool, mean: u64, ranks: u32) -> u32 {
+    if !directory {
+        return STORE_IN_FLIGHT_FIRST;
+    }
     let fitting = u32::try_from(DIRECTORY_BYTES_FIRST / mean.max(1)).unwrap_or(u32::MAX);
-    usual.min(fitting.max(2))
+    (DIRECTORY_IN_FLIGHT_FIRST.min(fitting) / ranks.max(1)).max(2)
 }
 
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
@@ -259,8 +269,16 @@ mod tests {
 
     #[test]
     fn a_directory_of_large_samples_begins_with_few_at_once() {
-        let of = |mean| first_in_flight(16, mean);
+        let of = |mean| first_in_flight(true, mean, 1);
         assert_eq!([0, 1, 110_000, 2 << 20].map(of), [16; 4]);
         assert_eq!([4 << 20, 12 << 20, 1 << 40].map(of), [8, 2, 2]);
+    }
+
+    #[test]
+    fn ranks_of_a_machine_ask_a_directory_for_as_much_as_one_alone() {
+        let of = |directory, ranks| first_in_flight(directory, 110_000, ranks);
+        assert_eq!([1, 2, 4, 8, 100].map(|ranks| of(true, ranks)), [16, 8, 4, 2, 2]);
+        assert_eq!([1, 8].map(|ranks| of(false, ranks)), [32; 2]);
+        assert_eq!(first_in_flight(true, 4 << 20, 2), 4);
     }
 }

@@ -25,7 +25,7 @@ from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobs import Catalog, cold, process
 from foresee.jobs.calibrate import Plan, _Calibration
 from foresee.jobs.calibrate import calibrate as calibrated
-from foresee.jobs.catalog import Used
+from foresee.jobs.entry import Used
 
 JOB = pathlib.Path(__file__).resolve().parents[1] / "support" / "stagger_job.py"
 CHUNK = 1 << 16

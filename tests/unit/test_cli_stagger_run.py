@@ -24,7 +24,7 @@ from support.stagger_runs import FIGURES, JOB, begun, cold_data, run, write
 
 from foresee.cli import _stagger_run
 from foresee.jobs import Catalog, Entry, Key
-from foresee.jobs.catalog import Used
+from foresee.jobs.entry import Used
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from house import ROOT
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key
 from foresee.jobs import catalog as module
-from foresee.jobs.catalog import Used
+from foresee.jobs.entry import Used
 
 FOLDER = ROOT / "testdata" / "jobs"
 RESNET = Key(machine="node-1", data="TinyImageNet", model="resnet50", batch=64, loader="8 threads")

@@ -14,7 +14,7 @@ from foresee.errors import ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key
 from foresee.jobs import asked as asked_
 from foresee.jobs.asked import times
-from foresee.jobs.catalog import Used
+from foresee.jobs.entry import Used
 from foresee.jobs.one_storage import rate
 from foresee.models.stagger import Figure
 

@@ -13,7 +13,7 @@ from foresee import job
 from foresee._native import Index
 from foresee.cli import _stagger_run
 from foresee.jobs import Catalog, Key, cold
-from foresee.jobs.catalog import Used
+from foresee.jobs.entry import Used
 
 CHUNK = 1 << 16
 KEY = Key(machine="here", data="files", model="a", batch=4, loader="default")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foresee.job import Job
     from foresee.jobs import Catalog
     from foresee.jobs.already import Already
-    from foresee.jobs.catalog import Used
+    from foresee.jobs.entry import Used
     from foresee.jobs.running import Launcher
     from foresee.jobs.timing import Chosen
     from foresee.models.stagger import JobTimes

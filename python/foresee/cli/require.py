@@ -50,7 +50,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         action="append",
         required=True,
         metavar="KEY=FROM..TO",
-        help="a key from its cheapest value to its dearest, such as cluster.tiers.ram.capacity=1..512GB; up to four times",
+        help="from the cheapest value to the dearest, such as cluster.tiers.ram.capacity=1..512GB; up to four keys",
     )
     parser.add_argument(
         "--price",

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from foresee.errors import ConfigError, ForeseeError, NotMeasured
 from foresee.job import Job, part
-from foresee.jobs.catalog import Catalog, Key, Used
+from foresee.jobs.catalog import Catalog
 from foresee.jobs.cold import in_files
+from foresee.jobs.entry import Key, Used
 from foresee.jobs.one_storage import Cold, of_one_storage
 from foresee.models.stagger import Figure, JobTimes, wait_from_storage
 

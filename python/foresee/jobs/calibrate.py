@@ -33,8 +33,9 @@ from foresee.errors import ConfigError, PageCacheKept
 from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
-from foresee.jobs.catalog import Catalog, Entry
+from foresee.jobs.catalog import Catalog
 from foresee.jobs.ending import at_once, stop_all, undisturbed
+from foresee.jobs.entry import Entry
 from foresee.jobs.one_storage import rate
 from foresee.jobs.process import Process, command
 from foresee.jobs.watched import agree

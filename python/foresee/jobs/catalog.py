@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import math
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
+from foresee.jobs.entry import Entry, Key, Used, is_time
 from foresee.models.stagger import FIGURES, Figure, JobTimes
 
-__all__ = ["OFF", "VERSION", "Catalog", "Entry", "Key", "Used"]
+__all__ = ["OFF", "VERSION", "Catalog"]
 
 VERSION = 2
 #: That had no places: read as it is, and made a catalog of this version by whoever writes into it.
@@ -36,7 +36,6 @@ _APPLICATION = 0x46534A43
 _MAGIC = b"SQLite format 3\0"
 #: A makespan that is further than this share from its prediction makes the figures behind it stale.
 OFF = 0.10
-_BATCH_BELOW = 2**32
 #: Of one job, without company.
 _OWN: tuple[Figure, ...] = ("compute", "wait", "wait_cached")
 
@@ -71,98 +70,6 @@ CREATE TABLE place (
 );
 """
 _PLACE = _SCHEMA[_SCHEMA.index("CREATE TABLE place") :]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """What figures of a job depend on.
-
-    Raises:
-        ConfigError: a text that is empty or not printable, a batch outside its range; all faults at once.
-    """
-
-    machine: str
-    """Where it ran."""
-    data: str
-    """The data set, as jobs name it that share it."""
-    model: str
-    """What is trained."""
-    batch: int
-    """Samples per step, 1 to 2**32 - 1."""
-    loader: str
-    """The loader's settings, in whatever words tell them apart."""
-
-    def __post_init__(self) -> None:
-        faults = [
-            f"{field} is {value!r}; printable text expected, not empty"
-            for field in ("machine", "data", "model", "loader")
-            if not isinstance(value := getattr(self, field), str) or not value or not value.isprintable()
-        ]
-        if (
-            isinstance(self.batch, bool)
-            or not isinstance(self.batch, int)
-            or not 1 <= self.batch < _BATCH_BELOW
-        ):
-            faults.append(f"batch is {self.batch!r}; a whole number from 1 to 2**32 - 1 expected")
-        if faults:
-            raise ConfigError(faults)
-
-    def __str__(self) -> str:
-        return f"{self.model}, batch {self.batch}, of {self.data} on {self.machine} ({self.loader})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One figure.
-
-    Raises:
-        ConfigError: a value outside its range; all faults at once.
-    """
-
-    seconds: float
-    """Mean per step; finite, 0 or more."""
-    sd: float | None = None
-    """Standard deviation over the steps, seconds; None where there is none."""
-    steps: int | None = None
-    """Steps that were measured, 1 or more; None: derived from other figures instead."""
-    date: dt.date
-    """When."""
-    program: str
-    """Version of Foresee that measured it."""
-    stale: str | None = None
-    """What contradicted it; None: nothing yet."""
-
-    def __post_init__(self) -> None:
-        faults = []
-        if not _seconds(self.seconds):
-            faults.append(f"seconds is {self.seconds!r}; a finite number of 0 or more expected")
-        if self.sd is not None and not _seconds(self.sd):
-            faults.append(f"sd is {self.sd!r}; a finite number of 0 or more expected, or None")
-        if self.steps is not None and (
-            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
-        ):
-            faults.append(f"steps is {self.steps!r}; a whole number of 1 or more expected, or None")
-        day: object = self.date  # annotations promise more than a caller keeps
-        if not isinstance(day, dt.date) or isinstance(day, dt.datetime):
-            faults.append(f"date is {day!r}; a date expected")
-        if not isinstance(self.program, str) or not self.program:
-            faults.append(f"program is {self.program!r}; a version expected")
-        if self.stale is not None and (not isinstance(self.stale, str) or not self.stale):
-            faults.append(f"stale is {self.stale!r}; a reason expected, or None")
-        if faults:
-            raise ConfigError(faults)
-
-
-@dataclass(frozen=True)
-class Used:
-    """A figure that a prediction was made from."""
-
-    key: Key
-    """Of which job."""
-    name: Figure
-    """Which."""
-    beside: Key | None = None
-    """The other job of ``wait_conc``, and of nothing else."""
 
 
 class Catalog:
@@ -348,7 +255,7 @@ class Catalog:
         faults = [
             f"{field} is {value!r}; seconds expected, finite and above 0"
             for field, value in (("predicted", predicted), ("measured", measured))
-            if not _seconds(value) or value == 0
+            if not is_time(value) or value == 0
         ]
         if faults:
             raise ConfigError(faults)
@@ -549,12 +456,3 @@ def _check(name: str, beside: Key | None) -> None:
             if beside is None
             else f"beside is {beside}; {name} depends on no other job"
         )
-
-
-def _seconds(value: object) -> bool:
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
-    )

@@ -24,7 +24,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from foresee.jobs.catalog import Catalog, Entry, Key
+from foresee.jobs.catalog import Catalog
+from foresee.jobs.entry import Entry, Key
 from foresee.models.stagger import JobTimes
 
 __all__ = ["Cold", "of_one_storage", "rate"]

@@ -6,7 +6,8 @@ the last the least of the last is found by halving; what another point undercuts
 asked is a question for whoever calls, the simulator in ``foresee require``.
 
 Refuses to know what an axis means. Halving takes more of an axis to be no worse, which holds of placement by next use
-with samples of one size; of other policies a smaller value might meet the goal too. Each point that is given out meets it.
+with samples of one size; of other policies a smaller value might meet the goal too. Each point that is given out meets
+it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Axis:
 
 
 def cells(axes: Sequence[Axis], steps: int) -> list[Values]:
-    """All combinations of ``steps + 1`` notches of all axes but the last, the cheapest first; one empty one of one axis."""
+    """All combinations of ``steps + 1`` notches of all axes but the last, the cheapest first; of one, an empty one."""
     return list(itertools.product(*(axis.notches(steps) for axis in axes[:-1])))
 
 

@@ -81,7 +81,7 @@ impl Dispatch {
     /// An empty queue.
     pub fn new(config: DispatchConfig) -> Self {
         Self {
-            limiter: Limiter::new(config.limit),
+            limiter: Limiter::new(config.limit, config.shared),
             latency: Latency::new(),
             meter: Meter::default(),
             entries: BTreeMap::new(),
@@ -218,6 +218,7 @@ impl Dispatch {
         while let Some(ticket) = self.queue.pop_rested(now) {
             self.make_ready(ticket);
         }
+        self.limiter.look(now);
         if now < self.limiter.paused_until() {
             return None;
         }
@@ -241,9 +242,15 @@ impl Dispatch {
         let paused = self.limiter.paused_until();
         let alarm = self.alarms.first();
         if self.is_full() {
-            let (at, id) = alarm?;
-            let stalled = self.spans.get(id).and_then(|span| self.stalled_at(span)).unwrap_or(*at);
-            return Some(stalled.max(*at).max(paused));
+            let renewal = alarm.map(|(at, id)| {
+                let stalled = self.spans.get(id).and_then(|span| self.stalled_at(span)).unwrap_or(*at);
+                stalled.max(*at)
+            });
+            return [renewal, self.limiter.probes_until()]
+                .into_iter()
+                .flatten()
+                .min()
+                .map(|at| at.max(paused));
         }
         let hedge = alarm.map(|(at, _)| *at);
         let ready = self.firsts().map(|first| self.eased_until(&first)).min();

@@ -16,7 +16,8 @@ pub struct DispatchConfig {
     pub coalesce: Option<CoalesceConfig>,
     /// The share of moved bytes that second requests may add, 0 to 1; 0 never hedges. 0.05 by default.
     pub hedge_share: f64,
-    /// Whether other ranks of the job ask this source too: what has time then leaves it to them. Not by default.
+    /// Whether other ranks of the job ask this source too: what has time then leaves it to them, and nothing is doubled
+    /// that would take from them. Not by default.
     pub shared: bool,
 }
 

@@ -62,7 +62,7 @@ impl Quickest {
     }
 
     /// Whether answers wait for others.
-    fn is_crowded(&self) -> bool {
+    pub(super) fn is_crowded(&self) -> bool {
         let recent = self.recent[0].min(self.recent[1]);
         as_f64(recent) > QUEUES * as_f64(self.ever)
     }

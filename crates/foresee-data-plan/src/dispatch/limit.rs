@@ -8,6 +8,11 @@
 //! goodput by 2 % even on an idle source. What cannot be enough is not tried: even if no answer took longer than the
 //! quickest of all, the plateau takes rate times that time in flight (Little's law).
 //!
+//! Where other ranks ask the source too, it begins with two, until the first has answered: that tells what an answer takes
+//! where nobody waits, which no rank sees any more once all have begun. And where answers queue it does not
+//! double: whoever does wins what others lose, which looks like growth. Steps up remain, should the quickest
+//! answer have been one of a kind.
+//!
 //! A refusal or a timeout cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
 //! last cut can cause the next. A source that answers nothing at all any more is asked ever more rarely.
 //!
@@ -25,6 +30,9 @@ const CLEARLY: f64 = 1.2;
 const GROWS: f64 = 1.02;
 /// What a step down must keep of the goodput to be kept.
 const KEEPS: f64 = 0.99;
+/// In flight until the first has answered, where others ask too; but no longer than this.
+const PROBE: u32 = 2;
+const PROBE_LONGEST: Nanos = Nanos::from_millis(250);
 /// Below this share of the plateau, twice in a row, the source has changed and the search starts anew.
 const FELL: f64 = 0.85;
 /// What is left of the limit after a refusal, in tenths.
@@ -47,6 +55,8 @@ const THROTTLED_FOR: Nanos = Nanos::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct Limiter {
     bounds: LimitConfig,
+    /// Others ask the source too.
+    shared: bool,
     limit: u32,
     mode: Mode,
     /// Goodput of the plateau, in work per nanosecond; 0 before the first round.
@@ -67,6 +77,8 @@ pub(super) struct Limiter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
+    /// Waits for the first answer, until then at the most; `None` before anything was asked.
+    Probe { until: Option<Nanos> },
     /// Measures the limit as it is, before any search.
     Survey,
     /// Tries twice `from`, which may itself be a doubling that helped.
@@ -82,14 +94,18 @@ enum Mode {
 }
 
 impl Limiter {
-    pub(super) fn new(config: LimitConfig) -> Self {
+    pub(super) fn new(config: LimitConfig, shared: bool) -> Self {
         let min = config.min.max(1);
         let max = config.max.max(min);
-        let limit = config.start.clamp(min, max);
+        let start = config.start.clamp(min, max);
+        let probes = shared && min < max && start > PROBE;
+        let (mode, limit) =
+            if probes { (Mode::Probe { until: None }, PROBE.max(min)) } else { (Mode::Survey, start) };
         Self {
-            bounds: LimitConfig { start: limit, min, max, ..config },
+            bounds: LimitConfig { start, min, max, ..config },
+            shared,
             limit,
-            mode: Mode::Survey,
+            mode,
             plateau: 0.0,
             per_answer: f64::INFINITY,
             quickest: Quickest::default(),
@@ -135,6 +151,24 @@ impl Limiter {
     /// Something was started.
     pub(super) fn wet(&mut self, now: Nanos) {
         self.round.wet(now);
+        if self.mode == (Mode::Probe { until: None }) {
+            self.mode = Mode::Probe { until: Some(now.saturating_add(PROBE_LONGEST)) };
+        }
+    }
+
+    /// When the first answer is waited for no longer.
+    pub(super) const fn probes_until(&self) -> Option<Nanos> {
+        match self.mode {
+            Mode::Probe { until } => until,
+            _ => None,
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn look(&mut self, now: Nanos) {
+        if self.probes_until().is_some_and(|until| until <= now) {
+            self.enter(Mode::Survey, self.bounds.start, now);
+        }
     }
 
     /// An attempt brought `bytes`.
@@ -145,6 +179,7 @@ impl Limiter {
         }
         self.quickest.observe(now.saturating_sub(began));
         let until = match self.mode {
+            Mode::Probe { .. } => return self.enter(Mode::Survey, self.bounds.start, now),
             Mode::Survey | Mode::Double { .. } => Until { tolerance: ROUGH, hopeless: 0.0 },
             Mode::Climb { .. } | Mode::Hold { .. } => Until { tolerance: FINE, hopeless: 0.0 },
             Mode::Halve { .. } | Mode::Sink { .. } => {
@@ -208,7 +243,7 @@ impl Limiter {
     /// The queue ran dry: nothing was learnt. A trial from above goes back to where it came from.
     fn void(&mut self, now: Nanos) {
         match self.mode {
-            Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
+            Mode::Probe { .. } | Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
             Mode::Double { from, .. } => self.enter(Mode::Survey, from, now),
             Mode::Halve { from } => self.hold(from, HOLD_FIRST, false, now),
             Mode::Climb { from, hold } | Mode::Sink { from, hold } => self.hold(from, hold, false, now),
@@ -231,7 +266,7 @@ impl Limiter {
                 self.plateau = goodput;
                 self.climb(self.limit, HOLD_FIRST, now);
             }
-            Mode::Survey | Mode::Double { .. } => {
+            Mode::Probe { .. } | Mode::Survey | Mode::Double { .. } => {
                 self.plateau = goodput;
                 self.rise(self.mode != Mode::Survey, now);
             }
@@ -265,11 +300,12 @@ impl Limiter {
         }
     }
 
-    /// Doubles, or climbs where a doubling would come near the limit that was refused.
+    /// Doubles, or climbs where a doubling would come near the limit that was refused, or take from others.
     fn rise(&mut self, grown: bool, now: Nanos) {
         let from = self.limit;
         let doubled = from.saturating_mul(2);
-        let safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10);
+        let safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10)
+            && !(self.shared && self.quickest.is_crowded());
         if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
             self.ceiling = None;
         }
@@ -346,15 +382,34 @@ mod tests {
     use super::*;
 
     fn limiter() -> Limiter {
-        Limiter::new(LimitConfig::default())
+        Limiter::new(LimitConfig::default(), false)
     }
 
     #[test]
     fn bounds_out_of_order_are_put_in_order() {
-        let limiter = Limiter::new(LimitConfig { start: 0, min: 0, max: 0, ..LimitConfig::default() });
+        let limiter = Limiter::new(LimitConfig { start: 0, min: 0, max: 0, ..LimitConfig::default() }, false);
         assert_eq!(limiter.limit(), 1);
-        let limiter = Limiter::new(LimitConfig { start: 99, min: 8, max: 4, ..LimitConfig::default() });
+        let limiter =
+            Limiter::new(LimitConfig { start: 99, min: 8, max: 4, ..LimitConfig::default() }, false);
         assert_eq!(limiter.limit(), 8);
+    }
+
+    #[test]
+    fn where_others_ask_too_the_first_answer_comes_before_the_rest() {
+        let limit = LimitConfig { start: 32, ..LimitConfig::default() };
+        let mut limiter = Limiter::new(limit, true);
+        assert_eq!(limiter.limit(), 2);
+        limiter.success(Nanos::ZERO, 1000, Nanos::from_millis(20));
+        assert_eq!(limiter.limit(), 32);
+        let mut silent = Limiter::new(limit, true);
+        silent.wet(Nanos::from_secs(1));
+        silent.look(Nanos::from_millis(1249));
+        assert_eq!(silent.limit(), 2);
+        silent.look(silent.probes_until().expect("it waits"));
+        assert_eq!(silent.limit(), 32);
+        assert_eq!(Limiter::new(limit, false).limit(), 32);
+        assert_eq!(Limiter::new(LimitConfig { start: 1, ..limit }, true).limit(), 1);
+        assert_eq!(Limiter::new(LimitConfig { min: 5, ..limit }, true).limit(), 5);
     }
 
     #[test]
@@ -386,7 +441,8 @@ mod tests {
 
     #[test]
     fn a_fixed_limit_stays_whatever_happens() {
-        let mut limiter = Limiter::new(LimitConfig { start: 4, min: 4, max: 4, ..LimitConfig::default() });
+        let mut limiter =
+            Limiter::new(LimitConfig { start: 4, min: 4, max: 4, ..LimitConfig::default() }, true);
         limiter.refused(Nanos::ZERO, None, Nanos::new(5));
         for now in 10..10_000 {
             limiter.success(Nanos::new(now), 100, Nanos::new(now + 1));

@@ -196,3 +196,23 @@ fn a_missing_object_is_not_asked_for_again() {
     assert_eq!(bench.log.attempts, 40);
     assert!(bench.log.failed.values().all(|failed| *failed == (Fault::Absent, 1)));
 }
+
+#[test]
+fn a_first_read_that_hangs_keeps_no_others_back_for_long() {
+    let mut line = bucket();
+    let source = move |number: u64, len: u64, now: Nanos| {
+        let mut answer = line.begin(number, len, now);
+        if number < 2 {
+            answer.at = Nanos::MAX;
+        }
+        answer
+    };
+    let mut bench = Bench::new(DispatchConfig { shared: true, ..DispatchConfig::adaptive() }, source);
+    for ticket in 0..20 {
+        bench.ask(ticket, 1000, Class::Staging, Nanos::MAX);
+    }
+    while bench.log.won.len() < 18 {
+        assert!(bench.step());
+    }
+    assert!(bench.now < Nanos::from_secs(1), "{}", bench.now);
+}

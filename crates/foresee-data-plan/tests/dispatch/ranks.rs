@@ -228,6 +228,26 @@ fn ranks_at_a_slow_mount_share_it_so_that_nobody_waits_for_one_of_them() {
 }
 
 #[test]
+fn ranks_that_begin_at_a_near_bucket_do_not_outgrow_one_another() {
+    let job = Job {
+        ranks: 3,
+        batches: 60,
+        batch: 6,
+        window: 60,
+        step: Nanos::new(25_400_000),
+        sizes: (60_000, 140_000),
+        start: 32,
+        noise: Nanos::ZERO,
+        stop: Nanos::ZERO,
+    };
+    let near = Capped::new(Nanos::from_millis(8), 1_000_000, 55_000_000);
+    // 30 batches of three ranks, 54 MB, are 0.98 s of the source; at the end 96 reads for later are under way.
+    for took in moments(&job, &near, 30) {
+        assert!(took <= 0.982 + 0.175, "{took:.3} s");
+    }
+}
+
+#[test]
 fn ranks_that_a_bucket_cannot_serve_in_time_share_it() {
     let short = Job { step: Nanos::from_millis(40), stop: Nanos::ZERO, ..AT_A_BUCKET };
     // 60 batches of four ranks, 192 MB, are 3.2 s of the source; what is left is the search.

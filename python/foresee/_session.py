@@ -255,12 +255,15 @@ class Session:
 
     def _predicted(self, settings: Settings) -> Beside | None:
         """What predicts this run, if the environment asks for that; one rank does it for all."""
-        if settings.profile is None or settings.run_dir is None or settings.off or self.world.rank != 0:
+        engine = self.engine
+        if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
+            return None
+        if isinstance(engine, PlainEngine):
             return None
         from foresee._source import local_path
         from foresee.forecast import beside
 
-        index, order, engine = self.source.index, self.order, self.engine
+        index, order = self.source.index, self.order
         few = range(0, len(index), max(1, len(index) // _SIZES))
         shape = beside.Shape(
             samples=len(index),

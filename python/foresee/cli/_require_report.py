@@ -49,7 +49,8 @@ def text(facts: dict[str, Any]) -> str:
 def svg(facts: dict[str, Any]) -> str:
     """Of two keys: what of the second meets the goal beside each value of the first."""
     first, second = (
-        _front.Axis(key["key"], *sorted((key["from"], key["to"])), key["unit"] or "") for key in facts["keys"]
+        _front.Axis(key["key"], min(key["from"], key["to"]), max(key["from"], key["to"]), key["unit"] or "")
+        for key in facts["keys"]
     )
     names = [key["key"] for key in facts["keys"]]
     points = sorted((point["at"][names[0]], point["at"][names[1]]) for point in facts["points"])

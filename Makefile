@@ -22,7 +22,7 @@ test: doctor ## every test of both languages, as CI runs them
 	cargo test --workspace --locked --quiet
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
-test-systems: setup ## tests against other programs: DLIO on several ranks, and Slurm, which root installs by apt
+test-systems: setup ## tests against other programs: DLIO, Ray, and Slurm, which root installs by apt
 	@$(PYTHON) scripts/setup.py --systems
 	@$(PYTHON) scripts/systems.py
 	$(BIN)/pytest -m systems tests/systems

@@ -24,8 +24,9 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 #: A second environment, for tests only: the oldest torch that is supported.
 OLDEST = ROOT / ".oldest-torch-venv"
-#: Another, for the tests against DLIO.
+#: Others, for the tests against DLIO and under Ray.
 DLIO = ROOT / ".dlio-venv"
+RAY = ROOT / ".ray-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: From here on Go fetches the toolchain that a module asks for by itself.
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
         if arguments == ["--tests"]:
             prepare(prepare_oldest_torch)
         elif arguments == ["--systems"]:
-            prepare_dlio()
+            prepare_systems()
         else:
             prepare()
     except Failed as failed:
@@ -109,24 +110,30 @@ def prepare_oldest_torch() -> None:
     )
 
 
-def prepare_dlio() -> None:
-    """An environment with DLIO, which wants its own versions of much; torch it borrows."""
-    pinned = ROOT / "scripts" / "requirements-dlio.txt"
-    pinned_alone = ROOT / "scripts" / "requirements-dlio-no-deps.txt"
+def prepare_systems() -> None:
+    """Environments with DLIO and with Ray, which want their own versions of much."""
+    prepare_borrowing("dlio", DLIO, "dlio_benchmark")
+    prepare_borrowing("ray", RAY, "ray")
+
+
+def prepare_borrowing(name: str, venv: Path, program: str) -> None:
+    """An environment with what ``requirements-<name>*.txt`` pin, which has ``program``; torch it borrows."""
+    pinned = ROOT / "scripts" / f"requirements-{name}.txt"
+    pinned_alone = ROOT / "scripts" / f"requirements-{name}-no-deps.txt"
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
     def make() -> None:
-        make_venv(DLIO)
-        install_packages(DLIO, pinned, pinned_alone)
+        make_venv(venv)
+        install_packages(venv, pinned, pinned_alone)
         # Looked into last, so what is pinned here counts.
-        (DLIO / packages / "zz-borrowed.pth").write_text(f"{VENV / packages}\n")
+        (venv / packages / "zz-borrowed.pth").write_text(f"{VENV / packages}\n")
 
     step(
-        "dlio",
+        name,
         make,
         inputs=[pinned, pinned_alone],
         settings=[platform.python_version()],
-        outputs=[DLIO / "bin" / "dlio_benchmark"],
+        outputs=[venv / "bin" / program],
     )
 
 

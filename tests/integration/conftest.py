@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for the integration tests, one of each per session; children; an environment without a launcher's variables."""
+"""Servers for the integration tests, one of each per session; an environment without a launcher's variables."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
 from support.data import make_folder
-from support.processes import Child, plain_environment
+from support.processes import plain_environment
 from support.servers import Bucket, Gateway, Testbed
 
 SIZES = [900 + 37 * (i % 11) for i in range(96)]
@@ -77,15 +72,3 @@ def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
     yield start
     for testbed in started:
         testbed.close()
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(child: Child) -> Child:
-            stack.callback(child.close)
-            return child
-
-        yield keep

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 import foresee.torch as ft
+from foresee._world import detect
 from support.processes import Child, descriptors, engine_threads, run, say, wait_until
 from support.ranks import Training, noise, state_of
 
@@ -170,7 +170,7 @@ def main() -> None:
         store = torch.distributed.TCPStore("127.0.0.1", port)
         torch.distributed.init_process_group("gloo", store=store, rank=own, world_size=world)
     else:
-        own = int(os.environ["RANK"])
+        own = detect().rank
     if mode in ("group", "machine"):
         torch.distributed.init_process_group("gloo")
     loss = "continue" if mode == "survive" else "raise"

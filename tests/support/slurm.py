@@ -66,6 +66,8 @@ class Slurm:
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Slurm:
+        reason = missing()
+        assert reason is None, reason
         folder = self._folder
         for name in ("state", "spool"):
             (folder / name).mkdir(parents=True)

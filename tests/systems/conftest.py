@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-import pathlib
-import sys
+from collections.abc import Iterator
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import pytest
+from support.slurm import Slurm
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of this machine, with one node."""
+    with Slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running

@@ -10,11 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 from support.cold import cold_file
-from support.slurm import Slurm, missing
+from support.slurm import Slurm
 
 from foresee import job
 from foresee.jobs.slurm import Slurm as Launcher
@@ -41,14 +40,6 @@ wait_conc = {wait}
 command = {command}
 cores = 1
 """
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    reason = missing()
-    assert reason is None, reason
-    with Slurm(tmp_path_factory.mktemp("slurm")) as running:
-        yield running
 
 
 def write(
@@ -199,8 +190,6 @@ def test_ranks_are_those_that_srun_started_and_a_batch_script_is_none(
 def test_a_controller_that_does_not_run_is_named(
     tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    reason = missing()
-    assert reason is None, reason
     jobs = [write(tmp_path, name) for name in ("a", "b")]
     with Slurm(tmp_path_factory.mktemp("down")) as slurm:
         slurm.stop_controller()

@@ -46,6 +46,8 @@ class Run:
     machine: dict[str, Any] = field(default_factory=dict)
     #: What it was measured for: a part that is measured again replaces its lines.
     part: str = ""
+    #: Whether compute that sleeps went on whatever the cores did.
+    as_a_device: bool = False
 
     @property
     def t_iter_s(self) -> float:

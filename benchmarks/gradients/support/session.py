@@ -170,6 +170,7 @@ def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how
         return session.keep(run)
     run.steps_s = [answer["steps_s"] for answer in answers]
     run.began_s = answers[0]["began_s"] if how.meanwhile else []
+    run.as_a_device = all(answer.get("as_a_device", False) for answer in answers)
     run.rank_cpu_s = sum(answer["cpu_s"] for answer in answers)
     # Beside a rank a server's seconds are among the rank's.
     apart = (one for host, one in zip(serving, stopped, strict=True) if host not in hosts.ranks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Children that end with their test; and an unexpected skip fails: a test that does not run proves nothing.
+"""An unexpected skip fails: a test that does not run proves nothing.
 
 Expected are three reasons, and those tests are skipped here, by name: the marker ``gpu`` on a machine without CUDA,
 ``hosts`` where nobody may make network namespaces, ``loops`` where nobody may throttle a loop device. Whatever else
@@ -8,20 +8,12 @@ skips (a missing package, a missing server, a ``skipif``) ends the session with 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from support.processes import Child
 
 
 def _no_gpu() -> str | None:
@@ -109,15 +101,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = missing() if needy else None
         for test in needy if reason else ():
             test.add_marker(pytest.mark.skip(reason=f"{marker}: {reason}"))
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(child: Child) -> Child:
-            stack.callback(child.close)
-            return child
-
-        yield keep

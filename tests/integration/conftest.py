@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for the integration tests, one of each per session; an environment without a launcher's variables."""
+"""Servers for the integration tests, one of each per session; children; an environment without a launcher's variables."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
 from support.data import make_folder
+from support.fixtures import started  # noqa: F401 - found here by tests
 from support.processes import plain_environment
 from support.servers import Bucket, Gateway, Testbed
 
@@ -63,12 +68,12 @@ def bucket(gateway: Gateway, _proxy: Testbed) -> Iterator[Bucket]:
 @pytest.fixture
 def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
     """Starts testbeds that serve a folder of buckets, and ends them."""
-    started: list[Testbed] = []
+    running: list[Testbed] = []
 
     def start(folder: pathlib.Path) -> Testbed:
-        started.append(Testbed.serving(folder))
-        return started[-1]
+        running.append(Testbed.serving(folder))
+        return running[-1]
 
     yield start
-    for testbed in started:
+    for testbed in running:
         testbed.close()

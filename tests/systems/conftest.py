@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.fixtures import started  # noqa: F401 - found here by tests
 from support.slurm import Slurm
 
 

@@ -258,7 +258,7 @@ class Session:
         engine = self.engine
         if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
             return None
-        if isinstance(engine, PlainEngine):
+        if isinstance(engine, PlainEngine):  # It reads as training goes, so there is nothing to predict by.
             return None
         from foresee._source import local_path
         from foresee.forecast import beside

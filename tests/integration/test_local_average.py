@@ -6,28 +6,15 @@ A machine is what the launcher's variables say: here two of them share this one,
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import gradients
 from support.processes import Child
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
-    with contextlib.ExitStack() as stack:
-
-        def keep(child: Child) -> Child:
-            stack.callback(child.close)
-            return child
-
-        yield keep
 
 
 @pytest.fixture

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of more than one folder of tests; each folder's `conftest.py` imports those that its tests ask for."""
+"""Fixtures of more than one folder of tests; each folder's `conftest.py` imports those that its tests ask for.
+
+Not in the `conftest.py` above them all, which stands alone where tests of it copy it. Refuses what one folder asks for:
+that stays there.
+"""
 
 from __future__ import annotations
 

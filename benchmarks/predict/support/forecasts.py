@@ -20,7 +20,8 @@ DISK_SHARE = 63 / 64
 DISK_THREADS = 4
 #: Bytes per second of an origin whose requests alone are limited: what is left to wait for is small.
 UNLIMITED = 2_000_000_000
-#: Requests of a rank's loader under way at its start of a bucket; of a machine's of a folder, in samples or bytes.
+#: Requests of a rank's loader under way at its start of a bucket, once the first is answered; of a machine's of a folder, in
+#: samples or bytes.
 BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
 
 

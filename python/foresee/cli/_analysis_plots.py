@@ -134,8 +134,8 @@ def pair(tables: dict[float, IoTable], question: answers.Question) -> str:
     assert question.goal is not None
     fronts = {}
     for rate, table in tables.items():
-        columns = [table.column(name) for name in question.pair]
-        told = storage.front(table.seconds, question.goal, columns[0], columns[1], question.change)
+        one, other = (table.column(name) for name in question.pair)
+        told = storage.front(table.seconds, question.goal, one, other, question.change)
         if isinstance(told, storage.Front):
             fronts[rate] = told
     gains = [corner for front in fronts.values() for corner in front.corners]

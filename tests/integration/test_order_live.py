@@ -57,6 +57,8 @@ def test_randperm_equals_torch_for_every_small_n_and_many_seeds() -> None:
             assert np.array_equal(ours, torch.randperm(n, generator=seeded(seed)).numpy()), (n, seed)
 
 
+# Most of a gigabyte is shuffled: half a minute of a slow core.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("n", "first", "second", "last"),
     [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee._world import detect
-from support.processes import Child, descriptors, engine_threads, run, say, wait_until
+from support.processes import Child, descriptors, engine_threads, say, wait_until
 from support.ranks import Training, noise, state_of
 
 TOKEN = "a secret of 24 characters"
@@ -109,7 +110,7 @@ def rank(
     if local:
         env |= {"LOCAL_RANK": str(number % local), "LOCAL_WORLD_SIZE": str(local)}
     source = "from support.gradients import main; main()"
-    return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env)
+    return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env, warm=True)
 
 
 def in_a_store(
@@ -117,7 +118,8 @@ def in_a_store(
 ) -> Child:
     """A rank whose program gives torch's process group a store, at ``port``; no launcher has told it anything."""
     source = "from support.gradients import main; main()"
-    return Child(source, "store", ",".join(servers), "recover", str(number), str(world), str(port), env=env)
+    arguments = ("store", ",".join(servers), "recover", str(number), str(world), str(port))
+    return Child(source, *arguments, env=env, warm=True)
 
 
 def torchrun(
@@ -146,14 +148,16 @@ def under_torchrun(
 
 def reference(world: int, local: int = 1) -> Child:
     """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
-    return Child("from support.gradients import say_reference; say_reference()", str(world), str(local))
+    source = "from support.gradients import say_reference; say_reference()"
+    return Child(source, str(world), str(local), warm=True)
 
 
 @functools.cache
 def expected(world: int) -> dict[str, str]:
     """What the reference ends with; computed once for all tests."""
-    (said,) = run("from support.gradients import say_reference; say_reference()", str(world), "1")
-    digests: dict[str, str] = said["digest"]
+    status, output, errors = reference(world).end(60)
+    assert status == 0, errors
+    digests: dict[str, str] = json.loads(output)["digest"]
     return digests
 
 

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from support.warm import Forked
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TESTS = ROOT / "tests"
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -51,7 +53,10 @@ class Child:
     """A Python program under way; its standard output is a line of JSON per `say`.
 
     ``within``: a command that becomes the program, such as `ip netns exec NAMESPACE`.
+    ``warm``: forked from a process that has imported torch; see ``support.warm``.
     """
+
+    process: subprocess.Popen[str] | Forked
 
     def __init__(
         self,
@@ -59,14 +64,19 @@ class Child:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
+        warm: bool = False,
     ) -> None:
+        source, variables = textwrap.dedent(source), plain_environment(env)
+        if warm:
+            self.process = Forked(source, arguments, variables)
+            return
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-c", textwrap.dedent(source), *arguments],
+            [*within, sys.executable, "-c", source, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=plain_environment(env),
+            env=variables,
             # A group of its own, so that whatever it starts can be found and ended.
             start_new_session=True,
         )

@@ -39,8 +39,8 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/python -m mypy.stubtest foresee._native
 	$(BIN)/lint-imports
 	$(BIN)/typos
-msrv: ## build with the oldest supported compiler
-	rustup run --install $(MSRV) cargo check --workspace --all-targets --locked --quiet --target-dir target/msrv
+msrv: ## what users build, with the oldest supported compiler
+	rustup run --install $(MSRV) cargo check --package foresee-python --locked --quiet --target-dir target/msrv
 wheel: setup ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
 	$(BIN)/python scripts/wheel.py
 bench: bench-setup ## the loading benchmark; writes its results folder and the README's table

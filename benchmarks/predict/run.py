@@ -49,6 +49,9 @@ BY_NAME = {setup.name: setup for setup in (*TEN, *TUNING)}
 def main() -> int:
     """Measure, judge, tell."""
     options = _options()
+    if options.table:
+        print(_text(_read(options.table)), end="")
+        return 0
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
     here = machine.describe()
@@ -76,20 +79,14 @@ def main() -> int:
                 return 3
     if save and save.exists():
         # Set-ups may be measured on different days.
-        raw = [json.loads(line) for line in save.read_text(encoding="utf-8").splitlines()]
-        raw.sort(key=lambda line: list(BY_NAME).index(line["setup"]["name"]))
-    found = lines.gathered(raw)
-    judged = lines.judge(found, len(TEN))
-    if save and raw:
-        text = f"{verdicts.markdown(judged)}\n{lines.table(found)}"
-        save.with_suffix(".md").write_text(
-            f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{text}", encoding="utf-8"
-        )
+        raw = _read(save)
+        save.with_suffix(".md").write_text(_text(raw), encoding="utf-8")
     if save:
         report.draw(HERE)
+    found = lines.gathered(raw)
     report.tell(
         "predict",
-        judged,
+        lines.judge(found, len(TEN)),
         lines.table(found),
         as_json=options.json,
         began=began,
@@ -97,6 +94,20 @@ def main() -> int:
         machine=here,
     )
     return 0
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Raw lines, by set-up."""
+    raw = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    raw.sort(key=lambda line: list(BY_NAME).index(line["setup"]["name"]))
+    return raw
+
+
+def _text(raw: Sequence[Mapping[str, Any]]) -> str:
+    """The results as a document."""
+    found = lines.gathered(raw)
+    tables = f"{verdicts.markdown(lines.judge(found, len(TEN)))}\n{lines.table(found)}"
+    return f"<!-- SPDX-License-Identifier: Apache-2.0 -->\n{TITLE}\n\n{tables}"
 
 
 def _is_old(name: str, line: Mapping[str, Any]) -> bool:
@@ -276,6 +287,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--budget-s", type=float, default=38.0, help="of the quick run; then nothing is begun (%(default)s)"
     )
+    parser.add_argument("--table", type=Path, help="print the tables of these raw lines and end")
     options = parser.parse_args()
     options.repeats = options.repeats or (1 if options.quick else 5)
     options.calibrate_s = options.calibrate_s or (3.0 if options.quick else 10.0)

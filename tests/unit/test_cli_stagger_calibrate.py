@@ -43,6 +43,13 @@ command = {command}
 """
 
 
+@pytest.fixture(autouse=True)
+def _kept_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command keeps its run folders; nobody wants those of tests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
     """40 chunks in a file."""

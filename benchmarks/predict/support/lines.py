@@ -28,6 +28,7 @@ class Beside:
     low: Times
     high: Times
     repeats: int
+    ranks: int
     void: str = ""
 
     def epochs(self) -> Iterator[tuple[str, float]]:
@@ -39,9 +40,18 @@ class Beside:
     def stalls(self) -> Iterator[tuple[str, float]]:
         """Which epochs, and the error of their stall as a share of what is allowed."""
         for part in ("first", "later"):
-            found, said = (getattr(of, f"{part}_stall_s") for of in (self.measured, self.predicted))
-            allowed = max(STALL_WITHIN * found, STALL_OF_EPOCH * getattr(self.measured, f"{part}_s"))
-            yield part, (said - found) / allowed
+            yield part, self._of_allowed(part, self.predicted)
+
+    def strays(self) -> Iterator[float]:
+        """Of the first epoch and of the later ones, how far a repeat's stall is from the median's, as a share of what is allowed."""
+        for part in ("first", "later"):
+            yield max(self._of_allowed(part, self.high), -self._of_allowed(part, self.low))
+
+    def _of_allowed(self, part: str, times: Times) -> float:
+        found, said = (getattr(of, f"{part}_stall_s") for of in (self.measured, times))
+        allowed = max(STALL_WITHIN * found, STALL_OF_EPOCH * getattr(self.measured, f"{part}_s"))
+        share: float = (said - found) / allowed
+        return share
 
 
 def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
@@ -53,9 +63,9 @@ def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
     for (setup, policy), lines in by.items():
         void = next((line["void"] for line in lines if line["void"]), "")
         runs = [Times(**line["measured"]) for line in lines if not line["void"]]
-        predicted = Times(**lines[0]["predicted"])
+        predicted, ranks = Times(**lines[0]["predicted"]), lines[0]["setup"]["ranks"]
         if not runs:
-            made.append(Beside(setup, policy, predicted, predicted, predicted, predicted, 0, void))
+            made.append(Beside(setup, policy, predicted, predicted, predicted, predicted, 0, ranks, void))
             continue
         made.append(
             Beside(
@@ -66,6 +76,7 @@ def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
                 _each(runs, min),
                 _each(runs, max),
                 len(runs),
+                ranks,
                 void,
             )
         )
@@ -89,6 +100,7 @@ def judge(found: Sequence[Beside], whole: int) -> list[Line]:
             judged("stall_time_error", "share of what is allowed", 1, below=True, value=why),
             judged("policies_out_of_order", "pairs", 0, below=True, value=why),
             judged("shares_within", "share", None, below=False, value=why),
+            judged("stalls_that_repeat", "share", None, below=False, value=why),
         ]
     epochs = [
         (abs(error), f"{one.setup} {one.policy} {part}", error)
@@ -117,7 +129,27 @@ def judge(found: Sequence[Beside], whole: int) -> list[Line]:
             f"of {pairs} pairs that differ by more than 3 %{': ' if wrong else ''}{'; '.join(wrong)}",
         ),
         judged("shares_within", "share", None, below=False, value=share),
+        _that_repeat(told),
     ]
+
+
+def _that_repeat(told: Sequence[Beside]) -> Line:
+    """How many stalls of several ranks no repeat misses by more than a prediction may."""
+    strays = [stray for one in told if one.ranks > 1 and one.repeats > 1 for stray in one.strays()]
+    within = sum(stray <= 1 for stray in strays)
+    line = judged(
+        "stalls_that_repeat",
+        "share",
+        None,
+        below=False,
+        value=within / len(strays) if strays else "no policy of several ranks ran twice",
+    )
+    if not strays:
+        return line
+    return _because(
+        line,
+        f"{within} of {len(strays)} of several ranks, the farthest {max(strays):.2f} times what is allowed",
+    )
 
 
 def out_of_order(told: Sequence[Beside]) -> tuple[list[str], int]:

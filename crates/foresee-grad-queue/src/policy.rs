@@ -53,11 +53,14 @@ const NATIVE: Rules = Rules {
     window_factor: NonZeroU32::MIN,
     credit: None,
 };
-/// The same at a server, and where no order has to be kept.
+/// The same at a server.
 const NATIVE_PULL: Rules = Rules { window_factor: PULL_WINDOWS, ..NATIVE };
 /// A server's window by that of a rank. What a server sends was pushed to it first, so that its queues are bounded by the
 /// ranks' windows already; but its acknowledgments come back late, behind what the other servers send to the same rank.
 const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
+/// The same where packets go first in, first out, on both sides: nothing is urgent, so what is under way may be as much as
+/// keeps all links busy. With three times a rank's, steps at 200 Mbit/s took 4 to 5 % longer (`docs/notes/015`).
+const FIFO: Rules = Rules { window_factor: NonZeroU32::new(8).expect("not 0"), ..NATIVE };
 
 impl Policy {
     /// Every name that [`Policy::from_str`] knows.
@@ -101,16 +104,10 @@ impl Policy {
     /// Tensors in the order in which backward yields them; the server answers when it has summed all of one.
     /// Wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) and a parameter server as it comes.
     ///
-    /// With a window on both sides it is a server's: nothing is urgent, and whole tensors come back at once, between
+    /// With a window on both sides it is a large one: nothing is urgent, and whole tensors come back at once, between
     /// which acknowledgments of what is pushed meanwhile are late.
     pub const fn fifo_tensor() -> Self {
-        Self {
-            name: "fifo_tensor",
-            push: NATIVE_PULL,
-            pull: NATIVE_PULL,
-            partition: None,
-            answer: Answer::Tensor,
-        }
+        Self { name: "fifo_tensor", push: FIFO, pull: FIFO, partition: None, answer: Answer::Tensor }
     }
 
     /// The same order, but a server answers packet by packet: Mercury without preemption.

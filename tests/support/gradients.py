@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -17,10 +16,12 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee._world import detect
-from support.processes import Child, descriptors, engine_threads, say, wait_until
+from support.processes import Child, descriptors, engine_threads, run, say, wait_until
 from support.ranks import Training, noise, state_of
 
 TOKEN = "a secret of 24 characters"
+_RANK = "from support.gradients import main; main()"
+_REFERENCE = "from support.gradients import say_reference; say_reference()"
 #: Larger than a packet, so that servers share it.
 WIDTH = 192
 #: Of ranks of which one is killed: enough for the others to be in the midst of it.
@@ -109,17 +110,15 @@ def rank(
     }
     if local:
         env |= {"LOCAL_RANK": str(number % local), "LOCAL_WORLD_SIZE": str(local)}
-    source = "from support.gradients import main; main()"
-    return Child(source, mode, ",".join(servers), *(["recover"] if recover else []), env=env, warm=True)
+    return Child(_RANK, mode, ",".join(servers), *(["recover"] if recover else []), env=env, warm=True)
 
 
 def in_a_store(
     number: int, world: int, port: int, servers: list[str], env: dict[str, str] | None = None
 ) -> Child:
     """A rank whose program gives torch's process group a store, at ``port``; no launcher has told it anything."""
-    source = "from support.gradients import main; main()"
     arguments = ("store", ",".join(servers), "recover", str(number), str(world), str(port))
-    return Child(source, *arguments, env=env, warm=True)
+    return Child(_RANK, *arguments, env=env, warm=True)
 
 
 def torchrun(
@@ -148,16 +147,14 @@ def under_torchrun(
 
 def reference(world: int, local: int = 1) -> Child:
     """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
-    source = "from support.gradients import say_reference; say_reference()"
-    return Child(source, str(world), str(local), warm=True)
+    return Child(_REFERENCE, str(world), str(local), warm=True)
 
 
 @functools.cache
 def expected(world: int) -> dict[str, str]:
     """What the reference ends with; computed once for all tests."""
-    status, output, errors = reference(world).end(60)
-    assert status == 0, errors
-    digests: dict[str, str] = json.loads(output)["digest"]
+    (said,) = run(_REFERENCE, str(world), "1", warm=True)
+    digests: dict[str, str] = said["digest"]
     return digests
 
 

@@ -53,7 +53,7 @@ class Child:
     """A Python program under way; its standard output is a line of JSON per `say`.
 
     ``within``: a command that becomes the program, such as `ip netns exec NAMESPACE`.
-    ``warm``: forked from a process that has imported torch; see ``support.warm``.
+    ``warm``: forked from a process that has imported torch (``support.warm``), so not within anything.
     """
 
     process: subprocess.Popen[str] | Forked
@@ -68,6 +68,7 @@ class Child:
     ) -> None:
         source, variables = textwrap.dedent(source), plain_environment(env)
         if warm:
+            assert not within, "what is forked is where the process is that it is forked from"
             self.process = Forked(source, arguments, variables)
             return
         self.process = subprocess.Popen(
@@ -117,18 +118,26 @@ class Child:
 
 
 @contextmanager
-def child(source: str, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Child]:
+def child(
+    source: str, *arguments: str, env: Mapping[str, str] | None = None, warm: bool = False
+) -> Iterator[Child]:
     """A program that is dead when the block ends."""
-    program = Child(source, *arguments, env=env)
+    program = Child(source, *arguments, env=env, warm=warm)
     try:
         yield program
     finally:
         program.close()
 
 
-def run(source: str, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> list[Any]:
+def run(
+    source: str,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+    warm: bool = False,
+) -> list[Any]:
     """Run a program to its end, which must be a good one; its lines, parsed."""
-    with child(source, *arguments, env=env) as program:
+    with child(source, *arguments, env=env, warm=warm) as program:
         status, output, errors = program.end(timeout)
     assert status == 0, f"the program ended with {status}:\n{output}\n{errors}"
     return [json.loads(line) for line in output.splitlines()]

@@ -2,8 +2,8 @@
 """Programs forked from a process that has imported torch, which takes seconds of a core; tests start a hundred of them.
 
 Each is a process of its own, in a session of its own, with its own pipes, arguments and environment, and it ends as
-programs end. Only its interpreter and its modules were there before it, so tests of how a program starts have no use
-for it.
+programs end. Only its interpreter and its modules were there before it. Apart from `processes`, whose `Child` is what
+tests hold, whichever way it began. Refuses to fork where a thread runs, and is no use to tests of how a program starts.
 """
 
 from __future__ import annotations

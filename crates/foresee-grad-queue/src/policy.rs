@@ -58,7 +58,7 @@ const NATIVE_PULL: Rules = Rules { window_factor: PULL_WINDOWS, ..NATIVE };
 /// A server's window by that of a rank. What a server sends was pushed to it first, so that its queues are bounded by the
 /// ranks' windows already; but its acknowledgments come back late, behind what the other servers send to the same rank.
 const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
-/// The same where packets go first in, first out, on both sides: nothing is urgent, so what is under way may be as much as
+/// [`NATIVE`] where packets go first in, first out, on both sides: nothing is urgent, so what is under way may be as much as
 /// keeps all links busy. With three times a rank's, steps at 200 Mbit/s took 4 to 5 % longer (`docs/notes/015`).
 const FIFO: Rules = Rules { window_factor: NonZeroU32::new(8).expect("not 0"), ..NATIVE };
 

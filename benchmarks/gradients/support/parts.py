@@ -128,6 +128,12 @@ def run_bulk_whole(session: Session, hosts: Hosts) -> None:
     measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False))
 
 
+def run_links(session: Session, hosts: Hosts) -> None:
+    """What the links give, both ways at once and one after the other: what the model is told of them."""
+    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+    run_bulk_whole(session, hosts)
+
+
 def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, rounds: int) -> None:
     """A small urgent tensor in each round behind bulk over so many connections."""
     work = bulk(int(bytes_per_s(hosts.rate) * 0.1))
@@ -224,6 +230,7 @@ def run_training(session: Session, hosts: Hosts, model: str) -> None:
     tracing.ask({**given, "do": "trace", "seed": session.seed, "rank": 0})
     step = trace.loads(tracing.answer(time.monotonic() + session.timeout_s)["trace"]).step()
     for number in range(session.plan.repeats):
+        run_links(session, hosts)
         oracle = Run(model, hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
         measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
         if oracle.void:
@@ -328,13 +335,12 @@ def run_killed(session: Session, hosts: Hosts) -> None:
 
 
 def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
-    """Every arm on a model, beside `bulk` of its own: what the links give differs from hour to hour."""
-    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-    run_bulk_whole(session, hosts)
+    """Every arm on a model, beside `bulk` of its own: what the links give differs from run to run."""
     settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
     if hosts.rate != RATES[0]:
         settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
     for _ in range(session.plan.repeats):
+        run_links(session, hosts)
         for arm, policy in settings.items():
             run_sleeps(session, hosts, model, arm, policy)
 
@@ -378,7 +384,6 @@ def full(session: Session, choice: Choice) -> None:
     if "training" in parts:
         session.begin("training")
         with hosts_of(session, "four", choice.rate("training"), 4, 4) as hosts:
-            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
             for model in TRAINED:
                 run_training(session, hosts, model)
     if "beside" in parts:
@@ -402,8 +407,6 @@ def full(session: Session, choice: Choice) -> None:
         name, count = ("2x2", 2) if part == "machine" else ("four", 4)
         plan = sleeping if part == "clip" else session.plan
         with hosts_of(session, name, choice.rate(part), count, count) as hosts, session.planned(plan):
-            run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-            if part == "bandwidths":
-                run_bulk_whole(session, hosts)
             for _ in range(plan.repeats):
+                run_links(session, hosts)
                 repeated[part](hosts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -86,16 +87,16 @@ class Session:
         return run
 
     def predicted(self, hosts: Hosts, step: network.Step) -> dict[str, float]:
-        """What the model says of each schedule it knows: its bandwidth is what bulk got in this run, answered as the
-        schedule answers; nothing else is fitted. Nothing where that is not known.
+        """What the model says of each schedule it knows: its bandwidth is the median of what bulk got in this part so far,
+        answered as the schedule answers; nothing else is fitted. Nothing where that is not known.
         """
-        runs = Runs(self.runs)
+        runs = Runs(run for run in self.runs if run.part == self.part)
         both_ways = [run.goodput for run in runs.of("bulk", "foresee", hosts.name, hosts.rate)]
         # There and back, one after the other.
         one_way = [2 * run.goodput for run in runs.of("bulk", "fifo_tensor", hosts.name, hosts.rate)]
         found = {arm: one_way if arm == "fifo_tensor" else both_ways for arm in IN_MODEL}
         return {
-            arm: network.t_iter(step, policy, max(found[arm]))
+            arm: network.t_iter(step, policy, statistics.median(found[arm]))
             for arm, policy in IN_MODEL.items()
             if found[arm]
         }

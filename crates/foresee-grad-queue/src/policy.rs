@@ -51,13 +51,17 @@ const NATIVE: Rules = Rules {
     window: Window::None,
     window_bytes: None,
     window_factor: NonZeroU32::MIN,
+    window_factor_more: 0,
     credit: None,
 };
 /// The same at a server.
-const NATIVE_PULL: Rules = Rules { window_factor: PULL_WINDOWS, ..NATIVE };
-/// A server's window by that of a rank. What a server sends was pushed to it first, so that its queues are bounded by the
-/// ranks' windows already; but its acknowledgments come back late, behind what the other servers send to the same rank.
-const PULL_WINDOWS: NonZeroU32 = NonZeroU32::new(3).expect("not 0");
+const NATIVE_PULL: Rules = pulled(NATIVE);
+/// As a server has it: a window of three times a rank's for one rank, and two more for each further one. What a server sends
+/// was pushed to it first, so that its queues are bounded by the ranks' windows already; but its acknowledgments come back
+/// late, behind what every rank has under way to it (`docs/notes/028`).
+const fn pulled(rules: Rules) -> Rules {
+    Rules { window_factor: NonZeroU32::new(3).expect("not 0"), window_factor_more: 2, ..rules }
+}
 /// [`NATIVE`] where packets go first in, first out, on both sides: nothing is urgent, so what is under way may be as much as
 /// keeps all links busy. With three times a rank's, steps at 200 Mbit/s took 4 to 5 % longer (`docs/notes/015`).
 const FIFO: Rules = Rules { window_factor: NonZeroU32::new(8).expect("not 0"), ..NATIVE };
@@ -95,7 +99,7 @@ impl Policy {
         Self {
             name: "foresee",
             push: Rules::new(),
-            pull: Rules { window_factor: PULL_WINDOWS, ..Rules::new() },
+            pull: pulled(Rules::new()),
             partition: None,
             answer: Answer::Packet,
         }

@@ -232,6 +232,7 @@ impl Schedule {
         }
         let place = self.sockets.insert(Socket::new(connection));
         self.places.insert(connection, place);
+        self.follow();
         Ok(())
     }
 
@@ -249,6 +250,7 @@ impl Schedule {
         self.batch = None;
         let unsent = self.close(place);
         self.places.remove(&connection);
+        self.follow();
         Ok(unsent)
     }
 
@@ -337,7 +339,7 @@ impl Schedule {
     fn follow(&mut self) {
         let (packet, (rate, min_rtt)) = (Bytes::new(u64::from(self.packet.get())), self.link);
         let window = self.rules.window_bytes.unwrap_or_else(|| {
-            let factor = u64::from(self.rules.window_factor.get());
+            let factor = self.window_factor();
             let usual = window_bytes(packet, rate, min_rtt, Nanos::ZERO).get().saturating_mul(factor);
             // One that is larger anyway lasts longer anyway.
             Bytes::new(usual).max(window_bytes(packet, rate, min_rtt, self.late))
@@ -347,6 +349,12 @@ impl Schedule {
             (self.window, self.crowd) = (window, crowd);
             self.refresh_all_windowed();
         }
+    }
+
+    fn window_factor(&self) -> u64 {
+        let over = if self.rules.window == Window::Interface { self.places.len() } else { 1 };
+        let more = u64::from(self.rules.window_factor_more).saturating_mul(over.saturating_sub(1) as u64);
+        u64::from(self.rules.window_factor.get()).saturating_add(more)
     }
 
     /// The rules it was made with.

@@ -52,6 +52,8 @@ pub struct Rules {
     pub window_bytes: Option<Bytes>,
     /// By how much a window that follows the link is larger than [`window_bytes`](crate::window_bytes).
     pub window_factor: NonZeroU32,
+    /// By how much more for each connection beyond the first, where the window is on their sum.
+    pub window_factor_more: u32,
     /// The most bytes that are granted and not acknowledged by the other end's application, over all
     /// connections; one packet always may be, however large. `None`: no bound. The first in order waits for
     /// its credit, and nothing overtakes it.
@@ -68,6 +70,7 @@ impl Rules {
             window: Window::Interface,
             window_bytes: None,
             window_factor: NonZeroU32::MIN,
+            window_factor_more: 0,
             credit: None,
         }
     }

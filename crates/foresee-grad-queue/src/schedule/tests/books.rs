@@ -52,6 +52,8 @@ struct NaiveOffer {
 struct Books {
     rules: Rules,
     window: u64,
+    /// What the link alone asks for.
+    usual: u64,
     sockets: BTreeMap<u32, NaiveSocket>,
     /// In order of arrival.
     offers: Vec<NaiveOffer>,
@@ -63,6 +65,15 @@ type Place = (bool, u8, usize);
 type Candidate = (u32, Place, u32, Lane);
 
 impl Books {
+    /// The window follows the link, and the number of connections where it is on their sum.
+    fn follow(&mut self) {
+        let factor = u64::from(self.rules.window_factor.get());
+        let beyond = self.sockets.len().saturating_sub(1) as u64;
+        let more = u64::from(self.rules.window_factor_more) * beyond;
+        let factor = factor + if self.rules.window == Window::Interface { more } else { 0 };
+        self.window = self.rules.window_bytes.map_or(factor * self.usual, Bytes::get);
+    }
+
     fn may_send(&self, connection: u32) -> bool {
         self.sockets.get(&connection).is_some_and(|socket| {
             let open = self.rules.window != Window::Connection || socket.in_flight <= self.window;
@@ -221,14 +232,14 @@ impl Books {
 /// Plays the deeds to a scheduler and to the books.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
-    let followed = crate::WINDOW_PACKETS_MIN * u64::from(PACKET) * u64::from(rules.window_factor.get());
-    let window = rules.window_bytes.map_or(followed, Bytes::get);
-    let mut books = Books { rules, window, sockets: BTreeMap::new(), offers: Vec::new() };
+    let usual = crate::WINDOW_PACKETS_MIN * u64::from(PACKET);
+    let mut books = Books { rules, window: 0, usual, sockets: BTreeMap::new(), offers: Vec::new() };
     let now = Nanos::ZERO;
     for connection in 0..3 {
         schedule.handle_open(Connection::new(connection)).unwrap();
         books.sockets.insert(connection, NaiveSocket::default());
     }
+    books.follow();
     for deed in deeds {
         match deed {
             Deed::Poll(count) => poll(&mut schedule, &mut books, *count),
@@ -281,11 +292,10 @@ fn play(rules: Rules, deeds: &[Deed]) {
                 let (rate, rtt) = (BytesPerSecond::new(*rate), Nanos::from_millis(1));
                 schedule.handle_link(rate, rtt);
                 let packet = Bytes::new(u64::from(PACKET));
-                let followed =
-                    window_bytes(packet, rate, rtt, Nanos::ZERO).get() * u64::from(rules.window_factor.get());
-                books.window = rules.window_bytes.map_or(followed, Bytes::get);
+                books.usual = window_bytes(packet, rate, rtt, Nanos::ZERO).get();
             }
         }
+        books.follow();
         books.compare(&schedule);
     }
     drain(schedule, books);
@@ -357,13 +367,14 @@ fn rules() -> impl Strategy<Value = Rules> {
     let scope = prop_oneof![1 => Just(Scope::Connection), 3 => Just(Scope::Interface)];
     let credit = prop_oneof![3 => Just(None), 1 => (1_u64..400).prop_map(NonZeroU64::new)];
     let factor = (1_u32..5).prop_map(|factor| NonZeroU32::new(factor).expect("not 0"));
-    (order, scope, window, prop::option::of(0_u64..400), factor, credit).prop_map(
-        |(order, scope, window, bytes, window_factor, credit)| Rules {
+    (order, scope, window, prop::option::of(0_u64..400), factor, 0_u32..3, credit).prop_map(
+        |(order, scope, window, bytes, window_factor, window_factor_more, credit)| Rules {
             order,
             scope,
             window,
             window_bytes: bytes.map(Bytes::new),
             window_factor,
+            window_factor_more,
             credit,
         },
     )

@@ -177,6 +177,26 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
 }
 
 #[test]
+fn a_window_on_the_sum_grows_with_what_it_is_the_sum_of() {
+    let grows = |window| Rules {
+        window,
+        window_factor: NonZeroU32::new(3).unwrap(),
+        window_factor_more: 2,
+        ..Rules::new()
+    };
+    let mut sum = schedule(grows(Window::Interface), 100, 1);
+    assert_eq!(sum.window(), Bytes::new(1_200));
+    for (connection, factor) in [(1, 5), (2, 7), (3, 9)] {
+        sum.handle_open(Connection::new(connection)).unwrap();
+        assert_eq!(sum.window(), Bytes::new(400 * factor));
+    }
+    sum.handle_closed(Connection::new(0)).unwrap();
+    assert_eq!(sum.window(), Bytes::new(2_800));
+    // A window on each connection is on one, however many there are.
+    assert_eq!(schedule(grows(Window::Connection), 100, 4).window(), Bytes::new(1_200));
+}
+
+#[test]
 fn a_window_lasts_longer_for_who_wakes_late_unless_it_is_larger_anyway_or_fixed() {
     let thrice = Rules { window_factor: NonZeroU32::new(3).unwrap(), ..Rules::new() };
     let fixed = Rules { window_bytes: Some(Bytes::new(900)), ..Rules::new() };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How fast one core adds up the packets of four ranks, beside a STREAM-add of the same run: one object of JSON.
 //!
-//! `sum`: bytes of payload that went through verdict and slot per second, from memory that no cache holds. `stream_add`:
+//! `sum`: bytes of payload that went through verdict and slot per second, each packet in a buffer of its own as a server's
+//! reader has it, from memory that no cache holds. `stream_add`:
 //! bytes of `c[i] = a[i] + b[i]` read and written per second, over arrays as large. Both take turns, and the best stretch of
 //! each counts: a rate is what the machine can do, not what its neighbours let it do.
 
@@ -14,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foresee_grad_queue::{
-    Dtype, JobView, Members, Op, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Round, Sender, SlotPair,
-    TensorId, TensorSpec, Verdict, Wire,
+    Buffer, Dtype, JobView, Members, Op, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Round, Sender,
+    SlotPair, TensorId, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
 
@@ -45,7 +46,8 @@ struct Summing {
     plan: Plan,
     members: Members,
     park: Arc<ParkBudget>,
-    gradients: Vec<Vec<u8>>,
+    /// Of each rank, its packets.
+    gradients: Vec<Vec<Buffer>>,
     slots: Vec<SlotPair>,
 }
 
@@ -62,8 +64,10 @@ impl Summing {
         let config = PlanConfig { packet_bytes: PACKET, wire: Wire::Own, pattern: Pattern::dedicated(1)? };
         let plan = Plan::new(config, vec![tensor])?;
         let (members, park) = (Members::all(0, RANKS)?, ParkBudget::new(Bytes::ZERO));
-        let gradients = (1_u8..).take(RANKS as usize).map(|rank| vec![rank; BYTES]).collect();
-        let slots = (0..plan.packets(TensorId(0)).unwrap_or(0)).map(|_| SlotPair::default()).collect();
+        let packets = plan.packets(TensorId(0)).unwrap_or(0) as usize;
+        let gradient = |rank| vec![Buffer::from(&*vec![rank; PACKET as usize]); packets];
+        let gradients = (1_u8..).take(RANKS as usize).map(gradient).collect();
+        let slots = (0..packets).map(|_| SlotPair::default()).collect();
         Ok(Self { plan, members, park, gradients, slots })
     }
 
@@ -74,14 +78,12 @@ impl Summing {
         let start = Instant::now();
         for (number, slot) in (0..).zip(slots) {
             let packet = PacketId { tensor: TensorId(0), packet: number };
-            let (offset, bytes) = plan.range(packet).ok_or("the plan has its packets")?;
-            let offset = usize::try_from(offset)?;
-            for (rank, gradient) in (0..).map(Rank).zip(&*gradients) {
+            for (rank, gradient) in (0..).map(Rank).zip(&mut *gradients) {
                 let sender = Sender { rank, generation: 0, round };
-                let Verdict::Read(ticket) = slot.verdict(&job, packet, sender, bytes.into())? else {
+                let Verdict::Read(ticket) = slot.verdict(&job, packet, sender, PACKET.into())? else {
                     return Err("a packet in rank order is wanted".into());
                 };
-                let _ = black_box(slot.take(&job, ticket, &gradient[offset..offset + bytes as usize])?);
+                let _ = black_box(slot.take(&job, ticket, &mut gradient[number as usize])?);
             }
         }
         Ok((BYTES * RANKS as usize) as f64 / start.elapsed().as_secs_f64())

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bytes that begin on a cache line.
 //!
-//! Apart from the slots, so that the one place with `unsafe` is a page. Refuses to grow: a packet's size is
-//! known from the plan.
+//! Apart from the slots, so that the one place with `unsafe` is a page. A packet is read into one, and where it is the
+//! first of its sum that memory becomes the sum's: no byte is copied.
 
-/// Zeroed bytes at a multiple of 64.
-#[derive(Debug)]
-pub(crate) struct Buffer {
+/// Bytes at a multiple of 64, zeroed where nobody has written. The default is empty and has no memory.
+#[derive(Clone, Debug, Default)]
+pub struct Buffer {
     lines: Box<[Line]>,
     len: usize,
 }
@@ -20,19 +20,47 @@ impl Line {
 }
 
 impl Buffer {
-    pub(crate) fn zeroed(len: usize) -> Self {
+    /// So many zeros.
+    pub fn zeroed(len: usize) -> Self {
         Self { lines: vec![Line([0; Line::BYTES]); len.div_ceil(Line::BYTES)].into(), len }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// Has room for `len` bytes, which may be anything: memory that is large enough is kept, and never shrinks.
+    pub fn make(&mut self, len: usize) {
+        if len > self.lines.len() * Line::BYTES {
+            *self = Self::zeroed(len);
+        }
+        self.len = len;
+    }
+
+    /// Gives both each other's memory where they hold as many bytes and have room for as many; whether they did.
+    pub(crate) fn trade(&mut self, other: &mut Self) -> bool {
+        let alike = (self.len, self.lines.len()) == (other.len, other.lines.len());
+        if alike {
+            std::mem::swap(self, other);
+        }
+        alike
+    }
+
+    /// What it holds.
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the lines are that many plain, initialized bytes without padding (size 64, alignment 64), one
         // after another; `len` does not exceed them, and they are borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The same, to write to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the lines are borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.bytes_mut().copy_from_slice(bytes);
+        buffer
     }
 }
 
@@ -49,5 +77,29 @@ mod tests {
             buffer.bytes_mut().fill(7);
             assert_eq!(buffer.bytes(), vec![7; len]);
         }
+    }
+
+    #[test]
+    fn memory_is_kept_where_it_is_large_enough() {
+        let mut buffer = Buffer::default();
+        for (len, lines) in [(0, 0), (100, 2), (7, 2), (128, 2), (129, 3)] {
+            buffer.make(len);
+            assert_eq!((buffer.bytes().len(), buffer.lines.len()), (len, lines));
+        }
+    }
+
+    #[test]
+    fn memory_is_traded_for_as_much() {
+        let mut one = Buffer::from(&[1; 65][..]);
+        for (other, traded) in [(65, true), (64, false), (66, false), (129, false)] {
+            let mut other = Buffer::zeroed(other);
+            let places = (one.bytes().as_ptr(), other.bytes().as_ptr());
+            assert_eq!(one.trade(&mut other), traded);
+            let (first, second) = if traded { (places.1, places.0) } else { places };
+            assert_eq!((one.bytes().as_ptr(), other.bytes().as_ptr()), (first, second));
+        }
+        let mut roomy = Buffer::zeroed(500);
+        roomy.make(65);
+        assert!(!one.trade(&mut roomy), "a packet does not keep more memory than it needs");
     }
 }

@@ -49,6 +49,7 @@ pub mod sum;
 mod tensor_set;
 mod waits;
 
+pub use buffer::Buffer;
 pub use collect::{Arrival, Claim, Collect, CollectAction, Landed, SumHeader, Unwanted};
 pub use error::QueueError;
 pub use foresee_units::Dtype;

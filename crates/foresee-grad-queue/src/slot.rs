@@ -5,6 +5,9 @@
 //! round and the generation are right, and the question is whose turn it is. `next` is the live rank whose
 //! contribution is missing; the first two may come in either order, since x + y == y + x.
 //!
+//! The first contribution is not copied, where its elements are summed as wide as they travel: slot and reader trade
+//! memory. Of four ranks' packets three are added and none is written twice.
+//!
 //! Refuses to add what is not there: a rank without a contribution is stepped over, not added as 0.0,
 //! which would turn -0.0 into 0.0.
 
@@ -89,7 +92,7 @@ pub(crate) struct Filling {
 #[derive(Debug)]
 struct Parked {
     rank: Rank,
-    payload: Box<[u8]>,
+    payload: Buffer,
     /// Its part of the budget, given back when the payload is dropped.
     _room: ParkRoom,
 }
@@ -147,9 +150,10 @@ impl Filling {
         after.is_none()
     }
 
-    pub(crate) fn park(&mut self, rank: Rank, payload: &[u8], room: ParkRoom) {
+    /// Keeps the payload's memory; an empty one is left.
+    pub(crate) fn park(&mut self, rank: Rank, payload: &mut Buffer, room: ParkRoom) {
         let at = self.parked.partition_point(|parked| parked.rank < rank);
-        self.parked.insert(at, Parked { rank, payload: payload.into(), _room: room });
+        self.parked.insert(at, Parked { rank, payload: std::mem::take(payload), _room: room });
     }
 
     /// Live ranks that have not said their part.
@@ -185,8 +189,15 @@ impl Slot {
         self.memory.as_ref().filter(|_| matches!(self.state, State::Ready))
     }
 
-    /// Adds a contribution whose turn it is, then the parked ones that follow. Whether `next` moved.
-    pub(crate) fn count(&mut self, how: Arithmetic, members: &Members, rank: Rank, payload: &[u8]) -> bool {
+    /// Adds a contribution whose turn it is, then the parked ones that follow. Whether `next` moved. What the payload's
+    /// buffer holds afterwards means nothing.
+    pub(crate) fn count(
+        &mut self,
+        how: Arithmetic,
+        members: &Members,
+        rank: Rank,
+        payload: &mut Buffer,
+    ) -> bool {
         let State::Filling(filling) = &mut self.state else { return false };
         let before = filling.next;
         accumulate(&mut self.memory, how, members, filling, rank, payload);
@@ -235,8 +246,8 @@ impl Slot {
             else {
                 return;
             };
-            let parked = filling.parked.remove(at);
-            accumulate(memory, how, members, filling, parked.rank, &parked.payload);
+            let mut parked = filling.parked.remove(at);
+            accumulate(memory, how, members, filling, parked.rank, &mut parked.payload);
         }
     }
 }
@@ -260,16 +271,20 @@ fn accumulate(
     members: &Members,
     filling: &mut Filling,
     rank: Rank,
-    payload: &[u8],
+    payload: &mut Buffer,
 ) {
     debug_assert!(!filling.counted.contains(rank), "each rank is counted once");
-    let acc = own(memory, how).buffer.bytes_mut();
+    let acc = &mut own(memory, how).buffer;
     if filling.contributors == 0 {
-        sum::start(how.dtype, acc, payload);
+        // Elements that are summed as wide as they travel: the first contribution is the sum so far, where it lies.
+        let as_wide = sum::accumulator_bytes(how.dtype) == how.dtype.bytes();
+        if !as_wide || !acc.trade(payload) {
+            sum::start(how.dtype, acc.bytes_mut(), payload.bytes());
+        }
     } else if filling.ends_with(rank, members) {
-        filling.finished = Some(sum::add_last(how.dtype, acc, payload, how.divisor));
+        filling.finished = Some(sum::add_last(how.dtype, acc.bytes_mut(), payload.bytes(), how.divisor));
     } else {
-        sum::add(how.dtype, acc, payload);
+        sum::add(how.dtype, acc.bytes_mut(), payload.bytes());
     }
     filling.counted.insert(rank);
     filling.contributors += 1;

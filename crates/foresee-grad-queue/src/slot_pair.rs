@@ -22,6 +22,7 @@
 
 use std::sync::Arc;
 
+use crate::buffer::Buffer;
 use crate::park::ParkRoom;
 use crate::rounds::AHEAD_MAX;
 use crate::slot::{Arithmetic, Filling, Slot, State, Sum};
@@ -160,7 +161,8 @@ impl SlotPair {
         Ok(Verdict::Hold)
     }
 
-    /// Adds a payload, or parks it.
+    /// Adds a payload, or parks it. Its buffer is the caller's still, but not what it holds: that may have become the sum,
+    /// or wait in the slot, and the buffer is then empty or has other memory.
     ///
     /// # Errors
     /// As [`verdict`](Self::verdict), if the rank has contradicted itself in the meantime.
@@ -171,10 +173,10 @@ impl SlotPair {
         &mut self,
         job: &JobView<'_>,
         ticket: Admission,
-        payload: &[u8],
+        payload: &mut Buffer,
     ) -> Result<Progress, QueueError> {
         let Admission { packet, sender, bytes, room } = ticket;
-        assert_eq!(payload.len(), bytes, "a payload is read to its end");
+        assert_eq!(payload.bytes().len(), bytes, "a payload is read to its end");
         let ignored = |why| Ok(Progress { outcome: Outcome::Ignored(why), wake: false });
         if sender.generation != job.members.generation() {
             return ignored(Discarded::OldGeneration);

@@ -86,7 +86,9 @@ impl fmt::Display for Line<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dtype, JobView, Op, ParkBudget, Pattern, PlanConfig, Sender, TensorSpec, Verdict, Wire};
+    use crate::{
+        Buffer, Dtype, JobView, Op, ParkBudget, Pattern, PlanConfig, Sender, TensorSpec, Verdict, Wire,
+    };
     use foresee_units::Bytes;
 
     #[test]
@@ -113,7 +115,7 @@ mod tests {
             for rank in ranks.map(Rank) {
                 let sender = Sender { rank, generation: 0, round: Round(0) };
                 let Verdict::Read(ticket) = pair.verdict(&job, packet, sender, 64).unwrap() else { panic!() };
-                let _ = pair.take(&job, ticket, &[0; 64]).unwrap();
+                let _ = pair.take(&job, ticket, &mut Buffer::zeroed(64)).unwrap();
             }
             waits.add(packet, &pair, &members);
         }

@@ -9,9 +9,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foresee_grad_queue::{
-    Answer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId, ParkBudget,
-    Plan, QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum, TensorId,
-    TensorSet, Verdict, Waits,
+    Answer, Buffer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId,
+    ParkBudget, Plan, QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum,
+    TensorId, TensorSet, Verdict, Waits,
 };
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
@@ -208,13 +208,13 @@ impl Session {
         }
     }
 
-    /// Adds a payload; a result that is complete leaves.
+    /// Adds a payload; a result that is complete leaves. What the buffer holds afterwards means nothing.
     pub(super) fn take(
         self: &Arc<Self>,
         rank: Rank,
         header: &Header,
         admission: foresee_grad_queue::Admission,
-        payload: &[u8],
+        payload: &mut Buffer,
     ) -> Result<(), QueueError> {
         let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
         let slot = self.slot(rank, packet)?;

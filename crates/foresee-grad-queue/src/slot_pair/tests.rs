@@ -59,7 +59,7 @@ impl Bench {
 
     fn bring(&mut self, ticket: Admission, value: f32) -> Progress {
         let payload = [value.to_le_bytes(), (-value).to_le_bytes()].concat();
-        self.job(|pair, job| pair.take(job, ticket, &payload)).unwrap()
+        self.job(|pair, job| pair.take(job, ticket, &mut Buffer::from(&*payload))).unwrap()
     }
 
     fn push(&mut self, rank: u32, round: u64, value: f32) -> Outcome {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foresee_grad_queue::{
-    Arrival, Collect, Discarded, Dtype, Members, Op, Outcome, PacketId, Pattern, Plan, PlanConfig, Progress,
-    Round, RoundAction, ServerId, SumHeader, TensorId, TensorSet, TensorSpec, Verdict, Wire,
+    Arrival, Buffer, Collect, Discarded, Dtype, Members, Op, Outcome, PacketId, Pattern, Plan, PlanConfig,
+    Progress, Round, RoundAction, ServerId, SumHeader, TensorId, TensorSet, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
 
@@ -349,7 +349,8 @@ impl Cluster {
         let node = &mut self.servers[server];
         let (pair, job) = node.at(&self.plan, push.sender.rank, push.packet);
         let generation = job.members.generation();
-        let progress = pair.take(&job, ticket, &push.payload).expect("ranks keep the rules");
+        let progress =
+            pair.take(&job, ticket, &mut Buffer::from(&*push.payload)).expect("ranks keep the rules");
         if !matches!(progress.outcome, Outcome::Ignored(_)) {
             assert_eq!(push.sender.generation, generation, "an old generation is never summed");
         }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foresee_grad_queue::{
-    Dtype, JobView, Members, Op, Outcome, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Progress, Round,
-    Sender, SlotPair, Sum, TensorId, TensorSpec, Verdict, Wire,
+    Buffer, Dtype, JobView, Members, Op, Outcome, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Progress,
+    Round, Sender, SlotPair, Sum, TensorId, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
 
@@ -227,13 +227,13 @@ impl Game {
     fn push(&mut self, at: usize, message: usize) -> Result<bool, String> {
         let rank = u32::try_from(at).unwrap();
         let (round, tensor) = self.players[at].pushing[message];
-        let payload = self.gradients[&(rank, round, tensor)].to_le_bytes();
+        let mut payload = Buffer::from(&self.gradients[&(rank, round, tensor)].to_le_bytes()[..]);
         let progress = self.on_slot(rank, round, tensor, |pair, job, packet, sender| {
             match pair.verdict(job, packet, sender, 4).map_err(|error| error.to_string())? {
                 Verdict::Hold => Ok(None),
                 Verdict::Discard(why) => Err(format!("a first push was dropped: {why:?}")),
                 Verdict::Read(ticket) => {
-                    pair.take(job, ticket, &payload).map(Some).map_err(|error| error.to_string())
+                    pair.take(job, ticket, &mut payload).map(Some).map_err(|error| error.to_string())
                 }
             }
         })?;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foresee_grad_queue::QueueError;
+use foresee_grad_queue::{Buffer, QueueError};
 use foresee_units::Rank;
 use foresee_wire::{Ack, Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
 
@@ -45,7 +45,7 @@ impl Job {
         receiver: &mut FrameReceiver,
         gone: &AtomicBool,
     ) -> Result<(), String> {
-        let mut room = Vec::new();
+        let mut room = Buffer::default();
         let words = |why: QueueError| why.to_string();
         while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
             // What is left in it the rank says again over the next one.
@@ -60,11 +60,11 @@ impl Job {
             let alive = || !self.over.load(Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
             match session.judge(rank, &header, alive).map_err(words)? {
                 Judged::Read(admission) => {
-                    room.resize(admission.bytes(), 0);
-                    if understood(receiver.payload(&mut room, Wait::Forever))?.is_none() {
+                    room.make(admission.bytes());
+                    if understood(receiver.payload(room.bytes_mut(), Wait::Forever))?.is_none() {
                         return Ok(());
                     }
-                    session.take(rank, &header, admission, &room).map_err(words)?;
+                    session.take(rank, &header, admission, &mut room).map_err(words)?;
                 }
                 Judged::Discard => {
                     if understood(receiver.discard(Wait::Forever))?.is_none() {

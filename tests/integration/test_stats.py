@@ -52,7 +52,8 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
     assert reads["ok"]["samples"] + (joined["samples"] if joined else 0) >= 2 * len(sizes)
     assert sum(sizes) <= reads["ok"]["bytes"] <= counters["body_bytes"]
     assert counters["body_bytes"] <= 2 * sum(sizes) + origin["hedged_bytes"]
-    assert counters["faults"] == origin["retries"]
+    # Of two requests for the same bytes one may fail without being made again.
+    assert origin["retries"] <= counters["faults"] <= origin["retries"] + origin["hedges"]
     assert counters["faults"] <= reads["failed"]["count"] <= counters["faults"] + origin["hedges"]
     assert origin["throttles"] == origin["in_flight"] == origin["queued"] == 0
 

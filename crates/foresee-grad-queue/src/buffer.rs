@@ -3,6 +3,8 @@
 //!
 //! Apart from the slots, so that the one place with `unsafe` is a page. A packet is read into one, and where it is the
 //! first of its sum that memory becomes the sum's: no byte is copied.
+//!
+//! Refuses to leave more memory with a packet than its bytes need: what is kept for many packets is counted by their bytes.
 
 /// Bytes at a multiple of 64, zeroed where nobody has written. The default is empty and has no memory.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +27,7 @@ impl Buffer {
         Self { lines: vec![Line([0; Line::BYTES]); len.div_ceil(Line::BYTES)].into(), len }
     }
 
-    /// Has room for `len` bytes, which may be anything: memory that is large enough is kept, and never shrinks.
+    /// Holds `len` bytes from now on, which may be anything. Memory that is large enough is kept; it never shrinks.
     pub fn make(&mut self, len: usize) {
         if len > self.lines.len() * Line::BYTES {
             *self = Self::zeroed(len);
@@ -40,6 +42,15 @@ impl Buffer {
             std::mem::swap(self, other);
         }
         alike
+    }
+
+    /// What it holds, in memory that is no larger: its own, which leaves it empty, or a copy.
+    pub(crate) fn give(&mut self) -> Self {
+        if self.lines.len() == self.len.div_ceil(Line::BYTES) {
+            std::mem::take(self)
+        } else {
+            Self::from(self.bytes())
+        }
     }
 
     /// What it holds.
@@ -101,5 +112,16 @@ mod tests {
         let mut roomy = Buffer::zeroed(500);
         roomy.make(65);
         assert!(!one.trade(&mut roomy), "a packet does not keep more memory than it needs");
+    }
+
+    #[test]
+    fn what_is_given_has_no_more_memory_than_it_needs() {
+        let mut buffer = Buffer::from(&[3; 130][..]);
+        buffer.make(65);
+        let (given, place) = (buffer.give(), buffer.bytes().as_ptr());
+        assert_eq!((given.bytes(), given.lines.len(), buffer.lines.len()), (&[3; 65][..], 2, 3));
+        buffer.make(129);
+        let given = buffer.give();
+        assert_eq!((given.bytes().as_ptr(), buffer.bytes(), buffer.lines.len()), (place, &[][..], 0));
     }
 }

@@ -150,10 +150,10 @@ impl Filling {
         after.is_none()
     }
 
-    /// Keeps the payload's memory; an empty one is left.
+    /// Keeps the payload until its turn, and no more memory than its room in the budget.
     pub(crate) fn park(&mut self, rank: Rank, payload: &mut Buffer, room: ParkRoom) {
         let at = self.parked.partition_point(|parked| parked.rank < rank);
-        self.parked.insert(at, Parked { rank, payload: std::mem::take(payload), _room: room });
+        self.parked.insert(at, Parked { rank, payload: payload.give(), _room: room });
     }
 
     /// Live ranks that have not said their part.

@@ -161,8 +161,8 @@ impl SlotPair {
         Ok(Verdict::Hold)
     }
 
-    /// Adds a payload, or parks it. Its buffer is the caller's still, but not what it holds: that may have become the sum,
-    /// or wait in the slot, and the buffer is then empty or has other memory.
+    /// Adds a payload, or parks it. The buffer stays the caller's, but what it holds afterwards means nothing, and it may be
+    /// empty: its memory may have become the sum's, or wait in the slot.
     ///
     /// # Errors
     /// As [`verdict`](Self::verdict), if the rank has contradicted itself in the meantime.

@@ -7,7 +7,7 @@
 //! them at the beginning and leaves the origin idle then. With unequal sizes either may win, and only
 //! trying tells.
 
-use crate::walk::{Sampling, Walk};
+use crate::walk::Walk;
 
 /// The rule by which copies make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum PolicyChoice {
 
 /// Most accesses that a trial walks through: well under a second. Beyond it the trial follows a part of
 /// the samples with that part of the room.
-const TRIAL_ACCESSES_MAX: usize = 1 << 21;
+const TRIAL_ACCESSES_MAX: usize = 1 << 18;
 /// Two policies closer than one part in this many are as good: a trial on a part of the samples sees noise there, and less
 /// than that pays for no exchange of copies.
 const TOLERANCE: u128 = 128;
@@ -55,9 +55,9 @@ impl PolicyChoice {
 /// enough to tell or reaches the run's end.
 pub(crate) fn choose(walk: &mut Walk, samples: usize) -> Policy {
     let accesses = walk.window.len();
-    let sampling = Sampling::down_to(TRIAL_ACCESSES_MAX, accesses);
-    let next_use = walk.try_policy(Policy::NextUse, sampling);
-    let pin = walk.try_policy(Policy::Pin, sampling);
+    let trial = walk.sample(TRIAL_ACCESSES_MAX);
+    let next_use = walk.try_policy(Policy::NextUse, &trial);
+    let pin = walk.try_policy(Policy::Pin, &trial);
     let tolerance = next_use / TOLERANCE;
     let telling = walk.window.has_ended() || accesses / TELLING_ACCESSES_PER_SAMPLE >= samples;
     if pin < next_use || (telling && pin <= next_use + tolerance) { Policy::Pin } else { Policy::NextUse }

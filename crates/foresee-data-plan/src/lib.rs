@@ -18,6 +18,7 @@
 //! | `next_use` | the announced window and its links |
 //! | `victims` | in which order copies leave a tier |
 //! | `farthest` | the farthest next use, in a few word operations |
+//! | [`hint`] | what the tables will be asked for |
 //! | `room` | what a sample costs in a tier |
 //! | [`dispatch`] | when and in which order the origin is asked |
 
@@ -31,6 +32,7 @@ mod choice;
 pub mod dispatch;
 mod error;
 mod farthest;
+pub mod hint;
 mod next_use;
 mod planner;
 mod room;

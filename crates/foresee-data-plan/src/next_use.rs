@@ -8,11 +8,8 @@
 //! are compared by their distance from the window's front only.
 
 use std::collections::VecDeque;
-use std::hint::black_box;
 
-use foresee_units::SampleId;
-
-use crate::walk::Sampling;
+use crate::hint;
 
 /// "No announced use", in every table of positions.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -20,9 +17,6 @@ pub(crate) const NONE: u32 = u32::MAX;
 const MODULUS: u64 = 1 << 31;
 /// The most accesses that may be announced and not yet planned.
 pub(crate) const WINDOW_MAX: u64 = MODULUS / 2;
-/// Accesses whose samples are looked up together: as many as a core can wait for at a time, and few enough that what
-/// was looked up is still in its cache when it is needed.
-pub(crate) const TOGETHER: usize = 32;
 /// Bytes per announced access.
 pub(crate) const BYTES_PER_ACCESS: u64 = 8;
 
@@ -44,13 +38,24 @@ pub(crate) struct Window {
     ids: VecDeque<u32>,
     /// Parallel to `ids`: position of the next announced access of the same sample.
     next: VecDeque<u32>,
-    /// By sample: position of its first announced access.
-    due: Vec<u32>,
-    /// By sample: position of its last announced access, which may be consumed by now.
-    last: Vec<u32>,
+    /// By sample: its first and its last announced access.
+    uses: Vec<Uses>,
     /// Number of the access at the front: how many were consumed.
     first: u64,
     ended: bool,
+}
+
+/// Of one sample, side by side: who looks at one of them needs the other.
+#[derive(Clone, Copy, Debug)]
+struct Uses {
+    /// Position of its first announced access.
+    due: u32,
+    /// Position of its last announced access, which may be consumed by now.
+    last: u32,
+}
+
+impl Uses {
+    const NONE: Self = Self { due: NONE, last: NONE };
 }
 
 impl Window {
@@ -58,64 +63,37 @@ impl Window {
         Self {
             ids: VecDeque::new(),
             next: VecDeque::new(),
-            due: vec![NONE; samples],
-            last: vec![NONE; samples],
+            uses: vec![Uses::NONE; samples],
             first: 0,
             ended: false,
         }
     }
 
-    /// Appends accesses and returns how many there were.
-    ///
-    /// # Panics
-    /// If an id is not of the data set, or the window would outgrow `WINDOW_MAX`.
-    pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
-        let before = self.ids.len();
-        let hint = accesses.size_hint().0;
-        self.ids.reserve_exact(hint);
-        self.next.reserve_exact(hint);
-        let samples = self.due.len();
-        let mut part = [0; TOGETHER];
-        loop {
-            let mut count = 0;
-            let mut seen = 0;
-            for (place, SampleId(id)) in part.iter_mut().zip(&mut *accesses) {
-                let sample = usize::try_from(id).unwrap_or(usize::MAX);
-                assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
-                // Looked at together, so that waits for memory overlap.
-                seen ^= self.due[sample] ^ self.last[sample];
-                (*place, count) = (narrow(sample), count + 1);
-            }
-            black_box(seen);
-            for &id in &part[..count] {
-                self.announce_one(id);
-            }
-            if count < TOGETHER {
-                break;
-            }
-        }
-        assert!(self.ids.len() as u64 <= WINDOW_MAX, "more than {WINDOW_MAX} accesses are announced");
-        self.ids.len() - before
+    /// Makes room for as many accesses more.
+    pub(crate) fn reserve(&mut self, accesses: usize) {
+        self.ids.reserve_exact(accesses);
+        self.next.reserve_exact(accesses);
     }
 
-    fn announce_one(&mut self, id: u32) {
-        let sample = id as usize;
-        let position = position(self.first + self.ids.len() as u64);
-        if self.due[sample] == NONE {
-            self.due[sample] = position;
-        } else {
-            let previous = self.offset(self.last[sample]);
-            self.next[previous] = position;
-        }
-        self.last[sample] = position;
+    /// Appends an access of the sample; its position, if it is the sample's next use.
+    pub(crate) fn announce(&mut self, id: u32) -> Option<u32> {
+        let position = self.position(self.ids.len());
+        let Uses { due, last } = self.uses[id as usize];
         self.ids.push_back(id);
         self.next.push_back(NONE);
+        if due == NONE {
+            self.uses[id as usize] = Uses { due: position, last: position };
+            return Some(position);
+        }
+        let previous = self.offset(last);
+        self.next[previous] = position;
+        self.uses[id as usize].last = position;
+        None
     }
 
-    /// Samples of the accesses from `offset` on, [`TOGETHER`] at most.
-    pub(crate) fn part(&self, offset: usize) -> impl Iterator<Item = u32> {
-        let len = self.ids.len();
-        self.ids.range(offset.min(len)..(offset + TOGETHER).min(len)).copied()
+    /// The sample's uses will be asked for soon.
+    pub(crate) fn expect(&self, id: u32) {
+        hint::expect(&self.uses, id as usize);
     }
 
     /// Every sample without an announced use is from now on never used again.
@@ -125,12 +103,9 @@ impl Window {
 
     /// Forgets what was announced; `first` goes on counting.
     pub(crate) fn forget(&mut self) {
-        for &id in &self.ids {
-            self.due[id as usize] = NONE;
-        }
         self.ids.clear();
         self.next.clear();
-        self.last.fill(NONE);
+        self.uses.fill(Uses::NONE);
         self.ended = false;
     }
 
@@ -154,7 +129,7 @@ impl Window {
 
     /// The sample's next use becomes `next`: the access before it is being consumed.
     pub(crate) fn consume(&mut self, id: u32, next: u32) {
-        self.due[id as usize] = next;
+        self.uses[id as usize].due = next;
     }
 
     /// The front access is consumed; the window moves on.
@@ -164,26 +139,36 @@ impl Window {
         self.first += 1;
     }
 
-    /// Takes back `consume` of every access of the sampled samples in the window.
-    pub(crate) fn rewind(&mut self, sampling: Sampling) {
-        for (offset, &id) in self.ids.iter().enumerate().rev().filter(|(_, id)| sampling.takes(**id)) {
-            self.due[id as usize] = position(self.first + offset as u64);
+    /// Takes back `consume` of the accesses at `offsets`, which ascend: all of a sample's in the window, or none.
+    pub(crate) fn rewind(&mut self, offsets: &[usize]) {
+        for &offset in offsets.iter().rev() {
+            self.uses[self.ids[offset] as usize].due = self.position(offset);
         }
     }
 
     /// Position of the sample's next announced use, or `NONE`.
     pub(crate) fn due(&self, id: u32) -> u32 {
-        self.due[id as usize]
+        self.uses[id as usize].due
     }
 
     /// Changes whenever the sample is announced: tells an old note about it from a new one.
     pub(crate) fn stamp(&self, id: u32) -> u32 {
-        self.last[id as usize]
+        self.uses[id as usize].last
+    }
+
+    /// Sample of the access at `offset` from the front.
+    pub(crate) fn id(&self, offset: usize) -> u32 {
+        self.ids[offset]
+    }
+
+    /// Position of the access at `offset` from the front.
+    pub(crate) fn position(&self, offset: usize) -> u32 {
+        position(self.first + offset as u64)
     }
 
     /// How far a position of the window lies from its front.
     pub(crate) fn offset(&self, position: u32) -> usize {
-        (position.wrapping_sub(self::position(self.first)) & MASK) as usize
+        (position.wrapping_sub(self.position(0)) & MASK) as usize
     }
 
     /// As if so many accesses had been consumed already; nothing may be announced.
@@ -193,7 +178,7 @@ impl Window {
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
-        let words = self.ids.capacity() + self.next.capacity() + self.due.capacity() + self.last.capacity();
+        let words = self.ids.capacity() + self.next.capacity() + 2 * self.uses.capacity();
         words as u64 * 4
     }
 }
@@ -214,8 +199,10 @@ pub(crate) fn narrow(sample: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn announce(window: &mut Window, ids: &[u64]) {
-        window.announce(&mut ids.iter().copied().map(SampleId));
+    fn announce(window: &mut Window, ids: &[u32]) {
+        for &id in ids {
+            window.announce(id);
+        }
     }
 
     #[test]
@@ -258,13 +245,7 @@ mod tests {
             window.consume(id, next);
         }
         assert_eq!(window.due(0), NONE);
-        window.rewind(Sampling::ALL);
+        window.rewind(&[0, 1, 2]);
         assert_eq!((window.due(0), window.due(1)), (0, 1));
-    }
-
-    #[test]
-    #[should_panic(expected = "sample 7 was announced, but the data set has 2")]
-    fn a_foreign_sample_is_a_defect_of_the_caller() {
-        announce(&mut Window::new(2), &[7]);
     }
 }

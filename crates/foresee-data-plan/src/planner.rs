@@ -11,7 +11,8 @@ use foresee_units::{Bytes, SampleId};
 
 use crate::choice::{Policy, PolicyChoice, choose};
 use crate::error::PlanError;
-use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, TOGETHER, WINDOW_MAX, narrow};
+use crate::hint;
+use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
 use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;
@@ -195,9 +196,7 @@ impl Planner {
             self.policy = Some(choose(&mut self.walk, self.samples));
         }
         let seq = self.walk.window.first();
-        if seq.is_multiple_of(TOGETHER as u64) {
-            self.walk.look_ahead(TOGETHER);
-        }
+        self.walk.expect(hint::AHEAD);
         // Before room first runs out both policies do the same.
         let policy = self.policy.unwrap_or(Policy::NextUse);
         let (id, next) = self.walk.window.access(0);

@@ -4,6 +4,8 @@
 //! Apart from the planner, so that a tier's rounding and overhead are counted in one place. Knows no
 //! sample and no order.
 
+use std::sync::Arc;
+
 use foresee_units::{Bytes, SampleId};
 
 /// A local tier, by its place in [`PlannerConfig::tiers`](crate::PlannerConfig::tiers): 0 is the fastest.
@@ -36,8 +38,37 @@ pub trait SampleSizes: Send + Sync {
     /// Bytes of one sample. `id` is below [`count`](Self::count).
     fn size(&self, id: SampleId) -> Bytes;
 
+    /// [`size`](Self::size) will be asked for soon: whoever looks it up in a table may give a [hint](crate::hint) now.
+    fn expect(&self, id: SampleId) {
+        let _ = id;
+    }
+
     /// The size of every sample, if they are all equal: spares a look-up per origin read.
     fn uniform(&self) -> Option<Bytes>;
+}
+
+/// The same by the planner's ids of 32 bits.
+pub(crate) struct Sizes {
+    each: Arc<dyn SampleSizes>,
+    uniform: Option<Bytes>,
+}
+
+impl Sizes {
+    pub(crate) fn new(each: Arc<dyn SampleSizes>) -> Self {
+        Self { uniform: each.uniform(), each }
+    }
+
+    /// As [`SampleSizes::expect`].
+    pub(crate) fn expect(&self, id: u32) {
+        if self.uniform.is_none() {
+            self.each.expect(SampleId(u64::from(id)));
+        }
+    }
+
+    /// Bytes of a sample.
+    pub(crate) fn of(&self, id: u32) -> Bytes {
+        self.uniform.unwrap_or_else(|| self.each.size(SampleId(u64::from(id))))
+    }
 }
 
 /// Room that the whole data set takes, by what one sample of a size does. Asks for every size once unless they are

@@ -10,21 +10,39 @@
 //!
 //! Refuses to look at sizes, room or tiers of others.
 
+use foresee_units::Bytes;
+
 use crate::farthest::PositionSet;
 use crate::next_use::{NONE, Window};
+use crate::room::Sizes;
 use crate::walk::Sampling;
 
 /// By sample: the tier that holds it.
 pub(crate) const NOWHERE: u8 = u8::MAX;
+
+/// Copies that are looked up together before they have to leave. One by one each is a wait for memory, twice: its sample
+/// stands anywhere in the window, and its size anywhere in a table. Together these waits overlap.
+const AHEAD: usize = 32;
 
 /// The copies of one tier, in the order in which they would leave.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Victims {
     /// Positions of the next uses of the copies that have one. Empty until the first eviction is needed.
     known: PositionSet,
+    /// The farthest of them, the farthest last, [`AHEAD`] at most: no other one of `known` is farther than any of these.
+    /// Empty until somebody asks.
+    ahead: Vec<Known>,
     /// Notes on copies without an announced use, the most recent on top; a note is valid while its copy
     /// is still here and was not announced since.
     unknown: Vec<Note>,
+}
+
+/// A copy with an announced use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    position: u32,
+    id: u32,
+    size: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,28 +52,53 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    fn is_valid(self, place: &[u8], tier: u8, window: &Window) -> bool {
+    fn is_valid(self, copies: &Copies<'_>) -> bool {
+        let Copies { place, tier, window, .. } = *copies;
         place[self.id as usize] == tier && window.stamp(self.id) == self.stamp && window.due(self.id) == NONE
     }
+}
+
+/// What the walk knows of a tier's copies, and the tier.
+#[derive(Clone, Copy)]
+pub(crate) struct Copies<'a> {
+    pub(crate) tier: u8,
+    pub(crate) place: &'a [u8],
+    pub(crate) window: &'a Window,
+    pub(crate) sizes: &'a Sizes,
 }
 
 /// A copy that may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) id: u32,
+    pub(crate) size: Bytes,
     /// Distance of its next use from the window's front, if one is announced.
     pub(crate) offset: Option<usize>,
 }
 
 impl Victims {
-    /// A copy has its next use at `position`.
-    pub(crate) fn insert_known(&mut self, position: u32) {
+    /// A copy of `id` has its next use at `position`.
+    pub(crate) fn insert_known(&mut self, id: u32, position: u32, window: &Window, sizes: &Sizes) {
         self.known.insert(position);
+        let offset = |position| window.offset(position);
+        if self.ahead.first().is_some_and(|nearest| offset(nearest.position) < offset(position)) {
+            let at = self.ahead.partition_point(|one| offset(one.position) < offset(position));
+            self.ahead.insert(at, Known { position, id, size: sizes.of(id) });
+            if self.ahead.len() > AHEAD {
+                self.ahead.remove(0);
+            }
+        }
     }
 
     /// A copy's next use is no longer at `position`.
-    pub(crate) fn remove_known(&mut self, position: u32) {
+    pub(crate) fn remove_known(&mut self, position: u32, window: &Window) {
         self.known.remove(position);
+        let offset = |position| window.offset(position);
+        if self.ahead.first().is_some_and(|nearest| offset(nearest.position) <= offset(position))
+            && let Some(at) = self.ahead.iter().rposition(|one| one.position == position)
+        {
+            self.ahead.remove(at);
+        }
     }
 
     /// A copy was consumed, or found at the start, and has no announced use.
@@ -66,6 +109,13 @@ impl Victims {
     /// Starts over with a set for `span` positions; the caller inserts what is held.
     pub(crate) fn reset_known(&mut self, span: usize) {
         self.known = PositionSet::with_span(span);
+        self.ahead.clear();
+    }
+
+    /// A copy has its next use at `position`, one of many farther than all so far: looked up when somebody asks.
+    pub(crate) fn insert_farthest(&mut self, position: u32) {
+        self.known.insert(position);
+        self.ahead.clear();
     }
 
     pub(crate) fn span(&self) -> usize {
@@ -75,7 +125,7 @@ impl Victims {
     /// Only the notes on sampled copies, and no known next use.
     pub(crate) fn sampled(&self, sampling: Sampling) -> Self {
         let unknown = self.unknown.iter().copied().filter(|note| sampling.takes(note.id)).collect();
-        Self { known: PositionSet::default(), unknown }
+        Self { unknown, ..Self::default() }
     }
 
     /// Notes kept; more than twice the copies of the tier is a reason to `compact`.
@@ -84,46 +134,48 @@ impl Victims {
     }
 
     /// Drops the notes that no longer hold.
-    pub(crate) fn compact(&mut self, place: &[u8], tier: u8, window: &Window) {
-        self.unknown.retain(|note| note.is_valid(place, tier, window));
+    pub(crate) fn compact(&mut self, copies: &Copies<'_>) {
+        self.unknown.retain(|note| note.is_valid(copies));
     }
 
     /// Brings the copies of a warm start into an order that does not depend on how they were found.
-    pub(crate) fn sort_unknown(
-        &mut self,
-        place: &[u8],
-        tier: u8,
-        window: &Window,
-        size: impl Fn(u32) -> u64,
-    ) {
-        self.compact(place, tier, window);
-        self.unknown.sort_unstable_by_key(|note| (size(note.id), std::cmp::Reverse(note.id)));
+    pub(crate) fn sort_unknown(&mut self, copies: &Copies<'_>) {
+        self.compact(copies);
+        self.unknown.sort_unstable_by_key(|note| (copies.sizes.of(note.id), std::cmp::Reverse(note.id)));
         self.unknown.dedup();
     }
 
     /// Copies to leave, first to leave first. Only those used later than `after` positions from the front
-    /// if `after` is given, and only those without an announced use if `known` is false.
-    pub(crate) fn iter<'a>(
-        &'a self,
-        scope: Scope,
-        place: &'a [u8],
-        tier: u8,
-        window: &'a Window,
-    ) -> Leaving<'a> {
+    /// if `after` is given, and only those without an announced use if `known` is false. Notes that no longer hold are
+    /// forgotten on the way.
+    pub(crate) fn leaving<'a>(&'a mut self, scope: Scope, copies: Copies<'a>) -> Leaving<'a> {
+        self.look_ahead(&copies);
         let Scope { after, known } = scope;
-        let bound = if known { window.len() } else { 0 };
-        Leaving { victims: self, notes: self.unknown.len(), bound, after, place, tier, window }
+        let (ahead, bound) = if known { (self.ahead.len(), copies.window.len()) } else { (0, 0) };
+        Leaving { notes: self.unknown.len(), victims: self, ahead, bound, after, copies }
     }
 
-    /// Forgets notes on top that no longer hold, so that `iter` need not step over them again.
-    pub(crate) fn trim(&mut self, place: &[u8], tier: u8, window: &Window) {
-        while self.unknown.last().is_some_and(|note| !note.is_valid(place, tier, window)) {
-            self.unknown.pop();
+    fn look_ahead(&mut self, copies: &Copies<'_>) {
+        if self.ahead.is_empty() {
+            let Copies { window, sizes, .. } = *copies;
+            let front = window.position(0);
+            let mut bound = window.len();
+            while self.ahead.len() < AHEAD
+                && let Some(offset) = self.known.farthest(front, bound)
+            {
+                self.ahead.push(Known { position: window.position(offset), id: 0, size: Bytes::ZERO });
+                bound = offset;
+            }
+            self.ahead.iter_mut().for_each(|one| one.id = window.id(window.offset(one.position)));
+            self.ahead.iter_mut().for_each(|one| one.size = sizes.of(one.id));
+            self.ahead.reverse();
         }
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
-        self.known.table_bytes() + self.unknown.capacity() as u64 * 8
+        self.known.table_bytes()
+            + self.unknown.capacity() as u64 * size_of::<Note>() as u64
+            + self.ahead.capacity() as u64 * size_of::<Known>() as u64
     }
 }
 
@@ -136,35 +188,42 @@ pub(crate) struct Scope {
     pub(crate) known: bool,
 }
 
-/// Iterator of [`Victims::iter`].
-#[derive(Debug)]
+/// Iterator of [`Victims::leaving`].
 pub(crate) struct Leaving<'a> {
-    victims: &'a Victims,
+    victims: &'a mut Victims,
     notes: usize,
+    ahead: usize,
     bound: usize,
     after: Option<usize>,
-    place: &'a [u8],
-    tier: u8,
-    window: &'a Window,
+    copies: Copies<'a>,
 }
 
 impl Iterator for Leaving<'_> {
     type Item = Victim;
 
+    // Given back through memory, each victim is a wait of its own.
+    #[inline]
     fn next(&mut self) -> Option<Victim> {
+        let Copies { window, sizes, .. } = self.copies;
         while self.notes > 0 {
             self.notes -= 1;
             let note = self.victims.unknown[self.notes];
-            if note.is_valid(self.place, self.tier, self.window) {
-                return Some(Victim { id: note.id, offset: None });
+            if note.is_valid(&self.copies) {
+                return Some(Victim { id: note.id, size: sizes.of(note.id), offset: None });
             }
+            // Above it stand only those that were given just now.
+            self.victims.unknown.remove(self.notes);
         }
-        let front = crate::next_use::position(self.window.first());
-        let offset = self.victims.known.farthest(front, self.bound)?;
-        if self.after.is_some_and(|after| offset <= after) {
-            return None;
-        }
-        self.bound = offset;
-        Some(Victim { id: self.window.access(offset).0, offset: Some(offset) })
+        let victim = if self.ahead > 0 {
+            self.ahead -= 1;
+            let Known { position, id, size } = self.victims.ahead[self.ahead];
+            Victim { id, size, offset: Some(window.offset(position)) }
+        } else {
+            let offset = self.victims.known.farthest(window.position(0), self.bound)?;
+            let id = window.id(offset);
+            Victim { id, size: sizes.of(id), offset: Some(offset) }
+        };
+        self.bound = victim.offset?;
+        self.after.is_none_or(|after| self.bound > after).then_some(victim)
     }
 }

@@ -6,15 +6,16 @@
 
 mod trial;
 
-use std::hint::black_box;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
 use crate::choice::Policy;
-use crate::next_use::{NONE, WINDOW_MAX, Window, narrow, position};
-use crate::room::{Room, SampleSizes, TierIndex};
-use crate::victims::{NOWHERE, Scope, Victim, Victims};
+use crate::hint;
+use crate::next_use::{NONE, WINDOW_MAX, Window, narrow};
+use crate::room::{Room, SampleSizes, Sizes, TierIndex};
+use crate::victims::{Copies, NOWHERE, Scope, Victim, Victims};
 
 pub(crate) use trial::Sampling;
 
@@ -25,8 +26,7 @@ const NOTES_SLACK: usize = 1024;
 /// The announced window and the holdings, as of one access of it.
 pub(crate) struct Walk {
     pub(crate) window: Window,
-    sizes: Arc<dyn SampleSizes>,
-    uniform: Option<Bytes>,
+    sizes: Sizes,
     /// By sample: the tier that holds it, or `NOWHERE`.
     place: Vec<u8>,
     rooms: Vec<Room>,
@@ -50,8 +50,7 @@ impl Walk {
     pub(crate) fn new(sizes: Arc<dyn SampleSizes>, samples: usize, rooms: Vec<Room>) -> Self {
         Self {
             window: Window::new(samples),
-            uniform: sizes.uniform(),
-            sizes,
+            sizes: Sizes::new(sizes),
             place: vec![NOWHERE; samples],
             victims: vec![Victims::default(); rooms.len()],
             rooms,
@@ -73,7 +72,7 @@ impl Walk {
         let held = self.place[id as usize];
         if held != NOWHERE {
             if self.tracked {
-                self.victims[usize::from(held)].remove_known(self.window.due(id));
+                self.victims[usize::from(held)].remove_known(self.window.due(id), &self.window);
             }
             self.window.consume(id, next);
             self.note(id, held, next);
@@ -87,15 +86,18 @@ impl Walk {
         Decision { source: NOWHERE, keep }
     }
 
-    /// Looks at what the accesses from `offset` on will ask of the tables by sample, a part of them at once: one by one
-    /// each would wait for memory alone.
-    pub(crate) fn look_ahead(&self, offset: usize) {
-        let mut seen = 0;
-        for id in self.window.part(offset) {
-            let size = if self.uniform.is_some() { 0 } else { self.size(id).get() };
-            seen ^= size ^ u64::from(self.window.due(id)) ^ u64::from(self.place[id as usize]);
+    /// The access at `offset`, if there is one, will be decided soon.
+    pub(crate) fn expect(&self, offset: usize) {
+        if offset < self.window.len() {
+            let id = self.window.id(offset);
+            self.expect_sample(id);
+            self.sizes.expect(id);
         }
-        black_box(seen);
+    }
+
+    fn expect_sample(&self, id: u32) {
+        self.window.expect(id);
+        hint::expect(&self.place, id as usize);
     }
 
     /// Whether the access at `offset` finds no free room, though a tier could hold its sample.
@@ -120,33 +122,59 @@ impl Walk {
 
     /// No longer holds the copy in `tier`.
     pub(crate) fn remove(&mut self, id: u32, tier: u8) {
-        let size = self.size(id);
-        self.rooms[usize::from(tier)].give_back(size);
-        self.place[id as usize] = NOWHERE;
         let due = self.window.due(id);
-        if self.tracked && due != NONE {
-            self.victims[usize::from(tier)].remove_known(due);
-        }
+        self.forget(id, self.size(id), tier, (due != NONE).then_some(due));
     }
 
-    /// Appends accesses; copies whose next use they reveal take their new place among the victims.
+    /// Appends accesses and returns how many there were; copies whose next use they reveal take their new place among
+    /// the victims.
+    ///
+    /// # Panics
+    /// If an id is not of the data set, or the window would outgrow `WINDOW_MAX`.
     pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
         let start = self.window.len();
         let lap = |window: &Window| (window.first() + window.len() as u64) / WINDOW_MAX;
         let before = lap(&self.window);
-        let count = self.window.announce(accesses);
+        self.window.reserve(accesses.size_hint().0);
+        let mut expected = VecDeque::with_capacity(hint::AHEAD + 1);
+        for SampleId(id) in accesses {
+            let sample = usize::try_from(id).unwrap_or(usize::MAX);
+            let samples = self.place.len();
+            assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
+            self.expect_sample(narrow(sample));
+            expected.push_back(narrow(sample));
+            if expected.len() > hint::AHEAD
+                && let Some(id) = expected.pop_front()
+            {
+                self.announce_one(id);
+            }
+        }
+        for id in expected {
+            self.announce_one(id);
+        }
+        let len = self.window.len();
+        assert!(len as u64 <= WINDOW_MAX, "more than {WINDOW_MAX} accesses are announced");
         if lap(&self.window) != before {
             // Positions come round after two laps: no note may grow old enough to pass for a new one.
             self.compact();
         }
-        if self.tracked {
-            if self.victims.iter().any(|victims| victims.span() < self.window.len()) {
-                self.track(Sampling::ALL);
-            } else {
-                self.insert_known(start, Sampling::ALL);
+        if self.tracked && self.victims.iter().any(|victims| victims.span() < len) {
+            self.track(0..len);
+        }
+        len - start
+    }
+
+    fn announce_one(&mut self, id: u32) {
+        let revealed = self.window.announce(id);
+        if let (true, Some(position), tier) = (self.tracked, revealed, self.place[id as usize])
+            && tier != NOWHERE
+        {
+            let victims = &mut self.victims[usize::from(tier)];
+            // Where there are too many for the set all of them are filed anew.
+            if self.window.len() <= victims.span() {
+                victims.insert_farthest(position);
             }
         }
-        count
     }
 
     /// Forgets the announced future; what is held stays, with its next use unknown.
@@ -165,7 +193,7 @@ impl Walk {
     pub(crate) fn settle(&mut self) {
         let Self { victims, place, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims) {
-            victims.sort_unknown(place, tier, window, |id| sizes.size(SampleId(u64::from(id))).get());
+            victims.sort_unknown(&Copies { tier, place, window, sizes });
         }
     }
 
@@ -175,11 +203,11 @@ impl Walk {
         while self.rooms[usize::from(tier)].used > capacity {
             self.ensure_tracked();
             let everything = Scope { after: None, known: true };
-            let victims = &self.victims[usize::from(tier)];
-            let victim = victims.iter(everything, &self.place, tier, &self.window).next();
+            let Self { victims, place, window, sizes, .. } = self;
+            let copies = Copies { tier, place, window, sizes };
+            let victim = victims[usize::from(tier)].leaving(everything, copies).next();
             let victim = victim.expect("a tier in use holds a copy, and every copy is among the victims");
-            self.remove(victim.id, tier);
-            evict.push((SampleId(u64::from(victim.id)), TierIndex(tier)));
+            self.evict(victim, tier, evict);
         }
     }
 
@@ -193,7 +221,7 @@ impl Walk {
 
     /// Bytes of the sample.
     pub(crate) fn size(&self, id: u32) -> Bytes {
-        self.uniform.unwrap_or_else(|| self.sizes.size(SampleId(u64::from(id))))
+        self.sizes.of(id)
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
@@ -224,7 +252,8 @@ impl Walk {
             return NOWHERE;
         }
         self.ensure_tracked();
-        let newcomer = Newcomer { offset, next: self.window.offset(next), size };
+        let next = self.window.offset(next);
+        let newcomer = Newcomer { offset, next, size, gain: worth(size, next - offset) };
         let mut best = None;
         for tier in 0..narrow_tier(self.rooms.len()) {
             let lost = self.propose(tier, &newcomer, policy);
@@ -237,9 +266,7 @@ impl Walk {
         }
         let Some((_, tier)) = best else { return NOWHERE };
         for index in 0..self.scratch[1].len() {
-            let id = self.scratch[1][index].id;
-            self.remove(id, tier);
-            evict.push((SampleId(u64::from(id)), TierIndex(tier)));
+            self.evict(self.scratch[1][index], tier, evict);
         }
         tier
     }
@@ -265,91 +292,97 @@ impl Walk {
             Policy::Pin => return None,
         };
         let need = cost.saturating_sub(room.free());
-        self.victims[index].trim(&self.place, tier, &self.window);
-        let mut chosen = std::mem::take(&mut self.scratch[0]);
+        let Self { victims, place, window, sizes, scratch: [chosen, _], .. } = self;
+        let worth_of = |victim: Victim| match victim.offset {
+            Some(next) => worth(victim.size, next - newcomer.offset),
+            None if window.has_ended() => 0,
+            None => worth(victim.size, window.len() - newcomer.offset),
+        };
         chosen.clear();
-        let gain = worth(newcomer.size, newcomer.next - newcomer.offset);
         let (mut freed, mut lost) = (Bytes::ZERO, 0);
-        for victim in self.victims[index].iter(scope, &self.place, tier, &self.window) {
-            let size = self.size(victim.id);
-            freed += room.limits.cost(size);
-            lost += self.worth_of(victim, newcomer.offset);
+        for victim in victims[index].leaving(scope, Copies { tier, place, window, sizes }) {
+            freed += room.limits.cost(victim.size);
+            lost += worth_of(victim);
             chosen.push(victim);
-            if freed >= need || lost >= gain {
+            if freed >= need || lost >= newcomer.gain {
                 break;
             }
         }
         if freed > need && chosen.len() > 1 {
             // A late, large victim can make earlier picks needless: spare those used soonest.
             for index in (0..chosen.len()).rev() {
-                let cost = room.limits.cost(self.size(chosen[index].id));
+                let cost = room.limits.cost(chosen[index].size);
                 if freed.saturating_sub(cost) >= need {
                     freed -= cost;
-                    lost -= self.worth_of(chosen[index], newcomer.offset);
+                    lost -= worth_of(chosen[index]);
                     chosen.remove(index);
                 }
             }
         }
-        self.scratch[0] = chosen;
-        (freed >= need && lost < gain).then_some(lost)
-    }
-
-    /// What a copy saves per access that it stays, seen from the access at `offset`.
-    fn worth_of(&self, victim: Victim, offset: usize) -> u128 {
-        match victim.offset {
-            Some(next) => worth(self.size(victim.id), next - offset),
-            None if self.window.has_ended() => 0,
-            None => worth(self.size(victim.id), self.window.len() - offset),
-        }
+        (freed >= need && lost < newcomer.gain).then_some(lost)
     }
 
     /// Files a copy among its tier's victims under its next use.
     fn note(&mut self, id: u32, tier: u8, next: u32) {
-        let Self { victims, place, window, rooms, tracked, .. } = self;
+        let Self { victims, place, window, sizes, rooms, tracked, .. } = self;
         let victims = &mut victims[usize::from(tier)];
         if next == NONE {
             victims.push_unknown(id, window);
             if victims.notes() > 2 * rooms[usize::from(tier)].copies + NOTES_SLACK {
-                victims.compact(place, tier, window);
+                victims.compact(&Copies { tier, place, window, sizes });
             }
         } else if *tracked {
-            victims.insert_known(next);
+            victims.insert_known(id, next, window, sizes);
         }
     }
 
     fn compact(&mut self) {
-        let Self { victims, place, window, .. } = self;
+        let Self { victims, place, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims) {
-            victims.compact(place, tier, window);
+            victims.compact(&Copies { tier, place, window, sizes });
+        }
+    }
+
+    /// A victim leaves.
+    fn evict(&mut self, victim: Victim, tier: u8, evict: &mut Vec<(SampleId, TierIndex)>) {
+        let due = victim.offset.map(|offset| self.window.position(offset));
+        self.forget(victim.id, victim.size, tier, due);
+        evict.push((SampleId(u64::from(victim.id)), TierIndex(tier)));
+    }
+
+    /// A copy that is used at `due` next, if that is known, is no longer held.
+    fn forget(&mut self, id: u32, size: Bytes, tier: u8, due: Option<u32>) {
+        self.rooms[usize::from(tier)].give_back(size);
+        self.place[id as usize] = NOWHERE;
+        if let Some(due) = due
+            && self.tracked
+        {
+            self.victims[usize::from(tier)].remove_known(due, &self.window);
         }
     }
 
     fn ensure_tracked(&mut self) {
         if !self.tracked {
-            self.track(Sampling::ALL);
+            self.track(0..self.window.len());
         }
     }
 
-    /// Tells the victims the next uses of the sampled copies.
-    fn track(&mut self, sampling: Sampling) {
+    /// Tells the victims the next uses of the copies that have one at these offsets of the window, which ascend.
+    fn track(&mut self, offsets: impl Iterator<Item = usize> + Clone) {
         for victims in &mut self.victims {
             victims.reset_known(self.window.len());
         }
         self.tracked = true;
-        self.insert_known(0, sampling);
-    }
-
-    /// Files the sampled copies whose next use lies at `start` of the window or later.
-    fn insert_known(&mut self, start: usize, sampling: Sampling) {
-        for offset in start..self.window.len() {
-            let (id, _) = self.window.access(offset);
-            let tier = self.place[id as usize];
-            if tier == NOWHERE || !sampling.takes(id) {
-                continue;
+        let mut later = offsets.clone().skip(hint::AHEAD);
+        for offset in offsets {
+            if let Some(later) = later.next() {
+                self.expect_sample(self.window.id(later));
             }
-            let position = position(self.window.first() + offset as u64);
-            if self.window.due(id) == position {
-                self.victims[usize::from(tier)].insert_known(position);
+            let Self { victims, place, window, .. } = self;
+            let (id, position) = (window.id(offset), window.position(offset));
+            let tier = place[id as usize];
+            if tier != NOWHERE && window.due(id) == position {
+                victims[usize::from(tier)].insert_farthest(position);
             }
         }
     }
@@ -360,10 +393,12 @@ struct Newcomer {
     offset: usize,
     next: usize,
     size: Bytes,
+    /// What keeping it saves.
+    gain: u128,
 }
 
-/// Origin bytes saved per access of waiting, scaled so that no two distances of one size are equal. An
-/// empty sample counts as one byte: its request is saved too.
+/// What a copy saves per access that it stays: origin bytes by accesses of waiting, scaled so that no two distances of
+/// one size are equal. An empty sample counts as one byte: its request is saved too.
 fn worth(size: Bytes, distance: usize) -> u128 {
     (u128::from(size.get().max(1)) << 64) / (distance.max(1) as u128)
 }

@@ -8,29 +8,41 @@ use foresee_units::Bytes;
 
 use super::Walk;
 use crate::choice::Policy;
+use crate::hint;
 use crate::next_use::narrow;
 use crate::room::Room;
 use crate::victims::NOWHERE;
 
 impl Walk {
+    /// A part of the window with at most about so many accesses, to try policies on.
+    pub(crate) fn sample(&self, most: usize) -> Trial {
+        let sampling = Sampling::down_to(most, self.window.len());
+        let offsets = (0..self.window.len()).filter(|&offset| sampling.takes(self.window.id(offset)));
+        Trial { sampling, offsets: offsets.collect() }
+    }
+
     /// Origin bytes of the sampled samples over the whole window under `policy`; changes nothing.
-    pub(crate) fn try_policy(&mut self, policy: Policy, sampling: Sampling) -> u128 {
+    pub(crate) fn try_policy(&mut self, policy: Policy, trial: &Trial) -> u128 {
+        let &Trial { sampling, ref offsets } = trial;
         let (place, rooms) = (self.place.clone(), self.rooms.clone());
         let (victims, tracked) = (std::mem::take(&mut self.victims), self.tracked);
         self.victims = victims.iter().map(|victims| victims.sampled(sampling)).collect();
         self.shrink_rooms(sampling);
-        self.track(sampling);
+        self.track(offsets.iter().copied());
         let mut origin = 0;
         let mut evicted = Vec::new();
-        for offset in 0..self.window.len() {
-            let (id, _) = self.window.access(offset);
-            if sampling.takes(id) && self.step(offset, policy, &mut evicted).source == NOWHERE {
+        for (number, &offset) in offsets.iter().enumerate() {
+            if let Some(&later) = offsets.get(number + hint::AHEAD) {
+                self.expect(later);
+            }
+            let id = self.window.id(offset);
+            if self.step(offset, policy, &mut evicted).source == NOWHERE {
                 origin += u128::from(self.size(id).get());
             }
             evicted.clear();
         }
         (self.place, self.rooms, self.victims, self.tracked) = (place, rooms, victims, tracked);
-        self.window.rewind(sampling);
+        self.window.rewind(offsets);
         origin
     }
 
@@ -55,6 +67,13 @@ impl Walk {
             room.limits.capacity = room.used + sampling.share(free);
         }
     }
+}
+
+/// What a trial walks through.
+pub(crate) struct Trial {
+    sampling: Sampling,
+    /// Of the window, where the sampled samples are accessed.
+    offsets: Vec<usize>,
 }
 
 /// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
@@ -127,10 +146,11 @@ mod tests {
 
     #[test]
     fn a_trial_changes_nothing() {
-        for sampling in [Sampling::ALL, Sampling::down_to(1, 8)] {
+        for part in [1, 8] {
             let (mut tried, mut untouched) = (crowded(), crowded());
-            tried.try_policy(Policy::NextUse, sampling);
-            tried.try_policy(Policy::Pin, sampling);
+            let trial = tried.sample(tried.window.len().div_ceil(part));
+            tried.try_policy(Policy::NextUse, &trial);
+            tried.try_policy(Policy::Pin, &trial);
             while untouched.window.len() > 0 {
                 let (mut left, mut right) = (Vec::new(), Vec::new());
                 let decision = tried.step(0, Policy::NextUse, &mut left);
@@ -145,9 +165,11 @@ mod tests {
     #[test]
     fn a_trial_of_an_eighth_of_the_samples_reads_about_an_eighth_of_the_bytes() {
         let mut walk = crowded();
+        let [all, eighth] = [1, 8].map(|part| walk.sample(walk.window.len().div_ceil(part)));
+        assert_eq!(all.offsets.len(), walk.window.len());
         for policy in [Policy::NextUse, Policy::Pin] {
-            let all = walk.try_policy(policy, Sampling::ALL);
-            let eighth = walk.try_policy(policy, Sampling::down_to(1, 8)) * 8;
+            let all = walk.try_policy(policy, &all);
+            let eighth = walk.try_policy(policy, &eighth) * 8;
             assert!(eighth.abs_diff(all) < all / 10, "{policy:?}: {eighth} for {all}");
         }
     }

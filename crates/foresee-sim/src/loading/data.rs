@@ -4,7 +4,7 @@
 //! Four bytes a sample where sizes differ and none reaches 4 GiB, none where they do not. Refuses to know what a
 //! sample is.
 
-use foresee_data_plan::SampleSizes;
+use foresee_data_plan::{SampleSizes, hint};
 use foresee_units::{Bytes, SampleId};
 
 use super::draw::Draw;
@@ -162,6 +162,13 @@ impl Sizes {
         }
     }
 
+    /// The sizes of `ids` will be looked up soon.
+    pub(super) fn expect(&self, ids: &[u32]) {
+        for &id in ids {
+            SampleSizes::expect(self, SampleId(u64::from(id)));
+        }
+    }
+
     /// The sizes of `ids`, looked up together so that waits for memory overlap.
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 for every sample there is")]
     pub(super) fn look_up(&self, ids: &[u32], out: &mut Vec<f64>) {
@@ -186,6 +193,15 @@ impl SampleSizes for Sizes {
             Each::Narrow(sizes) => u64::from(sizes[place]),
             Each::Wide(sizes) => sizes[place],
         })
+    }
+
+    fn expect(&self, id: SampleId) {
+        let place = usize::try_from(id.0).unwrap_or(usize::MAX);
+        match &self.each {
+            Each::Equal(_) => {}
+            Each::Narrow(sizes) => hint::expect(sizes, place),
+            Each::Wide(sizes) => hint::expect(sizes, place),
+        }
     }
 
     fn uniform(&self) -> Option<Bytes> {

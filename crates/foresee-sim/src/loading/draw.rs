@@ -5,6 +5,8 @@
 //! scenarios and shared vectors; the order of a real run is `foresee-data-order`'s.
 //! Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 
+use foresee_data_plan::hint;
+
 /// What the state counts up by.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -47,10 +49,18 @@ impl Draw {
 
 /// Shuffles from the end, Fisher and Yates's way; draws one number less than there are places.
 pub(super) fn shuffle(places: &mut [u32], draw: &mut Draw) {
+    // Drawn some places ahead, so that memory has time to answer.
+    let mut others = [0; hint::AHEAD];
+    let mut drawn = places.len();
     for last in (1..places.len()).rev() {
-        #[expect(clippy::cast_possible_truncation, reason = "below a length")]
-        let other = draw.below(last as u64 + 1) as usize;
-        places.swap(last, other);
+        while drawn > 1 && drawn + hint::AHEAD > last + 1 {
+            drawn -= 1;
+            #[expect(clippy::cast_possible_truncation, reason = "below a length")]
+            let other = draw.below(drawn as u64 + 1) as usize;
+            others[drawn % hint::AHEAD] = other;
+            hint::expect(places, other);
+        }
+        places.swap(last, others[last % hint::AHEAD]);
     }
 }
 

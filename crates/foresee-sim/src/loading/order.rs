@@ -30,6 +30,9 @@ pub enum AccessOrder {
     },
 }
 
+/// Bytes of streams that nobody misses, whatever the data set: fewer passes over the epochs.
+const LITTLE: usize = 64 << 20;
+
 /// The shape of all epochs, and what makes one.
 #[derive(Clone, Debug)]
 pub(super) struct Epochs {
@@ -163,6 +166,11 @@ impl Epochs {
                 stream.extend_from_slice(&list[self.batch(step, rank)]);
             }
         }
+    }
+
+    /// `bytes` per sample, or more where that is little in all: what bounds the streams that are gathered at once.
+    pub(super) fn stream_room(&self, bytes: usize) -> usize {
+        bytes.max(LITTLE / self.samples as usize)
     }
 
     /// Bytes per sample that one rank's stream of all epochs takes, rounded up.

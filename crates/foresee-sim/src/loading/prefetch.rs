@@ -59,6 +59,9 @@ pub(super) trait Caching: Send {
     /// Who reads what in this step, if not as the order has it.
     fn deal(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
 
+    /// A rank's batch begins soon: the time to give hints.
+    fn expect(&self, _ids: &[u32]) {}
+
     /// A rank's batch begins: the time to look up what is known of its samples, all at once.
     fn look_up(&mut self, _ids: &[u32]) {}
 
@@ -139,6 +142,12 @@ impl<C: Caching> Driver for Prefetching<C> {
         for rank in 0..setup.epochs.ranks {
             let batch = setup.epochs.batch(*step, rank);
             let place = before + batch.start;
+            if rank + 1 < setup.epochs.ranks {
+                let next = setup.epochs.batch(*step, rank + 1);
+                let ids = &ids[next.start - first..next.end - first];
+                setup.sizes.expect(ids);
+                self.caching.expect(ids);
+            }
             let ids = &ids[batch.start - first..batch.end - first];
             setup.sizes.look_up(ids, &mut self.sizes);
             self.caching.look_up(ids);

@@ -8,6 +8,8 @@
 //!
 //! Takes some bits per read of the run, and per copy 4 bytes; per sample and tier 4 more.
 
+use foresee_data_plan::hint;
+
 use super::by_read::ByRead;
 use super::peers_can_be_read;
 use super::visible::Visible;
@@ -109,7 +111,8 @@ impl Nopfs {
         let Scratch { marks, candidates, sorted, .. } = &mut self.scratch;
         marks.resize(setup.sizes.len() as usize, 0);
         candidates.clear();
-        for &id in stream {
+        for (nth, &id) in stream.iter().enumerate() {
+            expect_later(marks, stream, nth);
             let reads = &mut marks[id as usize];
             if *reads == 0 {
                 candidates.push(id);
@@ -119,7 +122,11 @@ impl Nopfs {
         sort_by_reads(candidates, marks, sorted);
         let mut rooms = rates.loads.iter().map(|load| load.room).zip(1_u16..);
         let mut open = rooms.next();
-        for &id in sorted.iter() {
+        for (nth, &id) in sorted.iter().enumerate() {
+            expect_later(marks, sorted, nth);
+            if let Some(&later) = sorted.get(nth + hint::AHEAD) {
+                setup.sizes.expect(&[later]);
+            }
             let size = setup.sizes.get(id);
             while let Some((room, _)) = open
                 && size > room
@@ -131,13 +138,14 @@ impl Nopfs {
         }
         let mut tiers: Vec<CacheTier> = rates.loads.iter().map(|load| CacheTier::new(load.threads)).collect();
         let epochs = &setup.epochs;
-        let mut reads = stream.iter();
+        let mut reads = stream.iter().enumerate();
         for epoch in 0..epochs.count as usize {
             for step in 0..epochs.steps {
                 let batch = epochs.batch(step, rank);
                 let before = epoch * epochs.places;
                 // Places first: the other way round a read would be lost with every batch.
-                for (place, &id) in (before + batch.start..before + batch.end).zip(reads.by_ref()) {
+                for (place, (nth, &id)) in (before + batch.start..before + batch.end).zip(reads.by_ref()) {
+                    expect_later(marks, stream, nth);
                     let mark = &mut marks[id as usize];
                     let [_, tier] = mark.to_be_bytes();
                     let seen = *mark > u16::from(u8::MAX);
@@ -195,7 +203,8 @@ impl Caching for Nopfs {
         if self.fill == Fill::Before && self.placed == 0 {
             self.visible.open(setup.sizes.len());
         }
-        let group = self.placed..ranks.min(self.placed + setup.epochs.group(STREAM_BYTES));
+        let group =
+            self.placed..ranks.min(self.placed + setup.epochs.group(setup.epochs.stream_room(STREAM_BYTES)));
         // What placing takes is not needed while orders are drawn, and the other way round.
         (self.scratch.candidates, self.scratch.sorted) = (Vec::new(), Vec::new());
         let mut streams = std::mem::take(&mut self.scratch.streams);
@@ -210,6 +219,10 @@ impl Caching for Nopfs {
             self.visible.open(setup.sizes.len());
         }
         (self.placed as u64, ranks as u64)
+    }
+
+    fn expect(&self, ids: &[u32]) {
+        self.visible.expect(ids);
     }
 
     fn look_up(&mut self, ids: &[u32]) {
@@ -237,6 +250,9 @@ impl Caching for Nopfs {
             }
             let cache = &mut caches.tiers[tier];
             let id = cache.samples[cache.begun];
+            if let Some(&later) = cache.samples.get(cache.begun + hint::AHEAD) {
+                around.setup.sizes.expect(&[later]);
+            }
             let size = around.setup.sizes.get(id);
             let held = around.load(rank, start, size, tier);
             around.book.load(rank, tier, id, size, (start, held));
@@ -296,6 +312,13 @@ impl Caching for Nopfs {
 
     fn end_step(&mut self, ends: &[f64]) {
         self.visible.end_step(ends);
+    }
+}
+
+/// The marks of a later sample of `ids` than the `nth` will be looked up soon.
+fn expect_later(marks: &[u16], ids: &[u32], nth: usize) {
+    if let Some(&later) = ids.get(nth + hint::AHEAD) {
+        hint::expect(marks, later as usize);
     }
 }
 

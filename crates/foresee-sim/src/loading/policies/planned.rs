@@ -62,7 +62,7 @@ struct Planning {
     nth: usize,
 }
 
-/// Bytes per sample for the streams of ranks that are planned after one pass over the epochs.
+/// Bytes per sample, of a large data set, for the streams of ranks that are planned after one pass over the epochs.
 const STREAM_BYTES: usize = 8;
 
 /// Reads that are dealt, announced or planned in one part: tens of milliseconds.
@@ -80,7 +80,7 @@ impl Planned {
             list: Vec::new(),
             waiting: 0..0,
             planning: None,
-            stream_bytes: STREAM_BYTES,
+            stream_bytes: setup.epochs.stream_room(STREAM_BYTES),
         })
     }
 
@@ -303,7 +303,7 @@ pub(super) mod tests {
         // The planner looks four accesses per sample ahead, which are 8 epochs of two ranks.
         let most = [20, 40, 160].map(|epochs| {
             let setup = setup(scenario(500, 2, epochs, 5_000));
-            let mut planned = Planned::new(&setup).unwrap();
+            let mut planned = Planned { stream_bytes: STREAM_BYTES, ..Planned::new(&setup).unwrap() };
             let mut most = 0;
             while planned.go_on(50, &setup).is_some() {
                 let tables = planned.planning.as_ref().map_or(0, |rank| rank.planner.table_bytes().get());

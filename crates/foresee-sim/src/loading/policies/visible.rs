@@ -5,6 +5,8 @@
 //! are simulated; `Compat::Paper` sees it at once. Times are kept in 32 bits and rounded up: 4 bytes a copy, and a
 //! peer sees it later by less than one part in ten million.
 
+use foresee_data_plan::hint;
+
 use crate::loading::lane::TIE;
 
 #[derive(Debug)]
@@ -32,6 +34,13 @@ impl Visible {
         self.since.resize(samples as usize * self.width, f32::INFINITY);
     }
 
+    /// A batch will be looked up soon.
+    pub(super) fn expect(&self, ids: &[u32]) {
+        for &id in ids {
+            hint::expect(&self.since, id as usize * self.width);
+        }
+    }
+
     /// Looks up a batch, together, so that waits for memory overlap. What its own rank holds meanwhile is not in it:
     /// a rank sees its own copies elsewhere.
     pub(super) fn look_up(&mut self, ids: &[u32]) {
@@ -39,7 +48,8 @@ impl Visible {
         batch.clear();
         for &id in ids {
             let first = id as usize * *width;
-            batch.extend_from_slice(&since[first..first + *width]);
+            // One by one: few slots are copied sooner than memory is called upon to.
+            batch.extend((first..first + *width).map(|slot| since[slot]));
         }
     }
 
@@ -53,6 +63,7 @@ impl Visible {
         if self.at_once {
             self.show(slot, at);
         } else {
+            hint::expect(&self.since, slot);
             self.pending.push((slot, at));
         }
     }

@@ -227,3 +227,91 @@ impl Iterator for Leaving<'_> {
         self.after.is_none_or(|after| self.bound > after).then_some(victim)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use foresee_units::SampleId;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::room::SampleSizes;
+
+    const SAMPLES: u32 = 150;
+
+    /// Each sample is as large as its number.
+    struct Numbered;
+
+    impl SampleSizes for Numbered {
+        fn count(&self) -> u64 {
+            u64::from(SAMPLES)
+        }
+        fn size(&self, id: SampleId) -> Bytes {
+            Bytes::new(id.0)
+        }
+        fn uniform(&self) -> Option<Bytes> {
+            None
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Change {
+        Insert(u32),
+        Remove(u32),
+        /// So many are asked to leave, and the first does.
+        Leave(usize),
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        prop_oneof![
+            4 => (0..SAMPLES).prop_map(Change::Insert),
+            1 => (0..SAMPLES).prop_map(Change::Remove),
+            2 => (1..2 * AHEAD).prop_map(Change::Leave),
+        ]
+    }
+
+    proptest! {
+        /// Whatever of it was looked up before: each sample is used once, at the position of its number.
+        #[test]
+        fn those_to_leave_are_the_last_of_a_sorted_set(changes in prop::collection::vec(change(), 1..400)) {
+            let sizes = Sizes::new(Arc::new(Numbered));
+            let mut window = Window::new(SAMPLES as usize);
+            for id in 0..SAMPLES {
+                window.announce(id);
+            }
+            let mut place = vec![NOWHERE; SAMPLES as usize];
+            let (mut victims, mut sorted) = (Victims::default(), BTreeSet::new());
+            victims.reset_known(window.len());
+            for change in changes {
+                match change {
+                    Change::Insert(id) => if sorted.insert(id) {
+                        place[id as usize] = 0;
+                        victims.insert_known(id, id, &window, &sizes);
+                    }
+                    Change::Remove(id) => if sorted.remove(&id) {
+                        place[id as usize] = NOWHERE;
+                        victims.remove_known(id, &window);
+                    }
+                    Change::Leave(count) => {
+                        let copies = Copies { tier: 0, place: &place, window: &window, sizes: &sizes };
+                        let all = Scope { after: None, known: true };
+                        let leaving: Vec<Victim> = victims.leaving(all, copies).take(count).collect();
+                        let expected = sorted.iter().rev().take(count).map(|&id| Victim {
+                            id,
+                            size: Bytes::new(u64::from(id)),
+                            offset: Some(id as usize),
+                        });
+                        prop_assert_eq!(&leaving, &expected.collect::<Vec<_>>());
+                        if let Some(first) = leaving.first() {
+                            sorted.remove(&first.id);
+                            place[first.id as usize] = NOWHERE;
+                            victims.remove_known(first.id, &window);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

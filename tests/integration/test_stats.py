@@ -44,7 +44,9 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
         for _ in range(2):
             assert_exact(epoch(loader), sizes)
         # The last sample is there before the request that lost against its twin has been cut off.
-        wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, timeout=20, what="the end of all requests")
+        wait_until(
+            lambda: loader.stats()["origin"]["in_flight"] == 0, timeout=20, what="the end of all requests"
+        )
         stats = loader.stats()
     counters = testbed.counters()
     reads, origin = stats["operations"]["origin"]["read"], stats["origin"]

@@ -98,9 +98,7 @@ def changing(runs: Runs) -> tuple[float | str, float | str]:
         return [statistics.median(values) for values in zip(*found, strict=True)]
 
     def rounds(arm: str) -> float:
-        return statistics.median(
-            len(run.began_s) / (run.began_s[-1] - run.began_s[0]) for run in runs.of("changing", arm)
-        )
+        return statistics.median(run.changing_rounds_per_s() for run in runs.of("changing", arm))
 
     by_arm = {arm: medians(arm) for arm in fixed}
     mine = medians("foresee")

@@ -66,6 +66,13 @@ class Run:
             found.append(statistics.median(inside) if inside else math.inf)
         return found
 
+    def changing_rounds_per_s(self) -> float:
+        """Steps per second while the links changed; a run goes on at the full rate after its last stretch."""
+        (first, _), (last, _) = self.stretches[0], self.stretches[-1]
+        end = last + (last - first) / (len(self.stretches) - 1)
+        ended = [ended for ended in self.began_s[1:] if ended <= end]
+        return len(ended) / (ended[-1] - self.began_s[0])
+
     @property
     def goodput(self) -> float:
         """Bytes per second of one direction, where a round is nothing but its bytes."""

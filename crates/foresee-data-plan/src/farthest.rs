@@ -60,6 +60,11 @@ impl PositionSet {
         }
     }
 
+    pub(crate) fn contains(&self, position: u32) -> bool {
+        let index = self.index(position);
+        self.size > 0 && self.levels[0][index / WORD] & (1 << (index % WORD)) != 0
+    }
+
     /// Distance from `front` of the farthest member nearer than `bound`; all members lie within `span`
     /// positions from `front` on.
     pub(crate) fn farthest(&self, front: u32, bound: usize) -> Option<usize> {
@@ -138,6 +143,7 @@ mod tests {
                     set.remove(position);
                     sorted.remove(&offset);
                 }
+                prop_assert_eq!(set.contains(position), sorted.contains(&offset));
                 prop_assert_eq!(set.farthest(front, bound), sorted.range(..bound).next_back().copied());
                 prop_assert_eq!(set.farthest(front, span), sorted.last().copied());
             }

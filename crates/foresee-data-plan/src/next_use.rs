@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The announced window: which accesses are ahead, and when each sample is used next.
 //!
-//! Apart from the planner: links are a matter of the order alone, whatever is held. Announcing an access
-//! and consuming one are O(1) and touch dense tables only, 8 bytes per sample and 8 per announced access.
+//! Apart from the planner: links are a matter of the order alone, whatever is held. Announcing an access is O(1) and
+//! touches dense tables only, 4 bytes per sample and 8 per announced access; consuming one touches none: an access knows
+//! the next one of its sample, and nobody needs that of any other sample than the one being consumed.
 //!
 //! Positions are access numbers modulo 2^31, so no table is ever renumbered in a run of any length; they
 //! are compared by their distance from the window's front only.
@@ -38,24 +39,13 @@ pub(crate) struct Window {
     ids: VecDeque<u32>,
     /// Parallel to `ids`: position of the next announced access of the same sample.
     next: VecDeque<u32>,
-    /// By sample: its first and its last announced access.
-    uses: Vec<Uses>,
+    /// By sample: position of its last announced access, which may be consumed by now.
+    last: Vec<u32>,
     /// Number of the access at the front: how many were consumed.
     first: u64,
+    /// Up to which access `last` was cleared of those consumed.
+    forgotten: u64,
     ended: bool,
-}
-
-/// Of one sample, side by side: who looks at one of them needs the other.
-#[derive(Clone, Copy, Debug)]
-struct Uses {
-    /// Position of its first announced access.
-    due: u32,
-    /// Position of its last announced access, which may be consumed by now.
-    last: u32,
-}
-
-impl Uses {
-    const NONE: Self = Self { due: NONE, last: NONE };
 }
 
 impl Window {
@@ -63,8 +53,9 @@ impl Window {
         Self {
             ids: VecDeque::new(),
             next: VecDeque::new(),
-            uses: vec![Uses::NONE; samples],
+            last: vec![NONE; samples],
             first: 0,
+            forgotten: 0,
             ended: false,
         }
     }
@@ -78,22 +69,45 @@ impl Window {
     /// Appends an access of the sample; its position, if it is the sample's next use.
     pub(crate) fn announce(&mut self, id: u32) -> Option<u32> {
         let position = self.position(self.ids.len());
-        let Uses { due, last } = self.uses[id as usize];
+        let last = std::mem::replace(&mut self.last[id as usize], position);
+        let previous = self.announced(last);
         self.ids.push_back(id);
         self.next.push_back(NONE);
-        if due == NONE {
-            self.uses[id as usize] = Uses { due: position, last: position };
-            return Some(position);
+        if let Some(offset) = previous {
+            self.next[offset] = position;
         }
-        let previous = self.offset(last);
-        self.next[previous] = position;
-        self.uses[id as usize].last = position;
-        None
+        previous.is_none().then_some(position)
     }
 
-    /// The sample's uses will be asked for soon.
+    /// Whether an access of the sample is announced and not consumed.
+    pub(crate) fn is_announced(&self, id: u32) -> bool {
+        self.announced(self.last[id as usize]).is_some()
+    }
+
+    /// The offset of what is at `position`, unless that is consumed.
+    fn announced(&self, position: u32) -> Option<usize> {
+        Some(self.offset(position)).filter(|&offset| position != NONE && offset < self.ids.len())
+    }
+
+    /// Whether so much was consumed since [`forget_consumed`](Self::forget_consumed) that its positions could soon be taken
+    /// for announced ones: they come round.
+    pub(crate) fn is_aged(&self) -> bool {
+        self.first - self.forgotten >= WINDOW_MAX
+    }
+
+    /// Forgets where consumed accesses were.
+    pub(crate) fn forget_consumed(&mut self) {
+        self.forgotten = self.first;
+        for id in 0..self.last.len() {
+            if self.announced(self.last[id]).is_none() {
+                self.last[id] = NONE;
+            }
+        }
+    }
+
+    /// The sample's last announced access will be asked for soon.
     pub(crate) fn expect(&self, id: u32) {
-        hint::expect(&self.uses, id as usize);
+        hint::expect(&self.last, id as usize);
     }
 
     /// Every sample without an announced use is from now on never used again.
@@ -105,7 +119,7 @@ impl Window {
     pub(crate) fn forget(&mut self) {
         self.ids.clear();
         self.next.clear();
-        self.uses.fill(Uses::NONE);
+        self.last.fill(NONE);
         self.ended = false;
     }
 
@@ -127,11 +141,6 @@ impl Window {
         (self.ids[offset], self.next[offset])
     }
 
-    /// The sample's next use becomes `next`: the access before it is being consumed.
-    pub(crate) fn consume(&mut self, id: u32, next: u32) {
-        self.uses[id as usize].due = next;
-    }
-
     /// The front access is consumed; the window moves on.
     pub(crate) fn advance(&mut self) {
         self.ids.pop_front();
@@ -139,21 +148,9 @@ impl Window {
         self.first += 1;
     }
 
-    /// Takes back `consume` of the accesses at `offsets`, which ascend: all of a sample's in the window, or none.
-    pub(crate) fn rewind(&mut self, offsets: &[usize]) {
-        for &offset in offsets.iter().rev() {
-            self.uses[self.ids[offset] as usize].due = self.position(offset);
-        }
-    }
-
-    /// Position of the sample's next announced use, or `NONE`.
-    pub(crate) fn due(&self, id: u32) -> u32 {
-        self.uses[id as usize].due
-    }
-
     /// Changes whenever the sample is announced: tells an old note about it from a new one.
     pub(crate) fn stamp(&self, id: u32) -> u32 {
-        self.uses[id as usize].last
+        self.last[id as usize]
     }
 
     /// Sample of the access at `offset` from the front.
@@ -178,7 +175,7 @@ impl Window {
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
-        let words = self.ids.capacity() + self.next.capacity() + 2 * self.uses.capacity();
+        let words = self.ids.capacity() + self.next.capacity() + self.last.capacity();
         words as u64 * 4
     }
 }
@@ -212,18 +209,17 @@ mod tests {
         announce(&mut window, &[1, 2, 0]);
         let links: Vec<_> = (0..window.len()).map(|offset| window.access(offset)).collect();
         assert_eq!(links, [(0, 2), (1, 3), (0, 5), (1, NONE), (2, NONE), (0, NONE)]);
-        assert_eq!([0, 1, 2].map(|id| window.due(id)), [0, 1, 4]);
     }
 
     #[test]
     fn a_use_announced_after_the_last_one_was_consumed_is_revealed() {
         let mut window = Window::new(2);
-        announce(&mut window, &[1]);
-        window.consume(1, NONE);
+        assert_eq!([window.announce(1), window.announce(1)], [Some(0), None]);
         window.advance();
-        assert_eq!(window.due(1), NONE);
-        announce(&mut window, &[0, 1]);
-        assert_eq!((window.due(1), window.offset(window.due(1))), (2, 1));
+        assert!(window.is_announced(1));
+        window.advance();
+        assert!(!window.is_announced(1));
+        assert_eq!([window.announce(0), window.announce(1), window.announce(1)], [Some(2), Some(3), None]);
     }
 
     #[test]
@@ -232,20 +228,20 @@ mod tests {
         window.start_at(MODULUS - 1);
         announce(&mut window, &[0, 1, 0, 1]);
         assert_eq!(window.access(0), (0, 1));
-        assert_eq!(window.offset(window.due(1)), 1);
+        assert_eq!(window.offset(window.access(0).1), 2);
         assert_eq!(window.offset(window.access(1).1), 3);
     }
 
     #[test]
-    fn rewinding_restores_what_consuming_changed() {
-        let mut window = Window::new(2);
-        announce(&mut window, &[0, 1, 0]);
-        for offset in 0..window.len() {
-            let (id, next) = window.access(offset);
-            window.consume(id, next);
-        }
-        assert_eq!(window.due(0), NONE);
-        window.rewind(&[0, 1, 2]);
-        assert_eq!((window.due(0), window.due(1)), (0, 1));
+    fn what_was_consumed_long_ago_is_not_taken_for_announced() {
+        let mut window = Window::new(3);
+        announce(&mut window, &[0, 1, 1]);
+        (0..2).for_each(|_| window.advance());
+        assert!(!window.is_aged());
+        window.start_at(WINDOW_MAX);
+        assert!(window.is_aged());
+        window.start_at(2);
+        window.forget_consumed();
+        assert_eq!([0, 1, 2].map(|id| window.stamp(id)), [NONE, 2, NONE]);
     }
 }

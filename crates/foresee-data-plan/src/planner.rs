@@ -34,7 +34,7 @@ pub struct PlannerConfig {
     /// Who leaves when room is short.
     pub policy: PolicyChoice,
     /// Bounds the look-ahead: 8 bytes per announced access. One epoch is always accepted, however small
-    /// the budget; the tables by sample (9 bytes each) come on top, see [`Planner::table_bytes`].
+    /// the budget; the tables by sample (5 bytes each) come on top, see [`Planner::table_bytes`].
     pub table_budget: Bytes,
 }
 
@@ -151,7 +151,7 @@ impl Planner {
         if self.settled || !fits || self.holds(id).is_some() {
             return false;
         }
-        self.walk.add(sample, tier.0);
+        self.walk.find(sample, tier.0);
         true
     }
 
@@ -225,7 +225,7 @@ impl Planner {
         if let Some(sample) = self.sample(id)
             && self.holds(id) == Some(tier)
         {
-            self.walk.remove(sample, tier.0);
+            self.walk.lose(sample, tier.0);
         }
     }
 

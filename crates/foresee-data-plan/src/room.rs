@@ -80,6 +80,17 @@ pub(crate) fn cost_of_all(sizes: &dyn SampleSizes, cost: impl Fn(Bytes) -> Bytes
     }
 }
 
+/// Whether a tier has room for the whole data set. Asks for sizes until it has none left, unless they are uniform.
+pub(crate) fn all_fit(sizes: &dyn SampleSizes, room: TierRoom) -> bool {
+    if sizes.uniform().is_some() {
+        return cost_of_all(sizes, |size| room.cost(size)) <= room.capacity;
+    }
+    let left = (0..sizes.count()).try_fold(room.capacity.get(), |left, id| {
+        left.checked_sub(room.cost(sizes.size(SampleId(id))).get())
+    });
+    left.is_some()
+}
+
 /// A tier's room and what is taken of it. `used <= capacity`, except while a shrunken tier is emptied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {

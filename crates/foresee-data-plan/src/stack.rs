@@ -15,7 +15,7 @@ use foresee_units::{Bytes, SampleId};
 
 use crate::error::PlanError;
 use crate::planner::{Access, Planner, PlannerConfig, Source};
-use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
+use crate::room::{Room, SampleSizes, TierIndex, TierRoom, all_fit};
 
 /// A set of local tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl PlannerStack {
         let Some(last) = last.map(TierIndex) else {
             return Err(PlanError::TooManyTiers { count, most: usize::from(TierSet::MOST) });
         };
-        let holds_all = |room: &mut TierRoom| cost_of_all(&*sizes, |size| room.cost(size)) <= room.capacity;
+        let holds_all = |room: &mut TierRoom| all_fit(&*sizes, *room);
         let slowest = if lasting { config.tiers.pop_if(holds_all) } else { None };
         let whole = slowest.map(|room| Whole::new(last, room, Arc::clone(&sizes)));
         Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), whole })

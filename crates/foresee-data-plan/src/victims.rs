@@ -13,7 +13,7 @@
 use foresee_units::Bytes;
 
 use crate::farthest::PositionSet;
-use crate::next_use::{NONE, Window};
+use crate::next_use::Window;
 use crate::room::Sizes;
 use crate::walk::Sampling;
 
@@ -32,6 +32,8 @@ pub(crate) struct Victims {
     /// The farthest of them, the farthest last, [`AHEAD`] at most: no other one of `known` is farther than any of these.
     /// Empty until somebody asks.
     ahead: Vec<Known>,
+    /// Of `known`, those whose copies are lost. Where their next uses are nobody knows before they come.
+    lost: usize,
     /// Notes on copies without an announced use, the most recent on top; a note is valid while its copy
     /// is still here and was not announced since.
     unknown: Vec<Note>,
@@ -54,7 +56,7 @@ pub(crate) struct Note {
 impl Note {
     fn is_valid(self, copies: &Copies<'_>) -> bool {
         let Copies { place, tier, window, .. } = *copies;
-        place[self.id as usize] == tier && window.stamp(self.id) == self.stamp && window.due(self.id) == NONE
+        place[self.id as usize] == tier && window.stamp(self.id) == self.stamp
     }
 }
 
@@ -101,6 +103,20 @@ impl Victims {
         }
     }
 
+    /// A copy is gone whose next use is announced.
+    pub(crate) fn lose_known(&mut self, id: u32) {
+        self.lost += 1;
+        self.ahead.retain(|one| one.id != id);
+    }
+
+    /// The access at `position` found no copy: if one was lost, then this is where it was used next.
+    pub(crate) fn miss(&mut self, position: u32) {
+        if self.lost > 0 && self.known.contains(position) {
+            self.known.remove(position);
+            self.lost -= 1;
+        }
+    }
+
     /// A copy was consumed, or found at the start, and has no announced use.
     pub(crate) fn push_unknown(&mut self, id: u32, window: &Window) {
         self.unknown.push(Note { id, stamp: window.stamp(id) });
@@ -110,6 +126,7 @@ impl Victims {
     pub(crate) fn reset_known(&mut self, span: usize) {
         self.known = PositionSet::with_span(span);
         self.ahead.clear();
+        self.lost = 0;
     }
 
     /// A copy has its next use at `position`, one of many farther than all so far: looked up when somebody asks.
@@ -138,6 +155,13 @@ impl Victims {
         self.unknown.retain(|note| note.is_valid(copies));
     }
 
+    /// Gives all notes, which hold, the stamps that their samples have now.
+    pub(crate) fn stamp(&mut self, window: &Window) {
+        for note in &mut self.unknown {
+            note.stamp = window.stamp(note.id);
+        }
+    }
+
     /// Brings the copies of a warm start into an order that does not depend on how they were found.
     pub(crate) fn sort_unknown(&mut self, copies: &Copies<'_>) {
         self.compact(copies);
@@ -156,20 +180,28 @@ impl Victims {
     }
 
     fn look_ahead(&mut self, copies: &Copies<'_>) {
-        if self.ahead.is_empty() {
-            let Copies { window, sizes, .. } = *copies;
-            let front = window.position(0);
-            let mut bound = window.len();
-            while self.ahead.len() < AHEAD
-                && let Some(offset) = self.known.farthest(front, bound)
-            {
-                self.ahead.push(Known { position: window.position(offset), id: 0, size: Bytes::ZERO });
-                bound = offset;
-            }
-            self.ahead.iter_mut().for_each(|one| one.id = window.id(window.offset(one.position)));
-            self.ahead.iter_mut().for_each(|one| one.size = sizes.of(one.id));
-            self.ahead.reverse();
+        if !self.ahead.is_empty() {
+            return;
         }
+        let Copies { tier, place, window, sizes } = *copies;
+        let front = window.position(0);
+        let mut bound = window.len();
+        while self.ahead.len() < AHEAD
+            && let Some(offset) = self.known.farthest(front, bound)
+        {
+            self.ahead.push(Known { position: window.position(offset), id: 0, size: Bytes::ZERO });
+            bound = offset;
+        }
+        for one in &mut self.ahead {
+            one.id = window.id(window.offset(one.position));
+        }
+        if self.lost > 0 {
+            self.ahead.retain(|one| place[one.id as usize] == tier);
+        }
+        for one in &mut self.ahead {
+            one.size = sizes.of(one.id);
+        }
+        self.ahead.reverse();
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
@@ -204,7 +236,7 @@ impl Iterator for Leaving<'_> {
     // Given back through memory, each victim is a wait of its own.
     #[inline]
     fn next(&mut self) -> Option<Victim> {
-        let Copies { window, sizes, .. } = self.copies;
+        let Copies { tier, place, window, sizes } = self.copies;
         while self.notes > 0 {
             self.notes -= 1;
             let note = self.victims.unknown[self.notes];
@@ -217,13 +249,18 @@ impl Iterator for Leaving<'_> {
         let victim = if self.ahead > 0 {
             self.ahead -= 1;
             let Known { position, id, size } = self.victims.ahead[self.ahead];
-            Victim { id, size, offset: Some(window.offset(position)) }
+            self.bound = window.offset(position);
+            Victim { id, size, offset: Some(self.bound) }
         } else {
-            let offset = self.victims.known.farthest(window.position(0), self.bound)?;
-            let id = window.id(offset);
-            Victim { id, size: sizes.of(id), offset: Some(offset) }
+            let id = loop {
+                self.bound = self.victims.known.farthest(window.position(0), self.bound)?;
+                let id = window.id(self.bound);
+                if self.victims.lost == 0 || place[id as usize] == tier {
+                    break id;
+                }
+            };
+            Victim { id, size: sizes.of(id), offset: Some(self.bound) }
         };
-        self.bound = victim.offset?;
         self.after.is_none_or(|after| self.bound > after).then_some(victim)
     }
 }
@@ -260,6 +297,7 @@ mod tests {
     enum Change {
         Insert(u32),
         Remove(u32),
+        Lose(u32),
         /// So many are asked to leave, and the first does.
         Leave(usize),
     }
@@ -268,6 +306,7 @@ mod tests {
         prop_oneof![
             4 => (0..SAMPLES).prop_map(Change::Insert),
             1 => (0..SAMPLES).prop_map(Change::Remove),
+            1 => (0..SAMPLES).prop_map(Change::Lose),
             2 => (1..2 * AHEAD).prop_map(Change::Leave),
         ]
     }
@@ -282,17 +321,23 @@ mod tests {
                 window.announce(id);
             }
             let mut place = vec![NOWHERE; SAMPLES as usize];
-            let (mut victims, mut sorted) = (Victims::default(), BTreeSet::new());
+            let (mut victims, mut sorted, mut lost) = (Victims::default(), BTreeSet::new(), BTreeSet::new());
             victims.reset_known(window.len());
             for change in changes {
                 match change {
-                    Change::Insert(id) => if sorted.insert(id) {
+                    // What is lost comes back after its next use at the earliest.
+                    Change::Insert(id) => if !lost.contains(&id) && sorted.insert(id) {
                         place[id as usize] = 0;
                         victims.insert_known(id, id, &window, &sizes);
                     }
                     Change::Remove(id) => if sorted.remove(&id) {
                         place[id as usize] = NOWHERE;
                         victims.remove_known(id, &window);
+                    }
+                    Change::Lose(id) => if sorted.remove(&id) {
+                        place[id as usize] = NOWHERE;
+                        victims.lose_known(id);
+                        lost.insert(id);
                     }
                     Change::Leave(count) => {
                         let copies = Copies { tier: 0, place: &place, window: &window, sizes: &sizes };
@@ -312,6 +357,11 @@ mod tests {
                     }
                 }
             }
+            for id in (0..SAMPLES).filter(|id| !sorted.contains(id)) {
+                victims.miss(id);
+            }
+            prop_assert_eq!(victims.lost, 0);
+            prop_assert!((0..SAMPLES).all(|id| victims.known.contains(id) == sorted.contains(&id)));
         }
     }
 }

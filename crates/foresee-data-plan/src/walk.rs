@@ -72,16 +72,20 @@ impl Walk {
         let held = self.place[id as usize];
         if held != NOWHERE {
             if self.tracked {
-                self.victims[usize::from(held)].remove_known(self.window.due(id), &self.window);
+                self.victims[usize::from(held)].remove_known(self.window.position(offset), &self.window);
             }
-            self.window.consume(id, next);
             self.note(id, held, next);
             return Decision { source: held, keep: NOWHERE };
         }
-        self.window.consume(id, next);
+        if self.tracked {
+            for victims in &mut self.victims {
+                victims.miss(self.window.position(offset));
+            }
+        }
         let keep = self.make_room(offset, id, next, policy, evict);
         if keep != NOWHERE {
-            self.add(id, keep);
+            self.hold(id, keep);
+            self.note(id, keep, next);
         }
         Decision { source: NOWHERE, keep }
     }
@@ -89,15 +93,14 @@ impl Walk {
     /// The access at `offset`, if there is one, will be decided soon.
     pub(crate) fn expect(&self, offset: usize) {
         if offset < self.window.len() {
-            let id = self.window.id(offset);
-            self.expect_sample(id);
+            let (id, next) = self.window.access(offset);
+            hint::expect(&self.place, id as usize);
             self.sizes.expect(id);
+            if next == NONE {
+                // A copy of it gets a note.
+                self.window.expect(id);
+            }
         }
-    }
-
-    fn expect_sample(&self, id: u32) {
-        self.window.expect(id);
-        hint::expect(&self.place, id as usize);
     }
 
     /// Whether the access at `offset` finds no free room, though a tier could hold its sample.
@@ -112,18 +115,21 @@ impl Walk {
         self.rooms.iter().any(fits) && !self.rooms.iter().any(free)
     }
 
-    /// Holds a copy in `tier` from now on. The caller saw to room.
-    pub(crate) fn add(&mut self, id: u32, tier: u8) {
-        let size = self.size(id);
-        self.rooms[usize::from(tier)].take(size);
-        self.place[id as usize] = tier;
-        self.note(id, tier, self.window.due(id));
+    /// A copy was found in `tier`, before the first access is decided. The caller saw to room.
+    pub(crate) fn find(&mut self, id: u32, tier: u8) {
+        self.hold(id, tier);
+        // What is announced is filed with all others once somebody asks.
+        if !self.window.is_announced(id) {
+            self.note(id, tier, NONE);
+        }
     }
 
-    /// No longer holds the copy in `tier`.
-    pub(crate) fn remove(&mut self, id: u32, tier: u8) {
-        let due = self.window.due(id);
-        self.forget(id, self.size(id), tier, (due != NONE).then_some(due));
+    /// The copy in `tier` is lost.
+    pub(crate) fn lose(&mut self, id: u32, tier: u8) {
+        self.let_go(id, self.size(id), tier);
+        if self.tracked && self.window.is_announced(id) {
+            self.victims[usize::from(tier)].lose_known(id);
+        }
     }
 
     /// Appends accesses and returns how many there were; copies whose next use they reveal take their new place among
@@ -132,16 +138,18 @@ impl Walk {
     /// # Panics
     /// If an id is not of the data set, or the window would outgrow `WINDOW_MAX`.
     pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
+        if self.window.is_aged() {
+            self.renew_stamps();
+        }
         let start = self.window.len();
-        let lap = |window: &Window| (window.first() + window.len() as u64) / WINDOW_MAX;
-        let before = lap(&self.window);
         self.window.reserve(accesses.size_hint().0);
         let mut expected = VecDeque::with_capacity(hint::AHEAD + 1);
         for SampleId(id) in accesses {
             let sample = usize::try_from(id).unwrap_or(usize::MAX);
             let samples = self.place.len();
             assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
-            self.expect_sample(narrow(sample));
+            self.window.expect(narrow(sample));
+            hint::expect(&self.place, sample);
             expected.push_back(narrow(sample));
             if expected.len() > hint::AHEAD
                 && let Some(id) = expected.pop_front()
@@ -154,10 +162,6 @@ impl Walk {
         }
         let len = self.window.len();
         assert!(len as u64 <= WINDOW_MAX, "more than {WINDOW_MAX} accesses are announced");
-        if lap(&self.window) != before {
-            // Positions come round after two laps: no note may grow old enough to pass for a new one.
-            self.compact();
-        }
         if self.tracked && self.victims.iter().any(|victims| victims.span() < len) {
             self.track(0..len);
         }
@@ -336,29 +340,36 @@ impl Walk {
         }
     }
 
-    fn compact(&mut self) {
+    /// Positions come round: no old one may pass for a new one, and no old note for a valid one.
+    fn renew_stamps(&mut self) {
         let Self { victims, place, window, sizes, .. } = self;
-        for (tier, victims) in (0_u8..).zip(victims) {
+        for (tier, victims) in (0_u8..).zip(victims.iter_mut()) {
             victims.compact(&Copies { tier, place, window, sizes });
         }
+        window.forget_consumed();
+        for victims in victims {
+            victims.stamp(window);
+        }
+    }
+
+    fn hold(&mut self, id: u32, tier: u8) {
+        let size = self.size(id);
+        self.rooms[usize::from(tier)].take(size);
+        self.place[id as usize] = tier;
+    }
+
+    fn let_go(&mut self, id: u32, size: Bytes, tier: u8) {
+        self.rooms[usize::from(tier)].give_back(size);
+        self.place[id as usize] = NOWHERE;
     }
 
     /// A victim leaves.
     fn evict(&mut self, victim: Victim, tier: u8, evict: &mut Vec<(SampleId, TierIndex)>) {
-        let due = victim.offset.map(|offset| self.window.position(offset));
-        self.forget(victim.id, victim.size, tier, due);
-        evict.push((SampleId(u64::from(victim.id)), TierIndex(tier)));
-    }
-
-    /// A copy that is used at `due` next, if that is known, is no longer held.
-    fn forget(&mut self, id: u32, size: Bytes, tier: u8, due: Option<u32>) {
-        self.rooms[usize::from(tier)].give_back(size);
-        self.place[id as usize] = NOWHERE;
-        if let Some(due) = due
-            && self.tracked
-        {
-            self.victims[usize::from(tier)].remove_known(due, &self.window);
+        self.let_go(victim.id, victim.size, tier);
+        if let Some(offset) = victim.offset {
+            self.victims[usize::from(tier)].remove_known(self.window.position(offset), &self.window);
         }
+        evict.push((SampleId(u64::from(victim.id)), TierIndex(tier)));
     }
 
     fn ensure_tracked(&mut self) {
@@ -373,16 +384,19 @@ impl Walk {
             victims.reset_known(self.window.len());
         }
         self.tracked = true;
+        let Self { victims, place, window, .. } = self;
         let mut later = offsets.clone().skip(hint::AHEAD);
+        // By sample, a bit: its next use is filed.
+        let mut filed = vec![0_u64; place.len().div_ceil(64)];
         for offset in offsets {
             if let Some(later) = later.next() {
-                self.expect_sample(self.window.id(later));
+                hint::expect(place, window.id(later) as usize);
             }
-            let Self { victims, place, window, .. } = self;
-            let (id, position) = (window.id(offset), window.position(offset));
-            let tier = place[id as usize];
-            if tier != NOWHERE && window.due(id) == position {
-                victims[usize::from(tier)].insert_farthest(position);
+            let sample = window.id(offset) as usize;
+            let (tier, word, bit) = (place[sample], &mut filed[sample / 64], 1 << (sample % 64));
+            if tier != NOWHERE && *word & bit == 0 {
+                *word |= bit;
+                victims[usize::from(tier)].insert_farthest(window.position(offset));
             }
         }
     }

@@ -42,7 +42,6 @@ impl Walk {
             evicted.clear();
         }
         (self.place, self.rooms, self.victims, self.tracked) = (place, rooms, victims, tracked);
-        self.window.rewind(offsets);
         origin
     }
 

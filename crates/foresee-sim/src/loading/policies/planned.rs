@@ -63,7 +63,7 @@ struct Planning {
 }
 
 /// Bytes per sample, of a large data set, for the streams of ranks that are planned after one pass over the epochs.
-const STREAM_BYTES: usize = 8;
+const STREAM_BYTES: usize = 12;
 
 /// Reads that are dealt, announced or planned in one part: tens of milliseconds.
 const PART: usize = 1 << 21;

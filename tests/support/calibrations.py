@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrations of jobs that read chunks of a file and sleep, and what the command says of them."""
+"""Calibrations of jobs that read chunks of a file and sleep, what the command says of them, and fixtures for both files of
+their tests.
+
+Refuses to say what a calibration comes to: that is the tests'.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,14 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
-JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
-CHUNK = 1 << 16
+import pytest
+
+from support.stagger_runs import CHUNK, JOB
+
+__all__ = ["CHUNK", "CHUNKS", "calibrate", "data", "kept_here", "pair", "run", "write"]
+
 CHUNKS = 40
 TOML = """
 version = 1
@@ -26,17 +35,26 @@ command = {command}
 """
 
 
-def chunks(folder: pathlib.Path) -> pathlib.Path:
-    """40 chunks in a file of a new folder there."""
-    found = folder / "data"
-    found.mkdir()
-    (found / "chunks.bin").write_bytes(os.urandom(CHUNKS * CHUNK))
-    return found
+@pytest.fixture
+def kept_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command keeps its run folders; nobody wants those of tests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-def pair_of(folder: pathlib.Path, data: pathlib.Path) -> list[str]:
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """40 chunks in a file of a folder."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "chunks.bin").write_bytes(os.urandom(CHUNKS * CHUNK))
+    return folder
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
     """Two jobs of which one computes for longer."""
-    return [write(folder, "a", data), write(folder, "b", data, "--compute", "0.006")]
+    return [write(tmp_path, "a", data), write(tmp_path, "b", data, "--compute", "0.006")]
 
 
 def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **more: object) -> str:

@@ -10,7 +10,7 @@ import sys
 
 from support.cold import cold_file
 
-__all__ = ["FIGURES", "JOB", "begun", "cold_data", "run", "write"]
+__all__ = ["CHUNK", "FIGURES", "JOB", "begun", "cold_data", "run", "write"]
 
 JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
 CHUNK = 1 << 16

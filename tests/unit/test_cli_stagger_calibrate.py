@@ -9,13 +9,12 @@ import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.calibrations import CHUNK, calibrate, chunks, pair_of, run, write
+from support.calibrations import CHUNK, calibrate, run, write
 from support.processes import processes_of
 
 from foresee import job
@@ -25,22 +24,7 @@ from foresee.jobs import Catalog, cold, process
 from foresee.jobs.calibrate import Plan, _Calibration
 from foresee.jobs.entry import Used
 
-
-@pytest.fixture(autouse=True)
-def _kept_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command keeps its run folders; nobody wants those of tests."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-@pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    return chunks(tmp_path)
-
-
-@pytest.fixture
-def pair(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
-    return pair_of(tmp_path, data)
+pytestmark = pytest.mark.usefixtures("kept_here")
 
 
 def test_cold_waits_warm_does_not_and_company_waits_longer(

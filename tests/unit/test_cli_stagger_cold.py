@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support.calibrations import CHUNK, CHUNKS, calibrate, chunks, pair_of, run, write
+from support.calibrations import CHUNK, CHUNKS, calibrate, run, write
 
 from foresee import job
 from foresee.errors import PageCacheKept
@@ -18,22 +18,7 @@ from foresee.jobs import Catalog, cold, process
 from foresee.jobs.calibrate import Plan
 from foresee.jobs.calibrate import calibrate as calibrated
 
-
-@pytest.fixture(autouse=True)
-def _kept_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command keeps its run folders; nobody wants those of tests."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-@pytest.fixture
-def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    return chunks(tmp_path)
-
-
-@pytest.fixture
-def pair(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
-    return pair_of(tmp_path, data)
+pytestmark = pytest.mark.usefixtures("kept_here")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import importlib
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foresee.errors import ConfigError
@@ -46,7 +46,8 @@ def test_computing_alone_may_take_longer_than_a_goal() -> None:
     assert storage_goal.rate_for_hours(1.0, 0.5, 7200, 1) == 2.0
 
 
-@given(positive, st.floats(0, 2))
+@given(needed=positive, share=st.floats(0, 2))
+@example(needed=1.0, share=1.4174356095436635e-15)
 def test_what_the_cache_does_not_have_the_origin_gives_in_time(needed: float, share: float) -> None:
     cached = storage_goal.cached_share(needed, share * needed)
     assert 0 <= cached <= 1

@@ -126,7 +126,10 @@ def cached_share(needed: float, origin_rate: float) -> float:
         faults.append(f"origin_rate = {origin_rate!r}; a finite number expected, 0 or more")
     if faults:
         raise ConfigError(faults)
-    return max(0.0, 1 - origin_rate / needed)
+    rest = origin_rate / needed
+    cached = max(0.0, 1 - rest)
+    # Near 1 a share is rounded by more than a small rest is: up, or the origin could not give it.
+    return math.nextafter(cached, 1.0) if 1 - cached > rest else cached
 
 
 def _faults(**values: float) -> list[str]:

@@ -9,6 +9,7 @@ tests hold, whichever way it began. Refuses to fork where a thread runs, and is 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -59,8 +60,10 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
+        # It may end between the question and the signal, and is gone before its status is here.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it."""

@@ -11,9 +11,12 @@ Exit status: 0 drawn, 2 bad arguments.
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).resolve().parent
@@ -21,10 +24,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import drawing  # noqa: E402 - found beside this folder
 from common.drawing import GREY, sheet  # noqa: E402
-from support.lines import EPOCH_WITHIN, Beside, gathered  # noqa: E402
+from support.lines import EPOCH_WITHIN, Beside, Stall, gathered  # noqa: E402
+from support.setups import PERFECT  # noqa: E402
 
 COLOURS = {
-    "perfect": drawing.BLACK,
+    PERFECT: drawing.BLACK,
     "naive": drawing.RED,
     "staging_buffer": drawing.ORANGE,
     "nopfs_on_access": drawing.GREEN,
@@ -37,7 +41,7 @@ MARKERS = {"first": "o", "later": "s"}
 def read(lines: Path) -> list[Beside]:
     """Whatever was measured, beside what was predicted."""
     made = gathered(json.loads(line) for line in lines.read_text().splitlines())
-    return [one for one in made if one.repeats]
+    return [one for one in made if one.runs]
 
 
 def set_ups(found: list[Beside]) -> Figure | None:
@@ -60,22 +64,27 @@ def set_ups(found: list[Beside]) -> Figure | None:
 
 
 def against(found: list[Beside]) -> Figure | None:
-    """Predicted against measured, of epochs and of stalls."""
+    """Predicted against measured: epochs, stalls of the mean rank, stalls of the job."""
     if not found:
         return None
-    figure, (times, stalls) = sheet(2, title="Predicted against measured, first and later epochs")
-    for axis, suffix, name in ((times, "_s", "epoch time, s"), (stalls, "_stall_s", "stall time, s")):
+    figure, (times, stalls, jobs) = sheet(3, title="Predicted against measured, first and later epochs")
+    shown: tuple[tuple[Axes, str, Callable[[Beside, str], tuple[float, float]]], ...] = (
+        (times, "epoch time, s", _epochs),
+        (stalls, "stall of the mean rank, s", lambda one, part: _of(one.stall(part))),
+        (jobs, "stall of the job, s", lambda one, part: _of(one.job_stall(part))),
+    )
+    for axis, name, value in shown:
         ends = []
         for one in found:
+            if one.policy == PERFECT and axis is not times:
+                continue
             for part, marker in MARKERS.items():
-                measured, predicted = (getattr(of, f"{part}{suffix}") for of in (one.measured, one.predicted))
-                if one.policy == "perfect" and suffix == "_stall_s":
-                    continue
+                measured, predicted = value(one, part)
                 axis.plot(measured, predicted, marker, color=COLOURS[one.policy], ms=4, mfc="none")
                 ends += [measured, predicted]
         low, high = min(end for end in ends if end > 0), max(ends)
         axis.plot([low, high], [low, high], color=GREY, lw=0.8)
-        if suffix == "_s":
+        if axis is times:
             for factor in (1 - EPOCH_WITHIN, 1 + EPOCH_WITHIN):
                 axis.plot([low, high], [low * factor, high * factor], color=GREY, lw=0.5, ls=":")
         axis.set_xscale("log")
@@ -89,6 +98,15 @@ def against(found: list[Beside]) -> Figure | None:
         stalls.plot([], [], marker, color=GREY, ms=4, mfc="none", label=f"{part} epoch")
     stalls.legend(fontsize=7)
     return figure
+
+
+def _epochs(one: Beside, part: str) -> tuple[float, float]:
+    return getattr(one.measured, f"{part}_s"), getattr(one.predicted, f"{part}_s")
+
+
+def _of(stall: Stall | None) -> tuple[float, float]:
+    """Nowhere, where nobody knows it."""
+    return (math.nan, math.nan) if stall is None else (stall.measured, stall.predicted)
 
 
 if __name__ == "__main__":

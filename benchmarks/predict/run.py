@@ -31,10 +31,11 @@ sys.path.insert(0, str(HERE.parent))
 from common import machine, report, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import show  # noqa: E402
-from support import forecasts, lines  # noqa: E402
-from support.forecasts import Times, buffer_bytes  # noqa: E402
+from support import forecasts, handing, lines  # noqa: E402
+from support.forecasts import Times  # noqa: E402
 from support.origins import Limits, Place, placed  # noqa: E402
-from support.setups import OURS, PINNED, QUICK, TEN, TUNING, SetUp, facts  # noqa: E402
+from support.setups import QUICK, TEN, TUNING, SetUp, facts  # noqa: E402
+from support.tasks import Ask, task_of  # noqa: E402
 
 from foresee import _native  # noqa: E402
 from foresee.job import Profile  # noqa: E402
@@ -127,18 +128,23 @@ def measured(
         # Names are numbers with zeros before them, so ids are the numbers.
         _native.Index.build(place.uri, layout="flat", options=place.options).save(index)
         said: dict[str, tuple[Times, dict[str, object]]] = {}
-        for policy in setup.policies:
-            job = forecasts.job_of(setup, policy, place.truth, index, options.seed, profile)
-            said[policy] = forecasts.predicted(job, policy)
         with _ranks(setup) as ask:
+            ready = handing.measured(setup, HOME, options.seed, ask)
+            show(
+                f"{setup.name}: a ready batch is handed over in {ready.loader * 1e3:.2f} ms, a pool's in {ready.pool * 1e3:.2f}"
+            )
+            for policy in setup.policies:
+                job = forecasts.job_of(setup, policy, place.truth, index, options.seed, profile, ready)
+                said[policy] = forecasts.predicted(job, policy, ready.of(policy) * setup.steps)
             for repeat in range(options.repeats):
                 for policy in setup.policies:
                     if options.quick and time.monotonic() - began > options.budget_s:
                         show(f"{setup.name} {policy}: left out, the time is up")
                         continue
-                    yield _one(
+                    line = _one(
                         setup, policy, options, (place, limits), index, folder, ask, said[policy], repeat
                     )
+                    yield line | {"hand_over_s": ready.of(policy)}
 
 
 def _one(
@@ -148,7 +154,7 @@ def _one(
     origin: tuple[Place, Limits],
     index: str,
     folder: str,
-    ask: Any,
+    ask: Ask,
     said: tuple[Times, dict[str, object]],
     repeat: int,
 ) -> dict[str, Any]:
@@ -156,23 +162,7 @@ def _one(
     scratch = Path(folder) / "cache"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    ram = setup.room(setup.ram) if policy in (OURS, PINNED) else 0
-    task = {
-        "policy": policy,
-        "uri": place.uri,
-        "plain": place.plain,
-        "options": place.options,
-        "index": index,
-        "batch": setup.batch,
-        "epochs": setup.epochs,
-        "seed": options.seed,
-        "sizes": list(place.truth.sizes),
-        "compute_rate": setup.compute_rate,
-        "ram": ram,
-        "disk": setup.room(setup.disk) if policy == OURS else 0,
-        "scratch": str(scratch),
-        "buffer": buffer_bytes(setup),
-    }
+    task = task_of(setup, policy, place, index, options.seed, scratch)
     limits.begin()
     try:
         told = ask(task)
@@ -212,7 +202,7 @@ def _times(told: Sequence[Mapping[str, Any]]) -> Times:
 
 
 @contextmanager
-def _ranks(setup: SetUp) -> Iterator[Any]:
+def _ranks(setup: SetUp) -> Iterator[Ask]:
     """All ranks of a set-up, at the command of what is yielded."""
     log = HOME / "predict-ranks.log"
     command = [sys.executable, str(HERE / "rank.py"), str(setup.ranks)]

@@ -12,7 +12,7 @@ from foresee.job import Job, Profile, completed
 from foresee.models import loading
 
 from .loaders import POOL_THREADS
-from .setups import NAIVE, OURS, PINNED, SetUp, Truth
+from .setups import NAIVE, OURS, PINNED, STAGING, SetUp, Truth
 
 #: What the disk tier sets aside for its lists.
 DISK_SHARE = 63 / 64
@@ -46,6 +46,18 @@ def measured_here(folder: Path, seconds: float) -> Profile:
     return calibrate.profile(found, calibrate.machine_name())
 
 
+@dataclass(frozen=True)
+class HandOver:
+    """Seconds from a rank's asking for a batch that is ready until it has it, by whoever has it ready."""
+
+    loader: float = 0.0
+    pool: float = 0.0
+
+    def of(self, policy: str) -> float:
+        """None, of who reads when asked, and of who reads nothing."""
+        return {OURS: self.loader, STAGING: self.pool, PINNED: self.pool}.get(policy, 0.0)
+
+
 def buffer_bytes(setup: SetUp) -> int:
     """What a pool reads ahead: an eighth of the data, four batches at least."""
     return max(setup.room(1 / 8), 4 * setup.batch * setup.bytes_max)
@@ -58,9 +70,12 @@ def in_flight(setup: SetUp) -> int:
     return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)) // setup.ranks)
 
 
-def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile) -> Job:
-    """The job that a policy is simulated on."""
+def job_of(
+    setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile, ready: HandOver
+) -> Job:
+    """The job that a policy is simulated on. Its steps compute, and hand over the batch of the next."""
     mean = truth.bytes / len(truth.sizes)
+    step_bytes = setup.batch * mean
     tiers: list[dict[str, object]] = []
     if policy == OURS:
         ram, disk = setup.room(setup.ram), int(setup.room(setup.disk) * DISK_SHARE)
@@ -89,7 +104,7 @@ def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here:
                 "batch": setup.batch,
                 "epochs": setup.epochs,
                 "seed": seed,
-                "compute_rate": setup.compute_rate,
+                "compute_rate": step_bytes / (step_bytes / setup.compute_rate + ready.of(policy)),
             },
             "cluster": {
                 "ranks": setup.ranks,
@@ -102,16 +117,16 @@ def job_of(setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here:
     )
 
 
-def predicted(job: Job, policy: str) -> tuple[Times, dict[str, object]]:
-    """What the simulator says, and all that it says."""
+def predicted(job: Job, policy: str, handing_s: float) -> tuple[Times, dict[str, object]]:
+    """What the simulator says, and all that it says; ``handing_s``: of an epoch, in which a rank is handed ready batches."""
     report = loading.Run(job, policy, order="distributed", hand_over="batch").finish()
     epochs, ranks = report.epochs, report.ranks
     later = len(epochs) - 1
     times = Times(
         epochs[0].end_s,
         (epochs[-1].end_s - epochs[0].end_s) / later,
-        epochs[0].stall_s / ranks,
-        sum(epoch.stall_s for epoch in epochs[1:]) / ranks / later,
+        epochs[0].stall_s / ranks + handing_s,
+        sum(epoch.stall_s for epoch in epochs[1:]) / ranks / later + handing_s,
         report.total_s,
     )
     return times, asdict(report)

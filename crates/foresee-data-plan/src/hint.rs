@@ -10,6 +10,11 @@
 /// find no room one after the other.
 pub const AHEAD: usize = 32;
 
+/// Of accesses in their order, the one that is so far behind the `nth`; `None`: they are over before.
+pub fn later<T: Copy>(accesses: &[T], nth: usize) -> Option<T> {
+    accesses.get(nth + AHEAD).copied()
+}
+
 /// Asks for `table[index]`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

@@ -32,7 +32,7 @@ impl Walk {
         let mut origin = 0;
         let mut evicted = Vec::new();
         for (number, &offset) in offsets.iter().enumerate() {
-            if let Some(&later) = offsets.get(number + hint::AHEAD) {
+            if let Some(later) = hint::later(offsets, number) {
                 self.expect(later);
             }
             let id = self.window.id(offset);

@@ -124,7 +124,7 @@ impl Nopfs {
         let mut open = rooms.next();
         for (nth, &id) in sorted.iter().enumerate() {
             expect_later(marks, sorted, nth);
-            if let Some(&later) = sorted.get(nth + hint::AHEAD) {
+            if let Some(later) = hint::later(sorted, nth) {
                 setup.sizes.expect(&[later]);
             }
             let size = setup.sizes.get(id);
@@ -250,7 +250,7 @@ impl Caching for Nopfs {
             }
             let cache = &mut caches.tiers[tier];
             let id = cache.samples[cache.begun];
-            if let Some(&later) = cache.samples.get(cache.begun + hint::AHEAD) {
+            if let Some(later) = hint::later(&cache.samples, cache.begun) {
                 around.setup.sizes.expect(&[later]);
             }
             let size = around.setup.sizes.get(id);
@@ -317,7 +317,7 @@ impl Caching for Nopfs {
 
 /// The marks of a later sample of `ids` than the `nth` will be looked up soon.
 fn expect_later(marks: &[u16], ids: &[u32], nth: usize) {
-    if let Some(&later) = ids.get(nth + hint::AHEAD) {
+    if let Some(later) = hint::later(ids, nth) {
         hint::expect(marks, later as usize);
     }
 }

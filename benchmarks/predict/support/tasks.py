@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of a set-up are told to load: a ``loaders.Task`` but for its rank, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .forecasts import buffer_bytes
+from .origins import Place
+from .setups import OURS, PINNED, SetUp
+
+#: All ranks of a set-up, at the command of whoever has this: a task in, what each rank measured out.
+Ask: TypeAlias = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+
+
+def task_of(setup: SetUp, policy: str, place: Place, index: str, seed: int, scratch: Path) -> dict[str, Any]:
+    """One policy of a set-up, with its samples at ``place`` and their index at ``index``."""
+    return {
+        "policy": policy,
+        "uri": place.uri,
+        "plain": place.plain,
+        "options": place.options,
+        "index": index,
+        "batch": setup.batch,
+        "epochs": setup.epochs,
+        "seed": seed,
+        "sizes": list(place.truth.sizes),
+        "compute_rate": setup.compute_rate,
+        "ram": setup.room(setup.ram) if policy in (OURS, PINNED) else 0,
+        "disk": setup.room(setup.disk) if policy == OURS else 0,
+        "scratch": str(scratch),
+        "buffer": buffer_bytes(setup),
+    }

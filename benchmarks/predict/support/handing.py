@@ -39,6 +39,7 @@ def measured(setup: SetUp, home: Path, seed: int, ask: Ask) -> HandOver:
         told = ask(task_of(small, policy, place, index, seed, folder))
         if errors := [one["error"] for one in told if "error" in one]:
             raise RuntimeError(f"{setup.name}: {policy} with everything in memory: {errors[0]}")
-        return statistics.median(epoch["waited"] / STEPS for one in told for epoch in one["epochs"][1:])
+        waits: list[float] = [epoch["waited"] / STEPS for one in told for epoch in one["epochs"][1:]]
+        return statistics.median(waits)
 
     return HandOver(loader=wait(OURS), pool=wait(PINNED))

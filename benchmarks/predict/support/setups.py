@@ -313,7 +313,7 @@ TUNING = (
     ),
 )
 
-QUICK = ("share-1", "wide-1-small", "share-2-slow")
+QUICK = ("share-3-all", "wide-1-small", "share-2-small")
 
 
 @dataclass(frozen=True)

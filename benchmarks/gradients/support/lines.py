@@ -128,12 +128,16 @@ def cpu(of: Callable[[Run], float]) -> Measure:
     return measure
 
 
-def aggregation(runs: Runs) -> float | str:
+def aggregation(of: str) -> Measure:
     """The server's sum over a STREAM-add, bytes per second of one core, both measured before the runs: before the newest."""
-    rates = [run.machine["sum_rates"] for run in runs.all if run.machine.get("sum_rates")]
-    if not rates:
-        return "the bench of the sum was not built: make bench-setup"
-    return float(rates[-1]["sum"] / rates[-1]["stream_add"])
+
+    def measure(runs: Runs) -> float | str:
+        rates = [run.machine["sum_rates"] for run in runs.all if of in (run.machine.get("sum_rates") or {})]
+        if not rates:
+            return "the bench of the sum was not built, or had no such rate: make bench-setup"
+        return float(rates[-1][of] / rates[-1]["stream_add"])
+
+    return measure
 
 
 def judge(runs: Runs) -> list[Line]:
@@ -153,7 +157,14 @@ def judge(runs: Runs) -> list[Line]:
         judged("urgent_ms", "ms", 1.5, below=True, value=urgent(runs)),
         judged("changing_segment", "ratio", 1.0, below=True, value=segment),
         judged("changing_whole", "ratio", 1.3, below=False, value=whole),
-        judged("aggregation_over_stream", "ratio", 0.6, below=False, value=aggregation(runs)),
+        judged("aggregation_over_stream", "ratio", 0.6, below=False, value=aggregation("sum")(runs)),
+        judged(
+            "aggregation_received_over_stream",
+            "ratio",
+            None,
+            below=False,
+            value=aggregation("received")(runs),
+        ),
         judged("cpu_s_per_gb_rank", "s/GB", None, below=True, value=cpu(lambda run: run.rank_cpu_s)(runs)),
         judged(
             "cpu_s_per_gb_server", "s/GB", None, below=True, value=cpu(lambda run: run.server_cpu_s)(runs)

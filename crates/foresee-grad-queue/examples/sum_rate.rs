@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How fast one core adds up the packets of four ranks, beside a STREAM-add of the same run: one object of JSON.
 //!
-//! `sum`: bytes of payload that went through verdict and slot per second, each packet in a buffer of its own as a server's
-//! reader has it, from memory that no cache holds. `stream_add`:
-//! bytes of `c[i] = a[i] + b[i]` read and written per second, over arrays as large. Both take turns, and the best stretch of
+//! `sum`: bytes of payload that went through verdict and slot per second, each packet in a buffer of its own, from memory that
+//! no cache holds. `received`: the same of packets that were written a moment before, as a server's reader has them from its
+//! connection; writing them is not in it. `stream_add`:
+//! bytes of `c[i] = a[i] + b[i]` read and written per second, over arrays as large. All take turns, and the best stretch of
 //! each counts: a rate is what the machine can do, not what its neighbours let it do.
 
 #![expect(clippy::print_stdout, reason = "a program that prints a result")]
@@ -12,11 +13,11 @@
 use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{
-    Buffer, Dtype, JobView, Members, Op, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Round, Sender,
-    SlotPair, TensorId, TensorSpec, Verdict, Wire,
+    Admission, Buffer, Dtype, JobView, Members, Op, PacketId, ParkBudget, Pattern, Plan, PlanConfig,
+    QueueError, Round, Sender, SlotPair, TensorId, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
 
@@ -29,15 +30,19 @@ const STRETCHES: u64 = 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut summing, mut stream) = (Summing::new()?, Stream::new());
-    let (mut sum, mut stream_add) = (0.0_f64, 0.0_f64);
+    let (mut sum, mut received, mut stream_add) = (0.0_f64, 0.0_f64, 0.0_f64);
     // The first two rounds take the memory of both slots.
-    for round in 0..STRETCHES + 2 {
-        let (summed, added) = (summing.stretch(Round(round))?, stream.stretch());
-        if round >= 2 {
-            (sum, stream_add) = (sum.max(summed), stream_add.max(added));
-        }
+    let mut rounds = (0..).map(Round);
+    let mut next = || rounds.next().ok_or("rounds never end");
+    for _ in 0..2 {
+        summing.stretch(next()?)?;
     }
-    println!("{{\"sum\": {sum:.4e}, \"stream_add\": {stream_add:.4e}}}");
+    for _ in 0..STRETCHES {
+        sum = sum.max(summing.stretch(next()?)?);
+        received = received.max(summing.received(next()?)?);
+        stream_add = stream_add.max(stream.stretch());
+    }
+    println!("{{\"sum\": {sum:.4e}, \"received\": {received:.4e}, \"stream_add\": {stream_add:.4e}}}");
     Ok(())
 }
 
@@ -73,9 +78,35 @@ impl Summing {
 
     /// One round; bytes of payload per second.
     fn stretch(&mut self, round: Round) -> Result<f64, Box<dyn Error>> {
+        let start = Instant::now();
+        self.each(round, |slot, job, ticket, packet| {
+            let _ = black_box(slot.take(job, ticket, packet)?);
+            Ok(())
+        })?;
+        Ok(payload_per_s(start.elapsed()))
+    }
+
+    /// One round, of packets that come one after the other into one buffer; bytes of payload per second of adding them up.
+    fn received(&mut self, round: Round) -> Result<f64, Box<dyn Error>> {
+        let (mut room, mut took) = (Buffer::zeroed(PACKET as usize), Duration::ZERO);
+        self.each(round, |slot, job, ticket, packet| {
+            room.bytes_mut().copy_from_slice(packet.bytes());
+            let start = Instant::now();
+            let _ = black_box(slot.take(job, ticket, &mut room)?);
+            took += start.elapsed();
+            Ok(())
+        })?;
+        Ok(payload_per_s(took))
+    }
+
+    /// Each packet of each rank, in rank order.
+    fn each(
+        &mut self,
+        round: Round,
+        mut take: impl FnMut(&mut SlotPair, &JobView<'_>, Admission, &mut Buffer) -> Result<(), QueueError>,
+    ) -> Result<(), Box<dyn Error>> {
         let Self { plan, members, park, gradients, slots } = self;
         let job = JobView { plan, members, park, oldest: Round(round.0.saturating_sub(1)) };
-        let start = Instant::now();
         for (number, slot) in (0..).zip(slots) {
             let packet = PacketId { tensor: TensorId(0), packet: number };
             for (rank, gradient) in (0..).map(Rank).zip(&mut *gradients) {
@@ -83,11 +114,15 @@ impl Summing {
                 let Verdict::Read(ticket) = slot.verdict(&job, packet, sender, PACKET.into())? else {
                     return Err("a packet in rank order is wanted".into());
                 };
-                let _ = black_box(slot.take(&job, ticket, &mut gradient[number as usize])?);
+                take(slot, &job, ticket, &mut gradient[number as usize])?;
             }
         }
-        Ok((BYTES * RANKS as usize) as f64 / start.elapsed().as_secs_f64())
+        Ok(())
     }
+}
+
+fn payload_per_s(took: Duration) -> f64 {
+    (BYTES * RANKS as usize) as f64 / took.as_secs_f64()
 }
 
 /// Three arrays.

@@ -11,7 +11,6 @@ Exit status: 0 drawn, 2 bad arguments.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +67,7 @@ def against(found: list[Beside]) -> Figure | None:
     if not found:
         return None
     figure, (times, stalls, jobs) = sheet(3, title="Predicted against measured, first and later epochs")
-    shown: tuple[tuple[Axes, str, Callable[[Beside, str], tuple[float, float]]], ...] = (
+    shown: tuple[tuple[Axes, str, Callable[[Beside, str], tuple[float, float] | None]], ...] = (
         (times, "epoch time, s", _epochs),
         (stalls, "stall of the mean rank, s", lambda one, part: _of(one.stall(part))),
         (jobs, "stall of the job, s", lambda one, part: _of(one.job_stall(part))),
@@ -79,7 +78,10 @@ def against(found: list[Beside]) -> Figure | None:
             if one.policy == PERFECT and axis is not times:
                 continue
             for part, marker in MARKERS.items():
-                measured, predicted = value(one, part)
+                both = value(one, part)
+                if both is None:
+                    continue
+                measured, predicted = both
                 axis.plot(measured, predicted, marker, color=COLOURS[one.policy], ms=4, mfc="none")
                 ends += [measured, predicted]
         low, high = min(end for end in ends if end > 0), max(ends)
@@ -104,9 +106,8 @@ def _epochs(one: Beside, part: str) -> tuple[float, float]:
     return getattr(one.measured, f"{part}_s"), getattr(one.predicted, f"{part}_s")
 
 
-def _of(stall: Stall | None) -> tuple[float, float]:
-    """Nowhere, where nobody knows it."""
-    return (math.nan, math.nan) if stall is None else (stall.measured, stall.predicted)
+def _of(stall: Stall | None) -> tuple[float, float] | None:
+    return None if stall is None else (stall.measured, stall.predicted)
 
 
 if __name__ == "__main__":

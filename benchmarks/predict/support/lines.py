@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -59,9 +59,8 @@ class Beside:
     predicted: Times
     #: By repeat.
     runs: Mapping[int, Times]
-    #: The same of ``perfect``.
-    predicted_perfect: Times
-    perfect: Mapping[int, Times]
+    #: ``perfect`` of the same set-up; None: it did not run, or is this one.
+    perfect: Beside | None = None
     void: str = ""
 
     @property
@@ -79,11 +78,10 @@ class Beside:
         """The most of each."""
         return self._each(max)
 
-    def epochs(self) -> Iterator[tuple[str, float]]:
-        """Which epochs, and the error of their time."""
-        for part in PARTS:
-            found, said = _epoch(self.measured, part), _epoch(self.predicted, part)
-            yield part, (said - found) / found
+    def epoch(self, part: str) -> float:
+        """The error of the epoch's time, as a share of it."""
+        found = _epoch(self.measured, part)
+        return (_epoch(self.predicted, part) - found) / found
 
     def stall(self, part: str) -> Stall:
         """Of the mean rank; what it waits for other ranks is not in it."""
@@ -93,14 +91,18 @@ class Beside:
         )
 
     def job_stall(self, part: str) -> Stall | None:
-        """Of the job; None: ``perfect`` ran in none of the repeats."""
-        both = [repeat for repeat in self.runs if repeat in self.perfect]
-        if not both:
+        """Of the job; None: there is no ``perfect`` in any of the repeats."""
+        perfect = self.perfect
+        if perfect is None or self.runs.keys().isdisjoint(perfect.runs):
             return None
         return self._stall(
             part,
-            _epoch(self.predicted, part) - _epoch(self.predicted_perfect, part),
-            [_epoch(self.runs[repeat], part) - _epoch(self.perfect[repeat], part) for repeat in both],
+            _epoch(self.predicted, part) - _epoch(perfect.predicted, part),
+            [
+                _epoch(run, part) - _epoch(perfect.runs[repeat], part)
+                for repeat, run in self.runs.items()
+                if repeat in perfect.runs
+            ],
         )
 
     def _stall(self, part: str, predicted: float, repeats: Sequence[float]) -> Stall:
@@ -122,110 +124,75 @@ def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
     by: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in raw:
         by.setdefault((line["setup"]["name"], line["policy"]), []).append(line)
-    said = {which: Times(**lines[0]["predicted"]) for which, lines in by.items()}
-    runs = {
-        which: {line["repeat"]: Times(**line["measured"]) for line in lines if not line["void"]}
-        for which, lines in by.items()
-    }
-    return [
-        Beside(
+    made: dict[tuple[str, str], Beside] = {}
+    # First those that others are seen beside.
+    for setup, policy in sorted(by, key=lambda which: which[1] != PERFECT):
+        lines = by[setup, policy]
+        made[setup, policy] = Beside(
             setup,
             policy,
             ranks=lines[0]["setup"]["ranks"],
-            predicted=said[setup, policy],
-            runs=runs[setup, policy],
-            predicted_perfect=said.get((setup, PERFECT), said[setup, policy]),
-            perfect=runs.get((setup, PERFECT), {}),
+            predicted=Times(**lines[0]["predicted"]),
+            runs={line["repeat"]: Times(**line["measured"]) for line in lines if not line["void"]},
+            perfect=made.get((setup, PERFECT)),
             void=next((line["void"] for line in lines if line["void"]), ""),
         )
-        for (setup, policy), lines in by.items()
-    ]
+    return [made[which] for which in by]
 
 
 def judge(found: Sequence[Beside], whole: int) -> list[Line]:
     """The lines; ``whole``: how many set-ups there are."""
     told = [one for one in found if one.runs]
     why = "nothing was measured: " + next((one.void for one in found), "no set-up could be had")
-    if told:
-        why = "no repeat had perfect beside another policy"
     of = f"of {len({one.setup for one in told})} of {whole} set-ups"
-    epochs = [
-        (abs(error) / EPOCH_WITHIN, abs(error), f"{one.setup} {one.policy} {part} {error:+.1%}")
-        for one in told
-        for part, error in one.epochs()
-    ]
-    stalls, of_jobs = list(_stalls(told)), list(_job_stalls(told))
-    errors, job_errors = _errors(stalls), _errors(of_jobs)
-    wrong, pairs = out_of_order(told)
-    order = judged("policies_out_of_order", "pairs", 0, below=True, value=float(len(wrong)) if told else why)
-    within = [share <= 1 for share, *_ in (*epochs, *errors)]
+    parts = [(one, part, f"{one.setup} {one.policy} {part}") for one in told for part in PARTS]
+    stalls = [(one, what, one.stall(part)) for one, part, what in parts]
+    of_jobs = [(one, what, stall) for one, part, what in parts if (stall := one.job_stall(part))]
+    times = [(abs(one.epoch(part)), f"{what} {one.epoch(part):+.1%}") for one, part, what in parts]
+    errors, job_errors = (
+        [(abs(stall.error), f"{what} {stall.error:+.2f}") for _, what, stall in each]
+        for each in (stalls, of_jobs)
+    )
+    within = [error <= EPOCH_WITHIN for error, _ in times] + [error <= 1 for error, _ in errors]
     allowed = "share of what is allowed"
     return [
-        _farthest(
-            judged("epoch_time_error", "share", EPOCH_WITHIN, below=True, value=_most(epochs, why)),
-            epochs,
-            of,
-        ),
-        _farthest(judged("stall_time_error", allowed, 1, below=True, value=_most(errors, why)), errors, of),
-        _farthest(
-            judged("job_stall_error", allowed, 1, below=True, value=_most(job_errors, why)), job_errors, of
-        ),
-        _because(
-            order, f"of {pairs} pairs that differ by more than 3 %{': ' if wrong else ''}{'; '.join(wrong)}"
-        ),
+        _farthest("epoch_time_error", "share", EPOCH_WITHIN, times, of, why),
+        _farthest("stall_time_error", allowed, 1, errors, of, why),
+        _farthest("job_stall_error", allowed, 1, job_errors, of, "perfect ran beside no other policy"),
+        _in_order(told) if told else judged("policies_out_of_order", "pairs", 0, below=True, value=why),
         judged("shares_within", "share", None, below=False, value=statistics.mean(within) if within else why),
         _that_repeat("stalls_that_repeat", stalls),
         _that_repeat("job_stalls_that_repeat", of_jobs),
     ]
 
 
-#: Of a prediction: the share of what is allowed that it is off, the value of the line, and of what and by how much in words.
-_Error = tuple[float, float, str]
-
-
-def _stalls(told: Sequence[Beside]) -> Iterator[tuple[Beside, str, Stall]]:
-    for one in told:
-        for part in PARTS:
-            yield one, part, one.stall(part)
-
-
-def _job_stalls(told: Sequence[Beside]) -> Iterator[tuple[Beside, str, Stall]]:
-    for one in told:
-        for part in PARTS:
-            stall = one.job_stall(part)
-            # Its own is none, by what the word means.
-            if stall is not None and one.policy != PERFECT:
-                yield one, part, stall
-
-
-def _errors(stalls: Sequence[tuple[Beside, str, Stall]]) -> list[_Error]:
-    return [
-        (abs(stall.error), abs(stall.error), f"{one.setup} {one.policy} {part} {stall.error:+.2f}")
-        for one, part, stall in stalls
-    ]
-
-
-def _most(errors: Sequence[_Error], why: str) -> float | str:
-    return max(errors)[1] if errors else why
-
-
-def _farthest(line: Line, errors: Sequence[_Error], of: str) -> Line:
-    """With which prediction is the farthest off, and how many are within what is allowed."""
+def _farthest(
+    name: str, unit: str, limit: float, errors: Sequence[tuple[float, str]], of: str, why: str
+) -> Line:
+    """The largest error, of which prediction it is, and how many are within the limit; ``why`` there is none."""
     if not errors:
-        return line
+        return judged(name, unit, limit, below=True, value=why)
+    error, what = max(errors)
+    within = sum(each <= limit for each, _ in errors)
+    line = judged(name, unit, limit, below=True, value=error)
+    return _because(line, f"{what}; {within} of {len(errors)} within, {of}")
+
+
+def _in_order(told: Sequence[Beside]) -> Line:
+    wrong, pairs = out_of_order(told)
+    line = judged("policies_out_of_order", "pairs", 0, below=True, value=float(len(wrong)))
     return _because(
-        line, f"{max(errors)[2]}; {sum(error[0] <= 1 for error in errors)} of {len(errors)} within, {of}"
+        line, f"of {pairs} pairs that differ by more than 3 %{': ' if wrong else ''}{'; '.join(wrong)}"
     )
 
 
 def _that_repeat(name: str, stalls: Sequence[tuple[Beside, str, Stall]]) -> Line:
     """How many stalls of several ranks no repeat misses by more than a prediction may."""
     strays = [stall.stray for one, _, stall in stalls if one.ranks > 1 and len(stall.repeats) > 1]
-    within = sum(stray <= 1 for stray in strays)
-    value = within / len(strays) if strays else "no policy of several ranks ran twice"
-    line = judged(name, "share", None, below=False, value=value)
     if not strays:
-        return line
+        return judged(name, "share", None, below=False, value="no policy of several ranks ran twice")
+    within = sum(stray <= 1 for stray in strays)
+    line = judged(name, "share", None, below=False, value=within / len(strays))
     return _because(
         line,
         f"{within} of {len(strays)} of several ranks, the farthest {max(strays):.2f} times what is allowed",
@@ -262,7 +229,8 @@ def table(found: Sequence[Beside]) -> str:
         if not one.runs:
             lines.append(f"| {one.setup} | `{one.policy}` | void: {one.void} | | | | | | | | | |")
             continue
-        for part, error in one.epochs():
+        for part in PARTS:
+            error = one.epoch(part)
             took = [_epoch(times, part) for times in (one.measured, one.low, one.high, one.predicted)]
             lines.append(
                 f"| {one.setup} | `{one.policy}` | {part} | {took[0]:.3f} ({took[1]:.3f} to {took[2]:.3f}) | {took[3]:.3f} "

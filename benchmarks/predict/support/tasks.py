@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a set-up are told to load: a ``loaders.Task`` but for its rank, as plain values."""
+"""What the ranks of a set-up are told to load: a ``loaders.Task`` but for its rank, as plain values. Starts nothing."""
 
 from __future__ import annotations
 

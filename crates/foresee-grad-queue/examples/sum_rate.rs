@@ -26,20 +26,18 @@ const PACKET: u32 = 32 << 10;
 /// Of each rank's gradient, and of each array.
 const BYTES: usize = 64 << 20;
 /// Of each rate: some seconds, which outlast what a neighbour does for a moment.
-const STRETCHES: u64 = 40;
+const STRETCHES: usize = 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut summing, mut stream) = (Summing::new()?, Stream::new());
     let (mut sum, mut received, mut stream_add) = (0.0_f64, 0.0_f64, 0.0_f64);
     // The first two rounds take the memory of both slots.
-    let mut rounds = (0..).map(Round);
-    let mut next = || rounds.next().ok_or("rounds never end");
-    for _ in 0..2 {
-        summing.stretch(next()?)?;
+    for round in 0..2 {
+        summing.stretch(Round(round))?;
     }
-    for _ in 0..STRETCHES {
-        sum = sum.max(summing.stretch(next()?)?);
-        received = received.max(summing.received(next()?)?);
+    for round in (2..).step_by(2).take(STRETCHES) {
+        sum = sum.max(summing.stretch(Round(round))?);
+        received = received.max(summing.received(Round(round + 1))?);
         stream_add = stream_add.max(stream.stretch());
     }
     println!("{{\"sum\": {sum:.4e}, \"received\": {received:.4e}, \"stream_add\": {stream_add:.4e}}}");

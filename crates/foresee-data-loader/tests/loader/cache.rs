@@ -59,8 +59,7 @@ fn each_sample_is_read_at_the_origin_once_where_memory_holds_the_data() {
 
 #[test]
 fn each_sample_is_read_at_the_origin_once_where_memory_and_disk_together_hold_the_data() {
-    // Far enough away that a copy on disk is always the sooner one.
-    let testbed = Testbed::serve(&[3000; 60], &[("latency_ms", "200")]);
+    let testbed = far(&[3000; 60]);
     let set = testbed.data_set();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let mut options = epochs(set, 4);
@@ -112,24 +111,40 @@ fn the_simulator_foretells_the_hits_of_a_run() {
     }
 }
 
+/// Samples at an origin so far away that a copy on disk is always the sooner one.
+fn far(sizes: &[u64]) -> Testbed {
+    Testbed::serve(sizes, &[("latency_ms", "200")])
+}
+
+/// Until the disk tier has taken every sample: copies that it had no hand free for yet are given up at the end.
+fn all_on_disk(set: &DataSet, loader: &Loader) {
+    eventually("the disk has taken every sample", || {
+        loader.stats().totals.done(Op::Write, Source::Disk).is_some_and(|done| done.samples == set.len())
+    });
+}
+
 /// Two runs on one cache directory with room for all; each is looked at when it has ended.
 fn run_twice(set: &DataSet, ram: u64, options: &LoaderOptions, look: impl Fn(&Loader)) {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    for origin in [set.len(), 0] {
+    for first in [true, false] {
         let loader = set.loader(&cache(ram, Some(dir.path()), DISK), options.clone());
         run_at_ease(set, &loader, options);
-        assert_eq!(read_from(&loader, Source::Origin), origin);
+        assert_eq!(read_from(&loader, Source::Origin), if first { set.len() } else { 0 });
         look(&loader);
+        if first {
+            all_on_disk(set, &loader);
+        }
         loader.close();
     }
 }
 
 #[test]
 fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and_takes_it_up_again() {
-    let set = DataSet::files(&[2000; 40]);
-    let mut options = epochs(&set, 3);
+    let testbed = far(&[2000; 40]);
+    let set = testbed.data_set();
+    let mut options = epochs(set, 3);
     let ram = set.ram_for(&mut options, 20 * 2048);
-    run_twice(&set, ram, &options, |loader| {
+    run_twice(set, ram, &options, |loader| {
         assert!(
             read_from(loader, Source::Ram) >= 20,
             "half of the data lie in memory from the second epoch on"
@@ -139,14 +154,16 @@ fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and
 
 #[test]
 fn a_run_of_one_epoch_fills_a_disk_with_room_for_all_for_the_next() {
-    let set = DataSet::files(&[2000; 40]);
-    run_twice(&set, 0, &epochs(&set, 1), |_| {});
+    let testbed = far(&[2000; 40]);
+    let set = testbed.data_set();
+    run_twice(set, 0, &epochs(set, 1), |_| {});
 }
 
 #[test]
 fn a_second_run_finds_the_first_ones_samples_on_disk() {
-    let set = DataSet::files(&[2000; 40]);
-    run_twice(&set, 0, &epochs(&set, 2), |loader| {
+    let testbed = far(&[2000; 40]);
+    let set = testbed.data_set();
+    run_twice(set, 0, &epochs(set, 2), |loader| {
         let later = read_from(loader, Source::Disk) + read_from(loader, Source::Staging);
         assert_eq!(later + read_from(loader, Source::Origin), 2 * 40);
     });
@@ -189,16 +206,18 @@ fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
 
 #[test]
 fn flipped_bytes_on_disk_cost_reads_and_never_a_batch() {
-    let set = DataSet::files(&[2000; 40]);
+    let testbed = far(&[2000; 40]);
+    let set = testbed.data_set();
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let options = epochs(&set, 2);
+    let options = epochs(set, 2);
     let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-    run_at_ease(&set, &first, &options);
+    run_at_ease(set, &first, &options);
+    all_on_disk(set, &first);
     first.close();
     let flipped: usize = segments(dir.path()).iter().map(|path| flip(path, 5000)).sum();
     assert!(flipped > 5, "{flipped} bytes");
     let second = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-    run(&set, &second, &options);
+    run(set, &second, &options);
     let corrupt = second.stats().totals.failed(Op::Read, Source::Disk).expect("found").count;
     assert!(corrupt > 5, "{corrupt} corrupt reads");
     assert!(read_from(&second, Source::Origin) >= corrupt);

@@ -24,7 +24,9 @@ const LANES: u32 = 4096;
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) dir: PathBuf,
-    _lock: File,
+    lock: File,
+    /// Who claimed it: a forked child has the file too, and the lock is not its own to give up.
+    process: u32,
 }
 
 /// `<dir>/<fingerprint>`, made if need be.
@@ -94,9 +96,20 @@ impl Lane {
             .open(&path)
             .map_err(|source| DiskError::at(&path, source))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { dir, _lock: lock })),
+            Ok(()) => Ok(Some(Self { dir, lock, process: std::process::id() })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(DiskError::at(&path, errno.into())),
+        }
+    }
+}
+
+impl Drop for Lane {
+    /// Gives the lock up by name. Closing the file would leave it to every child that was forked meanwhile, until that
+    /// child runs a program of its own or ends, and the next start would find the lane taken.
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // What fails here is given up with the file all the same.
+            let _ = flock(&self.lock, FlockOperation::Unlock);
         }
     }
 }
@@ -139,4 +152,31 @@ fn read_dir(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
 
 fn make_dir(dir: &Path) -> Result<(), DiskError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| DiskError::at(dir, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_free_though_a_child_still_has_its_file() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let lane = Lane::claim(root.path()).expect("a lane");
+        // As a fork does it: another descriptor of the same open file.
+        let childs = lane.lock.try_clone().expect("a descriptor");
+        let dir = lane.dir.clone();
+        drop(lane);
+        assert_eq!(Lane::claim(root.path()).expect("a lane").dir, dir);
+        drop(childs);
+    }
+
+    #[test]
+    fn a_child_gives_nothing_up() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let lane = Lane::claim(root.path()).expect("a lane");
+        let lock = lane.lock.try_clone().expect("a descriptor");
+        // What a child drops says that another process claimed it.
+        drop(Lane { dir: lane.dir.clone(), lock, process: lane.process + 1 });
+        assert_ne!(Lane::claim(root.path()).expect("a lane").dir, lane.dir);
+    }
 }

@@ -100,14 +100,15 @@ class Server:
         return {"servers": [server.address for server in self.running]}
 
     def stop(self, _job: dict[str, Any]) -> dict[str, Any]:
-        """End them; what they cost, and when packets of tensor 0 arrived, by round."""
+        """End them; what they cost, and when the last packet of tensor 0 arrived, by round."""
         arrived: dict[int, int] = {}
         for server in self.running:
             columns, _ = server.timeline()
             chosen = (columns["kind"] == ARRIVED) & (columns["tensor"] == 0)
-            arrived.update(
-                zip(columns["round"][chosen].tolist(), columns["at_ns"][chosen].tolist(), strict=True)
-            )
+            for number, at in zip(
+                columns["round"][chosen].tolist(), columns["at_ns"][chosen].tolist(), strict=True
+            ):
+                arrived[number] = max(at, arrived.get(number, 0))
             server.close()
         self.running.clear()
         return {"cpu_s": cpu_s() - self.began, "arrived_ns": arrived}

@@ -20,13 +20,16 @@ pub const PACKET_BYTES_UNIT: u64 = 1408;
 /// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one. Each packet
 /// costs the machine some 0.1 ms of a core at both ends together, whatever its size (`docs/notes/023`).
 pub const PACKET_TIME: Nanos = Nanos::new(230_000);
-/// Packets that a window has room for at least. With fewer, what one server is slow to take holds up all others.
-pub const WINDOW_PACKETS_MIN: u64 = 4;
+/// Packets that a window has room for. With fewer, what one server is slow to take holds up all others.
+pub const WINDOW_PACKETS: u64 = 4;
+/// And at least, where links are so quick that [`WINDOW_BOUND`] has no room for as many.
+pub const WINDOW_PACKETS_MIN: u64 = 3;
 /// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
-/// As far as lateness alone makes a window grow: less than four packets at 1 Gbit/s. More has a price: what waits where a
-/// link is shaped costs the machine time, and whoever has no core to spare is later still.
-pub const WINDOW_LATE_MAX: u64 = 96 << 10;
+/// As far as a fourth packet and lateness make a window grow: three packets at 1 Gbit/s. More has a price: what is urgent
+/// waits behind all of it (`docs/notes/022`), and what waits where a link is shaped costs the machine time, so that whoever
+/// has no core to spare is later still.
+pub const WINDOW_BOUND: u64 = 86 << 10;
 
 /// The packet size for links of which the slowest moves `slowest`: [`PACKET_TIME`] of it, rounded up to a
 /// multiple of 1408 bytes, 1408 to 261,888. A rate of 0 gives the smallest.
@@ -50,7 +53,8 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 }
 
 /// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(4 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, rounded down; saturates. `late` makes it no larger than 96 KiB.
+/// `max(4 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, but at most 86 KiB, unless
+/// `max(3 packets, rate x (min_rtt + 0.2 ms))` is more: then that. Rounded down; saturates.
 ///
 /// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
 /// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
@@ -63,13 +67,14 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
 /// # use foresee_grad_queue::window_bytes;
 /// # use foresee_units::{Bytes, BytesPerSecond, Nanos};
 /// let (packet, gigabit) = (Bytes::new(29_568), BytesPerSecond::new(125_000_000));
-/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000), Nanos::ZERO), Bytes::new(118_272));
+/// assert_eq!(window_bytes(packet, gigabit, Nanos::new(100_000), Nanos::ZERO), Bytes::new(88_704));
 /// assert_eq!(window_bytes(packet, gigabit, Nanos::from_millis(20), Nanos::ZERO), Bytes::new(2_525_000));
 /// ```
 pub fn window_bytes(packet: Bytes, rate: BytesPerSecond, min_rtt: Nanos, late: Nanos) -> Bytes {
-    let packets = packet.get().saturating_mul(WINDOW_PACKETS_MIN);
-    let window = packets.max(moved_in(rate, min_rtt.saturating_add(WINDOW_SLACK)));
-    Bytes::new(window.saturating_add(moved_in(rate, late)).min(window.max(WINDOW_LATE_MAX)))
+    let packets = |count| packet.get().saturating_mul(count);
+    let trip = moved_in(rate, min_rtt.saturating_add(WINDOW_SLACK));
+    let wanted = packets(WINDOW_PACKETS).max(trip).saturating_add(moved_in(rate, late));
+    Bytes::new(wanted.min(WINDOW_BOUND).max(packets(WINDOW_PACKETS_MIN)).max(trip))
 }
 
 /// Bytes that `rate` moves in `time`, rounded down; saturates.
@@ -111,12 +116,26 @@ mod tests {
     }
 
     #[test]
+    fn where_links_are_quick_a_window_is_three_packets() {
+        let window = |packet, megabit: u64, late| {
+            let rate = BytesPerSecond::new(megabit * 125_000);
+            window_bytes(Bytes::new(packet), rate, Nanos::ZERO, late).get()
+        };
+        assert_eq!(window(7_040, 200, Nanos::ZERO), 4 * 7_040);
+        assert_eq!(window(21_120, 700, Nanos::ZERO), 4 * 21_120);
+        assert_eq!(window(28_160, 950, Nanos::ZERO), 86 << 10);
+        assert_eq!(window(29_568, 1_000, Nanos::ZERO), 3 * 29_568);
+        assert_eq!(window(29_568, 1_000, Nanos::from_millis(6)), 3 * 29_568);
+        assert_eq!(window(261_888, 10_000, Nanos::ZERO), 3 * 261_888);
+    }
+
+    #[test]
     fn what_comes_late_needs_as_much_more_under_way_within_a_bound() {
         let (packet, slow, late) =
             (Bytes::new(16 << 10), BytesPerSecond::new(6_250_000), Nanos::from_millis(2));
         assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((64 << 10) + 12_500));
         let long = Nanos::from_millis(6);
-        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, long), Bytes::new(WINDOW_LATE_MAX));
+        assert_eq!(window_bytes(packet, slow, Nanos::ZERO, long), Bytes::new(WINDOW_BOUND));
         let far = Nanos::from_millis(20);
         assert_eq!(window_bytes(packet, slow, far, late), window_bytes(packet, slow, far, Nanos::ZERO));
     }

@@ -232,7 +232,7 @@ impl Books {
 /// Plays the deeds to a scheduler and to the books.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
-    let usual = crate::WINDOW_PACKETS_MIN * u64::from(PACKET);
+    let usual = crate::WINDOW_PACKETS * u64::from(PACKET);
     let mut books = Books { rules, window: 0, usual, sockets: BTreeMap::new(), offers: Vec::new() };
     let now = Nanos::ZERO;
     for connection in 0..3 {

@@ -163,11 +163,11 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let lane = Lane::claim(root.path()).expect("a lane");
         // As a fork does it: another descriptor of the same open file.
-        let childs = lane.lock.try_clone().expect("a descriptor");
+        let inherited = lane.lock.try_clone().expect("a descriptor");
         let dir = lane.dir.clone();
         drop(lane);
         assert_eq!(Lane::claim(root.path()).expect("a lane").dir, dir);
-        drop(childs);
+        drop(inherited);
     }
 
     #[test]

@@ -242,8 +242,8 @@ def test_who_is_killed_on_another_host_is_named(scene: Scene, who: str) -> None:
 def test_a_server_is_back_to_base_after_ranks_that_vanished(scene: Scene) -> None:
     # Two rounds of it are summed at a time, so a job that is not forgotten cannot be overlooked.
     elements = (6_000_000,)
-    # From several arenas the allocator gives nothing back before each has had a job.
-    scene.serve("s0", timeout_s=TIMEOUT_S, MALLOC_ARENA_MAX="1")
+    # The allocator gives each packet's memory back at once, rather than when nothing lies above it any more.
+    scene.serve("s0", timeout_s=TIMEOUT_S, MALLOC_MMAP_THRESHOLD_="1024")
     scene.train(timeout_s=TIMEOUT_S, rounds=1)
     for name in RANKS:
         assert scene.on[name].end(30)[0] == 0

@@ -26,7 +26,7 @@ pub const WINDOW_PACKETS: u64 = 4;
 pub const WINDOW_PACKETS_MIN: u64 = 3;
 /// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
-/// As far as a fourth packet and lateness make a window grow: three packets at 1 Gbit/s. More has a price: what is urgent
+/// As far as a fourth packet and lateness make a window grow: a little less than three packets at 1 Gbit/s. More has a price: what is urgent
 /// waits behind all of it (`docs/notes/022`), and what waits where a link is shaped costs the machine time, so that whoever
 /// has no core to spare is later still.
 pub const WINDOW_BOUND: u64 = 86 << 10;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_four_packets_at_least_and_follows_rate_and_round_trip() {
+    fn a_window_is_four_packets_and_follows_rate_and_round_trip() {
         let packet = Bytes::new(16 << 10);
         assert_eq!(
             window_bytes(packet, BytesPerSecond::new(0), Nanos::ZERO, Nanos::ZERO),

@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What depends on how torch draws and shuffles.
-ON_OLDEST_TORCH := tests/unit/test_torch_orders.py tests/unit/test_torch_batches.py tests/integration/test_order_live.py
+ON_OLDEST_TORCH := tests/unit/test_torch_orders.py tests/unit/test_torch_batches.py tests/process/test_order_live.py
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 help: ## this list

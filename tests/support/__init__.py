@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the integration tests stand on: real servers, real child processes, and data whose bytes are known."""
+"""What the tests stand on: real servers, real child processes, and data whose bytes are known."""

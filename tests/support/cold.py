@@ -10,7 +10,7 @@ import os
 import pathlib
 
 from foresee.jobs.cold import resident
-from support.processes import wait_until
+from support.waiting import wait_until
 
 __all__ = ["cold_file"]
 
@@ -26,7 +26,7 @@ def cold_file(path: pathlib.Path, size: int) -> pathlib.Path:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             return resident([str(path)])[0] == 0
 
-        wait_until(dropped, timeout=30, what="a file out of memory")
+        wait_until(dropped, what="a file out of memory")
     finally:
         os.close(file)
     return path

@@ -16,7 +16,8 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee._world import detect
-from support.processes import Child, descriptors, engine_threads, run, say, wait_until
+from support.processes import Child, descriptors, engine_threads, run, say
+from support.waiting import wait_until
 from support.ranks import Training, noise, state_of
 
 TOKEN = "a secret of 24 characters"
@@ -86,7 +87,7 @@ def at_rest(server: Child) -> tuple[list[str], int]:
         time.sleep(0.3)
         return nobody()
 
-    wait_until(for_a_while, timeout=30, what="the end of all visits")
+    wait_until(for_a_while, what="the end of all visits")
     return sorted(engine_threads(server.pid)), descriptors(server.pid)
 
 

@@ -14,8 +14,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -151,14 +150,6 @@ def say(**facts: Any) -> None:
     """
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
-
-
-def wait_until(condition: Callable[[], object], *, timeout: float, what: str) -> None:
-    """Wait for something in another process that tells nobody."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
-        time.sleep(0.01)
 
 
 def thread_names(process: int | str = "self") -> list[str]:

@@ -18,7 +18,8 @@ from typing import Any
 import boto3
 import botocore.config
 
-from support.processes import tool, wait_until
+from support.processes import tool
+from support.waiting import wait_until
 
 ACCESS, SECRET = "test", "testsecret"
 
@@ -85,7 +86,7 @@ class Gateway:
         command = [tool("versitygw"), "--access", ACCESS, "--secret", SECRET, "--port", f"127.0.0.1:{port}"]
         command += ["--keep-alive", "--quiet", "--health", "/health", "posix", str(folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self._answers, timeout=20, what="the start of versitygw")
+        wait_until(self._answers, what="the start of versitygw")
 
     def close(self) -> None:
         """End it."""

@@ -11,7 +11,8 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from support.processes import engine_threads, wait_until
+from support.processes import engine_threads
+from support.waiting import wait_until
 from support.processes import run as child
 from support.ranks import run
 
@@ -255,7 +256,7 @@ def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() 
     gradient = np.ones(1 << 20, np.float32)
     ranks[2].push(0, gradient.ctypes.data, gradient.nbytes, gradient)
     wait_until(
-        lambda: server.stats()["parked_peak_bytes"] > 0, timeout=20, what="a gradient that has to wait"
+        lambda: server.stats()["parked_peak_bytes"] > 0, what="a gradient that has to wait"
     )
     for rank in ranks:
         rank.close()
@@ -263,7 +264,6 @@ def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() 
     gc.collect()
     wait_until(
         lambda: {name for name in engine_threads() if "sum" in name or "hear" in name} <= set(base),
-        timeout=20,
         what="the end of the threads of a job whose ranks have left",
     )
     server.close()

@@ -13,7 +13,8 @@ import time
 
 import pytest
 from support.cold import cold_file
-from support.processes import processes_of, wait_until
+from support.processes import processes_of
+from support.waiting import wait_until
 
 from foresee import job
 from foresee.jobs import process
@@ -61,7 +62,7 @@ def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> Process:
     path = tmp_path / "a.toml"
     path.write_text(TOML.format(command=json.dumps(command)))
     made = Process(job.read(str(path)), "a", str(tmp_path))
-    wait_until(pathlib.Path(f"{data}.read").exists, timeout=30, what="a rank that reads")
+    wait_until(pathlib.Path(f"{data}.read").exists, what="a rank that reads")
     return made
 
 
@@ -80,7 +81,7 @@ def test_ranks_end_though_who_started_them_has_failed_before(
 ) -> None:
     monkeypatch.setattr(process, "_GRACE", 0.5)
     made = started(tmp_path, data, "3")
-    wait_until(lambda: made.poll() == 3, timeout=30, what="its end")
+    wait_until(lambda: made.poll() == 3, what="its end")
     assert processes_of(data)
     made.stop()
     assert not processes_of(data)
@@ -90,11 +91,11 @@ def test_what_a_job_that_has_done_well_leaves_behind_is_left_alone(
     tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
     made = started(tmp_path, data, "0")
-    wait_until(lambda: made.poll() == 0, timeout=30, what="its end")
+    wait_until(lambda: made.poll() == 0, what="its end")
     made.stop()
     (left,) = processes_of(data)
     os.kill(int(left), signal.SIGKILL)
-    wait_until(lambda: not processes_of(data), timeout=30, what="its end")
+    wait_until(lambda: not processes_of(data), what="its end")
 
 
 def test_what_ranks_in_sessions_of_their_own_read_counts(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
@@ -130,5 +131,5 @@ def test_a_jobs_script_is_told_the_seed_of_its_file(tmp_path: pathlib.Path) -> N
     path = tmp_path / "a.toml"
     path.write_text(TOML.format(command='["sh", "-c", "echo $FORESEE_SEED $FORESEE_STEPS"]'))
     made = Process(job.read(str(path)), "a", str(tmp_path))
-    wait_until(lambda: made.poll() == 0, timeout=30, what="its end")
+    wait_until(lambda: made.poll() == 0, what="its end")
     assert pathlib.Path(made.log).read_text().split() == ["7", made.folder]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for the integration tests, one of each per session; children; an environment without a launcher's variables."""
+"""Servers for the tests that start processes, one of each per session; children; an environment without a launcher's variables."""
 
 from __future__ import annotations
 

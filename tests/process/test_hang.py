@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import torch
 from support.data import assert_exact, epoch, make_folder
-from support.processes import child, engine_threads, group_members, left_in, run, wait_until
+from support.processes import child, engine_threads, group_members, left_in, run
+from support.waiting import wait_until
 from support.servers import Testbed
 
 import foresee
@@ -111,10 +112,10 @@ def test_a_loader_that_is_dropped_while_it_reads_takes_its_threads_along(make: A
     iterator = iter(loader)
     loader.start()
     # A thread gives itself its name.
-    wait_until(lambda: len(engine_threads()) > before, timeout=BOUND, what="the start of its threads")
+    wait_until(lambda: len(engine_threads()) > before, what="the start of its threads")
     del iterator, loader
     within(BOUND, lambda: gc.collect() or True)
-    wait_until(lambda: len(engine_threads()) <= before, timeout=BOUND, what="the end of its threads")
+    wait_until(lambda: len(engine_threads()) <= before, what="the end of its threads")
 
 
 def test_breaking_off_again_and_again_neither_hangs_nor_mixes_epochs(
@@ -179,7 +180,7 @@ def test_ctrl_c_ends_a_program_that_waits_for_a_stuck_origin(stuck: Any, workers
         status, _, errors = program.end(BOUND)
         assert status in (1, -signal.SIGINT, 130), errors
         assert "KeyboardInterrupt" in errors
-        wait_until(lambda: not group_members(program.pid), timeout=BOUND, what="the end of its workers")
+        wait_until(lambda: not group_members(program.pid), what="the end of its workers")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -211,8 +212,8 @@ def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_star
         assert len(group_members(program.pid)) == 1 + workers
         program.send(signal.SIGKILL)
         program.process.wait(BOUND)
-        wait_until(lambda: not group_members(program.pid), timeout=BOUND, what="the end of its workers")
-    wait_until(lambda: not left_in("/dev/shm", shared), timeout=BOUND, what="the end of its shared memory")
+        wait_until(lambda: not group_members(program.pid), what="the end of its workers")
+    wait_until(lambda: not left_in("/dev/shm", shared), what="the end of its shared memory")
     assert [name for name in os.listdir(temporary) if name.startswith("foresee")] == []
     lines = run(source, str(folder), cache, str(workers), "1")
     assert len(lines) == 12
@@ -253,7 +254,7 @@ def test_torchrun_ends_when_a_rank_dies_and_starts_again_from_the_state(
         f"""
 import json, os, pathlib, signal
 import foresee.torch as ft
-from support.processes import wait_until
+from support.waiting import wait_until
 here = {str(tmp_path)!r}
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 dataset = ft.FolderDataset({str(folder)!r}, decode=None)
@@ -271,7 +272,7 @@ with open(f"{{here}}/log-{{attempt}}-{{rank}}", "w") as log:
                 os.replace(f"{{here}}/new", f"{{here}}/state.json")
                 other = pathlib.Path(f"{{here}}/log-0-1")
                 came = lambda: other.exists() and other.read_text().count(chr(10)) == 4
-                wait_until(came, timeout=60, what="the other rank's fourth step")
+                wait_until(came, what="the other rank's fourth step")
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
 loader.close()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.data import assert_exact, content, epoch, key, make_folder
-from support.processes import wait_until
+from support.waiting import wait_until
 from support.servers import Testbed
 
 import foresee
@@ -45,7 +45,7 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
             assert_exact(epoch(loader), sizes)
         # The last sample is there before the request that lost against its twin has been cut off.
         wait_until(
-            lambda: loader.stats()["origin"]["in_flight"] == 0, timeout=20, what="the end of all requests"
+            lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of all requests"
         )
         stats = loader.stats()
     counters = testbed.counters()
@@ -97,7 +97,7 @@ def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
         testbed.limits(latency_ms=300)
         loader.start()
-        wait_until(lambda: testbed.counters()["in_flight"] > 0, timeout=20, what="the first read")
+        wait_until(lambda: testbed.counters()["in_flight"] > 0, what="the first read")
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_read"]["count"] >= 1
@@ -107,8 +107,8 @@ def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
         testbed.faults({"kind": "status", "status": 503, "retry_after_s": 1, "path": "/train/", "next": 16})
         loader.start()
-        wait_until(lambda: testbed.counters()["faults"] == 16, timeout=20, what="the storm")
-        wait_until(lambda: testbed.counters()["in_flight"] == 0, timeout=20, what="the end of the storm")
+        wait_until(lambda: testbed.counters()["faults"] == 16, what="the storm")
+        wait_until(lambda: testbed.counters()["in_flight"] == 0, what="the end of the storm")
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_retry"]["count"] >= 1

@@ -186,7 +186,8 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
         """
         import os, sys
         import foresee
-        from support.processes import engine_threads, say, thread_names, wait_until
+        from support.processes import engine_threads, say, thread_names
+        from support.waiting import wait_until
 
         for number in range(50):
             cache = foresee.Cache(ram="4MB", disk=sys.argv[2], disk_size="400MB")
@@ -196,7 +197,7 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
                     break
             loader.close()
             # A thread that was told to end does so when it gets the processor next.
-            wait_until(lambda: not engine_threads(), timeout=30, what="the threads of a closed loader to end")
+            wait_until(lambda: not engine_threads(), what="the threads of a closed loader to end")
             say(descriptors=len(os.listdir("/proc/self/fd")), threads=len(thread_names()))
         """,
         str(folder),

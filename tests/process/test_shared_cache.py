@@ -7,7 +7,8 @@ import pathlib
 import signal
 
 from support.data import assert_exact, epoch, make_folder
-from support.processes import child, run, wait_until
+from support.processes import child, run
+from support.waiting import wait_until
 
 import foresee
 import foresee.torch as ft
@@ -135,6 +136,5 @@ def test_a_loader_that_is_closed_gives_its_part_to_the_others(
         assert_exact(epoch(training), sizes)
         wait_until(
             lambda: training.stats()["tiers"][0]["used_bytes"] <= 1_000_000,
-            timeout=5,
             what="the slab's release",
         )

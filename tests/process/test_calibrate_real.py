@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import pytest
 from support.data import key
-from support.processes import plain_environment, wait_until
+from support.processes import plain_environment
+from support.waiting import wait_until
 from support.servers import ACCESS, SECRET, Bucket, Testbed
 
 from foresee.job import Profile, profile
@@ -120,7 +121,7 @@ def test_ctrl_c_leaves_neither_profile_nor_temporary_file(tmp_path: pathlib.Path
     file = tmp_path / "profile.toml"
     process = start("--seconds", "60", "--disk", tmp_path, "--only", "disk", "-o", file)
     try:
-        wait_until(lambda: nameless(process.pid), timeout=30, what="a file on the disk")
+        wait_until(lambda: nameless(process.pid), what="a file on the disk")
         process.send_signal(signal.SIGINT)
         code, output, errors = end(process)
     finally:
@@ -140,7 +141,7 @@ def test_ctrl_c_ends_the_wait_for_an_origin_that_hangs(
     bucket.testbed.limits(latency_ms=60_000)
     process = start("--origin", index, "--only", "origin", "-o", file, env=credentials(bucket))
     try:
-        wait_until(lambda: bucket.testbed.counters()["in_flight"], timeout=30, what="a request")
+        wait_until(lambda: bucket.testbed.counters()["in_flight"], what="a request")
         process.send_signal(signal.SIGINT)
         code, _, errors = end(process)
     finally:

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only waits of tests that sleep or read a clock.
+
+A test never compares elapsed time with an upper bound: a loaded machine breaks it. It waits here until something has
+happened, and fails only when the watchdog bound has passed. A house test keeps ``time`` out of all other test files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["WATCHDOG", "pause", "takes_at_least", "wait_until"]
+
+#: Seconds after which a wait fails. It only turns a hang into a failure with a name, so it is far above any expected delay.
+WATCHDOG = 60.0
+
+
+def wait_until(condition: Callable[[], object], *, what: str) -> None:
+    """Wait until ``condition()`` is true. Use it for state that sends no notification.
+
+    Raises:
+        AssertionError: it was not true within the watchdog bound; the message names ``what``.
+    """
+    deadline = time.monotonic() + WATCHDOG
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {WATCHDOG:.0f} s"
+        time.sleep(0.005)
+
+
+def pause(seconds: float) -> None:
+    """Sleep, in place of the work or of the silence of another party."""
+    time.sleep(seconds)
+
+
+@contextmanager
+def takes_at_least(seconds: float) -> Iterator[None]:
+    """Assert that the block takes at least ``seconds``. A lower bound holds on a loaded machine too."""
+    began = time.monotonic()
+    yield
+    took = time.monotonic() - began
+    assert took >= seconds, f"ended after {took:.3f} s, before {seconds} s"

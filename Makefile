@@ -3,8 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# What depends on how torch draws and shuffles.
-ON_OLDEST_TORCH := tests/unit/test_torch_orders.py tests/unit/test_torch_batches.py tests/process/test_order_live.py
+# Compiled third-party crates are cached for all checkouts of this machine, as `scripts/steps.py` says.
+export RUSTC_WRAPPER ?= $(abspath $(wildcard .tools/build-tools/bin/sccache))
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 help: ## this list
@@ -17,11 +17,14 @@ bench-setup: setup ## the peers that benchmarks compare with
 	@$(PYTHON) scripts/bench_setup.py
 demo: setup ## train from a slow place, with and without Foresee; ORIGIN=s3://... for a bucket of yours
 	$(BIN)/python examples/demo/run.py $(if $(ORIGIN),--origin $(ORIGIN))
-test: doctor ## every test of both languages, as CI runs them
-	@$(PYTHON) scripts/setup.py --tests
-	cargo test --workspace --locked --quiet
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
-	PYTHONPATH=python .oldest-torch-venv/bin/pytest $(ON_OLDEST_TORCH)
+test: doctor ## every unit and process test of both languages, as CI runs them
+	@$(PYTHON) scripts/test.py
+unit: doctor ## the unit tests alone
+	@$(PYTHON) scripts/test.py unit
+soak: doctor ## long and random: kills by the dozen, fresh seeds, hosts in namespaces, all of the oldest torch
+	@$(PYTHON) scripts/test.py soak
+durations: ## how long the tests of the last run took, by class and phase
+	@$(PYTHON) scripts/durations.py
 test-systems: setup ## tests against other programs: DLIO, Ray, and Slurm, which root installs by apt
 	@$(PYTHON) scripts/setup.py --systems
 	@$(PYTHON) scripts/systems.py
@@ -41,8 +44,8 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/typos
 msrv: ## what users build, with the oldest supported compiler
 	rustup run --install $(MSRV) cargo check --package foresee-python --locked --quiet --target-dir target/msrv
-wheel: setup ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
-	$(BIN)/python scripts/wheel.py
+wheel: ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
+	@$(PYTHON) scripts/wheel.py
 bench: bench-setup ## the loading benchmark; writes its results folder and the README's table
 	$(BIN)/python benchmarks/loading/run.py
 	$(BIN)/python scripts/readme.py
@@ -54,4 +57,4 @@ clean: ## remove what was built; environments and caches of data stay
 	cargo clean
 	rm -rf dist
 
-.PHONY: help doctor setup bench-setup demo test test-systems check check-rust check-python msrv wheel bench fmt clean
+.PHONY: help doctor setup bench-setup demo test unit soak durations test-systems check check-rust check-python msrv wheel bench fmt clean

@@ -24,7 +24,7 @@ EXPECTED = """\
 Expected on two cores, the first time (later runs skip what has not changed):
   make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go)
   make demo          2 to 4 minutes after setup
-  make test          up to 25 minutes
+  make test          up to 20 minutes
   make bench-setup   2 to 10 minutes: the peers
 """
 
@@ -99,7 +99,7 @@ def check_platform():
 
 def check_disk():
     """Room for packages and builds; none is needed where they are already."""
-    if (ROOT / ".tools" / "stamps" / "wheel").exists():
+    if (ROOT / ".tools" / "stamps" / "extension").exists():
         return None
     free = shutil.disk_usage(str(ROOT)).free / 1e9
     if free >= DISK_FREE_GB:

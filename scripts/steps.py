@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
+#: Programs that build and test: uv, maturin, cargo-nextest, sccache. `prepare_build_tools` installs them.
+BUILD_TOOLS = TOOLS / "build-tools"
+BUILD_BIN = BUILD_TOOLS / "bin"
+#: Remedies of steps that several scripts take.
+NO_INDEX = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
+NO_VENV = "`apt-get install python3-venv` on Debian"
 #: What a build of the crates depends on.
 RUST = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
 
@@ -40,10 +47,79 @@ def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, 
     """
     words = [str(word) for word in command]
     print(f"  $ {shlex.join(words)}", file=sys.stderr, flush=True)
-    ended = subprocess.run(words, cwd=ROOT, env={**os.environ, **(env or {})}, check=False)
+    ended = subprocess.run(words, cwd=ROOT, env={**build_environment(), **(env or {})}, check=False)
     if ended.returncode != 0:
         message = f"`{shlex.join(words)}` ended with status {ended.returncode}"
         raise Failed(f"{message}; {remedy}" if remedy else message)
+
+
+def build_environment() -> dict[str, str]:
+    """The environment of builds: the build tools are last on PATH, and rustc's results are cached for this machine.
+
+    sccache keeps compiled third-party crates in the user's cache folder, keyed by what they are compiled from, so all
+    clones and profiles share them and none waits for another's lock. A wrapper that the user has set stays.
+    """
+    environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{BUILD_BIN}"}
+    sccache = BUILD_BIN / "sccache"
+    if sccache.exists():
+        environment.setdefault("RUSTC_WRAPPER", str(sccache))
+    # uv knows no PIP_ variables.
+    if "PIP_INDEX_URL" in os.environ:
+        environment.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])
+    return environment
+
+
+def prepare_build_tools() -> None:
+    """Install uv, maturin, cargo-nextest and sccache into an environment of their own."""
+    pinned = ROOT / "scripts" / "requirements-build.txt"
+
+    def make() -> None:
+        run([sys.executable, "-m", "venv", "--clear", BUILD_TOOLS], remedy=NO_VENV)
+        pip: list[str | Path] = [
+            BUILD_BIN / "python",
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
+        run([*pip, "-r", pinned], remedy=NO_INDEX)
+
+    step(
+        "build-tools",
+        make,
+        inputs=[pinned],
+        settings=[platform.python_version()],
+        outputs=[BUILD_BIN / name for name in ("uv", "maturin", "cargo-nextest", "sccache")],
+    )
+
+
+def install_packages(venv: Path, *requirements: Path) -> None:
+    """Install with uv what the lists pin; those named ``*-no-deps.txt`` without what they ask for.
+
+    Packages are linked from uv's cache, so each is fetched and stored once for all environments of this machine.
+    """
+    for pinned in requirements:
+        alone = ["--no-deps"] if pinned.stem.endswith("-no-deps") else []
+        pip: list[str | Path] = [
+            BUILD_BIN / "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            venv / "bin" / "python",
+        ]
+        run([*pip, *alone, "-r", pinned], remedy=NO_INDEX)
+
+
+def make_venv(venv: Path) -> None:
+    """Create an environment with this Python; one of another Python is replaced."""
+    python = venv / "bin" / "python"
+    if python.exists():
+        found = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+        if found.stdout.split() == ["Python", platform.python_version()]:
+            return
+    run([BUILD_BIN / "uv", "venv", "--quiet", "--seed", "--clear", "--python", sys.executable, venv])
 
 
 def install_tool(built: Path, name: str) -> None:

@@ -4,7 +4,7 @@
 
 zig links against glibc 2.28, whatever this machine has; auditwheel reads from the symbols whether that came true. Then
 a fresh environment gets the wheel with numpy alone: the package, its command line and its core start there without
-torch. Run `scripts/setup.py` first, with its Python.
+torch. Needs neither torch nor Go nor the environment of the tests.
 Exit status: 0 good, 3 a step failed (its name, its command and a remedy are printed).
 """
 
@@ -18,10 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from steps import ROOT, Failed, run
+from steps import BUILD_BIN, NO_INDEX, ROOT, Failed, install_packages, make_venv, prepare_build_tools, run
 
 DIST = ROOT / "dist"
-BIN = ROOT / ".venv" / "bin"
 #: Oldest C library that the wheel promises to run on.
 GLIBC = (2, 28)
 
@@ -36,10 +35,22 @@ print("foresee", foresee.__version__, "without torch")
 def main() -> int:
     """Build, audit, install, start."""
     try:
+        prepare_build_tools()
+        install_packages(BUILD_BIN.parent, ROOT / "scripts" / "requirements-wheel.txt")
         shutil.rmtree(DIST, ignore_errors=True)
-        flags = ["--release", "--locked", "--zig", "--compatibility", "manylinux_2_28", "--out", str(DIST)]
-        # zig is a Python package of .venv, found through its interpreter.
-        run([BIN / "maturin", "build", *flags], env={"PATH": path_with(BIN)})
+        flags = [
+            "--profile",
+            "dist",
+            "--locked",
+            "--zig",
+            "--compatibility",
+            "manylinux_2_28",
+            "--out",
+            str(DIST),
+        ]
+        # maturin finds zig, a Python package, through the first interpreter on PATH.
+        path = f"{BUILD_BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+        run([BUILD_BIN / "maturin", "build", *flags], env={"PATH": path})
         (wheel,) = DIST.glob("*.whl")
         audit(wheel)
         with tempfile.TemporaryDirectory() as folder:
@@ -51,14 +62,9 @@ def main() -> int:
     return 0
 
 
-def path_with(folder: Path) -> str:
-    """PATH with ``folder`` first."""
-    return f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
-
-
 def audit(wheel: Path) -> None:
     """Refuse a wheel that needs a newer C library than it says, or any library that Linux does not always have."""
-    command = [str(BIN / "auditwheel"), "show", str(wheel)]
+    command = [str(BUILD_BIN / "auditwheel"), "show", str(wheel)]
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     text = " ".join(asked.stdout.split())
     found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_', text)
@@ -71,10 +77,16 @@ def audit(wheel: Path) -> None:
 
 def start(wheel: Path, venv: Path) -> None:
     """Install the wheel into an empty environment and start what must start without torch."""
-    run([sys.executable, "-m", "venv", venv])
-    pip: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    remedy = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
-    run([*pip, "--disable-pip-version-check", wheel], remedy=remedy)
+    make_venv(venv)
+    install: list[str | Path] = [
+        BUILD_BIN / "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        venv / "bin" / "python",
+    ]
+    run([*install, wheel], remedy=NO_INDEX)
     run([venv / "bin" / "python", "-I", "-c", TRY])
     run([venv / "bin" / "foresee", "--version"])
 

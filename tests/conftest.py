@@ -44,6 +44,10 @@ def _no_loops() -> str | None:
 EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops}
 
 
+#: Exit status of a session with unexpected skips: one that pytest does not use, as no test of it can be run again.
+UNEXPECTED_SKIPS = 6
+
+
 class Guard:
     """What was skipped without a marker that allows it.
 
@@ -66,8 +70,8 @@ class Guard:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Turn an unexpected skip into a failure."""
-        if self._unexpected and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._unexpected and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            session.exitstatus = UNEXPECTED_SKIPS
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name them, and say what to do."""

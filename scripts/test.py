@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Run the tests of both languages, class by class, and leave a record of their durations.
+
+``unit`` tests run in parallel and are never repeated. A ``process`` test that fails runs once more, alone, in a second
+invocation: if it passes then, it is flaky. Flaky tests are listed with their first failure, and three of them fail the
+run. ``soak`` tests run only when asked for, with inputs from fresh seeds.
+Exit status: 0 good, 1 tests failed, 3 something could not be built or started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import setup
+from durations import Record
+from runner import Runner
+from steps import ROOT, Failed, build_environment
+
+CLASSES = ("unit", "process", "soak")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Read the arguments, run the classes, print what came of them and leave the record."""
+    parser = argparse.ArgumentParser(description="Run the tests of both languages, class by class.")
+    parser.add_argument(
+        "classes", nargs="*", metavar="CLASS", help="unit, process or soak; default: unit process"
+    )
+    classes = parser.parse_args(arguments).classes or ["unit", "process"]
+    if unknown := set(classes) - set(CLASSES):
+        parser.error(f"unknown class: {', '.join(sorted(unknown))}; one of {', '.join(CLASSES)} expected")
+    if "soak" in classes:
+        os.environ["FORESEE_SOAK"] = "1"
+    runner = Runner(Record(), invoke, oldest_torch=setup.OLDEST / "bin" / "pytest")
+    try:
+        with runner.phase("setup"):
+            setup.prepare(setup.prepare_oldest_torch)
+        runner.build()
+        for each in classes:
+            runner.run(each)
+    except Failed as failed:
+        print(f"test: {failed}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        runner.record.save()
+    print("\n".join(["", *runner.summary()]))
+    return 1 if runner.failed() else 0
+
+
+def invoke(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a test runner in the checkout's root; its exit status."""
+    return subprocess.run(
+        command, cwd=ROOT, env={**build_environment(), **environment}, check=False
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

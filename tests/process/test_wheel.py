@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel, installed into an environment that has nothing else."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+from support.processes import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import wheel as script
+from steps import BUILD_BIN, run
+
+
+def test_the_wheel_starts_in_an_empty_environment_without_torch(tmp_path: pathlib.Path) -> None:
+    # Of what `make setup` has compiled: the released one has the same contents, linked for older systems.
+    run([BUILD_BIN / "maturin", "build", "--release", "--locked", "--out", tmp_path])
+    (wheel,) = tmp_path.glob("*.whl")
+    script.start(wheel, tmp_path / "venv")

@@ -10,8 +10,14 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import pathlib
 import sys
-import time
+from collections.abc import Sequence
+
+# As a program of its own it finds no package of the tests.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from support.waiting import pause
 
 from foresee._steps import CACHES, Meter, mark
 from foresee.config import Cache
@@ -19,22 +25,24 @@ from foresee.config import Cache
 CHUNK = 1 << 16
 
 
-def options() -> argparse.Namespace:
+def options(words: Sequence[str]) -> argparse.Namespace:
+    """What a command line asks of the job."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data")
     parser.add_argument("--compute", type=float, default=0.004)
     parser.add_argument("--wait", type=float, default=0.008)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--order", default="sequential 40")
+    parser.add_argument("--order", default="sequential 40", help="empty: nobody knows it")
     parser.add_argument("--loader-steps", type=int)
     parser.add_argument("--dies-after", type=int)
     parser.add_argument("--hangs-after", type=int)
     parser.add_argument("--slow-after", type=int, help="from this step on it waits for --slow")
     parser.add_argument("--slow", type=float, default=0.0)
+    parser.add_argument("--loads", type=float, default=0.0, help="seconds until its loader is there")
     parser.add_argument("--cache", help="a folder on disk")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def read(file: int, step: int, wait: float) -> None:
@@ -47,17 +55,18 @@ def read(file: int, step: int, wait: float) -> None:
         pass
     with open(f"/proc/self/fd/{file}", "rb") as origin:
         fcntl.flock(origin, fcntl.LOCK_EX)
-        time.sleep(wait)
+        pause(wait)
         os.preadv(file, [room], step * CHUNK)
 
 
 def main() -> None:
-    asked = options()
+    asked = options(sys.argv[1:])
     if asked.deaf:
         import signal
 
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    print("this job sleeps", flush=True)
+    print(f"this job sleeps, seed {os.environ.get('FORESEE_SEED')}", flush=True)
+    pause(asked.loads)
     if asked.cache:
         Cache(ram="1MB", disk=asked.cache, disk_size="1GB").native()
         # As a loader would, with its first sample.
@@ -66,20 +75,20 @@ def main() -> None:
     file = os.open(asked.data, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     meter = Meter(os.environ.get("FORESEE_STEPS"))
-    done = 0
+    done, order = 0, mark(asked.order) if asked.order else 0
     for _ in range(asked.epochs):
-        lap = meter.lap(steps=asked.loader_steps or asked.steps, order=mark(asked.order))
+        lap = meter.lap(steps=asked.loader_steps or asked.steps, order=order)
         for step in range(asked.steps):
             lap.ask()
             if done == asked.dies_after:
                 print("no more memory", flush=True)
                 sys.exit(3)
             if done == asked.hangs_after:
-                time.sleep(600)
+                pause(600)
             slow = asked.slow_after is not None and done >= asked.slow_after
             read(file, step, asked.slow if slow else asked.wait)
             lap.got()
-            time.sleep(asked.compute)
+            pause(asked.compute)
             done += 1
         lap.end()
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` of jobs that sleep where others compute and wait: their data, their files, the command."""
+"""Job files of jobs that sleep where others compute and wait, and the real ``foresee stagger run`` of them.
+
+``support.virtual`` runs the same files in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ import subprocess
 import sys
 
 from support.cold import cold_file
+from support.stagger_job import CHUNK
+from support.waiting import WATCHDOG
 
-__all__ = ["CHUNK", "FIGURES", "JOB", "begun", "cold_data", "run", "write"]
+__all__ = ["FIGURES", "JOB", "begun", "cold_data", "run", "write"]
 
 JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
-CHUNK = 1 << 16
 TOML = """
 version = 1
 [data]
@@ -56,6 +60,7 @@ def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **mo
 
 
 def begun(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
+    """A real run in flight."""
     fixed = ["--folder", str(tmp_path / "run"), "--json"]
     return subprocess.Popen(
         [sys.executable, "-m", "foresee", "stagger", "run", *arguments, *fixed],
@@ -68,6 +73,6 @@ def begun(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
 def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, str]:
     """What it prints, and what it says."""
     with begun(tmp_path, *arguments) as process:
-        out, said = process.communicate(timeout=100)
+        out, said = process.communicate(timeout=WATCHDOG)
     assert process.returncode == code, said
     return json.loads(out) if out else {}, said

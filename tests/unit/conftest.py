@@ -14,7 +14,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from support.calibrations import data, kept_here, pair  # noqa: F401 - found here by tests
+from support.calibrations import data, pair  # noqa: F401 - found here by tests
+from support.virtual import virtual  # noqa: F401 - found here by tests
 
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_")
 

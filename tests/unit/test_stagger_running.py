@@ -1,22 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver of a run tells the deciders, and when it launches: jobs that are only files of steps, no process."""
+"""Decisions of a staggered run in stepped time: what is seen of the jobs goes in, one action after the other comes out."""
 
 from __future__ import annotations
 
 import pathlib
-import time
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from support.stagger_runs import write
 
 from foresee import job
-from foresee._steps import Meter, mark
-from foresee._world import World
-from foresee.jobs.already import Already
+from foresee._steps import Head, mark
+from foresee.errors import ConfigError
+from foresee.jobs.actions import (
+    TICK,
+    Action,
+    GiveUp,
+    Hold,
+    Launch,
+    Message,
+    Move,
+    Progress,
+    Read,
+    Release,
+    ReportEnd,
+    Stop,
+)
 from foresee.jobs.pace import Pace
-from foresee.jobs.running import Local, Runner
+from foresee.jobs.part import Look
+from foresee.jobs.running import Local
+from foresee.jobs.supervise import Supervisor
 from foresee.jobs.timing import Timing, choose
-from foresee.jobs.watched import Watched, unordered
 from foresee.models.stagger import JobTimes
 
 #: As in the job files: 40 steps of 20 ms, and 30 to wait for cold data.
@@ -25,120 +40,173 @@ TIMES = [
 ]
 #: Faster than what it reads, so that it comes near.
 QUICK = JobTimes(name="c", compute=0.01, wait=0.04, wait_cached=0.0, wait_conc=0.06, steps=40)
+HEAD = Head(rank=0, ranks=1, steps=40, order=mark("one"))
+#: When runs begin, of a clock of anybody's.
+BEGIN = 500.0
 
 
-class Pretended(Watched):
-    """A job without a process: its steps are what a test writes."""
-
-    def __init__(self, of: job.Job, name: str, folder: str, *, held: bool, order: str = "one") -> None:
-        super().__init__(of, name, folder)
-        self._make(held=held)
-        self.meter = Meter(self.folder, World(0, 1))
-        self.order = mark(order) if order else 0
-
-    def begin(self) -> None:
-        """Its loader is there."""
-        self.meter._gate = None
-        self.release()
-        self.meter.lap(steps=40, order=self.order)
-        self._read()
-
-    def step(self, begin: float, wait: float, compute: float) -> None:
-        """One that began then, of ``time.monotonic()``."""
-        nanos = [round(1e9 * seconds) for seconds in (begin, wait, compute)]
-        self.meter._add(*nanos, 0, 0)
-        self._read()
-
-    def poll(self) -> int | None:
-        self._read()
-        return None
-
-    def stop(self) -> None:
-        self._abandon()
-
-
-class Pretending(Local):
-    """Launches such jobs, and remembers when each was to run."""
-
-    def __init__(self) -> None:
-        self.due: dict[str, float] = {}
-
-    def start(
-        self, job: job.Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
-    ) -> Watched:
-        self.due[name] = due
-        return Pretended(job, name, folder, held=held)
-
-
-def runner(
-    tmp_path: pathlib.Path, times: list[JobTimes], already: Already | float | None, **more: object
-) -> tuple[Runner, list[Pretended]]:
-    """Whose jobs run, but for a leader that nobody sees."""
-    data = tmp_path / "data"
-    files = [job.read(write(tmp_path, each.name, data)) for each in times]
-    elapsed = already if isinstance(already, float) else None
-    chosen = choose(times, [0.0] * len(times), running=elapsed)
+def decider(
+    tmp_path: pathlib.Path,
+    times: Sequence[JobTimes] = TIMES[:2],
+    *,
+    joined: bool = False,
+    elapsed: float | None = None,
+    **more: object,
+) -> Supervisor:
+    """Of a run that begins now."""
+    files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in times]
+    chosen = choose(
+        times, [0.0] * len(times), running=elapsed if elapsed is not None else 0.0 if joined else None
+    )
     ordered = [times[place] for place in chosen.order]
-    made = Runner(
+    made = Supervisor(
         [(files[place], times[place].name) for place in chosen.order],
         Timing(ordered, chosen),
-        str(tmp_path),
-        pace=Pace(ordered, 0.05),
-        launcher=Pretending(),
-        already=already,
+        wants=Local().wants,
+        pace=Pace(ordered, TICK),
+        joined=joined or elapsed is not None,
+        elapsed=elapsed,
         **more,  # type: ignore[arg-type]
     )
-    jobs = []
-    for part in made._parts[elapsed is not None :]:
-        part.watched = Pretended(part.job, part.name, str(tmp_path), held=False)
-        part.watched.begin()
-        part.released = True
-        jobs.append(part.watched)
-    return made, jobs
+    made.handle_start(BEGIN)
+    return made
+
+
+def look(done: int = 0, *, head: Head | None = HEAD, started: float = BEGIN, **more: object) -> Look:
+    """What is seen of a job that runs."""
+    facts = {"code": None, "last_step": started, "queued": False, **more}
+    return Look(head=head, done=done, started=started, **facts)  # type: ignore[arg-type]
+
+
+def rows(first: float, count: int, every: float, wait: float = 0.03, compute: float = 0.02) -> np.ndarray:
+    """Steps that begin ``every`` seconds."""
+    begins = first + every * np.arange(count)
+    return np.stack([begins, np.full(count, wait), np.full(count, compute)], axis=1)
+
+
+def actions(
+    made: Supervisor,
+    now: float,
+    looks: Sequence[Look | None],
+    steps: dict[int, np.ndarray] | None = None,
+) -> list[Action]:
+    """All of one look; what a driver answers is answered, and a gate does what it is asked to."""
+    made.handle_looks(looks, now)
+    found: list[Action] = []
+    while (action := made.poll_action(now)) is not None:
+        if isinstance(action, Launch):
+            made.handle_launch(action.who, look(head=None, started=now), now)
+            made.handle_gate(action.who, action.held, now)
+        elif isinstance(action, Read):
+            made.handle_steps(action.who, (steps or {}).get(action.who, np.zeros((0, 3))), now)
+        elif isinstance(action, Hold | Release | GiveUp):
+            made.handle_gate(action.who, isinstance(action, Hold), now)
+        found.append(action)
+    return [each for each in found if not isinstance(each, Read | Progress)]
+
+
+def begun(made: Supervisor) -> None:
+    """The leader is launched, has loaded for a second, and takes its first step then; the follower is launched."""
+    assert actions(made, BEGIN, [None, None]) == [Launch(0, False, 0.0, True)]
+    assert actions(made, BEGIN + TICK, [look(head=None), None]) == []
+    assert actions(made, BEGIN + 1.0, [look(), None]) == [Release(0), Launch(1, True, 0.0, False)]
+
+
+def test_a_follower_is_launched_a_load_before_its_moment_and_let_go_at_it(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    actions(made, BEGIN, [None, None])
+    zero = BEGIN + 0.4
+    assert actions(made, zero, [look(), None]) == [Release(0)]
+    # It is to start 1.2 s after the first step, and its leader has loaded for 0.4 s: a quarter more.
+    steps = {0: rows(zero, 13, 0.05)}
+    assert actions(made, zero + 0.69, [look(13), None], steps) == []
+    assert actions(made, zero + 0.71, [look(14), None], steps) == [Launch(1, True, 0.0, False)]
+    waits = look(head=None, started=zero + 0.71)
+    assert actions(made, zero + 0.76, [look(15), waits], steps) == [Move(1, pytest.approx(0.7 - 0.76))]
+    assert made.poll_look(zero + 0.76) == TICK
+    assert made.poll_look(zero + 1.18) == pytest.approx(0.02)
+    assert actions(made, zero + 1.19, [look(23), waits], steps) == [Move(1, pytest.approx(0.7 - 1.19))]
+    steps = {0: rows(zero, 24, 0.05)}
+    found = actions(made, zero + 1.2, [look(24), look(started=zero + 0.71)], steps)
+    assert found == [Release(1), Message("b starts at 1.2 s")]
+
+
+def test_a_leader_that_waits_for_its_moment_is_launched_at_it(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path, delay=7.0)
+    assert actions(made, BEGIN, [None, None]) == [Message("a starts in 7.0 s")]
+    assert made.poll_look(BEGIN) == 7.0
+    assert actions(made, BEGIN + 7.0, [None, None]) == [Launch(0, False, 0.0, True)]
+
+
+def test_jobs_that_start_together_are_let_go_when_the_last_of_them_has_loaded(tmp_path: pathlib.Path) -> None:
+    same = [JobTimes(name=name, compute=0.02, wait=0, wait_cached=0, wait_conc=0, steps=40) for name in "ab"]
+    made = decider(tmp_path, same)
+    launched = [Launch(0, True, 0.0, True), Launch(1, True, 0.0, True)]
+    assert actions(made, BEGIN, [None, None]) == launched
+    assert actions(made, BEGIN + 1, [look(), look(head=None)]) == []
+    assert actions(made, BEGIN + 9, [look(), look()]) == [Release(0), Release(1)]
 
 
 def test_nobody_is_held_for_a_reader_that_does_not_read(tmp_path: pathlib.Path) -> None:
-    made, jobs = runner(tmp_path, [TIMES[0], TIMES[1], QUICK], 1.0)
-    made._zero = time.monotonic() - 1.0
-    for follower in jobs:
-        for at in range(5):
-            follower.step(made._zero + 0.1 * at, 0.0, 0.02)
-    made._keep_apart()
-    assert [part.holds for part in made._parts] == [0, 0, 0]
+    made = decider(tmp_path, [TIMES[0], TIMES[1], QUICK], elapsed=1.5)
+    assert all(isinstance(each, Launch) for each in actions(made, BEGIN, [None, None, None]))
+    for at in range(1, 60):
+        found = actions(made, BEGIN + 0.05 * at, [None, look(5), look(5)])
+        assert not any(isinstance(each, Hold) for each in found)
+    assert [outcome.holds for outcome in made.outcomes()] == [0, 0, 0]
 
 
-def test_whoever_is_near_one_that_is_seen_to_read_is_held(tmp_path: pathlib.Path) -> None:
-    made, jobs = runner(tmp_path, [TIMES[0], TIMES[1]], None)
-    made._zero = time.monotonic() - 1.0
-    for each in jobs:
-        for at in range(5):
-            each.step(made._zero + 0.1 * at, 0.0, 0.02)
-    made._keep_apart()
-    assert [part.holds for part in made._parts] == [0, 1]
+def test_whoever_is_near_one_that_is_seen_to_read_is_held_and_let_go(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    begun(made)
+    steps = {0: rows(BEGIN + 1.0, 24, 0.05)}
+    actions(made, BEGIN + 2.2, [look(24), look()], steps)
+    assert actions(made, BEGIN + 2.3, [look(24), look(20)], steps) == [Hold(1)]
+    assert actions(made, BEGIN + 2.35, [look(29), look(20)], steps) == []
+    assert actions(made, BEGIN + 2.8, [look(40), look(20)], steps) == [Release(1)]
+    _, follower = made.outcomes()
+    assert (follower.holds, follower.held) == (1, pytest.approx(0.5))
+
+
+def test_a_gate_that_a_rank_passes_right_now_is_closed_at_the_next_look(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    begun(made)
+    steps = {0: rows(BEGIN + 1.0, 24, 0.05)}
+    actions(made, BEGIN + 2.2, [look(24), look()], steps)
+    made.handle_looks([look(24), look(20)], BEGIN + 2.3)
+    while (action := made.poll_action(BEGIN + 2.3)) is not None:
+        if action == Hold(1):
+            made.handle_gate(1, False, BEGIN + 2.3)
+    assert made.outcomes()[1].holds == 0
+    assert actions(made, BEGIN + 2.35, [look(24), look(20)], steps) == [Hold(1)]
 
 
 def test_time_at_the_gate_is_no_time_of_a_followers_steps(tmp_path: pathlib.Path) -> None:
-    made, (leader, follower) = runner(tmp_path, TIMES[:2], None)
-    zero = made._zero = time.monotonic() - 10
-    for at in range(30):
-        leader.step(zero + 0.05 * at, 0.03, 0.02)
-        # Held before each of them.
-        follower.step(zero + 2 + 0.2 * at, 0.001, 0.02)
-    for at, part in enumerate(made._parts):
-        made._know(at, part)
-    led, followed = made._timing.figures
+    timing = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.05), 1: rows(BEGIN + 2, 30, 0.2, wait=0.001)})
+    led, followed = timing.figures
+    # Held before each of its steps.
     assert followed.cached_epoch() == pytest.approx(40 * 0.021)
     assert followed.cached_epoch() < led.cold_epoch()
 
 
 def test_time_at_the_gate_counts_where_data_are_waited_for(tmp_path: pathlib.Path) -> None:
     # When the leader's data are in the cache is what matters, whatever it was that kept it.
-    made, (leader, _) = runner(tmp_path, TIMES[:2], None)
-    zero = made._zero = time.monotonic() - 10
-    for at in range(30):
-        leader.step(zero + 0.2 * at, 0.03, 0.02)
-    made._know(0, made._parts[0])
-    assert made._timing.figures[0].cold_epoch() >= 40 * (29 * 0.2 + 0.05) / 30 * 0.999
+    timing = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.2)})
+    assert timing.figures[0].cold_epoch() == pytest.approx(40 * 10 / 31, rel=1e-6)
+
+
+def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timing:
+    """What ten seconds of such steps make of the figures."""
+    files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
+    timing = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
+    made = Supervisor([(file, each.name) for file, each in zip(files, TIMES, strict=False)], timing, wants=Local().wants)
+    made.handle_start(BEGIN - 1)
+    actions(made, BEGIN - 1, [None, None])
+    actions(made, BEGIN, [look(), None])
+    for now in (BEGIN + 2, BEGIN + 2 + TICK, BEGIN + 10):
+        at = {who: rows[rows[:, 0] < now - 0.1] for who, rows in steps.items()}
+        actions(made, now, [look(30), look(30)], at)
+    return timing
 
 
 @pytest.mark.parametrize(("elapsed", "launched"), [(0.5, False), (25.0, True)])
@@ -149,37 +217,101 @@ def test_beside_a_job_that_runs_the_others_load_before_their_moment(
     times = [
         JobTimes(name=name, compute=0.02, wait=1.0, wait_cached=0.0, wait_conc=1.5, steps=40) for name in "ab"
     ]
-    made, _ = runner(tmp_path, times, elapsed)
-    part = made._parts[1]
-    part.watched, part.released = None, False
-    made._zero = time.monotonic() - elapsed
-    assert part.start == pytest.approx(40)
-    made._follow(1)
-    assert (part.watched is not None) == launched
-    assert not part.released
-    if part.watched is not None:
-        assert part.watched.held
+    made = decider(tmp_path, times, elapsed=elapsed)
+    expected = [Launch(1, True, 0.0, False)] if launched else []
+    assert actions(made, BEGIN, [None, None]) == expected
+    if launched:
+        # Its own moment is the same.
+        assert actions(made, BEGIN + 14.9, [None, look()]) == [Move(1, pytest.approx(0.1 - 1.25 * 14.9))]
+        assert actions(made, BEGIN + 15.0, [None, look()])[0] == Release(1)
 
 
 def test_how_long_one_took_to_load_is_how_long_the_next_one_has(tmp_path: pathlib.Path) -> None:
-    made, jobs = runner(tmp_path, [TIMES[0], TIMES[1], QUICK], 1.0)
-    assert made._took() == 30
-    jobs[0].started -= 4
-    made._poll()
-    jobs[1].started = time.monotonic()
-    assert made._took() == pytest.approx(5, abs=0.5)
+    late = JobTimes(name="c", compute=0.01, wait=1.0, wait_cached=0.0, wait_conc=1.5, steps=40)
+    times = [
+        JobTimes(name="a", compute=0.02, wait=2.0, wait_cached=0.0, wait_conc=2.5, steps=40),
+        JobTimes(name="b", compute=2.02, wait=0.0, wait_cached=0.0, wait_conc=0.5, steps=40),
+        late,
+    ]
+    made = decider(tmp_path, times, elapsed=1.0)
+    (first,) = actions(made, BEGIN, [None, None, None])
+    assert isinstance(first, Launch)
+    who = first.who
+    other = 3 - who
+    seen: list[Look | None] = [None, None, None]
+    seen[who] = look(head=None)
+    actions(made, BEGIN + 1, seen)
+    seen[who] = look()
+    # It has loaded for four seconds, of which the next one has a quarter more: five before its moment, not thirty.
+    moments = [BEGIN + 4 + TICK * at for at in range(2000)]
+    when = next(
+        now
+        for now in moments
+        if any(isinstance(each, Launch) and each.who == other for each in actions(made, now, seen))
+    )
+    start = made.starts[other]
+    assert when == pytest.approx(BEGIN - 1.0 + start - 5.0, abs=2 * TICK)
 
 
 def test_an_order_that_nobody_knows_is_a_doubt(tmp_path: pathlib.Path) -> None:
-    said: list[str] = []
-    made, _ = runner(tmp_path, TIMES[:2], None, tell=said.append)
-    for part, order in zip(made._parts, ("one", ""), strict=True):
-        part.watched = Pretended(part.job, part.name, str(tmp_path), held=False, order=order)
-        assert unordered(part.watched) is None
-        part.watched.begin()
-    for _ in range(2):
-        made._check()
-    (doubt,) = made._doubts
-    assert said == [doubt]
+    made = decider(tmp_path)
+    begun(made)
+    unknown = Head(rank=0, ranks=1, steps=40, order=None)
+    (message,) = actions(made, BEGIN + 1.1, [look(), look(head=unknown)])[1:]
+    assert actions(made, BEGIN + 1.15, [look(), look(head=unknown)])[1:] == []
+    (doubt,) = made.doubts
+    assert message == Message(doubt)
     assert doubt.startswith("b: in which order it reads is not known")
     assert "FORESEE_SEED" in doubt
+
+
+def test_a_leader_that_is_not_as_its_file_says_is_refused(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    actions(made, BEGIN, [None, None])
+    with pytest.raises(ConfigError, match="a: its loader has 50 steps per epoch, 40 by its job file"):
+        actions(made, BEGIN + 1, [look(head=Head(rank=0, ranks=1, steps=50, order=None)), None])
+
+
+def test_a_leader_that_fails_has_the_other_start_when_it_has_loaded(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    begun(made)
+    found = actions(made, BEGIN + 1.3, [look(5, code=3), look(head=None, started=BEGIN + 1.0)])
+    assert found[0] == ReportEnd(0, 3)
+    assert found[-2:] == [Release(1), Message("b starts at 0.3 s")]
+
+
+def test_a_leader_that_begins_no_step_is_given_up_once_and_a_queued_one_is_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    made = decider(tmp_path, patience=10.0)
+    actions(made, BEGIN, [None, None])
+    assert actions(made, BEGIN + 10.1, [look(head=None, queued=True), None]) == []
+    found = actions(made, BEGIN + 10.2, [look(head=None), None])
+    assert found[0] == GiveUp(0)
+    assert Launch(1, True, 0.0, False) in found
+    assert GiveUp(0) not in actions(made, BEGIN + 10.3, [look(head=None), look(head=None)])
+
+
+def test_a_follower_whose_steps_cannot_be_read_is_stopped(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    begun(made)
+    made.handle_unreadable(1, "no file of steps", BEGIN + 1.1)
+    found = actions(made, BEGIN + 1.1, [look(), None])
+    assert found == [Stop(1), Message("b can not be followed, and was ended: no file of steps")]
+    assert made.ended(1)
+    assert not made.over
+    actions(made, BEGIN + 3.1, [look(40, code=0), None])
+    assert made.over
+
+
+def test_a_follower_that_cannot_be_launched_is_not_tried_again(tmp_path: pathlib.Path) -> None:
+    made = decider(tmp_path)
+    actions(made, BEGIN, [None, None])
+    made.handle_looks([look(), None], BEGIN + 1.1)
+    found = []
+    while (action := made.poll_action(BEGIN + 1.1)) is not None:
+        if isinstance(action, Launch):
+            made.handle_launch_failure(action.who, "no such program", BEGIN + 1.1)
+        found.append(action)
+    assert found[-1] == Message("b cannot be started: no such program")
+    assert actions(made, BEGIN + 1.2, [look(), None]) == []

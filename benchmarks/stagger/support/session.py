@@ -17,8 +17,8 @@ from common.report import show
 
 from foresee import job
 from foresee.errors import ForeseeError
+from foresee.jobs.heads import expected_steps
 from foresee.jobs.process import Process
-from foresee.jobs.watched import expected_steps
 
 from . import models, runs
 from .models import Size

@@ -8,15 +8,17 @@ import os
 import platform
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from foresee.job import Job
     from foresee.jobs import Catalog
+    from foresee.jobs.calibrate import Storage
+    from foresee.jobs.clock import Clock
+    from foresee.jobs.watched import Watched
 
     #: A figure: of which job, its name, beside which other one.
     _Which = tuple[str, str, str | None]
@@ -90,14 +92,24 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+def run(
+    options: argparse.Namespace,
+    *,
+    clock: Clock | None = None,
+    start: Callable[..., Watched] | None = None,
+    storage: Storage | None = None,
+) -> int:
+    """Carry it out; None: this machine's."""
     from foresee import job
     from foresee._native import __version__
     from foresee.cli import _catalog
     from foresee.cli._ended import like_interrupt
-    from foresee.jobs import Catalog
+    from foresee.jobs import Catalog, cold
     from foresee.jobs.calibrate import Plan, calibrate, facts
+    from foresee.jobs.clock import SYSTEM
+    from foresee.jobs.process import Process
+
+    clock = clock or SYSTEM
 
     plan = Plan(
         steps=options.steps,
@@ -114,13 +126,24 @@ def run(options: argparse.Namespace) -> int:
     if path is None:
         path = _catalog.own()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-    began = time.monotonic()
+    began = clock.now()
     # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
     folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
     os.makedirs(folder, exist_ok=True)
     with like_interrupt(), Catalog.open(path, write=True) as catalog:
         derived = _derived(_jobs(jobs, catalog, machine))
-        ran = calibrate(jobs, catalog, machine, plan, folder, program=__version__, tell=_tell)
+        ran = calibrate(
+            jobs,
+            catalog,
+            machine,
+            plan,
+            folder,
+            program=__version__,
+            tell=_tell,
+            clock=clock,
+            start=start or Process,
+            storage=storage or cold,
+        )
         told: dict[str, Any] = {
             "catalog": path,
             "machine": machine,
@@ -130,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
             "folder": folder,
             "runs": [facts(each) for each in ran],
             "jobs": _jobs(jobs, catalog, machine, derived),
-            "lasted_seconds": time.monotonic() - began,
+            "lasted_seconds": clock.now() - began,
         }
     print(json.dumps(told, allow_nan=False) if options.json else _report(told))
     return 0

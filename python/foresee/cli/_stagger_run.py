@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foresee.job import Job
     from foresee.jobs import Catalog
     from foresee.jobs.already import Already
+    from foresee.jobs.clock import Clock
     from foresee.jobs.entry import Used
     from foresee.jobs.running import Launcher
     from foresee.jobs.timing import Chosen
@@ -103,20 +104,21 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.set_defaults(run=run)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: Launcher | None = None) -> int:
+    """Carry it out; ``clock`` and ``launcher``: None for this machine's, and for the one that the options name."""
     from foresee import job
     from foresee.cli import _catalog
     from foresee.jobs import Catalog
+    from foresee.jobs.clock import SYSTEM
 
     _check(options)
     jobs = [job.read(path) for path in options.jobs]
     options.catalog = _catalog.found(options.catalog, options.machine)
     if options.catalog is None:
-        return _run(options, jobs, None, None)
+        return _run(options, jobs, None, None, clock or SYSTEM, launcher)
     machine = platform.node() if options.machine is None else options.machine
     with Catalog.open(options.catalog) as catalog:
-        return _run(options, jobs, catalog, machine)
+        return _run(options, jobs, catalog, machine, clock or SYSTEM, launcher)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -145,15 +147,22 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(faults)
 
 
-def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, machine: str | None) -> int:
+def _run(
+    options: argparse.Namespace,
+    jobs: list[Job],
+    catalog: Catalog | None,
+    machine: str | None,
+    clock: Clock,
+    launcher: Launcher | None,
+) -> int:
     from foresee.cli._ended import like_interrupt
     from foresee.cli._stagger_compared import compared, report
     from foresee.jobs import asked
+    from foresee.jobs.actions import TICK
     from foresee.jobs.pace import Pace
     from foresee.jobs.process import command
     from foresee.jobs.running import Runner
     from foresee.jobs.timing import Timing, choose
-    from foresee.jobs.watched import TICK
 
     known = asked.times(
         jobs, catalog=catalog, machine=machine, read=options.read, coalesces=options.coalesces
@@ -165,7 +174,7 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         _tell(doubt)
     at = {"compat": options.compat, "cache": options.cache}
     read = options.read if options.coalesces else None
-    already, elapsed = _joined(options, jobs[0], known.jobs[0])
+    already, elapsed = _joined(options, jobs[0], known.jobs[0], clock)
     places = _places(jobs, catalog, machine, known.data)
     warm = None if joins else _warm(places)
     chosen = choose(
@@ -177,8 +186,8 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         **at,
     )
     ordered = [known.jobs[place] for place in chosen.order]
-    launcher = _launcher(options, chosen)
-    folder = _folder(options.folder)
+    launcher = launcher or _launcher(options, chosen, clock)
+    folder = _folder(options.folder, clock)
     _tell(_announced(ordered, chosen, folder, joins=joins))
     runner = Runner(
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
@@ -190,11 +199,12 @@ def _run(options: argparse.Namespace, jobs: list[Job], catalog: Catalog | None, 
         already=already,
         patience=options.patience,
         tell=_tell,
-        show=_shown(),
+        show=_shown(clock),
+        clock=clock,
     )
     with like_interrupt():
         ran = runner.run()
-    _shown()("")
+    _shown(clock)("")
     told = {
         "version": _VERSION,
         "data": known.data,
@@ -225,7 +235,7 @@ def _holds(options: argparse.Namespace) -> bool:
 
 
 def _joined(
-    options: argparse.Namespace, job: Job, times: JobTimes
+    options: argparse.Namespace, job: Job, times: JobTimes, clock: Clock
 ) -> tuple[Already | float | None, float | None]:
     """A first job that runs already, if one does, and for how long it has."""
     from foresee.jobs.already import Already
@@ -235,10 +245,10 @@ def _joined(
         return elapsed, elapsed
     if options.steps is None:
         return None, None
-    already = Already(job, times.name, options.steps, options.patience)
+    already = Already(job, times.name, options.steps, options.patience, clock=clock)
     steps = already.steps()
     # One that waits for its first batch has run for no time that counts.
-    return already, max(time.monotonic() - float(steps[0, 0]), 0.0) if len(steps) else 0.0
+    return already, max(clock.now() - float(steps[0, 0]), 0.0) if len(steps) else 0.0
 
 
 def _places(jobs: list[Job], catalog: Catalog | None, machine: str | None, data: str) -> list[str]:
@@ -270,7 +280,7 @@ def _warm(places: list[str]) -> str | None:
     return told
 
 
-def _launcher(options: argparse.Namespace, chosen: Chosen) -> Launcher:
+def _launcher(options: argparse.Namespace, chosen: Chosen, clock: Clock) -> Launcher:
     import shlex
 
     from foresee.errors import ConfigError
@@ -278,14 +288,14 @@ def _launcher(options: argparse.Namespace, chosen: Chosen) -> Launcher:
     from foresee.jobs.slurm import Slurm
 
     if not options.slurm:
-        return Local()
+        return Local(clock)
     try:
         more = shlex.split(options.sbatch)
     except ValueError as error:
         raise ConfigError(
             f"--sbatch {options.sbatch!r}: {error}; options as a shell has them expected"
         ) from None
-    return Slurm(options.slurm_wait, longest=max(chosen.starts), options=more)
+    return Slurm(options.slurm_wait, longest=max(chosen.starts), options=more, clock=clock)
 
 
 def _announced(jobs: list[JobTimes], chosen: Chosen, folder: str, *, joins: bool) -> str:
@@ -301,25 +311,27 @@ def _tell(line: str) -> None:
     print(f"foresee: {line}", end=end, file=sys.stderr, flush=True)
 
 
-def _shown(clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+def _shown(clock: Clock) -> Callable[[str], None]:
     """Where progress goes: one line of a terminal, written over; else a line now and then, so that a log goes on."""
     if sys.stderr.isatty():
         return lambda line: print(f"{line}\x1b[K", end="\r", file=sys.stderr, flush=True)
-    last = clock()
+    last = clock.now()
 
     def now_and_then(line: str) -> None:
         nonlocal last
-        if line and clock() - last >= _LOG_EVERY:
-            last = clock()
+        if line and clock.now() - last >= _LOG_EVERY:
+            last = clock.now()
             _tell(line)
 
     return now_and_then
 
 
-def _folder(asked: str | None) -> str:
+def _folder(asked: str | None, clock: Clock) -> str:
     from foresee.errors import ConfigError
 
-    folder = asked or os.path.join("runs", time.strftime("stagger-%Y%m%d-%H%M%S"))
+    folder = asked or os.path.join(
+        "runs", time.strftime("stagger-%Y%m%d-%H%M%S", time.localtime(clock.wall()))
+    )
     os.makedirs(folder, exist_ok=True)
     if os.listdir(folder):
         raise ConfigError(

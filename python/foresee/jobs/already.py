@@ -8,11 +8,12 @@ asked us to start it.
 from __future__ import annotations
 
 import os
-import time
 
 from foresee.errors import ConfigError, JobFailed
 from foresee.job import Job
-from foresee.jobs.watched import Watched, expected_steps
+from foresee.jobs.clock import SYSTEM, Clock
+from foresee.jobs.heads import expected_steps
+from foresee.jobs.watched import Watched
 
 __all__ = ["Already"]
 
@@ -25,13 +26,14 @@ class Already(Watched):
         name: what it is called.
         folder: its folder of steps.
         patience: seconds without a step after which it counts as lost.
+        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: there is no such folder, or no loader has written steps there.
     """
 
-    def __init__(self, job: Job, name: str, folder: str, patience: float) -> None:
-        super().__init__(job, name, os.path.dirname(os.path.abspath(folder)))
+    def __init__(self, job: Job, name: str, folder: str, patience: float, *, clock: Clock = SYSTEM) -> None:
+        super().__init__(job, name, os.path.dirname(os.path.abspath(folder)), clock=clock)
         self.folder = folder
         self.log = ""
         self._patience = patience
@@ -46,7 +48,7 @@ class Already(Watched):
         self._read()
         if self.done >= expected_steps(self.job):
             return 0
-        return 1 if time.monotonic() - self.last_step > self._patience else None
+        return 1 if self.clock.now() - self.last_step > self._patience else None
 
     def ended(self, code: int) -> JobFailed:
         """The error of a job that has ended too early."""

@@ -20,10 +20,9 @@ import datetime as dt
 import itertools
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +33,16 @@ from foresee.job import Job
 from foresee.jobs import cold
 from foresee.jobs.asked import shared, steps_per_epoch
 from foresee.jobs.catalog import Catalog
+from foresee.jobs.clock import SYSTEM, Clock
 from foresee.jobs.ending import at_once, stop_all, undisturbed
 from foresee.jobs.entry import Entry
+from foresee.jobs.heads import agree
 from foresee.jobs.one_storage import rate
 from foresee.jobs.process import Process, command
-from foresee.jobs.watched import agree
+from foresee.jobs.watched import Watched
 from foresee.models.stagger import Figure, wait_from_storage
 
-__all__ = ["Plan", "Ran", "calibrate", "facts"]
+__all__ = ["Plan", "Ran", "Storage", "calibrate", "facts"]
 
 #: K, of each form: as in the paper; and so many that two jobs of 1500 steps an epoch lose less than 5 % of their time.
 _LONG, _SHORT = 100, 50
@@ -98,6 +99,22 @@ class Plan:
         return _SHORT if self.short else _LONG
 
 
+class Storage(Protocol):
+    """Where the data lie, and the page cache before it; ``foresee.jobs.cold`` is this machine's."""
+
+    def files_of(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
+        """The files that jobs read; None: the data lie in no file system of this machine."""
+
+    def evict(self, files: Sequence[str], *, machine: bool = False) -> cold.Evicted:
+        """Drive files out of memory, and check that they are gone."""
+
+    def drop(self, files: Sequence[str]) -> None:
+        """Drive files out of memory as far as that goes."""
+
+    def touched(self, files: Iterable[str]) -> bool:
+        """Whether any of the files is in memory."""
+
+
 @dataclass(frozen=True)
 class Ran:
     """One job's part in a run; seconds."""
@@ -130,6 +147,9 @@ def calibrate(
     *,
     program: str,
     tell: Callable[[str], None] = lambda _: None,
+    clock: Clock = SYSTEM,
+    start: Callable[..., Watched] = Process,
+    storage: Storage = cold,
 ) -> list[Ran]:
     """Measure what ``catalog`` lacks of ``jobs``, alone and of each two of them.
 
@@ -141,6 +161,9 @@ def calibrate(
         folder: exists; gets logs and steps.
         program: version of Foresee.
         tell: gets a line before each run.
+        clock: that the runs are timed with.
+        start: starts a job, as :class:`Process` does.
+        storage: where the data lie.
 
     Returns:
         What was run, in order; nothing if the catalog has everything.
@@ -152,7 +175,9 @@ def calibrate(
         PageCacheKept: the data stay in memory, or the jobs read other data than was driven out.
         CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
     """
-    return _Calibration(jobs, catalog, machine, plan, folder, program, tell).run()
+    return _Calibration(
+        jobs, catalog, machine, plan, folder, program, tell, clock=clock, start=start, storage=storage
+    ).run()
 
 
 class _Calibration:
@@ -167,6 +192,10 @@ class _Calibration:
         folder: str,
         program: str,
         tell: Callable[[str], None],
+        *,
+        clock: Clock,
+        start: Callable[..., Watched],
+        storage: Storage,
     ) -> None:
         common = shared(jobs, machine)
         self._jobs = tuple(jobs)
@@ -174,6 +203,7 @@ class _Calibration:
         self._keys = [key for key in common.keys if key is not None]
         self._catalog, self._plan, self._folder = catalog, plan, folder
         self._program, self._tell = program, tell
+        self._clock, self._starter, self._storage = clock, start, storage
         self._machine = machine
         self._data = common.data
         self._want = plan.warmup + plan.counted
@@ -190,12 +220,12 @@ class _Calibration:
                 )
         if faults:
             raise ConfigError(faults)
-        self._files = cold.files_of(jobs, plan.data)
+        self._files = storage.files_of(jobs, plan.data)
         self._seen_gone = False
         self._number = 0
         self._caches: set[str] = set()
         self._ran: list[Ran] = []
-        self._all: list[Process] = []
+        self._all: list[Watched] = []
 
     def run(self) -> list[Ran]:
         """Everything that is missing."""
@@ -211,7 +241,7 @@ class _Calibration:
                 shutil.rmtree(cache, ignore_errors=True)
             if self._all and self._files is not None:
                 # Else the next run would begin with what these have read.
-                cold.drop(self._files)
+                self._storage.drop(self._files)
         # Not before the jobs were seen to read there.
         if places := [path for path in map(os.path.realpath, self._plan.data) if path.isprintable()]:
             self._catalog.put_places(self._machine, self._data, places)
@@ -299,7 +329,7 @@ class _Calibration:
         if not left:
             return
         self._tell(f"order: {' and '.join(self._names[at] for at in left.values())}, no step")
-        processes: list[Process] = []
+        processes: list[Watched] = []
         try:
             self._start(processes, "order", left.values())
             self._begun(processes)
@@ -311,25 +341,25 @@ class _Calibration:
         names = [self._names[at] for at in which]
         self._tell(f"{kind}: {' and '.join(names)}, {self._want} steps")
         self._number += kind != "warm"
-        processes: list[Process] = []
-        began = time.monotonic()
+        processes: list[Watched] = []
+        began = self._clock.now()
         ready = self._settled if kind == "warm" and self._plan.short else self._through
         try:
             self._start(processes, kind, which)
             if kind != "warm" and self._files is not None:
                 # While they start, for neither waits for the other; they read nothing before they are released.
-                evicted = cold.evict(self._files, machine=self._plan.drop_machine)
+                evicted = self._storage.evict(self._files, machine=self._plan.drop_machine)
                 self._seen_gone = evicted.kept is not None
             self._begun(processes)
             before = [process.read_bytes() for process in processes]
             for process in processes:
                 process.release()
-                process.last_step = time.monotonic()
+                process.last_step = self._clock.now()
             self._wait(processes, ready)
             read = [_since(one, process.read_bytes()) for one, process in zip(before, processes, strict=True)]
         finally:
             self._end(processes)
-        lasted = time.monotonic() - began
+        lasted = self._clock.now() - began
         if kind != "warm":
             self._check_cold(names, read)
         told = []
@@ -360,7 +390,7 @@ class _Calibration:
         self._ran += told
         return told
 
-    def _start(self, processes: list[Process], kind: str, which: Iterable[int]) -> None:
+    def _start(self, processes: list[Watched], kind: str, which: Iterable[int]) -> None:
         """Start jobs, held before their first steps, into ``processes``."""
         folder = os.path.join(self._folder, f"{len(self._ran) + 1}-{kind}")
         os.makedirs(folder)
@@ -368,30 +398,37 @@ class _Calibration:
             with at_once():
                 environment = {APART: self._apart()}
                 processes.append(
-                    Process(self._jobs[at], self._names[at], folder, environment=environment, held=True)
+                    self._starter(
+                        self._jobs[at],
+                        self._names[at],
+                        folder,
+                        environment=environment,
+                        held=True,
+                        clock=self._clock,
+                    )
                 )
 
     def _apart(self) -> str:
         """Wherever a job has its cache on disk: what earlier runs left there would be no cold start."""
         return f"calibrate-{os.getpid()}-{self._number}"
 
-    def _begun(self, processes: Sequence[Process]) -> None:
+    def _begun(self, processes: Sequence[Watched]) -> None:
         """Until all are before their first steps, of which they have to agree with all that ran before."""
         self._wait(processes, lambda process: process.head is not None)
         # With those of earlier runs: a job that shuffles anew each time shares nothing either.
         self._all += processes
         agree(self._all)
 
-    def _end(self, processes: Sequence[Process]) -> None:
+    def _end(self, processes: Sequence[Watched]) -> None:
         with undisturbed():
             stop_all(processes)
         for process in processes:
             self._caches |= {cache for cache in process.caches() if os.path.basename(cache) == self._apart()}
 
-    def _through(self, process: Process) -> bool:
+    def _through(self, process: Watched) -> bool:
         return process.done >= self._want
 
-    def _settled(self, process: Process) -> bool:
+    def _settled(self, process: Watched) -> bool:
         """Whether a job has done its steps, or enough of them that more would say the same."""
         done = process.done - self._plan.warmup
         if done >= self._plan.counted or done < _SETTLED_STEPS:
@@ -401,7 +438,7 @@ class _Calibration:
         halves = abs(np.mean(each[: len(each) // 2]) - np.mean(each[len(each) // 2 :]))
         return bool(sd / len(each) ** 0.5 <= _SETTLED * mean and halves <= _HALVES * mean)
 
-    def _wait(self, processes: Iterable[Process], ready: Callable[[Process], bool]) -> None:
+    def _wait(self, processes: Iterable[Watched], ready: Callable[[Watched], bool]) -> None:
         """Until all are ready; whoever is goes on beside the others."""
         waited = list(processes)
         while True:
@@ -412,9 +449,9 @@ class _Calibration:
                 # One that has done its part may end: the others keep the company that is left.
                 if code is not None and not ready(process):
                     raise process.ended(code)
-                if not ready(process) and time.monotonic() - process.last_step > self._plan.patience:
+                if not ready(process) and self._clock.now() - process.last_step > self._plan.patience:
                     raise process.stalled(self._plan.patience)
-            time.sleep(_LOOK)
+            self._clock.sleep(_LOOK)
 
     def _check_cold(self, names: Sequence[str], read: Sequence[int | None]) -> None:
         """That the storage was read: by the kernel's count, and by what has come into memory since it was driven out.
@@ -435,7 +472,7 @@ class _Calibration:
                     "their owner whether they are, and drops only clean pages; run as their owner, or with "
                     "--drop-caches as root"
                 )
-        elif cold.touched(self._files):
+        elif self._storage.touched(self._files):
             if nothing:
                 self._tell(
                     f"{who} had the storage read nothing by the kernel's count, though data came into memory: somebody "
@@ -497,8 +534,8 @@ def _since(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None or after < before else after - before
 
 
-def _first_epoch_end(process: Process) -> float:
-    """When a job had read everything, of ``time.monotonic()``; infinite: not yet."""
+def _first_epoch_end(process: Watched) -> float:
+    """When a job had read everything, by the clock; infinite: not yet."""
     epoch = steps_per_epoch(process.job)
     steps = process.steps()
     return float(steps[epoch - 1].sum()) if len(steps) >= epoch else np.inf

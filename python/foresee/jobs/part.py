@@ -1,24 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job's part in a run: what is known of it so far, its gate, and what became of it.
 
-Apart from the driver, whose loop goes over all of them. Refuses to decide: when the job starts, and whether it is held,
-comes in.
+Pure: what is seen of the job comes in with its moment. ``supervise`` decides by it when the job starts and whether it
+is held.
 """
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee._steps import Head
 from foresee.job import Job
-from foresee.jobs.already import Already
+from foresee.jobs.heads import expected_steps
 from foresee.jobs.outcome import Outcome
-from foresee.jobs.watched import Watched, expected_steps
 
-__all__ = ["Part", "ends"]
+__all__ = ["Look", "Part", "ends"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What is seen of a job at one moment; moments are of the driver's clock."""
+
+    code: int | None
+    """Its exit code; None: it has not ended."""
+    head: Head | None
+    """What its loader reports; None: no loader has begun."""
+    done: int
+    """Steps that all its ranks have done."""
+    started: float
+    """When it began to run, or was handed over."""
+    last_step: float
+    """When a step was last seen, or it started."""
+    queued: bool
+    """Whether it waits for a machine, so that it cannot begin."""
 
 
 class Part:
@@ -28,17 +46,22 @@ class Part:
         job: which.
         name: what it is called.
         start: seconds after the leader's first step at which it is to begin.
+        ours: whether we start it; else it runs already.
 
     Raises:
         ConfigError: its file does not say how many steps it takes.
     """
 
-    def __init__(self, job: Job, name: str, start: float) -> None:
-        self.job, self.name = job, name
+    def __init__(self, job: Job, name: str, start: float, *, ours: bool = True) -> None:
+        self.job, self.name, self.ours = job, name, ours
         self.expected = expected_steps(job)
-        self.watched: Watched | None = None
-        """None: it was not started."""
+        self.look: Look | None = None
+        """What was seen of it last; None: it was not started, or nobody sees it."""
         self.code: int | None = None
+        self.steps: NDArray[np.float64] = np.zeros((0, 3))
+        """As of ``Watched.steps``, when they were last asked for."""
+        self.closed = False
+        """Whether its gate is closed."""
         self.released = False
         """Whether it was let go."""
         self.stopped = False
@@ -58,6 +81,16 @@ class Part:
         self._since: float | None = None
 
     @property
+    def head(self) -> Head | None:
+        """What its loader reports."""
+        return None if self.look is None else self.look.head
+
+    @property
+    def done(self) -> int:
+        """Steps that it has done."""
+        return 0 if self.look is None else self.look.done
+
+    @property
     def over(self) -> bool:
         """Whether it has ended, or could not be started."""
         return self.code is not None
@@ -68,65 +101,51 @@ class Part:
         return self.over or self.lost
 
     @property
-    def ours(self) -> bool:
-        """Whether we started it, or are to."""
-        return not isinstance(self.watched, Already)
-
-    @property
     def whole(self) -> bool:
         """Whether it has ended well, with all its steps."""
-        return self.code == 0 and self.watched is not None and self.watched.done >= self.expected
+        return self.code == 0 and self.done >= self.expected
 
-    def poll(self) -> None:
-        """See how it does.
+    def see(self, look: Look, now: float) -> None:
+        """Note what is seen of it now."""
+        self.look, self.code = look, look.code
+        if self.loaded is None and self.ours and look.head is not None:
+            self.loaded = max(now - look.started, 0.0)
 
-        Raises:
-            ConfigError, JobFailed, OSError: its steps cannot be followed.
-        """
-        if self.watched is None:
+    def gate(self, closed: bool, now: float) -> None:
+        """Note that its gate is closed or open now; time counts as held once it was let go."""
+        if closed == self.closed:
             return
-        self.code = self.watched.poll()
-        if self.loaded is None and self.ours and self.watched.head is not None:
-            self.loaded = max(time.monotonic() - self.watched.started, 0.0)
-
-    def hold(self, wanted: bool, now: float) -> None:
-        """Close or open the gate, and keep the time."""
-        if self.watched is None or wanted == self.watched.held:
-            return
-        if wanted:
-            self.watched.hold()
-        else:
-            self.watched.release()
-        if self.watched.held:
+        self.closed = closed
+        if closed and self.released:
             self.holds, self._since = self.holds + 1, now
-        elif self._since is not None:
+        elif not closed and self._since is not None:
             self.held, self._since = self.held + now - self._since, None
 
     def line(self, now: float) -> str:
         """How far it is, or when it starts; nothing of one that nobody sees."""
-        if self.watched is not None and self.released:
-            done, held = self.watched.done, ", held" if self.watched.held else ""
-            return f"{self.name} {done}/{self.expected} ({100 * done / self.expected:.0f} %){held}"
+        if self.look is not None and self.released:
+            held = ", held" if self.closed else ""
+            return f"{self.name} {self.done}/{self.expected} ({100 * self.done / self.expected:.0f} %){held}"
         if not self.released and not self.over:
             return f"{self.name} starts in {max(self.start - now, 0):.0f} s"
         return ""
 
     def outcome(self, zero: float, *, unseen: bool) -> Outcome:
-        """What became of it; ``zero``: of ``time.monotonic()``, from which moments count. ``unseen``: it is somebody
+        """What became of it; ``zero``: of the driver's clock, from which moments count. ``unseen``: it is somebody
         else's, and nobody knows.
         """
         held: dict[str, Any] = {"holds": self.holds, "held": self.held}
-        if self.watched is None:
+        if self.look is None:
             state = "running" if unseen else "failed" if self.over else "not started"
             nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))
             return Outcome(name=self.name, state=state, steps=0, expected=self.expected, **nothing, **held)
-        steps = self.watched.steps()
+        steps = self.steps
         stopped = "stopped" if self.ours else "running"
         return Outcome(
             name=self.name,
             state=stopped if self.stopped else "done" if self.whole else "failed",
             code=self.code if self.ours else None,
-            launched=self.watched.started - zero if self.ours else None,
+            launched=self.look.started - zero if self.ours else None,
             start=float(steps[0, 0]) - zero if len(steps) else None,
             end=float(ends(steps)[-1]) - zero if len(steps) else None,
             steps=len(steps),

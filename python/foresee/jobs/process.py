@@ -14,14 +14,14 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from foresee._steps import CACHES
 from foresee.errors import ConfigError
 from foresee.job import Job
-from foresee.jobs.watched import STEPS, TICK, Watched
+from foresee.jobs.actions import TICK
+from foresee.jobs.clock import SYSTEM, Clock
+from foresee.jobs.watched import STEPS, Watched
 
 __all__ = ["Process", "command"]
 
@@ -65,6 +65,7 @@ class Process(Watched):
         folder: of log and steps; must exist.
         environment: variables beside this process's own.
         held: whether its loader waits at the gate until :meth:`release`.
+        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: as :func:`command`.
@@ -79,8 +80,9 @@ class Process(Watched):
         *,
         environment: Mapping[str, str] | None = None,
         held: bool = False,
+        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(job, name, folder)
+        super().__init__(job, name, folder, clock=clock)
         words, where = command(job)
         self._make(held=held)
         try:
@@ -116,17 +118,17 @@ class Process(Watched):
         """End the job with all its processes: SIGTERM first, SIGKILL for whoever is left; again is fine."""
         self._abandon()
         known: set[_Member] = set()
-        deadline = time.monotonic() + _GRACE
-        while (left := self._left(known)) and time.monotonic() < deadline:
+        deadline = self.clock.now() + _GRACE
+        while (left := self._left(known)) and self.clock.now() < deadline:
             # Whoever is told may start others before it ends: they are told too.
             _signal(left - known, signal.SIGTERM)
             known |= left
-            time.sleep(TICK / 2)
-        deadline = time.monotonic() + _KILL
-        while left and time.monotonic() < deadline:
+            self.clock.sleep(TICK / 2)
+        deadline = self.clock.now() + _KILL
+        while left and self.clock.now() < deadline:
             _signal(left, signal.SIGKILL)
             known |= left
-            time.sleep(TICK / 5)
+            self.clock.sleep(TICK / 5)
             left = self._left(known)
         self._popen.wait()
 
@@ -137,14 +139,6 @@ class Process(Watched):
         mark = None if ended == 0 else f"{STEPS}={self.folder}"
         found = _family(table, self._first, mark)
         return found | {each for each in known if each.pid in table and table[each.pid].member == each}
-
-    def caches(self) -> list[str]:
-        """Folders of its caches on disk that are apart from the user's."""
-        try:
-            with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
-                return file.read().splitlines()
-        except FileNotFoundError:
-            return []
 
     def read_bytes(self) -> int | None:
         """Bytes that its processes had the storage read, as the kernel counts them; None: it does not tell."""

@@ -7,45 +7,39 @@ depends on its start, plus whole minutes, as Slurm counts them; that stands even
 the leader's start alone and holds its allocation until its moment: the right way for a few seconds, in which somebody
 else might take the machine. In all three its loader waits at the gate for what is left.
 
-A controller may take a minute to answer, in which gates have to open: jobs are asked after, and put off, in threads.
-Only a job that is submitted is waited for, as nobody knows it before.
+A controller may take a minute to answer, in which gates have to open: jobs are asked after, and put off, without
+waiting for the answer (``slurm_commands``). Only a job that is submitted is waited for, as nobody knows it before.
 
 Needs a run folder on a file system that all nodes share, with locks (``flock``) that hold between them. Refuses to
 choose machines: what ``sbatch`` is to be told beyond cores and GPUs of the job file is an argument.
-
-Source: sbatch(1), scontrol(1), of Slurm 22.05: ``--begin`` has seconds, ``after:ID+N`` minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import re
-import shlex
-import shutil
-import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from typing import Literal
 
 from foresee.errors import ConfigError, JobFailed, SlurmUnreachable
 from foresee.job import Job
+from foresee.jobs.clock import SYSTEM, Clock
 from foresee.jobs.process import command
+from foresee.jobs.slurm_commands import (
+    PATIENCE,
+    SOONER,
+    Commands,
+    Controller,
+    Question,
+    dependency,
+    state,
+    submission,
+    whole_minutes,
+)
 from foresee.jobs.watched import Watched
 
-__all__ = [
-    "HOLD_MAX",
-    "WAYS",
-    "Slurm",
-    "SlurmJob",
-    "Way",
-    "dependency",
-    "state",
-    "submission",
-    "whole_minutes",
-]
+__all__ = ["HOLD_MAX", "WAYS", "Slurm", "SlurmJob", "Way"]
 
 Way = Literal["auto", "begin", "dependency", "hold"]
 
@@ -55,14 +49,10 @@ WAYS: tuple[Way, ...] = ("auto", "begin", "dependency", "hold")
 HOLD_MAX = 60.0
 """Seconds for which ``auto`` holds an allocation: less than a minute of a machine, against losing it to others."""
 
-#: Seconds before its moment at which a follower is asked to run: Slurm rounds, and starts jobs in turns.
-_SOONER = 3.0
 #: Seconds by which a start has to move before Slurm is told: its clock has whole ones.
 _MOVE_LEAST = 2.0
 #: Seconds between two questions to the controller, which has others to answer.
 _ASK = 1.0
-#: Seconds for an answer, and for a job to end.
-_PATIENCE = 60.0
 
 _OVER = {
     "BOOT_FAIL",
@@ -87,20 +77,31 @@ class Slurm:
         way: how followers wait.
         longest: the latest predicted start, seconds; ``auto`` decides by it.
         options: for ``sbatch``, of all jobs.
+        controller: is asked; None: Slurm's commands on this machine.
+        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: ``way`` is none of :data:`WAYS`.
         SlurmUnreachable: Slurm is not installed here, or its controller does not answer.
     """
 
-    def __init__(self, way: Way = "auto", *, longest: float = 0.0, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        way: Way = "auto",
+        *,
+        longest: float = 0.0,
+        options: Sequence[str] = (),
+        controller: Controller | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
         if way not in WAYS:
             raise ConfigError(f"way is {way!r}; one of {', '.join(WAYS)} expected")
         if way == "auto":
             way = "hold" if longest <= HOLD_MAX else "begin"
         self.way = way
         self._options = tuple(options)
-        _ask("scontrol", "ping")
+        self._controller, self._clock = controller or Commands(), clock
+        self._controller.ask("scontrol", "ping")
 
     def wants(self, *, begun: bool, due: float) -> bool:
         """With its leader, but for one that is to begin at a time, which the leader's first step gives."""
@@ -117,10 +118,19 @@ class Slurm:
             minutes = whole_minutes(due)
         elif leader is not None and self.way == "hold":
             minutes = 0
-        elif due > _SOONER:
-            begin = due - _SOONER
+        elif due > SOONER:
+            begin = due - SOONER
         return SlurmJob(
-            job, name, folder, held=held, begin=begin, after=leader, minutes=minutes, options=self._options
+            job,
+            name,
+            folder,
+            self._controller,
+            held=held,
+            begin=begin,
+            after=leader,
+            minutes=minutes,
+            options=self._options,
+            clock=self._clock,
         )
 
     def move(self, watched: Watched, due: float) -> None:
@@ -136,11 +146,13 @@ class SlurmJob(Watched):
         job: which; its command has been checked.
         name: what it is called.
         folder: of log and steps; must exist, on a file system that the nodes share.
+        controller: is asked.
         held: whether its loader waits at the gate until :meth:`release`.
         begin: seconds from now before which it may not run.
         after: the job whose start it waits for; None: none's.
         minutes: how much later, with ``after``.
         options: for ``sbatch``.
+        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: as :func:`command`, or Slurm refuses the job.
@@ -152,29 +164,32 @@ class SlurmJob(Watched):
         job: Job,
         name: str,
         folder: str,
+        controller: Controller,
         *,
         held: bool = False,
         begin: float | None = None,
         after: SlurmJob | None = None,
         minutes: int | None = None,
         options: Sequence[str] = (),
+        clock: Clock = SYSTEM,
     ) -> None:
-        super().__init__(job, name, folder)
+        super().__init__(job, name, folder, clock=clock)
+        self._controller = controller
         self.id = ""
         """As Slurm calls it."""
         words, where = command(job)
         self._make(held=held)
-        self._due = None if begin is None else time.monotonic() + begin
+        self._due = None if begin is None else clock.now() + begin
         self._after = after if minutes is not None else None
         self._minutes = minutes
         self._depends = None if self._after is None else dependency(self._after.id, minutes or 0)
         self._moved = -math.inf
-        self._moving: tuple[_Asked, float] | None = None
+        self._moving: tuple[Question, float] | None = None
         self._offset = math.inf
         self._code: int | None = None
         self._state = "PENDING"
         self._asked = -math.inf
-        self._asking: _Asked | None = None
+        self._asking: Question | None = None
         self._ran = False
         """Whether the controller has said since when it runs."""
         self.queued = True
@@ -182,7 +197,7 @@ class SlurmJob(Watched):
             words, job, name, where, self.log, begin=begin, depends=self._depends, options=options
         )
         try:
-            told = _ask(*asked, environment=self._told())
+            told = controller.ask(*asked, environment=self._told())
         except BaseException:
             self._abandon()
             raise
@@ -196,29 +211,29 @@ class SlurmJob(Watched):
         """
         code = self._code
         if code is None and self._asking is not None and self._asking.over:
-            asked, self._asking, self._asked = self._asking, None, time.monotonic()
+            asked, self._asking, self._asked = self._asking, None, self.clock.now()
             code = self._hear_state(asked)
         self._hear_move()
         ended = self._read()
         if self.queued and self.head is not None:
             # It runs, and the controller says since when.
             self.queued, self._asked = False, -math.inf
-            self.started = self.last_step = time.monotonic()
-        if code is None and self._asking is None and time.monotonic() - self._asked >= _ASK:
+            self.started = self.last_step = self.clock.now()
+        if code is None and self._asking is None and self.clock.now() - self._asked >= _ASK:
             self._asking = self._question()
         if ended is not None:
             # What is read now was written before, and at times right before: the least difference is that of clocks.
-            self._offset = min(self._offset, time.monotonic() - ended)
+            self._offset = min(self._offset, self.clock.now() - ended)
             # One machine, one clock; those of two differ by as much as their boots do.
             self._shift = 0.0 if 0 <= self._offset < 1 else self._offset
         # What it wrote before its end has been read.
         self._code = code
         return code
 
-    def _question(self) -> _Asked:
-        return _Asked("scontrol", "--oneliner", "show", "job", self.id)
+    def _question(self) -> Question:
+        return self._controller.begin("scontrol", "--oneliner", "show", "job", self.id)
 
-    def _hear_state(self, asked: _Asked) -> int | None:
+    def _hear_state(self, asked: Question) -> int | None:
         """What the controller says, once it does; the exit code if the job is over."""
         try:
             told = asked.answer()
@@ -233,8 +248,8 @@ class SlurmJob(Watched):
         self._state = facts["JobState"]
         if not self._ran and self._state not in _QUEUED:
             self.queued, self._ran = False, True
-            self.last_step = time.monotonic()
-            self.started = self.last_step - _ago(facts.get("StartTime", ""))
+            self.last_step = self.clock.now()
+            self.started = self.last_step - _ago(facts.get("StartTime", ""), self.clock.wall())
         if self._state not in _OVER:
             return None
         code, _, number = facts.get("ExitCode", "1:0").partition(":")
@@ -245,24 +260,24 @@ class SlurmJob(Watched):
     def move(self, due: float) -> None:
         """It should run in ``due`` seconds, if it does not yet."""
         self._hear_move()
-        if not self.queued or self._code is not None or time.monotonic() - self._moved < _ASK:
+        if not self.queued or self._code is not None or self.clock.now() - self._moved < _ASK:
             return
         if self._moving is not None:
             return
         if self._after is not None and self._minutes:
             # Counted from the leader's start, which the controller knows better.
-            minutes = whole_minutes(due + time.monotonic() - self._after.started)
+            minutes = whole_minutes(due + self.clock.now() - self._after.started)
             if minutes != self._minutes and not self._after.queued:
                 self._move(f"Dependency={dependency(self._after.id, minutes)}", minutes)
         elif self._due is not None:
-            soon = time.monotonic() + max(due - _SOONER, 0.0)
-            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > _SOONER):
-                self._move(f"StartTime=now+{max(math.floor(due - _SOONER), 0)}", soon)
+            soon = self.clock.now() + max(due - SOONER, 0.0)
+            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > SOONER):
+                self._move(f"StartTime=now+{max(math.floor(due - SOONER), 0)}", soon)
 
     def _move(self, what: str, to: float) -> None:
         """Ask the controller for another moment."""
-        self._moved = time.monotonic()
-        self._moving = _Asked("scontrol", "update", f"JobId={self.id}", what), to
+        self._moved = self.clock.now()
+        self._moving = self._controller.begin("scontrol", "update", f"JobId={self.id}", what), to
 
     def _hear_move(self) -> None:
         """Keep the moment if the controller has taken it."""
@@ -283,15 +298,15 @@ class SlurmJob(Watched):
     def stop(self) -> None:
         """Cancel the job, and wait until it is over; again is fine."""
         self._abandon()
-        deadline = time.monotonic() + _PATIENCE
+        deadline = self.clock.now() + PATIENCE
         told = False
-        while self._code is None and time.monotonic() < deadline:
+        while self._code is None and self.clock.now() < deadline:
             if not told:
                 # A controller that has others to answer is asked again.
                 with contextlib.suppress(ConfigError, SlurmUnreachable):
-                    _ask("scancel", self.id)
+                    self._controller.ask("scancel", self.id)
                     told = True
-            time.sleep(_ASK / 5)
+            self.clock.sleep(_ASK / 5)
             self._code = self._hear_state(self._question())
 
     def ended(self, code: int) -> JobFailed:
@@ -304,150 +319,13 @@ class SlurmJob(Watched):
         return super().ended(code)
 
 
-def submission(
-    words: Sequence[str],
-    job: Job,
-    name: str,
-    where: str,
-    log: str,
-    *,
-    begin: float | None = None,
-    depends: str | None = None,
-    options: Sequence[str] = (),
-) -> list[str]:
-    """The command that submits a job; its environment goes with it.
-
-    Args:
-        words: the job's command.
-        job: its cores and GPUs are asked for.
-        name: what Slurm calls it.
-        where: the folder that it runs in.
-        log: gets what it prints.
-        begin: seconds from now before which it may not run; rounded down, as whoever runs too early waits at the gate.
-        depends: what it waits for.
-        options: more for ``sbatch``; they go before ours.
-    """
-    asked = ["sbatch", "--parsable", f"--job-name={name}", f"--chdir={where}", f"--output={log}"]
-    asked += ["--open-mode=append", "--export=ALL"]
-    if job.run.cores is not None:
-        asked.append(f"--cpus-per-task={job.run.cores}")
-    if job.run.gpus:
-        asked.append(f"--gpus={job.run.gpus}")
-    if begin is not None:
-        asked.append(f"--begin=now+{math.floor(begin)}")
-    if depends is not None:
-        asked.append(f"--dependency={depends}")
-    # The shell of the script becomes the job: signals reach it.
-    return [*asked, *options, f"--wrap=exec {shlex.join(words)}"]
-
-
-def dependency(leader: str, minutes: int) -> str:
-    """A job that runs when another one has begun, so many minutes later.
-
-    >>> dependency("7", 0), dependency("7", 3)
-    ('after:7', 'after:7+3')
-    """
-    return f"after:{leader}+{minutes}" if minutes else f"after:{leader}"
-
-
-def whole_minutes(seconds: float) -> int:
-    """Minutes that have passed some seconds before a moment.
-
-    >>> whole_minutes(62), whole_minutes(64), whole_minutes(-5)
-    (0, 1, 0)
-    """
-    return max(math.floor((seconds - _SOONER) / 60), 0)
-
-
-def state(told: str) -> dict[str, str]:
-    """What ``scontrol --oneliner show job`` says, by name.
-
-    >>> state("JobId=7 JobName=a JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0")["ExitCode"]
-    '3:0'
-    """
-    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/]+)=(\S*)", told))
-    if "JobState" not in facts:
-        raise ConfigError(f"scontrol says nothing of the job's state: {told.strip()[:200]!r}")
-    return facts
-
-
-def _ago(moment: str) -> float:
-    """Seconds since a moment of Slurm's, which has whole ones and no zone; 0 if it tells none."""
+def _ago(moment: str, now: float) -> float:
+    """Seconds from a moment of Slurm's, which has whole ones and no zone, to ``now``; 0 if it tells none."""
     try:
-        return max(time.time() - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
+        return max(now - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
     except ValueError:
         return 0.0
 
 
-class _Asked:
-    """A question to the controller that is under way."""
-
-    def __init__(self, *words: str) -> None:
-        self._told: str | ConfigError | SlurmUnreachable | None = None
-        # Nobody waits for it at the end of the program.
-        self._thread = threading.Thread(target=self._run, args=words, name="foresee-slurm", daemon=True)
-        self._thread.start()
-
-    def _run(self, *words: str) -> None:
-        try:
-            self._told = _ask(*words)
-        except (ConfigError, SlurmUnreachable) as error:
-            self._told = error
-        except OSError as error:
-            self._told = SlurmUnreachable(f"{words[0]}: {error}")
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer is there."""
-        return not self._thread.is_alive()
-
-    def answer(self) -> str:
-        """What it prints; waits for it.
-
-        Raises:
-            ConfigError, SlurmUnreachable: as :func:`_ask`.
-        """
-        self._thread.join()
-        if isinstance(self._told, str):
-            return self._told
-        assert self._told is not None, "a question that is over has an answer"
-        raise self._told
-
-
 def _is_forgotten(refused: ConfigError) -> bool:
     return "Invalid job id" in str(refused)
-
-
-def _ask(*words: str, environment: dict[str, str] | None = None) -> str:
-    """Run one of Slurm's commands; what it prints.
-
-    Raises:
-        ConfigError: it refuses, and says why.
-        SlurmUnreachable: it is not installed here, or its controller does not answer.
-    """
-    if shutil.which(words[0]) is None:
-        raise SlurmUnreachable(f"{words[0]}: there is no such program here; run where Slurm's commands are")
-    try:
-        ended = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            env={**os.environ, **(environment or {})},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise SlurmUnreachable(f"{words[0]}: no answer of Slurm's controller for {_PATIENCE:g} s") from None
-    if ended.returncode == 0:
-        return ended.stdout
-    said = (ended.stderr.strip() or ended.stdout.strip()).removeprefix(f"{words[0]}: ")
-    if re.search(
-        r"contact slurm controller|Connection (refused|reset|timed out)|Socket timed out|Zero Bytes|is DOWN|SLURM_CONF"
-        r"|slurm\.conf",
-        said,
-    ):
-        raise SlurmUnreachable(
-            f"{words[0]}: {said}; is slurmctld running, and does SLURM_CONF name its configuration?"
-        )
-    raise ConfigError(f"{words[0]}: {said}")

@@ -15,28 +15,21 @@ import itertools
 import os
 import re
 import signal
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._steps import GATE, ROW, Followed, Head
-from foresee.errors import ConfigError, JobFailed
+from foresee._steps import CACHES, GATE, ROW, Followed, Head
+from foresee.errors import JobFailed
 from foresee.job import Job
-from foresee.jobs.asked import steps_per_epoch
+from foresee.jobs.clock import SYSTEM, Clock
+from foresee.jobs.heads import SEED
 
-__all__ = ["SEED", "STEPS", "TICK", "Watched", "agree", "expected_steps", "unordered"]
+__all__ = ["STEPS", "Watched"]
 
 STEPS = "FORESEE_STEPS"
 """The variable that names the folder of steps to a job's loaders."""
-SEED = "FORESEE_SEED"
-"""The variable that tells a job its ``[train] seed``, the one of all jobs that share the data. No loader reads it: a
-script does, and gives it to its sampler."""
-
-#: Seconds between two looks at files of steps.
-TICK = 0.05
 _LOG_LINES = 8
 _LOG_BYTES = 4096
 
@@ -48,12 +41,14 @@ class Watched(ABC):
         job: which.
         name: what it is called.
         folder: of logs and of folders of steps; must exist. Jobs run elsewhere, and are told it as an absolute path.
+        clock: that the job's steps are timed with.
     """
 
     #: Seconds to add to what its clock says; another machine's clock is another one.
     _shift = 0.0
 
-    def __init__(self, job: Job, name: str, folder: str) -> None:
+    def __init__(self, job: Job, name: str, folder: str, *, clock: Clock = SYSTEM) -> None:
+        self.clock = clock
         self.name = name
         self.job = job
         folder = os.path.abspath(folder)
@@ -67,9 +62,9 @@ class Watched(ABC):
         self._gate: int | None = None
         self._files: dict[str, Followed] = {}
         self._rows: dict[str, list[NDArray[np.void]]] = {}
-        self.started = time.monotonic()
+        self.started = clock.now()
         self.last_step = self.started
-        """When a step was last seen, or the job started; of ``time.monotonic()``."""
+        """When a step was last seen, or the job started; by the clock."""
 
     def _make(self, *, held: bool) -> None:
         """Make the folder of steps, with a gate in it."""
@@ -118,7 +113,7 @@ class Watched(ABC):
             new = file.poll()
             if len(new):
                 self._rows.setdefault(path, []).append(new)
-                self.last_step = time.monotonic()
+                self.last_step = self.clock.now()
                 end = sum(new[-1].tolist()[:3]) / 1e9
                 ended = end if ended is None else max(ended, end)
         return ended
@@ -142,6 +137,18 @@ class Watched(ABC):
         told = np.stack(columns, axis=1)
         told[:, 0] += self._shift
         return told
+
+    def caches(self) -> list[str]:
+        """Folders of its caches on disk that are apart from the user's."""
+        try:
+            with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
+                return file.read().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def read_bytes(self) -> int | None:
+        """Bytes that its processes had the storage read; None: it is not known."""
+        return None
 
     def _each(self) -> list[list[NDArray[np.void]]]:
         return [self._rows.get(path, []) for path, file in self._files.items() if file.head is not None]
@@ -190,55 +197,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
-
-
-def agree(processes: Sequence[Watched]) -> None:
-    """Compare what loaders say of themselves with the job files, and with each other.
-
-    Raises:
-        ConfigError: another number of steps, so another data set or batch; or another order.
-    """
-    faults = []
-    for process in processes:
-        expected = steps_per_epoch(process.job)
-        head = process.head
-        if head is not None and head.steps is not None and head.steps != expected:
-            faults.append(
-                f"{process.name}: its loader has {head.steps} steps per epoch, {expected} by its job file; is it "
-                "another data set, or another batch?"
-            )
-    known = [
-        (process.name, process.head.order)
-        for process in processes
-        if process.head is not None and process.head.order is not None
-    ]
-    if not faults and len({order for _, order in known}) > 1:
-        names = " and ".join(dict.fromkeys(name for name, _ in known))
-        again = "" if " and " in names else ", from one start to the next,"
-        faults.append(
-            f"{names} read other data{again} or in another order: give all loaders one data set and one "
-            f"seed, that of {SEED}, as by DistributedSampler(seed=) or DataLoader(generator=), which what else a job "
-            "draws does not disturb"
-        )
-    if faults:
-        raise ConfigError(faults)
-
-
-def unordered(watched: Watched) -> str | None:
-    """That nobody can tell whether a job reads in the order of the others; None: its loader says in which."""
-    if watched.head is None or watched.head.order is not None:
-        return None
-    return (
-        f"{watched.name}: in which order it reads is not known, as with an IterableDataset or a sampler of one's own; "
-        f"what is predicted holds if it is that of the others: draw it from {SEED} in all jobs"
-    )
-
-
-def expected_steps(job: Job) -> int:
-    """Steps that a job file asks for, over all epochs.
-
-    Raises:
-        ConfigError: a key that is missing, or not one whole step.
-    """
-    (epochs,) = job.need("train.epochs")
-    return int(epochs) * steps_per_epoch(job)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger run`` and ``calibrate`` in this process and in virtual time: the real command, fake jobs, a fake clock."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import pytest
+
+from foresee.cli import _stagger_calibrate, _stagger_run, main
+from foresee.job import Job
+from foresee.jobs.running import Launcher
+from support.fake_clock import FakeClock
+from support.fake_jobs import FakeJob, FakeLauncher, FakeStorage
+
+__all__ = ["Virtual", "virtual"]
+
+
+class Virtual:
+    """A machine on which time passes only in sleeps."""
+
+    def __init__(
+        self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.clock = FakeClock()
+        self.storage = FakeStorage(self.clock)
+        self.launcher = FakeLauncher(self.clock, self.storage)
+        self.calibrated: list[FakeJob] = []
+        """The jobs that calibrations have started, in order."""
+        self._folder, self._capsys = folder, capsys
+        # Where calibrations keep their run folders, which nobody wants of tests.
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        self._monkeypatch, self._run = monkeypatch, _stagger_run.run
+        self.launch_by(self.launcher)
+        monkeypatch.setattr(
+            _stagger_calibrate,
+            "run",
+            functools.partial(
+                _stagger_calibrate.run, clock=self.clock, start=self._start, storage=self.storage
+            ),
+        )
+
+    def launch_by(self, launcher: Launcher | None) -> None:
+        """Have jobs of runs launched otherwise; None: by what the options name."""
+        run = functools.partial(self._run, clock=self.clock, launcher=launcher)
+        self._monkeypatch.setattr(_stagger_run, "run", run)
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
+        """What ``foresee stagger run`` prints, and what it says."""
+        out, said = self.command(
+            "run", *arguments, "--folder", str(self._folder / "run"), "--json", code=code
+        )
+        return json.loads(out) if out else {}, said
+
+    def calibrate(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What ``foresee stagger calibrate`` prints."""
+        return json.loads(self.command("calibrate", *arguments, *self._fixed(), code=code)[0])
+
+    def refuse(self, *arguments: str, code: int = 2) -> str:
+        """What ``foresee stagger calibrate`` says when it fails."""
+        return self.command("calibrate", *arguments, *self._fixed(), code=code)[1]
+
+    def command(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """Standard output and errors of ``foresee stagger``, which ends with ``code``."""
+        self._capsys.readouterr()
+        ended = main(["stagger", *arguments])
+        out, said = self._capsys.readouterr()
+        assert ended == code, said
+        return out, said
+
+    def _fixed(self) -> list[str]:
+        return ["--catalog", str(self._folder / "jobs.db"), "--machine", "here", "--json"]
+
+    def _start(self, job: Job, name: str, folder: str, **more: Any) -> FakeJob:
+        self.calibrated.append(FakeJob(job, name, folder, self.storage, load=0.5, **more))
+        return self.calibrated[-1]
+
+
+@pytest.fixture
+def virtual(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Virtual:
+    """A machine in virtual time."""
+    return Virtual(tmp_path, monkeypatch, capsys)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the catalog after a run of ``foresee stagger run`` in virtual time: which are marked stale, and which stand."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import pathlib
+import resource
+from types import SimpleNamespace
+
+import pytest
+from support.stagger_runs import write
+from support.virtual import Virtual
+
+from foresee.cli import _stagger_run
+from foresee.jobs import Catalog, Entry, Key, cold
+from foresee.jobs.entry import Used
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The name of a file that no fake job opens."""
+    return tmp_path / "chunks.bin"
+
+
+@pytest.fixture
+def _storage_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process runs, so that the kernel would count nothing."""
+    monkeypatch.setattr(_stagger_run, "_read_nothing", lambda places: False)
+
+
+def figures(path: pathlib.Path, seconds: float) -> list[Key]:
+    """A catalog in which both jobs compute and wait for as long."""
+    keys = [Key(machine="here", data="sleepy", model=name, batch=4, loader="default") for name in ("a", "b")]
+    with Catalog.open(path, write=True) as catalog:
+        for key, beside in zip(keys, reversed(keys), strict=True):
+            for name in ("compute", "wait", "wait_cached", "wait_conc"):
+                value = 0.0 if name == "wait_cached" else seconds
+                entry = Entry(seconds=value, steps=9, date=dt.date(2026, 11, 22), program="0")
+                catalog.put(key, name, entry, beside=beside if name == "wait_conc" else None)
+    return keys
+
+
+@pytest.mark.usefixtures("_storage_was_read")
+def test_figures_that_reality_contradicts_are_marked_stale(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert told["stands"] is False
+    assert told["predicted"]["makespan"] == pytest.approx(80)
+    assert "marked stale" in said
+    with Catalog.open(path) as catalog:
+        assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
+
+
+@pytest.mark.usefixtures("_storage_was_read")
+def test_figures_that_the_job_file_gave_condemn_nobody_else(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    # Of the catalog only company is used.
+    wrong = "wait = 1.0\nwait_cached = 1.0"
+    jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
+    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert told["stands"] is False
+    assert "marked stale" in said
+    with Catalog.open(path) as catalog:
+        assert set(catalog.stale(one, beside=other)) == {"wait_conc"}
+
+
+@pytest.mark.usefixtures("_storage_was_read")
+def test_figures_of_the_job_file_alone_are_not_judged(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 0.03)
+    wrong = "wait = 1.0\nwait_cached = 1.0\nwait_conc = 1.0"
+    jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
+    told, _ = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert told["predicted"]["makespan"] == pytest.approx(80)
+    assert told["stands"] is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    data.write_bytes(bytes(512))
+    with Catalog.open(path, write=True) as catalog:
+        catalog.put_places("here", "sleepy", [str(data)])
+    # As the kernel says of a file that is in memory.
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: 512)
+    virtual.storage.memory = {(str(data), step) for step in range(40)}
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    (doubt,) = told["doubts"]
+    assert doubt.startswith("100 % of the data are in memory already")
+    assert doubt in said
+    assert told["stands"] is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+def test_a_report_is_written_though_the_catalog_has_gone(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stagger_run, "_read_nothing", lambda places: False)
+    catalog = tmp_path / "jobs.db"
+    figures(catalog, 0.03)
+    jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
+    damage = b"no catalog any more, and long enough to be looked at as one"
+    virtual.clock.after(1.0, lambda: None if catalog.write_bytes(damage) else None)
+    out, said = virtual.command(
+        "run",
+        *jobs,
+        "--catalog",
+        str(catalog),
+        "--machine",
+        "here",
+        "--folder",
+        str(tmp_path / "run"),
+        "--json",
+    )
+    assert "the catalog is not told: " in said
+    assert json.loads(out)["stands"] is None
+    assert (tmp_path / "run" / "stagger.json").exists()
+
+
+def judged(**more: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"slurm": False, "running": None, "steps": None, **more})
+
+
+@pytest.mark.usefixtures("_storage_was_read")
+def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    used = [Used(one, "wait"), Used(other, "wait")]
+    options = judged(catalog=str(path))
+    told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
+    assert _stagger_run._judged(options, used, [], told) is True
+    # What was not about these jobs, or did not end, says nothing.
+    assert _stagger_run._judged(options, used, [], {**told, "doubts": ["another order"]}) is None
+    assert _stagger_run._judged(options, used, [], {**told, "measured": None}) is None
+    assert _stagger_run._judged(options, used, [], {**told, "predicted_at_starts": None}) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+
+
+def test_jobs_that_had_the_storage_read_nothing_judge_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+    one, other = figures(path, 1.0)
+    used = [Used(one, "wait"), Used(other, "wait")]
+    far = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 50.0}, "doubts": []}
+    chunks = tmp_path / "chunks.bin"
+    chunks.write_bytes(bytes(40 * 512))
+
+    def read(blocks: int) -> None:
+        monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_inblock=blocks))
+
+    read(0)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [], far) is None
+    read(2)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is None
+    with Catalog.open(path) as catalog:
+        assert not catalog.stale(one, beside=other)
+    # Jobs elsewhere read where nobody counts.
+    read(0)
+    assert _stagger_run._judged(judged(catalog=str(path), slurm=True), used, [], far) is False
+    read(3)
+    assert _stagger_run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is False

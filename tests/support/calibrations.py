@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrations of jobs that read chunks of a file and sleep, what the command says of them, and fixtures for both files of
-their tests.
-
-Refuses to say what a calibration comes to: that is the tests'.
-"""
+"""Job files and data for calibrations, in virtual time (``support.virtual``) and of real processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
-from support.stagger_runs import CHUNK, JOB
+from support.stagger_job import CHUNK
+from support.stagger_runs import JOB
+from support.virtual import Virtual
+from support.waiting import WATCHDOG
 
-__all__ = ["CHUNK", "CHUNKS", "calibrate", "data", "kept_here", "pair", "run", "write"]
+__all__ = [
+    "CHUNKS",
+    "FEW",
+    "calibrate",
+    "calibrate_really",
+    "data",
+    "figures",
+    "kinds",
+    "pair",
+    "refuse",
+    "write",
+]
 
 CHUNKS = 40
+#: Few steps: 12 that count.
+FEW = ("--steps", "12", "--warmup", "2", "--patience", "20")
 TOML = """
 version = 1
 [data]
@@ -36,18 +46,11 @@ command = {command}
 
 
 @pytest.fixture
-def kept_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command keeps its run folders; nobody wants those of tests."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-@pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """40 chunks in a file of a folder."""
+    """A folder with the file that fake jobs read 40 chunks of; they never open it."""
     folder = tmp_path / "data"
     folder.mkdir()
-    (folder / "chunks.bin").write_bytes(os.urandom(CHUNKS * CHUNK))
+    (folder / "chunks.bin").write_bytes(b"chunks")
     return folder
 
 
@@ -66,32 +69,35 @@ def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **mo
     return str(path)
 
 
-def calibrate(tmp_path: pathlib.Path, data: pathlib.Path, *arguments: str, code: int = 0) -> str:
-    """What it prints of few steps."""
-    return run(
-        tmp_path,
-        "--steps",
-        "12",
-        "--warmup",
-        "2",
-        "--data",
-        str(data),
-        "--patience",
-        "20",
-        *arguments,
-        code=code,
-    )
+def calibrate(virtual: Virtual, data: pathlib.Path, *arguments: str) -> dict:
+    """What a calibration of few steps prints."""
+    return virtual.calibrate(*FEW, "--data", str(data), *arguments)
 
 
-def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> str:
-    """What it prints."""
+def refuse(virtual: Virtual, data: pathlib.Path, *arguments: str, code: int = 2) -> str:
+    """What a calibration of few steps says when it fails."""
+    return virtual.refuse(*FEW, "--data", str(data), *arguments, code=code)
+
+
+def kinds(told: dict) -> list[tuple[str, str]]:
+    """The runs of a calibration: their kinds and jobs."""
+    return [(ran["kind"], ran["job"]) for ran in told["runs"]]
+
+
+def figures(told: dict) -> dict[tuple[str, str], dict]:
+    """The figures that a catalog has, by job and name."""
+    return {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
+
+
+def calibrate_really(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> str:
+    """What the real command prints, or says if it fails; its run folders stay below ``tmp_path``."""
     fixed = ["--catalog", str(tmp_path / "jobs.db"), "--machine", "here", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "foresee", "stagger", "calibrate", *arguments, *fixed],
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=WATCHDOG,
     )
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr

@@ -41,7 +41,7 @@ def options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--slow", type=float, default=0.0)
     parser.add_argument("--loads", type=float, default=0.0, help="seconds until its loader is there")
     parser.add_argument("--cache", help="a folder on disk")
-    parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--deaf", action="store_true", help="print on SIGTERM, and go on")
     return parser.parse_args(words)
 
 
@@ -53,6 +53,7 @@ def read(file: int, step: int, wait: float) -> None:
             return
     except BlockingIOError:
         pass
+    print(f"waits for chunk {step}", flush=True)
     with open(f"/proc/self/fd/{file}", "rb") as origin:
         fcntl.flock(origin, fcntl.LOCK_EX)
         pause(wait)
@@ -64,7 +65,7 @@ def main() -> None:
     if asked.deaf:
         import signal
 
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: print("does not listen", flush=True))
     print(f"this job sleeps, seed {os.environ.get('FORESEE_SEED')}", flush=True)
     pause(asked.loads)
     if asked.cache:

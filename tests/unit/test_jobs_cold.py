@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 
 import pytest
@@ -19,24 +18,29 @@ CHUNK = 1 << 16
 KEY = Key(machine="here", data="files", model="a", batch=4, loader="default")
 
 
-def test_data_that_are_in_memory_are_told_of_and_mark_nothing(tmp_path: pathlib.Path) -> None:
+def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     for at in range(8):
-        (folder / f"{at}.bin").write_bytes(os.urandom(CHUNK))
+        (folder / f"{at}.bin").write_bytes(bytes(CHUNK))
     Index.build(str(folder), layout="flat").save(tmp_path / "files.fidx")
     toml = f'version = 1\n[data]\nindex = "{tmp_path / "files.fidx"}"\n'
     jobs = [job.loads(toml, str(tmp_path)) for _ in range(2)]
+    files = [str(path) for path in folder.iterdir()]
+    # As the kernel says of files of which all is in memory.
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: CHUNK)
     told = _stagger_run._warm(_stagger_run._places(jobs, None, None, "files"))
     assert told is not None
     assert told.startswith("100 % of the data are in memory already")
+    assert cold.touched(files)
     used = [Used(KEY, "wait")]
     judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [told]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
     assert _stagger_run._judged(options, used, [str(folder)], judged) is None
-    files = [str(path) for path in folder.iterdir()]
-    assert cold.touched(files)
-    cold.evict(files)
+    # And of files of which nothing is.
+    monkeypatch.setattr(cold, "_in_memory", lambda file, path: 0)
     assert not cold.touched(files)
     assert _stagger_run._warm([str(folder)]) is None
 

@@ -125,8 +125,8 @@ def test_a_follower_is_launched_a_load_before_its_moment_and_let_go_at_it(tmp_pa
     assert actions(made, zero + 0.76, [look(15), waits], steps) == [Move(1, pytest.approx(0.7 - 0.76))]
     assert made.poll_look(zero + 0.76) == TICK
     assert made.poll_look(zero + 1.18) == pytest.approx(0.02)
+    steps = {0: rows(zero, 23, 0.05)}
     assert actions(made, zero + 1.19, [look(23), waits], steps) == [Move(1, pytest.approx(0.7 - 1.19))]
-    steps = {0: rows(zero, 24, 0.05)}
     found = actions(made, zero + 1.2, [look(24), look(started=zero + 0.71)], steps)
     assert found == [Release(1), Message("b starts at 1.2 s")]
 
@@ -199,7 +199,9 @@ def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timi
     """What ten seconds of such steps make of the figures."""
     files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
     timing = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
-    made = Supervisor([(file, each.name) for file, each in zip(files, TIMES, strict=False)], timing, wants=Local().wants)
+    made = Supervisor(
+        [(file, each.name) for file, each in zip(files, TIMES, strict=False)], timing, wants=Local().wants
+    )
     made.handle_start(BEGIN - 1)
     actions(made, BEGIN - 1, [None, None])
     actions(made, BEGIN, [look(), None])

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm is asked, and how its answers are read: a fake of its commands, after sbatch(1) and scontrol(1).
+"""What Slurm is asked, and how its answers are read, in virtual time.
 
-The real Slurm is in ``tests/systems/test_slurm.py``.
+How its commands are run is in ``tests/process/test_slurm_commands.py``, the real Slurm in ``tests/systems/test_slurm.py``.
 """
 
 from __future__ import annotations
 
 import doctest
 import json
-import math
-import os
 import pathlib
-import threading
 import time
 
 import pytest
+from support.fake_clock import FakeClock
+from support.fake_slurm import FakeController
 
 from foresee import job
 from foresee._steps import Meter
 from foresee._world import World
 from foresee.errors import ConfigError, SlurmUnreachable
-from foresee.jobs import slurm
-from foresee.jobs.slurm import Slurm, SlurmJob, submission
+from foresee.jobs import slurm_commands
+from foresee.jobs.slurm import Slurm, SlurmJob, Way
+from foresee.jobs.slurm_commands import submission
 
 TOML = """
 version = 1
@@ -36,58 +36,52 @@ command = "true --lr '0.1 2'"
 cores = 3
 gpus = 2
 """
-#: Writes down how it is called, and answers from a file of its name.
-FAKE = """#!/bin/sh
-printf '%s\\n' "$0 $*" >> {folder}/asked
-if [ -f {folder}/$(basename $0).fails ]; then cat {folder}/$(basename $0).fails >&2; exit 1; fi
-cat {folder}/$(basename $0).$1 2>/dev/null || cat {folder}/$(basename $0).says
-"""
+RUNS = "JobState=RUNNING ExitCode=0:0"
 
 
 @pytest.fixture
-def fake(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A folder with the fake's answers."""
-    folder = tmp_path / "fake"
-    folder.mkdir()
-    for name in ("sbatch", "scontrol", "scancel"):
-        program = folder / name
-        program.write_text(FAKE.format(folder=folder))
-        program.chmod(0o755)
-        (folder / f"{name}.says").write_text("")
-    (folder / "sbatch.says").write_text("17;here\n")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder
+def clock() -> FakeClock:
+    """Virtual time."""
+    return FakeClock()
+
+
+@pytest.fixture
+def fake(clock: FakeClock) -> FakeController:
+    """A controller that answers at once."""
+    return FakeController(clock)
 
 
 @pytest.fixture
 def asked(tmp_path: pathlib.Path) -> job.Job:
+    """A job that wants cores and GPUs."""
     path = tmp_path / "a.toml"
     path.write_text(TOML)
     return job.read(str(path))
 
 
-def calls(fake: pathlib.Path) -> list[str]:
-    return [line.removeprefix(f"{fake}/") for line in (fake / "asked").read_text().splitlines()]
+@pytest.fixture
+def made(tmp_path: pathlib.Path, asked: job.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
+    """A job that was submitted."""
+    return SlurmJob(asked, "a", str(tmp_path), fake, clock=clock)
+
+
+def pair(tmp_path: pathlib.Path, asked: job.Job, launcher: Slurm, due: float) -> tuple[SlurmJob, SlurmJob]:
+    """A leader, and a follower that is due."""
+    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
+    return leader, launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=due)
 
 
 def heard(made: SlurmJob) -> int | None:
-    """What it says of itself once the controller has answered all that it was asked."""
-    code = made.poll()
-    while made._asking is not None or made._moving is not None:
-        time.sleep(0.01)
-        code = made.poll()
-    return code
-
-
-def moved(launcher: Slurm, made: SlurmJob, due: float) -> None:
-    """Asked for another moment, and answered."""
-    launcher.move(made, due)
-    if made._moving is not None:
-        made._moving[0]._thread.join()
+    """What it says of itself once the controller has answered what it is asked now."""
+    made.poll()
+    made.clock.sleep(0.5)
+    return made.poll()
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    assert not doctest.testmod(slurm).failed
+    result = doctest.testmod(slurm_commands)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_a_submission_names_all_that_the_job_needs(asked: job.Job) -> None:
@@ -131,18 +125,18 @@ def test_a_submission_names_all_that_the_job_needs(asked: job.Job) -> None:
 )
 def test_a_follower_waits_as_asked(
     tmp_path: pathlib.Path,
-    fake: pathlib.Path,
+    fake: FakeController,
+    clock: FakeClock,
     asked: job.Job,
-    way: slurm.Way,
+    way: Way,
     longest: float,
     due: float,
     expected: str,
 ) -> None:
-    launcher = Slurm(way, longest=longest)
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
+    launcher = Slurm(way, longest=longest, controller=fake, clock=clock)
+    leader, _ = pair(tmp_path, asked, launcher, due)
     assert leader.id == "17"
-    launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=due)
-    ping, first, second = calls(fake)
+    ping, first, second = fake.calls
     assert ping == "scontrol ping"
     assert "--begin" not in first
     assert "--dependency" not in first
@@ -151,29 +145,31 @@ def test_a_follower_waits_as_asked(
     assert launcher.wants(begun=False, due=due) == (launcher.way != "begin")
 
 
-def test_a_moment_that_moves_is_told_once(tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job) -> None:
-    launcher = Slurm("begin")
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
-    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=50)
+def test_a_moment_that_moves_is_told_once(
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+) -> None:
+    launcher = Slurm("begin", controller=fake, clock=clock)
+    _, other = pair(tmp_path, asked, launcher, 50)
     for due in (50, 49, 90, 90, 89):
-        moved(launcher, other, due)
-    assert calls(fake)[3:] == ["scontrol update JobId=17 StartTime=now+87"]
+        launcher.move(other, due)
+    assert fake.calls[3:] == ["scontrol update JobId=17 StartTime=now+87"]
     other.queued = False
+    clock.sleep(5)
     launcher.move(other, 200)
-    assert len(calls(fake)) == 4
+    assert len(fake.calls) == 4
 
 
 def test_whole_minutes_move_once_the_leader_has_begun(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
 ) -> None:
-    launcher = Slurm("dependency")
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
-    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=130)
+    launcher = Slurm("dependency", controller=fake, clock=clock)
+    leader, other = pair(tmp_path, asked, launcher, 130)
     launcher.move(other, 400)
-    assert len(calls(fake)) == 3
-    leader.queued, leader.started = False, time.monotonic()
-    moved(launcher, other, 400)
-    assert calls(fake)[3:] == ["scontrol update JobId=17 Dependency=after:17+6"]
+    assert len(fake.calls) == 3
+    leader.queued, leader.started = False, clock.now()
+    for _ in range(3):
+        launcher.move(other, 400)
+    assert fake.calls[3:] == ["scontrol update JobId=17 Dependency=after:17+6"]
 
 
 @pytest.mark.parametrize(
@@ -189,102 +185,118 @@ def test_whole_minutes_move_once_the_leader_has_begun(
         ("JobState=NODE_FAIL ExitCode=1:0", 1),
     ],
 )
-def test_how_a_job_is_doing(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job, told: str, code: int | None
-) -> None:
-    (fake / "scontrol.--oneliner").write_text(f"JobId=17 JobName=a {told} Reason=None")
-    made = SlurmJob(asked, "a", str(tmp_path))
+def test_how_a_job_is_doing(made: SlurmJob, fake: FakeController, told: str, code: int | None) -> None:
+    fake.job = f"JobId=17 JobName=a {told} Reason=None"
     assert heard(made) == code
     assert made.queued == ("PENDING" in told)
-    assert "scontrol --oneliner show job 17" in calls(fake)
+    assert "scontrol --oneliner show job 17" in fake.calls
+
+
+def test_a_job_is_asked_after_once_a_second(made: SlurmJob, fake: FakeController, clock: FakeClock) -> None:
+    fake.job = RUNS
+    for _ in range(200):
+        made.poll()
+        clock.sleep(0.05)
+    assert 9 <= sum("show" in call for call in fake.calls) <= 10
 
 
 def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+    made: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
-    (fake / "scontrol.--oneliner").write_text("JobState=PENDING ExitCode=0:0 StartTime=Unknown")
-    made = SlurmJob(asked, "a", str(tmp_path))
-    made.started -= 1000
+    fake.job = "JobState=PENDING ExitCode=0:0 StartTime=Unknown"
+    clock.sleep(1000)
     assert heard(made) is None
     assert made.queued
-    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 7))
-    (fake / "scontrol.--oneliner").write_text(f"JobState=RUNNING ExitCode=0:0 StartTime={since}")
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(clock.wall() - 7))
+    fake.job = f"JobState=RUNNING ExitCode=0:0 StartTime={since}"
     # Its loader is there, so it runs, whenever Slurm was asked last.
     Meter(made.folder, World(0, 1)).lap(steps=40)
-    assert heard(made) is None
+    made.poll()
     assert not made.queued
-    assert time.monotonic() - made.started == pytest.approx(7, abs=1.5)
+    assert made.started == clock.now()
+    assert heard(made) is None
+    # Half a second later, by a clock of whole seconds.
+    assert clock.now() - made.started == pytest.approx(7.5, abs=1.0)
 
 
-def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
-) -> None:
-    made = SlurmJob(asked, "a", str(tmp_path))
-    (fake / "scontrol.fails").write_text("slurm_load_jobs error: Invalid job id specified\n")
+def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(made: SlurmJob, fake: FakeController) -> None:
+    fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
     assert heard(made) == 1
 
 
-def test_a_controller_that_restarts_ends_nothing(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+def test_a_job_that_slurm_forgets_after_it_was_completed_has_done_well(
+    made: SlurmJob, fake: FakeController
 ) -> None:
-    made = SlurmJob(asked, "a", str(tmp_path))
-    (fake / "scontrol.fails").write_text(
-        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
-    )
+    # Its end was seen, and the poll that was to tell of it was lost.
+    made._state = "COMPLETED"
+    fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
+    assert heard(made) == 0
+
+
+def test_a_controller_that_restarts_ends_nothing(made: SlurmJob, fake: FakeController) -> None:
+    fake.fails["scontrol"] = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     assert heard(made) is None
 
 
 def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+    made: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
-    made = SlurmJob(asked, "a", str(tmp_path))
-    (fake / "scontrol.fails").write_text("slurm_load_jobs error: Socket timed out on send/recv operation\n")
+    fake.fails["scontrol"] = "slurm_load_jobs error: Socket timed out on send/recv operation"
     assert heard(made) is None
-    (fake / "scontrol.fails").write_text("slurm_load_jobs error: Zero Bytes were transmitted or received\n")
-    made._asked = -math.inf
+    clock.sleep(1)
+    fake.fails["scontrol"] = "slurm_load_jobs error: Zero Bytes were transmitted or received"
     assert heard(made) is None
-    (fake / "scontrol.fails").unlink()
-    (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=RUNNING ExitCode=0:0")
-    (fake / "scancel.fails").write_text("scancel: error: Kill job error: Socket timed out\n")
+    del fake.fails["scontrol"]
+    fake.job = f"JobId=17 {RUNS}"
+    fake.fails["scancel"] = "scancel: error: Kill job error: Socket timed out"
 
     def goes() -> None:
-        time.sleep(0.5)
-        (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=CANCELLED ExitCode=0:15")
-        (fake / "scancel.fails").unlink()
+        fake.job = "JobId=17 JobState=CANCELLED ExitCode=0:15"
+        del fake.fails["scancel"]
 
-    later = threading.Thread(target=goes)
-    later.start()
+    clock.after(0.5, goes)
+    before = clock.now()
     made.stop()
-    later.join()
+    assert clock.now() - before <= 1.0
     assert heard(made) == -15
-    assert sum(call.startswith("scancel") for call in calls(fake)) > 1
+    assert sum(call.startswith("scancel") for call in fake.calls) > 1
+
+
+def test_a_job_that_slurm_never_ends_is_waited_for_a_minute(
+    made: SlurmJob, fake: FakeController, clock: FakeClock
+) -> None:
+    fake.job = RUNS
+    before = clock.now()
+    made.stop()
+    assert clock.now() - before == pytest.approx(60, abs=0.3)
+    assert sum(call.startswith("scancel") for call in fake.calls) == 1
 
 
 def test_a_controller_that_is_slow_keeps_nobody_waiting(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
 ) -> None:
-    launcher = Slurm("begin")
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
-    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=50)
-    answer = "JobState=RUNNING ExitCode=0:0"
-    (fake / "scontrol").write_text(f"#!/bin/sh\nsleep 4; echo {answer}\n")
+    launcher = Slurm("begin", controller=fake, clock=clock)
+    leader, other = pair(tmp_path, asked, launcher, 50)
+    fake.job, fake.takes = RUNS, 4.0
     Meter(leader.folder, World(0, 1)).lap(steps=40)
-    before = time.monotonic()
+    before = clock.now()
     for _ in range(10):
         assert leader.poll() is None
         launcher.move(other, 500)
     # Its loader is there, whatever the controller says.
     assert not leader.queued
-    assert time.monotonic() - before < 2
-    assert heard(leader) is None
+    assert clock.now() == before
+    # Each question is asked once.
+    update = "scontrol update JobId=17 StartTime=now+497"
+    assert fake.calls[3:] == ["scontrol --oneliner show job 17", update]
+    assert not leader._ran
+    clock.sleep(4.0)
+    assert leader.poll() is None
     assert leader._ran
 
 
-def test_a_node_that_cannot_write_the_log_is_told_as_that(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
-) -> None:
-    (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=FAILED ExitCode=0:53")
-    made = SlurmJob(asked, "a", str(tmp_path))
+def test_a_node_that_cannot_write_the_log_is_told_as_that(made: SlurmJob, fake: FakeController) -> None:
+    fake.job = "JobId=17 JobState=FAILED ExitCode=0:53"
     assert heard(made) == -53
     assert "the run folder has to be on a file system that all nodes share" in str(made.ended(-53))
     # A number that has no name, as of real-time signals.
@@ -292,62 +304,62 @@ def test_a_node_that_cannot_write_the_log_is_told_as_that(
 
 
 def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
 ) -> None:
-    monkeypatch.setattr(slurm, "_ASK", 0.0)
-    launcher = Slurm("begin")
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
-    other = launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=3600)
-    (fake / "scontrol.fails").write_text("Socket timed out on send/recv operation\n")
-    moved(launcher, other, 0)
-    (fake / "scontrol.fails").unlink()
-    moved(launcher, other, 0)
-    moved(launcher, other, 0)
-    assert calls(fake)[3:] == ["scontrol update JobId=17 StartTime=now+0"] * 2
+    launcher = Slurm("begin", controller=fake, clock=clock)
+    _, other = pair(tmp_path, asked, launcher, 3600)
+    fake.fails["scontrol"] = "Socket timed out on send/recv operation"
+    launcher.move(other, 0)
+    clock.sleep(0.5)
+    launcher.move(other, 0)
+    del fake.fails["scontrol"]
+    for _ in range(40):
+        clock.sleep(0.1)
+        launcher.move(other, 0)
+    assert fake.calls[3:] == ["scontrol update JobId=17 StartTime=now+0"] * 2
 
 
-def test_the_environment_names_the_steps(tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job) -> None:
-    (fake / "sbatch").write_text(f'#!/bin/sh\necho "$FORESEE_STEPS" > {fake}/steps; echo 17\n')
-    made = SlurmJob(asked, "a", str(tmp_path))
-    assert (fake / "steps").read_text().strip() == made.folder == str(tmp_path / "a")
+def test_the_environment_names_the_steps(
+    made: SlurmJob, fake: FakeController, tmp_path: pathlib.Path
+) -> None:
+    assert fake.environment["FORESEE_STEPS"] == made.folder == str(tmp_path / "a")
 
 
 def test_a_clock_of_another_machine_is_set_by_ours(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
 ) -> None:
-    (fake / "scontrol.--oneliner").write_text("JobId=17 JobState=RUNNING ExitCode=0:0")
-    made = SlurmJob(asked, "a", str(tmp_path))
-    meter = Meter(made.folder, World(0, 1))
-    meter.lap(steps=40)
-    began = time.monotonic_ns()
-    meter._add(began - 10**12, 10**6, 2 * 10**6, 0, 0)
-    made.poll()
-    assert made.steps()[0, 0] == pytest.approx(time.monotonic(), abs=1)
-    here = SlurmJob(asked, "b", str(tmp_path))
-    meter = Meter(here.folder, World(0, 1))
-    meter.lap(steps=40)
-    meter._add(began, 10**6, 2 * 10**6, 0, 0)
-    time.sleep(0.01)
-    here.poll()
-    assert here.steps()[0, 0] == pytest.approx(began / 1e9, abs=1e-6)
+    fake.job = f"JobId=17 {RUNS}"
+    for name, behind in (("a", 1000.0), ("b", 0.0)):
+        made = SlurmJob(asked, name, str(tmp_path), fake, clock=clock)
+        meter = Meter(made.folder, World(0, 1))
+        meter.lap(steps=40)
+        began = clock.now()
+        meter._add(round(1e9 * (began - behind)), 10**6, 2 * 10**6, 0, 0)
+        clock.sleep(0.01)
+        made.poll()
+        # What is read was written right before; of one machine's own clock nothing is shifted.
+        late = 0.01 - 0.003 if behind else 0.0
+        assert made.steps()[0, 0] == pytest.approx(began + late, abs=1e-5)
 
 
-def test_what_slurm_refuses_and_a_slurm_that_is_not_there(
-    tmp_path: pathlib.Path, fake: pathlib.Path, asked: job.Job, monkeypatch: pytest.MonkeyPatch
+def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
 ) -> None:
-    (fake / "sbatch.fails").write_text("sbatch: error: invalid partition specified: nowhere\n")
+    fake.fails["sbatch"] = "sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(ConfigError, match="sbatch: error: invalid partition"):
-        SlurmJob(asked, "a", str(tmp_path))
-    (fake / "scontrol.fails").write_text("Slurmctld(primary) at here is DOWN\n")
+        SlurmJob(asked, "a", str(tmp_path), fake, clock=clock)
+
+
+def test_a_slurm_that_is_down_and_a_way_that_is_none_are_refused(
+    fake: FakeController, clock: FakeClock
+) -> None:
+    fake.fails["scontrol"] = "Slurmctld(primary) at here is DOWN"
     with pytest.raises(SlurmUnreachable, match="is slurmctld running"):
-        Slurm()
+        Slurm(controller=fake, clock=clock)
     with pytest.raises(ConfigError, match="way is 'later'; one of auto, begin"):
-        Slurm("later")  # type: ignore[arg-type]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmUnreachable, match="scontrol: there is no such program here"):
-        Slurm()
+        Slurm("later", controller=fake)  # type: ignore[arg-type]
 
 
 def test_an_answer_without_a_state_is_not_guessed_at() -> None:
     with pytest.raises(ConfigError, match="says nothing of the job's state"):
-        slurm.state(json.dumps({"jobs": []}))
+        slurm_commands.state(json.dumps({"jobs": []}))

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real page cache: files on a disk are driven out of it and seen to be, and those of a tmpfs are not."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from support.cold import cold_file
+from support.stagger_job import CHUNK
+
+from foresee.errors import PageCacheKept
+from foresee.jobs import cold
+
+
+@pytest.fixture
+def in_memory() -> Iterator[pathlib.Path]:
+    """A file that no page cache lies before."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = pathlib.Path(folder) / "chunks.bin"
+        path.write_bytes(bytes(8 * CHUNK))
+        yield path
+
+
+def test_files_on_a_disk_are_driven_out_and_seen_to_be(tmp_path: pathlib.Path) -> None:
+    path = cold_file(tmp_path / "chunks.bin", 8 * CHUNK)
+    files, whole = [str(path)], 8 * CHUNK
+    assert cold.resident(files) == (0, whole)
+    assert not cold.touched(files)
+    assert cold.share_in_memory(files) == 0
+    path.read_bytes()
+    assert cold.resident(files) == (whole, whole)
+    assert cold.touched(files)
+    assert cold.share_in_memory(files) == 1
+    assert cold.evict(files) == cold.Evicted(files=1, bytes=whole, kept=0)
+    assert not cold.touched(files)
+
+
+def test_written_pages_that_are_not_on_the_disk_yet_are_driven_out_too(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "chunks.bin"
+    path.write_bytes(os.urandom(8 * CHUNK))
+    assert cold.evict([str(path)]).kept == 0
+
+
+def test_files_of_a_tmpfs_stay_in_memory(in_memory: pathlib.Path) -> None:
+    with pytest.raises(PageCacheKept, match=f"{8 * CHUNK} of {8 * CHUNK} bytes of the data stay in memory"):
+        cold.evict([str(in_memory)])

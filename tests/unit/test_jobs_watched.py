@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job as whoever started it sees it: its ranks, its processes, and the files that they leave."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from support.fake_clock import FakeClock
+from support.stagger_runs import write
+
+from foresee import job
+from foresee._steps import Meter
+from foresee._world import World
+from foresee.errors import ConfigError
+from foresee.jobs import process
+from foresee.jobs.already import Already
+from foresee.jobs.watched import Watched
+
+
+class Seen(Watched):
+    """A job of which only the files are there."""
+
+    def __init__(self, of: job.Job, folder: str, clock: FakeClock) -> None:
+        super().__init__(of, "a", folder, clock=clock)
+        self._make(held=False)
+
+    def poll(self) -> int | None:
+        """Read new steps."""
+        self._read()
+        return None
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_path: pathlib.Path) -> None:
+    clock = FakeClock()
+    made = Seen(job.read(write(tmp_path, "a", tmp_path / "data")), str(tmp_path), clock)
+    clock.sleep(3.0)
+    second = 10**9
+    for rank in (0, 1):
+        meter = Meter(made.folder, World(rank, 2))
+        meter.lap(steps=40)
+        for step in range(3 - rank):
+            meter._add(second, (1 + 2 * rank) * second, 5 * second, 0, step)
+    assert made.poll() is None
+    assert made.done == 2
+    assert made.steps().tolist() == [[1.0, 2.0, 5.0], [1.0, 2.0, 5.0]]
+    assert made.head is not None
+    assert (made.head.rank, made.head.ranks) == (0, 2)
+    assert (made.started, made.last_step) == (clock.now() - 3.0, clock.now())
+
+
+def test_a_number_that_is_another_processes_by_now_is_not_the_jobs() -> None:
+    def seen(pid: int, began: int, parent: int, session: int) -> process._Seen:
+        return process._Seen(process._Member(pid, began), parent, session)
+
+    first = process._Member(10, began=500)
+    family = {10: seen(10, 500, 1, 10), 11: seen(11, 510, 10, 10), 12: seen(12, 520, 11, 12)}
+    # Its session, and what descends from it; not the one beside it.
+    table = {**family, 99: seen(99, 400, 1, 99)}
+    assert process._family(table, first, None) == {each.member for each in family.values()}
+    assert process._family(table, first._replace(began=499), None) == set()
+    # The first one has gone: the number of its session is nobody else's while one of it lives.
+    del table[10]
+    assert process._family(table, first, None) == {family[11].member, family[12].member}
+
+
+def test_a_job_that_runs_already_is_lost_when_its_patience_is_over(tmp_path: pathlib.Path) -> None:
+    clock = FakeClock()
+    of = job.read(write(tmp_path, "a", tmp_path / "data"))
+    with pytest.raises(ConfigError, match="no loader has written steps there"):
+        Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
+    meter = Meter(str(tmp_path / "steps"), World(0, 1))
+    meter.lap(steps=40)
+    made = Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
+    clock.sleep(1.9)
+    meter._add(0, 1, 1, 0, 0)
+    assert made.poll() is None
+    clock.sleep(2.0)
+    assert made.poll() is None
+    clock.sleep(0.1)
+    assert made.poll() == 1
+    for step in range(1, 40):
+        meter._add(step, 1, 1, 0, step)
+    assert made.poll() == 0

@@ -19,6 +19,7 @@ import math
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,9 +97,17 @@ class Meter:
     Args:
         folder: that gets the rows; None: nothing is written.
         world: which rank this is; None: the launcher's.
+        clock: nanoseconds of a clock that never goes backwards, the one of whoever reads the file.
     """
 
-    def __init__(self, folder: str | None, world: _world.World | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        world: _world.World | None = None,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.now = clock
         self._folder = folder
         self._world = world
         self._pid = os.getpid()
@@ -205,15 +214,15 @@ class Lap:
         """A batch is asked for, so the step before has ended; what passes at the gate is in no step."""
         now = self.end()
         held = self._meter._pass_gate()  # noqa: SLF001 - the clock is the meter's other half
-        self._asked = time.monotonic_ns() if held else now
+        self._asked = self._meter.now() if held else now
 
     def got(self) -> None:
         """It is there."""
-        self._got = time.monotonic_ns()
+        self._got = self._meter.now()
 
     def end(self) -> int:
         """The step has ended, if one was under way; when, in nanoseconds."""
-        now = time.monotonic_ns()
+        now = self._meter.now()
         if self._got is not None:
             self._meter._add(  # noqa: SLF001 - the clock is the meter's other half
                 self._asked, self._got - self._asked, now - self._got, self._epoch, self._step

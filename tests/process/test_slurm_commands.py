@@ -32,7 +32,7 @@ def test_what_slurm_refuses_and_a_slurm_that_is_not_there_are_told_apart(
     script: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text("#!/bin/sh\necho 'scontrol: error: invalid partition specified' >&2; exit 1\n")
-    with pytest.raises(ConfigError, match="^scontrol: error: invalid partition specified$"):
+    with pytest.raises(ConfigError, match=r"^scontrol: error: invalid partition specified$"):
         Commands().ask("scontrol", "ping")
     script.write_text("#!/bin/sh\necho 'Slurmctld(primary) at here is DOWN'; exit 1\n")
     with pytest.raises(SlurmUnreachable, match="is slurmctld running"):

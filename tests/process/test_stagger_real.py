@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` with loaders as people have them: a stock DataLoader in ``ft.measure``, and our own.
+"""``foresee stagger run`` with real processes: stock loaders and our own, one that dies, one that runs already, and Ctrl-C.
 
-Nothing here is about time, but for a bound against hanging.
+What the command decides is proved in virtual time (``tests/unit/test_cli_stagger_*.py``); here nothing is about time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
-import pytest
+from support.processes import processes_of
+from support.stagger_runs import begun, cold_data, run
+from support.stagger_runs import write as write_sleeper
+from support.waiting import wait_until
 
 BATCH, EPOCHS = 4, 2
 #: argv: folder, loader, seconds of a step of the first epoch, and of one of the last.
@@ -70,34 +75,76 @@ def write(folder: pathlib.Path, data: pathlib.Path, kind: str, cold: float, step
     return str(path)
 
 
-@pytest.mark.parametrize("leader", ["stock", "ours"])
-def test_a_stock_loader_and_ours_start_when_predicted(
-    tmp_path: pathlib.Path, folder: pathlib.Path, sizes: list[int], leader: str
+def test_ours_starts_behind_a_stock_loader(
+    tmp_path: pathlib.Path, folder: pathlib.Path, sizes: list[int]
 ) -> None:
     steps = len(sizes) // BATCH
-    follower = "ours" if leader == "stock" else "stock"
-    jobs = [write(tmp_path, folder, leader, 0.14, steps), write(tmp_path, folder, follower, 0.04, steps)]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "foresee",
-            "stagger",
-            "run",
-            *jobs,
-            "--folder",
-            str(tmp_path / "run"),
-            "--json",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["leader"], told["followers"]) == (leader, [follower])
+    jobs = [write(tmp_path, folder, "stock", 0.14, steps), write(tmp_path, folder, "ours", 0.04, steps)]
+    told, said = run(tmp_path, *jobs)
+    assert (told["leader"], told["followers"]) == ("stock", ["ours"])
     assert [job["state"] for job in told["jobs"]] == ["done", "done"]
     assert [job["steps"] for job in told["jobs"]] == [EPOCHS * steps] * 2
     # However slow the machine is: its loader was held at the gate until the leader was so far.
     assert told["measured"]["starts"][1] >= steps * 0.1 * 0.95
+    assert "ours starts at" in said
+    assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
+    assert not processes_of(folder)
+
+
+def test_a_stock_loader_starts_behind_ours_that_runs_already(
+    tmp_path: pathlib.Path, folder: pathlib.Path, sizes: list[int]
+) -> None:
+    steps = len(sizes) // BATCH
+    jobs = [write(tmp_path, folder, "ours", 0.14, steps), write(tmp_path, folder, "stock", 0.04, steps)]
+    place = tmp_path / "elsewhere" / "ours"
+    command = [sys.executable, str(tmp_path / "train.py"), str(folder), "ours", "0.14", "0.04"]
+    with subprocess.Popen(command, env={**os.environ, "FORESEE_STEPS": str(place)}) as leader:
+        wait_until((place / "rank-0.steps").exists, what="its loader")
+        told, said = run(tmp_path, *jobs, "--steps", str(place))
+        assert leader.wait() == 0
+    assert (told["leader"], told["followers"]) == ("ours", ["stock"])
+    assert told["running_seconds"] >= 0
+    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in told["jobs"]] == [EPOCHS * steps] * 2
+    assert told["jobs"][0]["launched"] is None
+    assert told["measured"]["starts"][1] >= steps * 0.1 * 0.95
+    assert "ours runs already, stock" in said
+
+
+def test_a_job_that_dies_leaves_the_other_alone(tmp_path: pathlib.Path) -> None:
+    data = cold_data(tmp_path)
+    jobs = [write_sleeper(tmp_path, "a", data, "--dies-after", "5"), write_sleeper(tmp_path, "b", data)]
+    told, said = run(tmp_path, *jobs, code=1)
+    assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
+    assert [job["steps"] for job in told["jobs"]] == [5, 40]
+    assert told["jobs"][0]["code"] == 3
+    assert "a ended (exit code 3) after 5 steps" in said
+    assert "no more memory" in said
+    assert not processes_of(data)
+
+
+def test_ctrl_c_ends_all_jobs_and_signals_that_follow_end_none_of_that(tmp_path: pathlib.Path) -> None:
+    data = cold_data(tmp_path)
+    # Both start at once, and neither ends when it is told to.
+    together = "wait = 0.0\nwait_cached = 0.0\nwait_conc = 0.0"
+    words = ("--deaf", "--hangs-after", "2")
+    jobs = [write_sleeper(tmp_path, name, data, *words, stagger=together) for name in ("a", "b")]
+    # So that the jobs are killed after a second, not after ten.
+    program = (
+        "import sys; from foresee.cli import main; from foresee.jobs import process; process._GRACE = 1.0; "
+    )
+    with begun(tmp_path, *jobs, program=f"{program}sys.exit(main(sys.argv[1:]))") as launcher:
+        for name in ("a", "b"):
+            steps = tmp_path / "run" / name / "rank-0.steps"
+            wait_until(lambda steps=steps: steps.exists() and steps.stat().st_size >= 96, what="two steps")
+        launcher.send_signal(signal.SIGINT)
+        log = tmp_path / "run" / "a.log"
+        wait_until(lambda: "does not listen" in log.read_text(), what="the end of the jobs")
+        launcher.send_signal(signal.SIGINT)
+        launcher.send_signal(signal.SIGTERM)
+        out, said = launcher.communicate()
+    assert launcher.returncode == 130, said
+    told = json.loads(out)
+    assert told["interrupted"] is True
+    assert [(job["state"], job["steps"]) for job in told["jobs"]] == [("stopped", 2), ("stopped", 2)]
+    assert not processes_of(data)

@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from support.stagger_job import CHUNK
 from support.stagger_runs import JOB
 from support.virtual import Virtual
 from support.waiting import WATCHDOG

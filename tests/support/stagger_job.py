@@ -17,10 +17,9 @@ from collections.abc import Sequence
 # As a program of its own it finds no package of the tests.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from support.waiting import pause
-
 from foresee._steps import CACHES, Meter, mark
 from foresee.config import Cache
+from support.waiting import pause
 
 CHUNK = 1 << 16
 

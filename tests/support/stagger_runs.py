@@ -59,11 +59,12 @@ def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **mo
     return str(path)
 
 
-def begun(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
-    """A real run in flight."""
+def begun(tmp_path: pathlib.Path, *arguments: str, program: str | None = None) -> subprocess.Popen[str]:
+    """A real run in flight; ``program``: the source of one that is the command, with a change."""
     fixed = ["--folder", str(tmp_path / "run"), "--json"]
+    how = ["-m", "foresee"] if program is None else ["-c", program]
     return subprocess.Popen(
-        [sys.executable, "-m", "foresee", "stagger", "run", *arguments, *fixed],
+        [sys.executable, *how, "stagger", "run", *arguments, *fixed],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -110,15 +110,18 @@ def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
         assert not catalog.stale(one, beside=other)
 
 
+@pytest.mark.usefixtures("_storage_was_read")
 def test_a_report_is_written_though_the_catalog_has_gone(
-    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    monkeypatch.setattr(_stagger_run, "_read_nothing", lambda places: False)
     catalog = tmp_path / "jobs.db"
     figures(catalog, 0.03)
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
-    damage = b"no catalog any more, and long enough to be looked at as one"
-    virtual.clock.after(1.0, lambda: None if catalog.write_bytes(damage) else None)
+
+    def damage() -> None:
+        catalog.write_bytes(b"no catalog any more, and long enough to be looked at as one")
+
+    virtual.clock.after(1.0, damage)
     out, said = virtual.command(
         "run",
         *jobs,

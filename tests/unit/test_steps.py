@@ -5,14 +5,8 @@ from __future__ import annotations
 
 import doctest
 import errno
-import fcntl
 import os
 import re
-import signal
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -58,57 +52,69 @@ def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
     assert steps.tolist() == [(10**9, 2 * 10**6, 5 * 10**6, 0, 0)]
 
 
+class Nanoseconds:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 10**15
+
+    def __call__(self) -> int:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += round(1e9 * seconds)
+
+
 def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: Path) -> None:
-    meter = Meter(str(tmp_path / "new"), World(1, 2))
+    clock = Nanoseconds()
+    meter = Meter(str(tmp_path / "new"), World(1, 2), clock=clock)
     file = Followed(str(tmp_path / "new" / "rank-1.steps"))
     assert len(file.poll()) == 0
     lap = meter.lap(steps=3, order=7)
-    for _ in range(2):
+    began = clock()
+    for wait, compute in ((0.02, 0.04), (0.03, 0.07)):
         lap.ask()
-        time.sleep(0.02)
+        clock.pass_by(wait)
         lap.got()
-        time.sleep(0.04)
+        clock.pass_by(compute)
     (first,) = file.poll()
-    assert first["wait_ns"] >= 20e6
-    assert first["compute_ns"] >= 40e6
+    assert first.tolist() == (began, 20_000_000, 40_000_000, 0, 0)
     lap.end()
     lap.end()
     (second,) = file.poll()
-    assert (second["epoch"], second["step"]) == (0, 1)
-    assert second["begin_ns"] == first["begin_ns"] + first["wait_ns"] + first["compute_ns"]
+    assert second.tolist() == (began + 60_000_000, 30_000_000, 70_000_000, 0, 1)
     assert file.head == _steps.Head(rank=1, ranks=2, steps=3, order=7)
     stats = meter.stats()
     assert (stats["steps"], stats["epochs"]) == (2, 1)
-    assert stats["wait_seconds"] == pytest.approx((first["wait_ns"] + second["wait_ns"]) / 2e9)
-    assert stats["compute_seconds_sd"] == pytest.approx(
-        np.std([float(first["compute_ns"]), float(second["compute_ns"])], ddof=1) / 1e9
-    )
+    assert stats["wait_seconds"] == pytest.approx(0.025)
+    assert stats["compute_seconds_sd"] == pytest.approx(np.std([0.04, 0.07], ddof=1))
 
 
-def test_a_locked_gate_holds_between_two_steps_and_is_in_none(tmp_path: Path) -> None:
-    gate = os.open(tmp_path / _steps.GATE, os.O_RDWR | os.O_CREAT)
-    meter = Meter(str(tmp_path), World(0, 1))
+def test_time_at_a_locked_gate_is_in_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Nanoseconds()
+    meter = Meter(str(tmp_path), World(0, 1), clock=clock)
     lap = meter.lap(steps=3)
+    began = clock()
     lap.ask()
+    clock.pass_by(0.02)
     lap.got()
-    fcntl.flock(gate, fcntl.LOCK_EX)
-    asked = threading.Thread(target=lap.ask)
-    asked.start()
-    asked.join(0.2)
-    assert asked.is_alive()
-    # The step before has ended, and says so while its job is held.
-    assert len(rows(tmp_path)[1]) == 1
-    fcntl.flock(gate, fcntl.LOCK_UN)
-    asked.join(10)
-    assert not asked.is_alive()
+    clock.pass_by(0.04)
+
+    def held() -> bool:
+        # The step before has ended, and says so while its job is held.
+        assert len(rows(tmp_path)[1]) == 1
+        clock.pass_by(5.0)
+        return True
+
+    monkeypatch.setattr(meter, "_pass_gate", held)
+    lap.ask()
+    clock.pass_by(0.03)
     lap.got()
     lap.end()
-    first, second = rows(tmp_path)[1]
-    assert second["begin_ns"] - first["begin_ns"] >= 200e6
-    assert first["wait_ns"] + first["compute_ns"] < 200e6
-    # It keeps nothing: the launcher may lock it again at once.
-    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(gate)
+    first, second = rows(tmp_path)[1].tolist()
+    assert first[:3] == (began, 20_000_000, 40_000_000)
+    assert second[:3] == (began + 5_060_000_000, 30_000_000, 0)
 
 
 def test_without_the_variable_nothing_is_written_and_stats_has_the_figures(
@@ -225,21 +231,14 @@ def test_our_loaders_tell_the_same_without_a_wrapper(
         assert steps["step"].tolist() == [*range(6), *range(6)]
 
 
-def test_a_kill_loses_no_step_that_had_ended(told: Path) -> None:
-    script = (
-        "import os, signal\nfrom foresee._steps import Meter\n"
-        "lap = Meter(os.environ['FORESEE_STEPS']).lap()\n"
-        "for _ in range(1000):\n    lap.ask()\n    lap.got()\n"
-        "lap.ask()\nos.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=False)
-    assert done.returncode == -signal.SIGKILL
+def test_half_a_step_at_the_end_of_a_file_is_no_step(told: Path) -> None:
+    list(ft.measure(range(3)))
     path = told / "rank-0.steps"
     with path.open("ab") as file:
         file.write(b"half a step")
-    file = Followed(str(path))
-    assert len(file.poll()) == 1000
-    assert len(file.poll()) == 0
+    followed = Followed(str(path))
+    assert len(followed.poll()) == 3
+    assert len(followed.poll()) == 0
 
 
 def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_training(

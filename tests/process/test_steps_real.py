@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of steps beside real processes: a gate that a thread waits at, and a program that is killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+from support.waiting import WATCHDOG, pause
+
+from foresee import _steps
+from foresee._steps import Followed, Meter
+from foresee._world import World
+
+
+def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
+    gate = os.open(tmp_path / _steps.GATE, os.O_RDWR | os.O_CREAT)
+    meter = Meter(str(tmp_path), World(0, 1))
+    file = Followed(str(tmp_path / "rank-0.steps"))
+    lap = meter.lap(steps=3)
+    lap.ask()
+    lap.got()
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    asked = threading.Thread(target=lap.ask)
+    asked.start()
+    pause(0.2)
+    assert asked.is_alive()
+    # The step before has ended, and says so while its job is held.
+    (first,) = file.poll()
+    fcntl.flock(gate, fcntl.LOCK_UN)
+    asked.join(WATCHDOG)
+    assert not asked.is_alive()
+    lap.got()
+    lap.end()
+    (second,) = file.poll()
+    end = first["begin_ns"] + first["wait_ns"] + first["compute_ns"]
+    assert second["begin_ns"] > end
+    # It keeps nothing: the launcher may lock it again at once.
+    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(gate)
+
+
+def test_a_kill_loses_no_step_that_had_ended(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import os, signal\nfrom foresee._steps import Meter\n"
+        "lap = Meter(os.environ['FORESEE_STEPS']).lap()\n"
+        "for _ in range(1000):\n    lap.ask()\n    lap.got()\n"
+        "lap.ask()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    steps = tmp_path / "steps"
+    environment = {**os.environ, "FORESEE_STEPS": str(steps)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(Followed(str(steps / "rank-0.steps")).poll()) == 1000

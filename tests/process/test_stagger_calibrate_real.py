@@ -17,9 +17,8 @@ from foresee.jobs import cold
 
 
 @pytest.fixture
-def data(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A folder with a file of 40 chunks; run folders are kept beside it."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with a file of 40 chunks."""
     folder = tmp_path / "data"
     folder.mkdir()
     cold_file(folder / "chunks.bin", CHUNKS * CHUNK)
@@ -69,12 +68,12 @@ def test_cold_jobs_wait_for_each_chunk_warm_ones_for_none_and_all_are_ended(
 def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import time, torch\nimport foresee.torch as ft\n"
+        "import torch\nimport foresee.torch as ft\nfrom support.waiting import pause\n"
         "from torch.utils.data import DataLoader, DistributedSampler\n"
         f"class Data(torch.utils.data.Dataset):\n    def __len__(self): return 40\n"
         f"    def __getitem__(self, i): open({str(data / 'chunks.bin')!r}, 'rb').read(9); return i\n"
         "order = DistributedSampler(Data(), num_replicas=1, rank=0, seed=0)\n"
-        "for batch in ft.measure(DataLoader(Data(), 1, sampler=order)):\n    time.sleep(0.005)\n"
+        "for batch in ft.measure(DataLoader(Data(), 1, sampler=order)):\n    pause(0.005)\n"
     )
     one = write(tmp_path, "a", data, command=json.dumps([sys.executable, "train.py"]))
     # One model, twice: it is started cold, and warm.

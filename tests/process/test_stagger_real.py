@@ -7,22 +7,22 @@ What the command decides is proved in virtual time (``tests/unit/test_cli_stagge
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import signal
 import subprocess
 import sys
 
-from support.processes import processes_of
-from support.stagger_runs import begun, cold_data, run
+from support.processes import plain_environment, processes_of
+from support.stagger_runs import begun, cold_data, ended, run
 from support.stagger_runs import write as write_sleeper
 from support.waiting import wait_until
 
 BATCH, EPOCHS = 4, 2
 #: argv: folder, loader, seconds of a step of the first epoch, and of one of the last.
 TRAIN = """
-import pathlib, sys, time
+import pathlib, sys
 import foresee.torch as ft
+from support.waiting import pause
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 folder, kind, cold, last = *sys.argv[1:3], *map(float, sys.argv[3:])
@@ -45,7 +45,7 @@ for epoch in range(2):
     if sampler is not None:
         sampler.set_epoch(epoch)
     for batch in loader:
-        time.sleep(last if epoch else cold)
+        pause(last if epoch else cold)
 """
 TOML = """
 version = 1
@@ -98,7 +98,7 @@ def test_a_stock_loader_starts_behind_ours_that_runs_already(
     jobs = [write(tmp_path, folder, "ours", 0.14, steps), write(tmp_path, folder, "stock", 0.04, steps)]
     place = tmp_path / "elsewhere" / "ours"
     command = [sys.executable, str(tmp_path / "train.py"), str(folder), "ours", "0.14", "0.04"]
-    with subprocess.Popen(command, env={**os.environ, "FORESEE_STEPS": str(place)}) as leader:
+    with subprocess.Popen(command, env=plain_environment({"FORESEE_STEPS": str(place)})) as leader:
         wait_until((place / "rank-0.steps").exists, what="its loader")
         told, said = run(tmp_path, *jobs, "--steps", str(place))
         assert leader.wait() == 0
@@ -142,8 +142,7 @@ def test_ctrl_c_ends_all_jobs_and_signals_that_follow_end_none_of_that(tmp_path:
         wait_until(lambda: "does not listen" in log.read_text(), what="the end of the jobs")
         launcher.send_signal(signal.SIGINT)
         launcher.send_signal(signal.SIGTERM)
-        out, said = launcher.communicate()
-    assert launcher.returncode == 130, said
+        out, _ = ended(launcher, 130)
     told = json.loads(out)
     assert told["interrupted"] is True
     assert [(job["state"], job["steps"]) for job in told["jobs"]] == [("stopped", 2), ("stopped", 2)]

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from support.stagger_runs import JOB
+from support.processes import plain_environment
+from support.stagger_runs import JOB, ended
 from support.virtual import Virtual
-from support.waiting import WATCHDOG
 
 __all__ = [
     "CHUNKS",
@@ -88,15 +88,14 @@ def figures(told: dict) -> dict[tuple[str, str], dict]:
     return {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
 
 
-def calibrate_really(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> str:
-    """What the real command prints, or says if it fails; its run folders stay below ``tmp_path``."""
+def calibrate_really(tmp_path: pathlib.Path, *arguments: str) -> str:
+    """What the real command prints; its run folders stay below ``tmp_path``."""
     fixed = ["--catalog", str(tmp_path / "jobs.db"), "--machine", "here", "--json"]
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "foresee", "stagger", "calibrate", *arguments, *fixed],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=WATCHDOG,
+        env={**plain_environment(), "TMPDIR": str(tmp_path)},
     )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return ended(process, 0)[0]

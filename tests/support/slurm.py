@@ -12,8 +12,10 @@ import platform
 import shutil
 import socket
 import subprocess
-import time
+from collections.abc import Callable
 from types import TracebackType
+
+from support.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel")
 PACKAGES = "slurmctld slurmd slurm-client munge"
@@ -135,14 +137,13 @@ class Slurm:
                 subprocess.Popen(words, env=environment, stdout=out, stderr=out, start_new_session=True)
             )
 
-    def _await(self, what: str, there: object) -> None:
-        assert callable(there)
-        deadline = time.monotonic() + 30
-        while not there():
-            logs = "\n".join(path.read_text()[-1500:] for path in self._folder.glob("*.out"))
-            logs += "\n".join(path.read_text()[-1500:] for path in self._folder.glob("*.log"))
-            assert time.monotonic() < deadline, f"{what} is not there:\n{logs}"
-            time.sleep(0.1)
+    def _await(self, what: str, there: Callable[[], object]) -> None:
+        try:
+            wait_until(there, what=what)
+        except AssertionError as error:
+            files = (*self._folder.glob("*.out"), *self._folder.glob("*.log"))
+            logs = "\n".join(path.read_text()[-1500:] for path in files)
+            raise AssertionError(f"{error}:\n{logs}") from None
 
 
 def _free_port() -> int:

@@ -12,11 +12,14 @@ import subprocess
 import sys
 
 from support.cold import cold_file
+from support.processes import plain_environment
 from support.stagger_job import CHUNK
 from support.waiting import WATCHDOG
 
-__all__ = ["FIGURES", "JOB", "begun", "cold_data", "run", "write"]
+__all__ = ["FIGURES", "JOB", "begun", "cold_data", "ended", "run", "write"]
 
+#: Seconds after which a run hangs: some programs in it load torch.
+_HANGS = 1.5 * WATCHDOG
 JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
 TOML = """
 version = 1
@@ -68,12 +71,24 @@ def begun(tmp_path: pathlib.Path, *arguments: str, program: str | None = None) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What this user has measured is no part of a test.
+        env={**plain_environment(), "XDG_DATA_HOME": str(tmp_path / "of this user")},
     )
+
+
+def ended(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
+    """What a program prints and says that ends with ``code``; one that hangs is ended, with its jobs."""
+    with process:
+        try:
+            out, said = process.communicate(timeout=_HANGS)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            out, said = process.communicate()
+    assert process.returncode == code, said
+    return out, said
 
 
 def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, str]:
     """What it prints, and what it says."""
-    with begun(tmp_path, *arguments) as process:
-        out, said = process.communicate(timeout=WATCHDOG)
-    assert process.returncode == code, said
+    out, said = ended(begun(tmp_path, *arguments), code)
     return json.loads(out) if out else {}, said

@@ -478,7 +478,7 @@ def test_a_locked_catalog_is_what_the_environment_lacks(
     path = tmp_path / "catalog.db"
     Catalog.open(path, write=True).close()
     opened = Catalog.open
-    monkeypatch.setattr(Catalog, "open", lambda path: opened(path, wait=0.05))
+    monkeypatch.setattr(Catalog, "open", lambda path: opened(path, wait=0.0))
     locker = sqlite3.connect(path, isolation_level=None)
     locker.execute("BEGIN EXCLUSIVE")
     try:

@@ -6,10 +6,10 @@ How its commands are run is in ``tests/process/test_slurm_commands.py``, the rea
 
 from __future__ import annotations
 
+import datetime as dt
 import doctest
 import json
 import pathlib
-import time
 
 import pytest
 from support.fake_clock import FakeClock
@@ -207,7 +207,7 @@ def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
     clock.sleep(1000)
     assert heard(made) is None
     assert made.queued
-    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(clock.wall() - 7))
+    since = dt.datetime.fromtimestamp(clock.wall() - 7).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
     fake.job = f"JobState=RUNNING ExitCode=0:0 StartTime={since}"
     # Its loader is there, so it runs, whenever Slurm was asked last.
     Meter(made.folder, World(0, 1)).lap(steps=40)

@@ -4,7 +4,8 @@
 ``catalog`` keeps what was measured, each figure an ``entry``, so that nothing is measured twice; ``calibrate`` measures
 it, from caches that ``cold`` has emptied. ``watched`` is one job as seen from outside; ``process``, ``slurm`` and
 ``already`` are the three ways that it comes to run: we start it, Slurm does, somebody else has. ``running`` drives
-several of them: ``timing`` decides when each starts, ``pace`` who is held. What follows from the figures is computed in
+several of them by a ``clock`` that is passed in. It decides nothing: ``supervise`` does, with ``timing`` for when each
+starts and ``pace`` for who is held, and returns ``actions``. What follows from the figures is computed in
 ``foresee.models.stagger``. Needs no torch.
 """
 

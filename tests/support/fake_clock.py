@@ -21,7 +21,7 @@ class FakeClock:
     """Virtual time."""
 
     def __init__(self) -> None:
-        #: No moment of the real clock, so that whoever reads that one is found out.
+        #: Far from the real clock, so that code which reads that one is found out.
         self._began = self._now = 7_000_000.0
         self._numbers = itertools.count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []

@@ -2,7 +2,7 @@
 """Fakes of jobs, of what launches them, and of the storage they read from, in the virtual time of ``fake_clock``.
 
 A fake job does what ``stagger_job.py`` does with the same options, and writes the same file of steps, but no process runs
-and nobody sleeps: the real driver, its deciders, the gates and the reading of steps are under test.
+and nothing sleeps: the real driver, its deciders, the gates and the reading of steps are under test.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class FakeController:
         self.fails: dict[str, str] = {}
         """What commands print that fail, by their names."""
         self.takes = 0.0
-        """Seconds for an answer to a question that nobody waits for."""
+        """Seconds until the answer to a question of ``begin`` is there."""
 
     def ask(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
         """As ``Controller``."""

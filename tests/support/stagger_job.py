@@ -32,7 +32,7 @@ def options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--wait", type=float, default=0.008)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--order", default="sequential 40", help="empty: nobody knows it")
+    parser.add_argument("--order", default="sequential 40", help="empty: not known")
     parser.add_argument("--loader-steps", type=int)
     parser.add_argument("--dies-after", type=int)
     parser.add_argument("--hangs-after", type=int)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job files of the staggering paper's Table I, with the waits of the worked example."""
+"""Job files of the staggering paper's Table I, with the waits of the worked example, and what is predicted of them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-__all__ = ["MODELS", "TOML", "write"]
+import pytest
+
+from foresee.cli import main
+
+__all__ = ["MODELS", "TOML", "facts", "write"]
 
 TOML = """
 version = 1
@@ -35,3 +40,9 @@ def write(folder: Path, name: str, given: str | None = None, **more: object) -> 
     values = {"data": "TinyImageNet", "epochs": 1, "seed": 0, "start": 0, "compute": compute, **more}
     path.write_text(TOML.format(stagger=given, **values))
     return str(path)
+
+
+def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
+    """What ``foresee stagger predict --json`` says."""
+    assert main(["stagger", "predict", *arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)

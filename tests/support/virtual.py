@@ -32,7 +32,7 @@ class Virtual:
         self.calibrated: list[FakeJob] = []
         """The jobs that calibrations have started, in order."""
         self._folder, self._capsys = folder, capsys
-        # Where calibrations keep their run folders, which nobody wants of tests.
+        # Calibrations keep their run folders there.
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         self._monkeypatch, self._run = monkeypatch, _stagger_run.run
         self.launch_by(self.launcher)

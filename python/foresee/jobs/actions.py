@@ -86,7 +86,7 @@ class ReportEnd:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Open the gate of a job that takes no steps, and report that nobody waits for it; ``handle_gate`` answers."""
+    """Open the gate of a job that takes no steps, and report that it is given up; ``handle_gate`` answers."""
 
     who: int
 

@@ -68,7 +68,7 @@ def agree(jobs: Sequence[Announced]) -> None:
 
 
 def unordered(job: Announced) -> str | None:
-    """That nobody can tell whether a job reads in the order of the others; None: its loader says in which."""
+    """A doubt whether a job reads in the order of the others; None: its loader reports its order."""
     if job.head is None or job.head.order is not None:
         return None
     return (

@@ -56,7 +56,7 @@ class Part:
         self.job, self.name, self.ours = job, name, ours
         self.expected = expected_steps(job)
         self.look: Look | None = None
-        """What was seen of it last; None: it was not started, or nobody sees it."""
+        """What was seen of it last; None: it was not started, or its steps are not known."""
         self.code: int | None = None
         self.steps: NDArray[np.float64] = np.zeros((0, 3))
         """As of ``Watched.steps``, when they were last asked for."""
@@ -77,7 +77,7 @@ class Part:
         self.holds = 0
         self.held = 0.0
         self.lost = False
-        """Whether it takes no steps any more, so that nobody waits for it."""
+        """Whether it was given up: it takes no steps any more, and the others do not wait for it."""
         self._since: float | None = None
 
     @property
@@ -122,7 +122,7 @@ class Part:
             self.held, self._since = self.held + now - self._since, None
 
     def line(self, now: float) -> str:
-        """How far it is, or when it starts; nothing of one that nobody sees."""
+        """How far it is, or when it starts; nothing if its steps are not known."""
         if self.look is not None and self.released:
             held = ", held" if self.closed else ""
             return f"{self.name} {self.done}/{self.expected} ({100 * self.done / self.expected:.0f} %){held}"
@@ -131,8 +131,8 @@ class Part:
         return ""
 
     def outcome(self, zero: float, *, unseen: bool) -> Outcome:
-        """What became of it; ``zero``: of the driver's clock, from which moments count. ``unseen``: it is somebody
-        else's, and nobody knows.
+        """What became of it; ``zero``: of the driver's clock, from which moments count. ``unseen``: it was not
+        started by this run, and its steps are not known.
         """
         held: dict[str, Any] = {"holds": self.holds, "held": self.held}
         if self.look is None:

@@ -91,7 +91,7 @@ class Runner:
         jobs: with their names, the leader first.
         timing: decides when each starts.
         folder: exists; gets logs and steps.
-        pace: decides who is held; None: nobody.
+        pace: decides which jobs are held; None: none.
         launcher: runs them; None: this machine.
         delay: seconds for which the leader waits.
         already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
@@ -234,7 +234,7 @@ class Runner:
         return watched
 
     def _end(self) -> None:
-        """End whoever still runs: all at once, as each may take its time."""
+        """End the jobs that still run: all at once, as each may take its time."""
         begun = [(who, watched) for who, watched in enumerate(self._watched) if watched is not None]
         for who, watched in begun:
             watched.release()

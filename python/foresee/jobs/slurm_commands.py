@@ -57,7 +57,7 @@ class Question(Protocol):
 
 
 class Controller(Protocol):
-    """Whoever is asked."""
+    """Slurm's controller, as its commands reach it."""
 
     def ask(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
         """Run a command to its end; what it prints.
@@ -122,7 +122,7 @@ class _Asked:
 
     def __init__(self, commands: Commands, words: Sequence[str]) -> None:
         self._told: str | ConfigError | SlurmUnreachable | None = None
-        # Nobody waits for it at the end of the program.
+        # A daemon: the end of the program does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(commands, *words), name="foresee-slurm", daemon=True
         )
@@ -169,7 +169,7 @@ def submission(
         name: what Slurm calls it.
         where: the folder that it runs in.
         log: gets what it prints.
-        begin: seconds from now before which it may not run; rounded down, as whoever runs too early waits at the gate.
+        begin: seconds from now before which it may not run; rounded down, as a job that runs too early waits at the gate.
         depends: what it waits for.
         options: more for ``sbatch``; they go before ours.
     """

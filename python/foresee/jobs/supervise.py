@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions of a staggered run: who is launched, let go, held or waited for no longer, and what the user hears of it.
+"""Decisions of a staggered run: when each job is launched, released, held or given up, and which messages are printed.
 
-Pure: what is seen of the jobs comes in with its moment, one action after the other goes out. ``timing`` decides when
-each job starts, ``pace`` who is held; ``running`` has the clock and the processes and carries the actions out. Moments
-are those of the driver's clock, but for starts, which count from the leader's first step.
+Pure: facts about the jobs come in with the time, and actions come out one at a time. ``timing`` decides when each job
+starts, ``pace`` which jobs are held. ``running`` has the clock and the processes and carries the actions out. Times are
+those of the driver's clock, except starts, which count from the leader's first step.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _AGAIN = 0.5
 _MOVED = 0.01
 #: How much longer than its leader a follower may take to load.
 _LONGER = 1.25
-#: Seconds to load where nobody saw a job do it: torch and a device take some of them, on a busy machine many. One that
-#: is ready sooner waits at the gate, and does not compute: half a minute of a GPU, against a late start.
+#: Seconds to load where no job was seen to load: torch and a device take some of them, on a busy machine many. A job
+#: that is ready sooner waits at the gate, and does not compute: half a minute of a GPU, against a late start.
 _UNSEEN_LOAD = 30.0
 
 
@@ -56,8 +56,8 @@ class Supervisor:
         jobs: with their names, the leader first.
         timing: decides when each starts.
         wants: of the launcher: whether a follower is to be handed over now.
-        pace: decides who is held; None: nobody. Without steps of the leader nobody is either, as it is not known who is
-            near to it.
+        pace: decides which jobs are held; None: none. Without steps of the leader none is either, as it is not known
+            which job is near to it.
         delay: seconds for which the leader waits.
         joined: whether the leader runs already.
         elapsed: with ``joined``, the seconds for which the leader has run, if its steps cannot be followed.
@@ -201,7 +201,7 @@ class Supervisor:
         return tuple(self._doubts)
 
     def ended(self, who: int) -> bool:
-        """Whether a job has ended, so that nobody has to look at it."""
+        """Whether a job has ended, and need not be looked at."""
         return self._parts[who].over
 
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -226,7 +226,7 @@ class Supervisor:
             return
         if self._zero is None and not leader.gone:
             yield from self._begin()
-        # Whoever waits for a leader that is gone waits no longer than needed.
+        # Jobs that wait for a leader that is gone wait no longer than needed.
         urgent = leader.gone and not all(part.released or part.over for part in self._parts)
         again = self._decided is None or self._at - self._decided >= _AGAIN
         if (self._zero is not None or leader.gone) and (self._news or urgent or again):
@@ -244,7 +244,7 @@ class Supervisor:
         return self._began + self._delay - self._at
 
     def _watch_leader(self) -> Iterator[Action]:
-        """A leader that hangs keeps nobody back for longer than ``patience``; it goes on if it can."""
+        """Give up a leader that has taken no step for ``patience``; it goes on if it can."""
         leader = self._parts[0]
         if leader.look is None or leader.gone or not leader.released or leader.closed or not leader.done:
             return
@@ -252,7 +252,7 @@ class Supervisor:
             yield self._lose(0)
 
     def _lose(self, who: int) -> GiveUp:
-        """Nobody waits for a job that takes no steps; it goes on if it can."""
+        """Give up a job that takes no steps; the others do not wait for it."""
         part = self._parts[who]
         part.lost = self._news = part.released = True
         return GiveUp(who)
@@ -338,7 +338,7 @@ class Supervisor:
             return
         if part.released:
             if part.look is not None and part.look.queued:
-                # Whoever runs it may still have another moment in mind.
+                # The launcher may still have another moment in mind.
                 yield Move(at, 0.0)
             return
         begun = self._zero is not None or leader.gone

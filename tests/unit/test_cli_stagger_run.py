@@ -11,6 +11,7 @@ import pathlib
 import re
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from house import ROOT
@@ -27,6 +28,25 @@ from foresee.jobs.running import Local
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
     """The name of a file that no fake job opens."""
     return tmp_path / "chunks.bin"
+
+
+@pytest.fixture
+def _no_signal_is_ignored() -> Iterator[None]:
+    """As for a program in a terminal: one under ``nohup`` ignores a hang-up, and the command leaves that so."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_no_signal_is_ignored")
+def test_a_hang_up_that_is_ignored_goes_on_to_be(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
+) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    virtual.clock.after(1.0, lambda: signal.raise_signal(signal.SIGHUP))
+    told, _ = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
+    assert told["interrupted"] is False
 
 
 def test_the_second_job_starts_when_predicted_and_both_are_compared(
@@ -148,6 +168,7 @@ def test_a_follower_in_another_order_runs_with_a_doubt(
     assert [job["state"] for job in told["jobs"]] == ["done", "done"]
 
 
+@pytest.mark.usefixtures("_no_signal_is_ignored")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_ends_both_and_says_what_was_done(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, number: int
@@ -161,6 +182,7 @@ def test_an_interrupt_ends_both_and_says_what_was_done(
     assert all(job.code == -15 for job in virtual.launcher.jobs.values())
 
 
+@pytest.mark.usefixtures("_no_signal_is_ignored")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_while_jobs_are_ended_leave_nobody_behind(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, number: int

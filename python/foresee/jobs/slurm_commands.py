@@ -169,7 +169,7 @@ def submission(
         name: what Slurm calls it.
         where: the folder that it runs in.
         log: gets what it prints.
-        begin: seconds from now before which it may not run; rounded down, as a job that runs too early waits at the gate.
+        begin: seconds from now before which it may not run; rounded down, as a job that is too early waits at the gate.
         depends: what it waits for.
         options: more for ``sbatch``; they go before ours.
     """

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import pathlib
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from support.stagger_runs import write
 from foresee import job
 from foresee._steps import Head, mark
 from foresee.errors import ConfigError
+from foresee.jobs import actions as actions_
+from foresee.jobs import outcome, pace, part, supervise, timing
 from foresee.jobs.actions import (
     TICK,
     Action,
@@ -43,6 +48,23 @@ QUICK = JobTimes(name="c", compute=0.01, wait=0.04, wait_cached=0.0, wait_conc=0
 HEAD = Head(rank=0, ranks=1, steps=40, order=mark("one"))
 #: When runs begin, of a clock of anybody's.
 BEGIN = 500.0
+
+
+@pytest.mark.parametrize("module", [actions_, outcome, pace, part, supervise, timing])
+def test_the_deciders_know_no_clock_process_or_file(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names]
+        )
+    }
+    drivers = {
+        f"foresee.jobs.{name}" for name in ("already", "clock", "process", "running", "slurm", "watched")
+    }
+    assert not imported & {"fcntl", "os", "pathlib", "signal", "subprocess", "threading", "time", *drivers}
 
 
 def decider(
@@ -182,8 +204,8 @@ def test_a_gate_that_a_rank_passes_right_now_is_closed_at_the_next_look(tmp_path
 
 
 def test_time_at_the_gate_is_no_time_of_a_followers_steps(tmp_path: pathlib.Path) -> None:
-    timing = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.05), 1: rows(BEGIN + 2, 30, 0.2, wait=0.001)})
-    led, followed = timing.figures
+    decided = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.05), 1: rows(BEGIN + 2, 30, 0.2, wait=0.001)})
+    led, followed = decided.figures
     # Held before each of its steps.
     assert followed.cached_epoch() == pytest.approx(40 * 0.021)
     assert followed.cached_epoch() < led.cold_epoch()
@@ -191,16 +213,16 @@ def test_time_at_the_gate_is_no_time_of_a_followers_steps(tmp_path: pathlib.Path
 
 def test_time_at_the_gate_counts_where_data_are_waited_for(tmp_path: pathlib.Path) -> None:
     # When the leader's data are in the cache is what matters, whatever it was that kept it.
-    timing = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.2)})
-    assert timing.figures[0].cold_epoch() == pytest.approx(40 * 10 / 31, rel=1e-6)
+    decided = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.2)})
+    assert decided.figures[0].cold_epoch() == pytest.approx(40 * 10 / 31, rel=1e-6)
 
 
 def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timing:
     """What ten seconds of such steps make of the figures."""
     files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
-    timing = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
+    decided = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
     made = Supervisor(
-        [(file, each.name) for file, each in zip(files, TIMES, strict=False)], timing, wants=Local().wants
+        [(file, each.name) for file, each in zip(files, TIMES, strict=False)], decided, wants=Local().wants
     )
     made.handle_start(BEGIN - 1)
     actions(made, BEGIN - 1, [None, None])
@@ -208,7 +230,7 @@ def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timi
     for now in (BEGIN + 2, BEGIN + 2 + TICK, BEGIN + 10):
         at = {who: rows[rows[:, 0] < now - 0.1] for who, rows in steps.items()}
         actions(made, now, [look(30), look(30)], at)
-    return timing
+    return decided
 
 
 @pytest.mark.parametrize(("elapsed", "launched"), [(0.5, False), (25.0, True)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import doctest
+import fcntl
 import json
 import pathlib
 
@@ -16,7 +17,7 @@ from support.fake_clock import FakeClock
 from support.fake_slurm import FakeController
 
 from foresee import job
-from foresee._steps import Meter
+from foresee._steps import GATE, Meter
 from foresee._world import World
 from foresee.errors import ConfigError, SlurmUnreachable
 from foresee.jobs import slurm_commands
@@ -347,7 +348,9 @@ def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
 ) -> None:
     fake.fails["sbatch"] = "sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(ConfigError, match="sbatch: error: invalid partition"):
-        SlurmJob(asked, "a", str(tmp_path), fake, clock=clock)
+        SlurmJob(asked, "a", str(tmp_path), fake, held=True, clock=clock)
+    with (tmp_path / "a" / GATE).open("rb") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_slurm_that_is_down_and_a_way_that_is_none_are_refused(

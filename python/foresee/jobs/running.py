@@ -241,7 +241,7 @@ class Runner:
             self._gate(who)
             with contextlib.suppress(ForeseeError, OSError):
                 if watched.poll() is None:
-                    self._decider.handle_stop(who)
+                    self._decider.handle_stop(who, self._clock.now())
         stop_all([watched for _, watched in begun])
         for who, watched in begun:
             code = None

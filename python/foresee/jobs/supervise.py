@@ -146,8 +146,9 @@ class Supervisor:
         self._at = now
         self._parts[who].steps = steps
 
-    def handle_stop(self, who: int) -> None:
+    def handle_stop(self, who: int, now: float) -> None:
         """A job still runs at the end of the run, and is ended."""
+        self._at = now
         self._parts[who].stopped = True
 
     def handle_result(self, who: int, look: Look, steps: NDArray[np.float64], now: float) -> None:

@@ -180,9 +180,12 @@ fn slice(file: &[u8], at: u64, bytes: u64) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn numbers_come_back(values in prop::collection::vec(any::<u64>(), 1..50), shift in 0_u32..64) {
             let values: Vec<u64> = values.iter().map(|value| value >> shift).collect();

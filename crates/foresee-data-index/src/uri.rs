@@ -120,6 +120,7 @@ fn is_http(base: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     #[test]
@@ -144,6 +145,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn redaction_is_idempotent_and_leaves_no_query(rest in "[a:@/?#1\\[\\]]{0,12}") {
             let once = redact_uri(&format!("https://{rest}"));

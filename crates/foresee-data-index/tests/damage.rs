@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use foresee_data_index::{Index, IndexBuilder, IndexError, LayoutOptions, Listed};
+use foresee_testkit::property;
 use foresee_units::SampleId;
 use proptest::prelude::*;
 
@@ -128,6 +129,8 @@ fn a_forged_key_or_base_does_not_leave_the_data_set() {
 }
 
 proptest! {
+    #![proptest_config(property(256))]
+
     #[test]
     fn whatever_is_listed_comes_back(
         mut listing in prop::collection::btree_map(

@@ -6,6 +6,7 @@
 use std::num::NonZeroU64;
 
 use foresee_data_order::{EpochOrder, Order, Tail};
+use foresee_testkit::property;
 use foresee_units::{Epoch, Rank, World};
 use proptest::prelude::*;
 
@@ -38,7 +39,7 @@ fn hand_out(epoch: &EpochOrder, size: u32, start: u64, batches: u64, batch: u64)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(property(400))]
 
     #[test]
     fn the_ranks_together_hand_out_the_epoch_and_torchs_padding(

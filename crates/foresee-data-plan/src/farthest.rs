@@ -120,11 +120,14 @@ fn highest(word: u64) -> usize {
 mod tests {
     use std::collections::BTreeSet;
 
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     use super::*;
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn the_farthest_is_that_of_a_sorted_set(
             front in 0_u32..100_000,

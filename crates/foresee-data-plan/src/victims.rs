@@ -270,6 +270,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use foresee_testkit::property;
     use foresee_units::SampleId;
     use proptest::prelude::*;
 
@@ -312,6 +313,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         /// Whatever of it was looked up before: each sample is used once, at the position of its number.
         #[test]
         fn those_to_leave_are_the_last_of_a_sorted_set(changes in prop::collection::vec(change(), 1..400)) {

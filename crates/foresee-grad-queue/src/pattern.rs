@@ -220,6 +220,7 @@ const fn scramble(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     #[test]
@@ -248,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1500))]
+        #![proptest_config(property(1_500))]
 
         #[test]
         fn every_prefix_is_within_one_packet_of_the_shares(shares in prop::collection::vec(0..60_u32, 1..12)) {

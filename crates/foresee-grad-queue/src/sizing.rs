@@ -86,6 +86,7 @@ fn moved_in(rate: BytesPerSecond, time: Nanos) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     #[test]
@@ -141,6 +142,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn packets_are_whole_cache_lines_and_never_shrink_on_a_faster_link(rate: u64, more: u64) {
             let packet = packet_bytes(BytesPerSecond::new(rate));

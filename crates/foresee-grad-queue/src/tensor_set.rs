@@ -118,9 +118,12 @@ const fn tail(tensors: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn bytes_mean_one_set_and_come_back(tensors in 0..200_u32, seed in prop::collection::vec(any::<u32>(), 0..50)) {
             let mut set = TensorSet::none(tensors);

@@ -307,6 +307,7 @@ const fn as_f64(value: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     use super::*;
@@ -333,6 +334,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         /// Against sums of exact integers, as far as 128 bits reach.
         #[test]
         fn tails_agree_with_exact_integers(ranks in 2_u32..9, epochs in 1_u32..40, reads in 0_u64..42) {

@@ -179,6 +179,7 @@ fn positive(field: &'static str, value: f64) -> Result<f64, ModelError> {
 
 #[cfg(test)]
 mod tests {
+    use foresee_testkit::property;
     use foresee_units::BytesPerSecond;
     use proptest::prelude::*;
 
@@ -228,6 +229,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn the_paper_never_says_later_and_with_one_thread_says_the_same(
             sizes in prop::collection::vec((0.0..100.0_f64, 0_usize..3), 1..40),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use foresee_data_plan::{
     Access, NextUse, Planner, PlannerConfig, PolicyChoice, SampleSizes, Source, TierIndex, TierRoom,
 };
+use foresee_testkit::property;
 use foresee_units::{Bytes, SampleId};
 use proptest::prelude::*;
 use support::unequal;
@@ -212,7 +213,7 @@ fn follow(run: &Run) -> Result<u64, TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(4_000))]
 
     #[test]
     fn every_plan_keeps_the_law_and_equal_inputs_make_equal_plans(run in run()) {

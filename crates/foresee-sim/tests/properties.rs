@@ -5,6 +5,7 @@ mod support;
 
 use foresee_data_plan::PolicyChoice;
 use foresee_sim::{PolicyKind, simulate};
+use foresee_testkit::{property, seeds};
 use foresee_units::{Bytes, SampleId};
 use proptest::prelude::*;
 use support::{Draw, equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
@@ -30,7 +31,7 @@ fn sized_run() -> impl Strategy<Value = (Vec<u64>, Vec<Vec<SampleId>>, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(3_000))]
 
     #[test]
     fn with_equal_sizes_the_planner_is_the_optimum((samples, epochs, capacity) in small_run()) {
@@ -87,26 +88,26 @@ proptest! {
 /// How far from the best possible the planner ends where sizes differ. Two families of drawn runs, the
 /// same each time; the bounds are what was measured, rounded up.
 #[test]
-fn with_unequal_sizes_the_gap_to_the_optimum_is_small() {
-    let mut draw = Draw(7);
+fn with_unequal_sizes_and_any_accesses_the_gap_to_the_optimum_is_small() {
     let random = |draw: &mut Draw, samples| {
         vec![(0..8 + draw.below(40)).map(|_| SampleId(draw.below(samples))).collect()]
     };
-    let shuffled = |draw: &mut Draw, samples| shuffled_epochs(samples, 6, 0, 1, draw.next());
-    let gaps = [
-        ("any accesses", measure_gap(&mut draw, random), (1.02, 2.3)),
-        ("a permutation per epoch", measure_gap(&mut draw, shuffled), (1.035, 2.8)),
-    ];
-    for (orders, (mean, worst), (mean_bound, worst_bound)) in gaps {
-        println!("{orders}: {mean:.4} x the optimum's origin bytes, worst run {worst:.3}");
-        assert!(mean <= mean_bound && worst <= worst_bound);
-    }
+    let (mean, worst) = measure_gap(random);
+    assert!(mean <= 1.02 && worst <= 2.3, "{mean:.4} x the optimum's origin bytes, worst run {worst:.3}");
 }
 
-/// Origin bytes over the fewest possible: of 4000 runs together, and of the worst one.
-fn measure_gap(draw: &mut Draw, mut order: impl FnMut(&mut Draw, u64) -> Vec<Vec<SampleId>>) -> (f64, f64) {
-    let (mut read, mut least, mut worst) = (0.0, 0.0, 1.0_f64);
-    for _ in 0..4000 {
+#[test]
+fn with_unequal_sizes_and_a_permutation_per_epoch_the_gap_to_the_optimum_is_small() {
+    let (mean, worst) = measure_gap(|draw, samples| shuffled_epochs(samples, 6, 0, 1, draw.next()));
+    assert!(mean <= 1.035 && worst <= 2.8, "{mean:.4} x the optimum's origin bytes, worst run {worst:.3}");
+}
+
+/// Origin bytes over the fewest possible: of all runs together, and of the worst one.
+fn measure_gap(mut order: impl FnMut(&mut Draw, u64) -> Vec<Vec<SampleId>>) -> (f64, f64) {
+    let (mut draw, mut read, mut least, mut worst) = (Draw(7), 0.0, 0.0, 1.0_f64);
+    let draw = &mut draw;
+    // The mean of fewer runs is left to chance.
+    for _ in 0..seeds(4_000).end.max(1_000) {
         let samples = 2 + draw.below(7);
         let sizes: Vec<u64> = (0..samples).map(|_| 1 + draw.below(20)).collect();
         let capacity = 1 + draw.below(sizes.iter().sum());

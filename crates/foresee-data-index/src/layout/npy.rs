@@ -270,6 +270,7 @@ impl Literal<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     fn file(version: u8, header: &str) -> Vec<u8> {
@@ -347,6 +348,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn no_header_brings_the_reader_down(text in "[{}()':, a-zA-Z0-9<|\\[\\]]{0,60}", version in 0_u8..5) {
             let _ = NpyHeader::read(&file(version, &text));

@@ -49,6 +49,7 @@ pub(crate) fn ends_with_any(name: &[u8], extensions: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     #[test]
@@ -82,6 +83,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn the_shortcuts_agree_with_the_comparison_of_code_points(
             one in prop::collection::vec(prop::sample::select(&b"a/\xc3\xa9\xe2\x82\xac\xff\xf0\x9f\x98\x80"[..]), 0..6),

@@ -7,6 +7,7 @@ use foresee_data_plan::dispatch::{
     Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
     Pace, Request,
 };
+use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
 
@@ -180,7 +181,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(property(400))]
 
     #[test]
     fn every_request_ends_exactly_once_and_attempts_never_exceed_the_limit(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plans tile tensors, survive the network, and name what they disagree about.
 
+use foresee_testkit::property;
 use foresee_units::Rank;
 use proptest::prelude::*;
 
@@ -50,7 +51,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(property(1_000))]
 
     #[test]
     fn packets_tile_a_tensor_and_servers_share_them_out(plan in any_plan()) {

@@ -107,6 +107,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     fn walk(links: &mut Links, mut ring: Ring) -> Vec<u32> {
@@ -119,6 +120,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn a_ring_keeps_the_order_of_entry_whoever_leaves(
             leavers in prop::collection::vec(0_u32..40, 0..60),

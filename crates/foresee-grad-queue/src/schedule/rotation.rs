@@ -79,9 +79,12 @@ impl Rotation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn flows_that_can_always_send_stay_within_a_quantum_and_a_packet(
             sizes in prop::collection::vec(1_u32..1_000, 2..200), flows in 2_u32..5, quantum in 1_u32..3_000,

@@ -80,9 +80,12 @@ impl Tournament {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn the_root_is_the_smallest_key_after_any_changes(
             changes in prop::collection::vec((0_u32..37, prop::option::of((0_u8..3, 0_u64..4, 0_u64..2, 0_u32..3, 0_u64..3))), 0..120),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every compiled version of the loops against a scalar reference, bit by bit.
 
+use foresee_testkit::property;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -169,7 +170,7 @@ fn payloads() -> impl Strategy<Value = Vec<Vec<u64>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(property(2_000))]
 
     #[test]
     fn every_version_has_the_bits_of_the_reference_loop(

@@ -4,6 +4,7 @@
 use std::slice::from_ref;
 
 use foresee_model::Compat;
+use foresee_testkit::property;
 use foresee_units::Nanos;
 use proptest::prelude::*;
 
@@ -252,7 +253,7 @@ fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(1_500))]
 
     #[test]
     fn two_jobs_end_when_the_closed_forms_say_within_some_steps(

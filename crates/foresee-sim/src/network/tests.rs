@@ -5,6 +5,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use foresee_grad_queue::{BYTEPS_PARTITION, Policy, Window};
 use foresee_model::ModelError;
+use foresee_testkit::property;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use proptest::prelude::*;
 
@@ -209,7 +210,7 @@ fn within(time: u64, closed: u64, slack_bytes: u64) -> Result<(), TestCaseError>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(property(400))]
 
     #[test]
     fn packets_and_a_window_cost_no_more_than_the_window_and_two_packets(

@@ -12,6 +12,7 @@ use foresee_sim::loading::{
     AccessOrder, Bucket, DataSet, HandOver, OriginReaders, Place, Policy, Progress, Report, Run, RunError,
     Scenario, WriteCost, count_reads, draw_reads,
 };
+use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -113,7 +114,7 @@ fn reads_of_the_order(scenario: &Scenario) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(400))]
 
     #[test]
     fn every_read_is_served_once_and_every_second_is_booked_once(scenario in scenario()) {
@@ -244,7 +245,7 @@ fn closed(scenario: &Scenario, held: u64) -> StreamTimes {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(400))]
 
     #[test]
     fn the_paper_is_never_later_than_the_closed_form_and_that_never_than_events(

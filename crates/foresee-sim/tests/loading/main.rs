@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a scenario that cannot be made fails its test")]
 
+mod golden;
 mod laws;
 mod ledger;
 mod policies;

@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 
 use foresee_model::OriginCurve;
 use foresee_sim::loading::{AccessOrder, DataSet, OriginReaders, Policy, Report, Scenario, Training};
+use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
 
@@ -62,7 +63,7 @@ fn training(report: &Report) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(property(400))]
 
     #[test]
     fn more_room_never_makes_the_planner_read_the_origin_more(

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
+use foresee_testkit::property;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use proptest::prelude::*;
 
@@ -405,7 +406,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(property(1_000))]
 
     #[test]
     fn every_grant_is_due_and_none_is_withheld_whatever_happens(

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 
+use foresee_testkit::property;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 use proptest::prelude::*;
 
@@ -301,6 +302,8 @@ fn a_new_flow_does_not_pay_what_one_that_is_gone_has_overdrawn() {
 }
 
 proptest! {
+    #![proptest_config(property(256))]
+
     #[test]
     fn flows_that_always_have_something_stay_within_a_quantum_and_a_packet(
         packet in 1_u32..300,

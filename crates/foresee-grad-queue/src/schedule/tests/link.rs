@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 
+use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
 
@@ -357,7 +358,7 @@ impl Exchange {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(property(400))]
 
     #[test]
     fn no_class_waits_behind_a_less_urgent_one_longer_than_window_and_packet(

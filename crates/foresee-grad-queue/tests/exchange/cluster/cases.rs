@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holds in every run, whatever is lost on the way.
 
+use foresee_testkit::{property, seeds};
 use proptest::prelude::*;
 
 use super::{Cluster, Setup};
@@ -23,7 +24,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(property(2_000))]
 
     #[test]
     fn every_rank_gets_the_mean_in_rank_order_whatever_is_late_or_sent_twice(setup in setup()) {
@@ -57,6 +58,6 @@ fn a_newer_round_in_front_of_an_older_one_can_stop_everything() {
         };
         Cluster::new(setup).run()
     };
-    assert!((0..1500).any(|seed| run(seed, false).is_err()), "the harness would not notice");
-    assert!((0..1500).all(|seed| run(seed, true).is_ok()));
+    assert!(seeds(1_500).any(|seed| run(seed, false).is_err()), "the harness would not notice");
+    assert!(seeds(1_500).all(|seed| run(seed, true).is_ok()));
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Theorem 1 of the paper, the hard way: of all schedules of a small step none ends before Mercury's.
 
+use foresee_testkit::property;
 use proptest::prelude::*;
 
 use super::{link, small_steps};
 use crate::network::{GradientStep, Policy};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(property(600))]
 
     #[test]
     fn no_schedule_of_unit_packets_is_faster_than_mercury(step in small_steps(4, 2, 3)) {

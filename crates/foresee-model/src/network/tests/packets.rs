@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the closed form leaves out, bounded: packets of finite size and a window before the link.
 
+use foresee_testkit::property;
 use foresee_units::Bytes;
 use proptest::prelude::*;
 
@@ -37,7 +38,7 @@ fn with_packets(step: &GradientStep, packet: u64, window: f64, rate: f64) -> f64
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(property(3_000))]
 
     #[test]
     fn packets_and_window_cost_no_more_than_the_bound(

@@ -2,6 +2,7 @@
 //! Laws over random steps: closed form and timeline agree, policies keep their order, the required bandwidth
 //! inverts the time, and no timeline breaks a rule of the link.
 
+use foresee_testkit::property;
 use foresee_units::Bytes;
 use proptest::prelude::*;
 
@@ -48,7 +49,7 @@ fn check_links(step: &GradientStep, policy: Policy, timeline: &Timeline, bandwid
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(property(2_000))]
 
     #[test]
     fn closed_forms_are_what_following_the_rules_gives((step, bandwidth) in steps()) {

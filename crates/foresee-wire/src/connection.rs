@@ -44,4 +44,6 @@ impl Halves {
 }
 
 #[cfg(test)]
+mod process_tests;
+#[cfg(test)]
 mod tests;

@@ -108,6 +108,7 @@ pub(crate) fn send_buffer(window: Bytes, max: Bytes) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     use super::*;
@@ -146,6 +147,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn any_answer_is_read(answer in proptest::collection::vec(any::<u8>(), 0..400)) {
             let info = TcpInfo::parse(&answer);

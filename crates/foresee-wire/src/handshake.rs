@@ -380,4 +380,6 @@ fn late(peer: SocketAddr, why: std::io::Error) -> WireError {
 }
 
 #[cfg(test)]
+mod process_tests;
+#[cfg(test)]
 mod tests;

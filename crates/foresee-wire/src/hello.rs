@@ -151,6 +151,7 @@ impl Hello {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     use super::*;
@@ -200,7 +201,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(property(10_000))]
 
         #[test]
         fn any_bytes_are_a_greeting_or_a_fault(

@@ -358,4 +358,4 @@ impl Lobby {
 }
 
 #[cfg(test)]
-mod tests;
+mod process_tests;

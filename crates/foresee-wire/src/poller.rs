@@ -2,7 +2,7 @@
 //! Where a sending thread waits: for room, for acknowledgments, for a bell, for a moment; never in a sleep.
 //!
 //! epoll on Linux. Elsewhere `poll(2)`, without acknowledgments: there a small send buffer is the window, and room in
-//! it is what a sender waits for. Both keep the same law, `tests`, on Linux too.
+//! it is what a sender waits for. Both keep the same law, `process_tests`, on Linux too.
 //!
 //! An acknowledgment shows as an entry in the socket's error queue, which epoll reports as an error, again and again
 //! until the queue is empty. So the queue is emptied here, before the caller sees the event, and cannot be forgotten.
@@ -21,7 +21,7 @@ mod portable;
 pub use portable::Poller;
 
 #[cfg(test)]
-mod tests;
+mod process_tests;
 
 /// What happened to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,6 +124,7 @@ impl Heartbeat {
 
 #[cfg(test)]
 mod tests {
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     use super::*;
@@ -198,6 +199,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn whoever_is_heard_within_every_timeout_never_dies(gaps in proptest::collection::vec(0_u64..100, 1..50)) {
             let mut silence = Silence::new(MS(100), Nanos::ZERO);

@@ -166,4 +166,6 @@ fn setup(why: &rustls::Error) -> WireError {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+pub(crate) mod process_tests;
+#[cfg(test)]
+mod tests;

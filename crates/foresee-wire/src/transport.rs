@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The byte stream under the frames: TCP, or TLS over it.
 //!
-//! A trait, so that frames and handshake are written once and one suite, `conformance`, holds every stream to the same
+//! A trait, so that frames and handshake are written once and one suite, `process_tests`, holds every stream to the same
 //! law. Its rules, which differ from the standard library's on purpose:
 //!
 //! - One thread may send while another receives, without a lock that is held over a wait.
@@ -93,4 +93,4 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
 }
 
 #[cfg(test)]
-pub(crate) mod conformance;
+pub(crate) mod process_tests;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages and their bytes: whole, cut short, too long, damaged.
 
+use foresee_testkit::property;
 use proptest::prelude::*;
 
 use super::*;
@@ -107,7 +108,7 @@ fn a_long_explanation_is_cut_at_a_character_and_cannot_command_a_terminal() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(property(10_000))]
 
     #[test]
     fn any_bytes_are_a_message_that_encodes_again_or_a_fault(

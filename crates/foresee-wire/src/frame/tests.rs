@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Headers by the page of the format, by noise and by flipped bits.
 
+use foresee_testkit::property;
 use proptest::prelude::*;
 
 use super::*;
@@ -108,7 +109,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(property(10_000))]
 
     #[test]
     fn any_32_bytes_are_a_header_that_encodes_back_or_a_fault(

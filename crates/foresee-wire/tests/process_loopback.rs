@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A rank and a server over the loopback, by the public face alone: what a driver will do with it.
-//!
-//! Bounds against hanging are ten times what the slowest of these was seen to need.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use foresee_testkit::{WATCHDOG, pause};
 use foresee_units::{Bytes, BytesPerSecond, Dtype, Nanos};
 use foresee_wire::{
     Connection, DialOptions, Event, Header, Hello, Kind, LinkOptions, ListenOptions, Listener, Message, Ping,
@@ -16,10 +15,8 @@ use foresee_wire::{
     WireError, dial, drain_time,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
 fn soon() -> Wait {
-    Wait::within(PATIENCE)
+    Wait::within(WATCHDOG)
 }
 
 fn secret() -> Secret {
@@ -103,7 +100,7 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
             let (mut slot, mut order) = (vec![0; 30_000], Vec::new());
             while let Some(header) = far.receiver.header(soon()).unwrap() {
                 // A slow reader, so that what is sent has to queue somewhere.
-                std::thread::sleep(Duration::from_micros(200));
+                pause(Duration::from_micros(200));
                 far.receiver.payload(&mut slot, soon()).unwrap();
                 order.push(header.class);
             }
@@ -113,9 +110,8 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
         let mut poller = Poller::new().unwrap();
         poller.add(0, &link, true).unwrap();
         let mut events: Vec<Event> = Vec::new();
-        let (mut packet, mut waits, start) = (0, 0, Instant::now());
+        let (mut packet, mut waits) = (0, 0);
         while packet < BULK {
-            assert!(start.elapsed() < PATIENCE, "{packet} packets have left");
             let queued = link.queued().unwrap().unwrap_or(Bytes::ZERO);
             assert!(queued <= Bytes::new(WINDOW + 30_032), "{queued} are under way");
             if queued <= Bytes::new(WINDOW) {
@@ -149,7 +145,7 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
 
 #[test]
 fn a_data_connection_outlives_a_reader_that_stops_for_longer_than_the_timeout() {
-    let timeout = Nanos::from_millis(500);
+    let timeout = Nanos::from_millis(300);
     let small = LinkOptions { receive_buffer: Some(Bytes::new(16 << 10)), ..LinkOptions::default() };
     let (mut near, mut far) = connect(Role::Data, false, &small, timeout);
     let payload = vec![3; 16 << 20];
@@ -157,14 +153,13 @@ fn a_data_connection_outlives_a_reader_that_stops_for_longer_than_the_timeout() 
     assert_eq!(near.sender.send(&header, &payload).unwrap(), Sending::Half);
 
     // The peer is alive and does not read: its window is closed. The kernel's own timeout would end it here.
-    let start = Instant::now();
-    let now = || Nanos::from(start.elapsed());
-    let mut silence = Silence::new(timeout, now());
-    while start.elapsed() < Duration::from_millis(2_500) {
-        std::thread::sleep(Duration::from_millis(100));
+    let mut silence = Silence::new(timeout, Nanos::ZERO);
+    for tenth in 1..=12 {
+        pause(Duration::from_millis(100));
+        let now = Nanos::from_millis(100 * tenth);
         if let Some(info) = near.link().info().unwrap() {
-            silence.handle_info(&info, now());
-            assert!(!silence.is_dead(now()), "a slow peer is taken for dead: {info:?}");
+            silence.handle_info(&info, now);
+            assert!(!silence.is_dead(now), "a slow peer is taken for dead: {info:?}");
         }
     }
     std::thread::scope(|scope| {

@@ -3,8 +3,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::Instant;
 
+use foresee_testkit::{WATCHDOG, pause, wait_until};
 use foresee_units::Nanos;
 
 use super::*;
@@ -12,7 +12,7 @@ use crate::handshake::{DialOptions, dial};
 use crate::hello::tests::hello;
 use crate::hello::{Hello, Welcome};
 use crate::secret::Secret;
-use crate::transport::conformance::{PATIENCE, soon};
+use crate::transport::process_tests::soon;
 
 fn secret() -> Secret {
     Secret::from_text("the secret of this job").unwrap()
@@ -49,14 +49,6 @@ fn silent(there: SocketAddr, last: u8) -> TcpStream {
     rustix::io::dup(&tcp).unwrap().into()
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn ranks_arrive_with_and_without_tls() {
     for tls in [None, Some(TlsServer::drawn().unwrap())] {
@@ -86,7 +78,7 @@ fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
     let there = address(&listener);
     let first = silent(there, 2);
     let flood: Vec<_> = (0..40).map(|_| silent(there, 3)).collect();
-    until("all came", || listener.visits().came == 41);
+    wait_until("all came", || listener.visits().came == 41);
     assert_eq!(listener.visits().dropped, 33);
     assert_eq!(listener.shared.lobby().waiting.len(), 8);
     for rank in 0..4 {
@@ -96,7 +88,7 @@ fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
     first.set_nonblocking(true).unwrap();
     assert_eq!((&first).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     let mut oldest = &flood[0];
-    oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+    oldest.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert!(matches!(oldest.read(&mut [0]), Ok(0) | Err(_)));
 }
 
@@ -107,7 +99,7 @@ fn what_goes_wrong_is_counted_and_kept_up_to_a_bound() {
     let mut listener = listener(ListenOptions { timeouts, ..ListenOptions::default() });
     let there = address(&listener);
     let _silent = silent(there, 1);
-    until("one was late", || listener.visits().late == 1);
+    wait_until("one was late", || listener.visits().late == 1);
     for _ in 0..70 {
         let mut stranger = TcpStream::connect(there).unwrap();
         stranger.write_all(&[b'?'; 40]).unwrap();
@@ -116,7 +108,7 @@ fn what_goes_wrong_is_counted_and_kept_up_to_a_bound() {
     let wrong = Secret::from_text("the secret of that job").unwrap();
     let fault = dial(there, hello(), &wrong, &DialOptions::default(), soon()).unwrap_err();
     assert!(matches!(fault, WireError::SecretDiffers { .. }), "{fault}");
-    until("all failed", || listener.visits().failed == 71);
+    wait_until("all failed", || listener.visits().failed == 71);
     let failures = listener.take_failures();
     assert_eq!(failures.len(), FAILURES_MAX);
     assert!(matches!(failures[FAILURES_MAX - 1], WireError::SecretDiffers { .. }));
@@ -135,16 +127,16 @@ fn nobody_in_time_is_no_error() {
 fn closing_ends_a_waiting_accept_and_every_stranger() {
     let mut listener = listener(ListenOptions::default());
     let mut stranger = silent(address(&listener), 1);
-    until("it came", || listener.visits().came == 1);
+    wait_until("it came", || listener.visits().came == 1);
     let closer = listener.closer();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(30));
+            pause(Duration::from_millis(30));
             closer.close();
         });
         assert!(matches!(listener.accept(Wait::Forever), Err(WireError::Closed { .. })));
     });
-    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+    stranger.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)));
     let there = address(&listener);
     drop(listener);
@@ -172,10 +164,10 @@ fn a_rank_that_was_handed_over_is_out_of_the_end_of_a_listener() {
 fn dropping_it_waits_for_its_threads() {
     let listener = listener(ListenOptions::default());
     let strangers: Vec<_> = (0..20).map(|_| silent(address(&listener), 1)).collect();
-    until("all came", || listener.visits().came == 20);
+    wait_until("all came", || listener.visits().came == 20);
     let shared = Arc::downgrade(&listener.shared);
     drop(listener);
-    until("no thread holds it", || shared.strong_count() == 0);
+    wait_until("no thread holds it", || shared.strong_count() == 0);
     drop(strangers);
 }
 

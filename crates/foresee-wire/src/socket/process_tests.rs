@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Options of real sockets, and the errors of ports that are taken or not served.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use super::*;
+
+/// Two ends of one connection over the loopback, the dialled one first.
+pub(crate) fn pair(options: &LinkOptions) -> (Tcp, Tcp) {
+    let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
+    let address = rustix::net::getsockname(&listener).unwrap().try_into().unwrap();
+    let wait = Wait::within(Duration::from_secs(10));
+    let near = dial(address, options, wait).unwrap();
+    assert!(ready(&listener, PollFlags::IN, wait).unwrap());
+    (near, accept(&listener, options).unwrap().unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn both_ends_have_the_options_of_the_table() {
+    let (near, far) = pair(&LinkOptions::default());
+    assert_eq!((near.peer(), far.peer()), (far.local(), near.local()));
+    for tcp in [&near, &far] {
+        assert!(sockopt::tcp_nodelay(tcp).unwrap());
+        assert!(!sockopt::socket_keepalive(tcp).unwrap());
+        let expected = (512 << 10).min(sys::receive_buffer_max().get());
+        assert!(sockopt::socket_recv_buffer_size(tcp).unwrap() as u64 >= expected);
+        set_user_timeout(tcp, Role::Control, Nanos::from_secs(30));
+        assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 30_000);
+        set_user_timeout(tcp, Role::Data, Nanos::from_secs(30));
+        assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 0);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_congestion_control_is_pinned_or_refused_with_those_on_offer() {
+    let reno = LinkOptions { congestion: Some("reno".into()), ..LinkOptions::default() };
+    let (near, far) = pair(&reno);
+    assert_eq!(sockopt::tcp_congestion(&near).unwrap(), "reno");
+    assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
+    let told = pin_congestion(&near, "warp").unwrap_err().to_string();
+    assert!(told.contains("\"warp\" is not to be had here") && told.contains("reno"), "{told}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_dial_leaves_from_the_address_that_was_chosen() {
+    let local = Some(Ipv4Addr::new(127, 0, 0, 7).into());
+    let (near, far) = pair(&LinkOptions { local, ..LinkOptions::default() });
+    assert_eq!(Some(near.local().ip()), local);
+    assert_eq!(Some(far.peer().ip()), local);
+    let elsewhere = LinkOptions { local: Some([192, 0, 2, 1].into()), ..LinkOptions::default() };
+    let told = dial(near.peer(), &elsewhere, Wait::Forever).unwrap_err().to_string();
+    assert!(told.contains("192.0.2.1:0 cannot be used here"), "{told}");
+}
+
+#[test]
+fn a_port_in_use_and_a_port_without_listener_are_named() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = taken.local_addr().unwrap();
+    let told = listen(address, &LinkOptions::default()).unwrap_err().to_string();
+    assert!(told.starts_with(&format!("{address} is in use by another process")), "{told}");
+    drop(taken);
+    let told = dial(address, &LinkOptions::default(), Wait::Forever).unwrap_err().to_string();
+    assert!(told.starts_with(&format!("nothing listens at {address}")), "{told}");
+}

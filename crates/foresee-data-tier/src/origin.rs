@@ -6,12 +6,12 @@
 //! to delete and to try again: when and how often to ask is decided by whoever submits.
 
 mod client;
-#[cfg(test)]
-pub(crate) mod fake;
 mod fault;
 pub(crate) mod flight;
 mod pages;
 mod posix;
+#[cfg(test)]
+pub(crate) mod process_tests;
 #[cfg(test)]
 pub(crate) mod shelf;
 mod store;

@@ -40,22 +40,4 @@ async fn timer(time: Duration) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Instant;
-
-    #[tokio::test]
-    async fn none_ends_early() {
-        for micros in [0, 1, 300, 2_500] {
-            let (time, began) = (Duration::from_micros(micros), Instant::now());
-            sleep(time).await;
-            assert!(began.elapsed() >= time, "{time:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_time_beyond_the_clock_is_slept_and_can_be_given_up() {
-        let endless = sleep(Duration::MAX);
-        assert!(tokio::time::timeout(Duration::from_millis(5), endless).await.is_err());
-    }
-}
+mod process_tests;

@@ -211,47 +211,4 @@ fn go_on(stop: &AtomicBool) -> Result<(), CalibrateError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use foresee_units::{Bytes, Nanos};
-
-    fn free_port() -> SocketAddr {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        probe.local_addr().expect("its address")
-    }
-
-    #[test]
-    fn rank_0_measures_the_link_to_every_other_rank() {
-        let (address, secret) = (free_port(), Secret::draw().expect("chance"));
-        let (short, long) = (Duration::from_millis(2), Duration::from_secs(30));
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let asking = scope.spawn(|| measure_links(address, 3, &secret, 2, short, long, &stop));
-            let answering = [1, 2].map(|rank| {
-                let (secret, stop) = (&secret, &stop);
-                scope.spawn(move || answer_links(address, rank, 3, secret, long, stop))
-            });
-            let measured = asking.join().expect("no panic").expect("figures");
-            assert_eq!(measured.iter().map(|repeat| repeat.rank).collect::<Vec<_>>(), [1, 1, 2, 2]);
-            for repeat in measured {
-                assert!(repeat.sent.bytes >= Bytes::new(u64::from(FRAME)) && repeat.sent.took > Nanos::ZERO);
-                assert!(repeat.rounds.operations > 0 && repeat.rounds.latency > Nanos::ZERO);
-            }
-            for rank in answering {
-                rank.join().expect("no panic").expect("an orderly end");
-            }
-        });
-    }
-
-    #[test]
-    fn ranks_that_do_not_come_are_counted_and_a_raised_flag_ends_the_wait() {
-        let (address, secret) = (free_port(), Secret::draw().expect("chance"));
-        let none = Duration::ZERO;
-        let alone = measure_links(address, 4, &secret, 1, none, none, &AtomicBool::new(false));
-        assert!(alone.expect_err("nobody").to_string().contains("0 of 3 ranks came"));
-        let stopped = measure_links(address, 2, &secret, 1, none, none, &AtomicBool::new(true));
-        assert!(matches!(stopped, Err(CalibrateError::Stopped)));
-        let nobody = answer_links(address, 1, 2, &secret, none, &AtomicBool::new(false));
-        assert!(matches!(nobody, Err(CalibrateError::Wire(WireError::NobodyThere { .. }))), "{nobody:?}");
-    }
-}
+mod process_tests;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a loader takes of its process, and that it gives it back.
+//! Configurations, closing, and the run folder of a loader.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,114 +8,10 @@ use std::time::Duration;
 use foresee_data_loader::{Loader, LoaderError, LoaderOptions, Next};
 use foresee_units::Bytes;
 
-use crate::support::{DataSet, alone, cache, epoch, eventually, expected, next, ram};
-
-const DISK: u64 = 64 << 20;
-
-/// The figure behind a name in what Linux says of this process.
-fn status(name: &str) -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    let figure = status.lines().find_map(|line| line.strip_prefix(name)).expect("a figure");
-    figure.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
-}
-
-/// How many threads loaders have, in a process that a test has alone: all but its first and the test's own. Counted by
-/// Linux, since a thread that comes up has no name of ours yet, and a listing may leave some out while others end.
-fn threads() -> u64 {
-    status("Threads:") - 2
-}
-
-/// Whether a thread of this name is there.
-fn has_thread(name: &str) -> bool {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux").filter_map(Result::ok);
-    // A thread that ends between the listing and the look has no name any more.
-    tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
-        .any(|found| found.trim() == name)
-}
-
-fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").expect("Linux").count()
-}
-
-/// Resident memory in bytes.
-fn resident() -> u64 {
-    status("VmRSS:") << 10
-}
+use crate::support::{DataSet, epoch, next, ram};
 
 fn long_run(set: &DataSet, epochs: u64) -> LoaderOptions {
     LoaderOptions { epochs: Some(epochs), staging: Some(Bytes::new(64 << 10)), ..set.options() }
-}
-
-#[test]
-fn no_thread_and_no_descriptor_is_left_after_close() {
-    alone("life::no_thread_and_no_descriptor_is_left_after_close", || {
-        let set = DataSet::files(&[4000; 40]);
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let mut options = long_run(&set, 3);
-        let budget = set.ram_for(&mut options, 60_000);
-        let before = descriptors();
-        for stop_after in [0, 1, 7, 40] {
-            let loader = set.loader(&cache(budget, Some(dir.path()), DISK), options.clone());
-            assert_eq!(threads(), 0, "no thread before the start");
-            for _ in 0..stop_after {
-                next(&loader).expect("a batch or an end");
-            }
-            loader.start().expect("a folder");
-            eventually("the driver has come up", || has_thread("foresee-driver"));
-            loader.close();
-            eventually("all threads are gone", || threads() == 0);
-            // The memory of the cache is a descriptor too, and stays as long as the cache.
-            drop(loader);
-            assert_eq!(descriptors(), before);
-        }
-    });
-}
-
-#[test]
-fn fifty_epochs_take_no_more_memory_and_descriptors_than_ten() {
-    alone("life::fifty_epochs_take_no_more_memory_and_descriptors_than_ten", || {
-        let set = DataSet::files(&[20_000; 100]);
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        let mut options = long_run(&set, 60);
-        options.staging = Some(Bytes::new(400_000));
-        let budget = set.ram_for(&mut options, 800_000);
-        let loader = set.loader(&cache(budget, Some(dir.path()), DISK), options.clone());
-        let run = |epochs: std::ops::Range<u64>| {
-            for number in epochs {
-                assert_eq!(epoch(&set, &loader), expected(&options, number, 0));
-            }
-            (resident(), descriptors())
-        };
-        let (memory, files) = run(0..10);
-        let (later, files_later) = run(10..60);
-        // Allocators round; a leak of one batch per epoch alone would be 4 MB.
-        assert!(later < memory + (2 << 20), "{memory} bytes, then {later}");
-        // The order's thread may be between two epochs; readers keep no file open between reads.
-        assert!(files_later <= files + 4, "{files} descriptors, then {files_later}");
-    });
-}
-
-#[test]
-fn loaders_come_and_go_without_a_trace() {
-    alone("life::loaders_come_and_go_without_a_trace", || {
-        let set = DataSet::files(&[3000; 30]);
-        let mut options = long_run(&set, 2);
-        let shared = ram(set.ram_for(&mut options, 60_000));
-        let once = |stop_after: usize| {
-            let loader = set.loader(&shared, options.clone());
-            for _ in 0..stop_after {
-                next(&loader).expect("a batch or an end");
-            }
-        };
-        (0..10).for_each(&once);
-        eventually("all threads are gone", || threads() == 0);
-        let (memory, files) = (resident(), descriptors());
-        (0..60).for_each(|turn| once(turn % 10));
-        eventually("all threads are gone", || threads() == 0);
-        assert_eq!(descriptors(), files);
-        assert!(resident() < memory + (2 << 20), "{memory} bytes, then {}", resident());
-    });
 }
 
 #[test]

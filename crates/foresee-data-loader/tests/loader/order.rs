@@ -7,10 +7,11 @@ use std::num::NonZeroU64;
 
 use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
 use foresee_data_order::Order;
+use foresee_testkit::{property, wait_until};
 use foresee_units::{Bytes, Epoch, World};
 use proptest::prelude::*;
 
-use crate::support::{DataSet, cache, epoch, eventually, expected, ids_of, next, ram};
+use crate::support::{DataSet, cache, epoch, expected, ids_of, next, ram};
 
 /// Where a consumer stops reading, and where he goes on.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +102,7 @@ impl Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..property(48) })]
 
     #[test]
     fn every_batch_is_the_one_of_the_order_with_its_very_bytes(case in case()) {
@@ -266,12 +267,12 @@ fn samples_without_bytes_do_not_fill_the_memory_with_batches() {
 /// How many batches and ends are ready when no more of them come.
 fn at_rest(loader: &Loader) -> usize {
     let (mut ready, mut same) = (0, 0);
-    eventually("the loader rests", || {
+    wait_until("the loader rests", || {
         let now = loader.stats().ready;
         same = if now == ready { same + 1 } else { 0 };
         ready = now;
         assert!(ready <= 100_000, "{ready} are ready, and more come");
-        ready > 0 && same > 2000
+        ready > 0 && same > 100
     });
     ready
 }

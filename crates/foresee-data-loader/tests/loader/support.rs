@@ -5,17 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 use foresee_data_index::{Index, LayoutOptions};
 use foresee_data_loader::{Batch, Cache, Loader, LoaderError, LoaderOptions, Next, build_index};
 use foresee_data_order::Order;
 use foresee_ledger::{Op, Source};
+use foresee_testkit::WATCHDOG;
 use foresee_units::{Bytes, Epoch, SampleId, World};
 use tempfile::TempDir;
-
-/// Ten times what the slowest wait of a sound loader takes on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of samples and its index.
 pub(crate) struct DataSet {
@@ -48,14 +45,6 @@ impl DataSet {
         let layout = LayoutOptions::Bin { row_bytes: size, extensions: vec![".bin".to_owned()] };
         let index = index_of(&uri, layout, None);
         Self { dir, sizes: vec![size; usize::try_from(files * rows).expect("few")], index, uri }
-    }
-
-    /// The same samples, in the bucket `data` of `folder`, as the web server at `url` serves them.
-    pub(crate) fn served(sizes: &[u64], folder: TempDir, url: &str) -> Self {
-        let uri = format!("{url}/data");
-        let keys: Vec<Vec<u8>> = (0..sizes.len() as u64).map(|id| key_of(id).into_bytes()).collect();
-        let index = index_of(&uri, LayoutOptions::Flat { extensions: Vec::new() }, Some(&keys));
-        Self { dir: folder, sizes: sizes.to_vec(), index, uri }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -135,7 +124,7 @@ pub(crate) fn ids_of(batch: &Batch) -> Vec<u64> {
     batch.ids.iter().map(|id| id.0).collect()
 }
 
-fn key_of(id: u64) -> String {
+pub(crate) fn key_of(id: u64) -> String {
     format!("{id:06}")
 }
 
@@ -158,7 +147,7 @@ pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
     bytes
 }
 
-fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]>) -> Index {
+pub(crate) fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]>) -> Index {
     let (index, _) =
         build_index(uri, Vec::new(), layout, keys, &|_| {}, &AtomicBool::new(false)).expect("an index");
     index
@@ -185,15 +174,10 @@ pub(crate) fn expected(options: &LoaderOptions, epoch: u64, position: u64) -> Ve
 
 /// The next batch, or `None` at the epoch's end.
 pub(crate) fn next(loader: &Loader) -> Result<Option<Batch>, LoaderError> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        match loader.next_batch(Duration::from_secs(5))? {
-            Next::Batch(batch) => return Ok(Some(*batch)),
-            Next::EpochEnd => return Ok(None),
-            Next::Waiting { waited, what } => {
-                assert!(Instant::now() < until, "no batch within {waited}: waiting for {what:?}");
-            }
-        }
+    match loader.next_batch(WATCHDOG)? {
+        Next::Batch(batch) => Ok(Some(*batch)),
+        Next::EpochEnd => Ok(None),
+        Next::Waiting { waited, what } => panic!("no batch within {waited}: waiting for {what:?}"),
     }
 }
 
@@ -209,34 +193,23 @@ pub(crate) fn epoch(set: &DataSet, loader: &Loader) -> Vec<Vec<u64>> {
         .collect()
 }
 
+/// All epochs of a run, checked against the order.
+pub(crate) fn run(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
+    for number in 0..options.epochs.expect("a run that ends") {
+        assert_eq!(epoch(set, loader), expected(options, number, 0), "epoch {number}");
+    }
+}
+
+/// Options of a run of so many epochs, whose staging buffer holds half of the data or three batches.
+pub(crate) fn epochs(set: &DataSet, epochs: u64) -> LoaderOptions {
+    let three = 12 * set.sizes.iter().max().copied().unwrap_or(0);
+    let staging = Some(Bytes::new(three.max(set.bytes() / 2)));
+    LoaderOptions { epochs: Some(epochs), staging, ..set.options() }
+}
+
 /// Samples read from a source, as the books say.
 pub(crate) fn read_from(loader: &Loader, source: Source) -> u64 {
     loader.stats().totals.done(Op::Read, source).map_or(0, |tally| tally.samples)
-}
-
-/// Waits, bounded, for something that other threads bring about on their own.
-pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !happened() {
-        assert!(Instant::now() < until, "still not so: {what}");
-        std::thread::yield_now();
-    }
-}
-
-/// Runs the named test by itself in a process of its own, where threads, descriptors and memory are only its.
-pub(crate) fn alone(name: &str, body: impl FnOnce()) {
-    const ALONE: &str = "FORESEE_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return body();
-    }
-    let program = std::env::current_exe().expect("this program");
-    let ran = std::process::Command::new(program)
-        .args(["--exact", name, "--nocapture"])
-        .env(ALONE, "1")
-        .output()
-        .expect("this program runs again");
-    let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    assert!(ran.status.success() && said.contains("1 passed"), "{name}, alone: {said}");
 }
 
 pub(crate) fn sample_ids(ids: &[Vec<u64>]) -> Vec<SampleId> {

@@ -137,6 +137,7 @@ fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     fn cells() -> Vec<Listed> {
@@ -165,6 +166,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn a_list_that_was_changed_or_cut_is_none(at in any::<prop::sample::Index>(), flip in 1_u8..) {
             let whole = manifest().encode();

@@ -6,6 +6,7 @@
 
 mod directory;
 mod failing;
+mod process_tests;
 mod properties;
 mod races;
 mod recovery;

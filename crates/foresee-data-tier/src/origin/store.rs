@@ -250,6 +250,3 @@ fn still_the_one(meta: &ObjectMeta, tag: &[u8], attempt: &Attempt) -> Result<(),
     let cause = "the object has changed since it was indexed; index the data set again";
     Err(Failure::answer(Outcome::Changed, attempt.status(), cause))
 }
-
-#[cfg(test)]
-mod tests;

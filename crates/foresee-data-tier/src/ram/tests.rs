@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use foresee_testkit::property;
 use foresee_units::SampleId;
 use proptest::prelude::*;
 
@@ -159,6 +160,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
+    #![proptest_config(property(256))]
+
     #[test]
     fn it_behaves_like_a_map_with_a_budget(steps in prop::collection::vec(step(), 1..200)) {
         const CAPACITY: u64 = 12 << 10;

@@ -114,6 +114,7 @@ impl Extents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use foresee_testkit::property;
     use proptest::prelude::*;
 
     fn of(len: u64) -> Extents {
@@ -157,6 +158,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(property(256))]
+
         #[test]
         fn a_granule_has_one_owner_and_all_come_back(
             steps in prop::collection::vec((0_u8..4, 1_u64..40, 0_u32..4), 1..200)

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use foresee_testkit::property;
 use proptest::prelude::*;
 
 use super::*;
@@ -68,7 +69,7 @@ fn hurt(dir: &Path, harm: &Harm) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(property(24))]
 
     #[test]
     fn it_behaves_like_a_map_with_a_budget(steps in prop::collection::vec(step(), 1..120)) {

@@ -8,13 +8,24 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::mpsc;
 
+use foresee_data_index::LayoutOptions;
 use foresee_data_loader::{FaultKind, LoaderError, LoaderOptions};
 use foresee_ledger::{Op, Source};
 use foresee_testbed::Options;
+use foresee_testkit::wait_until;
 use foresee_units::{Bytes, Epoch};
+use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use crate::support::{DataSet, epoch, eventually, expected, ids_of, next, ram, write_sample};
+use crate::support::{DataSet, epoch, expected, ids_of, index_of, key_of, next, ram, write_sample};
+
+/// Samples of these sizes in the bucket `data` of `folder`, as the web server at `url` serves them.
+fn served(sizes: &[u64], folder: TempDir, url: &str) -> DataSet {
+    let uri = format!("{url}/data");
+    let keys: Vec<Vec<u8>> = (0..sizes.len() as u64).map(|id| key_of(id).into_bytes()).collect();
+    let index = index_of(&uri, LayoutOptions::Flat { extensions: Vec::new() }, Some(&keys));
+    DataSet { dir: folder, sizes: sizes.to_vec(), index, uri }
+}
 
 /// A web server of this process that can be told to misbehave.
 pub(crate) struct Testbed {
@@ -49,7 +60,7 @@ impl Testbed {
         };
         let thread = std::thread::spawn(serve);
         let address: SocketAddr = address.recv().expect("the testbed is bound");
-        let set = DataSet::served(sizes, folder, &format!("http://{address}"));
+        let set = served(sizes, folder, &format!("http://{address}"));
         let testbed = Self { set, address, stop: Some(stop), thread: Some(thread) };
         let mut wanted = String::new();
         for (name, value) in limits {
@@ -224,7 +235,7 @@ fn a_sample_that_never_comes_names_itself_and_lets_the_batches_before_it_pass() 
         assert_eq!(&ids_of(&next(&loader).expect("a batch").expect("not the end")), batch);
     }
     let uri = format!("/data/{stuck:06}");
-    eventually("the wait names the sample", || {
+    wait_until("the wait names the sample", || {
         match loader.next_batch(std::time::Duration::from_millis(50)) {
             Ok(foresee_data_loader::Next::Waiting { what, .. }) => {
                 what.is_some_and(|what| what.contains(&uri))
@@ -246,7 +257,7 @@ fn a_seek_while_reads_are_under_way_changes_no_byte() {
     let loader = set.loader(&ram(set.ram_for(&mut options, 60 * 3000)), options.clone());
     for (number, position) in [(0, 7), (2, 0), (1, 40), (1, 41), (3, 59), (0, 0), (2, 20)] {
         loader.start().expect("an origin");
-        eventually("reads are under way", || {
+        wait_until("reads are under way", || {
             loader.stats().driver.origin.in_flight > 0 || loader.stats().ready > 0
         });
         loader.seek(Epoch(number), position).expect("a place inside");
@@ -266,7 +277,7 @@ fn closing_from_another_thread_ends_a_wait() {
     let loader = set.loader(&ram(0), set.options());
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&loader));
-        eventually("reads are under way", || loader.stats().driver.origin.in_flight > 0);
+        wait_until("reads are under way", || loader.stats().driver.origin.in_flight > 0);
         loader.close();
         assert!(matches!(waiter.join().expect("no panic"), Err(LoaderError::Closed)));
     });
@@ -281,9 +292,9 @@ fn dropping_the_loader_while_reads_are_under_way_leaves_nothing_behind() {
     for _ in 0..3 {
         let loader = set.loader(&ram(0), set.options());
         loader.start().expect("an origin");
-        eventually("reads are under way", || loader.stats().driver.origin.in_flight > 0);
+        wait_until("reads are under way", || loader.stats().driver.origin.in_flight > 0);
     }
-    eventually("every request has ended", || testbed.counter("in_flight") == 0);
+    wait_until("every request has ended", || testbed.counter("in_flight") == 0);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Waited};
 use foresee_grad_queue::{TensorId, TensorSpec};
+use foresee_testkit::pause;
 use foresee_units::Bytes;
 use foresee_wire::Secret;
 
@@ -41,7 +42,7 @@ impl Run {
             if let Some((_, after)) = self.losses.get(&rank).filter(|(when, _)| *when == round) {
                 let (wires, after) = (self.wires.clone(), *after);
                 thread::spawn(move || {
-                    thread::sleep(after);
+                    pause(after);
                     wires.cut();
                 });
             }

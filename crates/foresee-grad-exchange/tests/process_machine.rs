@@ -12,20 +12,21 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{
     Carrier, ExchangeError, Gradient, Hub, LocalRank, Lost, MachineOptions, RankOptions, Server,
     ServerOptions, Waited,
 };
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_testkit::{WATCHDOG, pause, wait_until};
 use foresee_units::{Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts};
 
 use values::{gradient, spec};
 
 /// Nothing here takes a tenth of it.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = WATCHDOG;
 
 #[derive(Clone)]
 struct Setup {
@@ -265,10 +266,7 @@ fn what_crosses_the_network_does_not_grow_with_the_ranks_of_a_machine() {
             // Of the hub's process alone. What has left is counted a moment later.
             let sent = || core.stats().interfaces.iter().map(|interface| interface.sent.get()).sum::<u64>();
             if core.rank().0.is_multiple_of(inside.local) {
-                let until = Instant::now() + LONG;
-                while sent() < 3 * 200_000 && Instant::now() < until {
-                    thread::yield_now();
-                }
+                wait_until("the end of what is sent", || sent() >= 3 * 200_000);
             }
             sent()
         });
@@ -387,7 +385,7 @@ fn a_server_in_the_place_of_a_lost_one_gives_the_bits_of_the_nested_reference() 
         all_begun.recv_timeout(LONG).unwrap();
     }
     for lost in [0, 1, 0] {
-        thread::sleep(Duration::from_millis(40));
+        pause(Duration::from_millis(40));
         let place = servers[lost].address();
         servers[lost].close();
         servers[lost] = setup.serve_at(place, &secret);

@@ -6,15 +6,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, Gradient, RankOptions, Waited};
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire};
+use foresee_testkit::{WATCHDOG, pause, wait_until};
 use foresee_units::Rank;
 use foresee_wire::{LinkOptions, Secret, Timeouts};
 
-/// Nothing here takes a tenth of it.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = WATCHDOG;
 pub(crate) const PACKET: u32 = 4096;
 const ELEMENTS: u16 = 5_000;
 
@@ -46,11 +46,8 @@ impl Quiet {
     /// Goes on for some rounds and ends, every bit as it should have been.
     pub(crate) fn end(self) {
         let rounds = || self.shared.rounds.load(Ordering::Relaxed);
-        let (before, start) = (rounds(), Instant::now());
-        while rounds() < before + 3 {
-            assert!(start.elapsed() < LONG, "the job stands still");
-            thread::sleep(Duration::from_millis(1));
-        }
+        let before = rounds();
+        wait_until("three more rounds of the job", || rounds() >= before + 3);
         self.shared.enough.store(true, Ordering::Relaxed);
         for rank in self.ranks {
             rank.join().unwrap();
@@ -116,6 +113,6 @@ fn train(exchange: &Exchange, shared: &Shared) {
             shared.rounds.fetch_add(1, Ordering::Relaxed);
         }
         // The cores are others' too.
-        thread::sleep(Duration::from_millis(2));
+        pause(Duration::from_millis(2));
     }
 }

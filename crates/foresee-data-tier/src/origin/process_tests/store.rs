@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a bucket or a web server promises, and what its answers mean, against a fake server.
-//!
-//! Apart from `store.rs` for its length only.
 
-use super::*;
+use std::sync::Arc;
+
+use foresee_units::Nanos;
+
+use super::fake::{FakeS3, Mood, etag};
 use crate::conformance::{self, Stocked};
-use crate::origin::fake::{FakeS3, Mood, etag};
+use crate::op::{Op, Outcome, Ticket};
 use crate::origin::shelf::{self, Queue, Shelf, read};
-use crate::{Dest, Done};
+use crate::origin::{OriginError, OriginOptions, StoreOrigin};
+use crate::uri::Uri;
+use crate::{Dest, Done, Tier};
 
 fn options(fake: &FakeS3) -> OriginOptions {
     let mut options = OriginOptions { read_timeout: Nanos::from_secs(20), ..OriginOptions::default() };

@@ -6,10 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server};
 use foresee_grad_queue::{Dtype, Plan, TensorId};
+use foresee_testkit::{pause, wait_until};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{Connection, HEADER_BYTES, MAGIC, Message, Resume, Secret, VERSION, Wait};
 
@@ -43,7 +44,7 @@ impl Havoc {
             while !told.load(Ordering::Relaxed) {
                 // Ranks look every 100 ms: mostly all come in between, and sometimes some or none.
                 let pause = if dice.below(4) == 0 { 0 } else { 250_000 };
-                thread::sleep(easing(pause + dice.below(150_000), times, 16));
+                pause(easing(pause + dice.below(150_000), times, 16));
                 // One, or several at once.
                 let first = dice.below(servers.len() as u64) as usize;
                 let lost = 1 + dice.below((servers.len() - first) as u64) as usize;
@@ -116,11 +117,7 @@ fn alone(setup: &Setup, secret: &Secret) -> (Exchange, Vec<Server>, SocketAddr) 
 }
 
 fn until_back(exchange: &Exchange, times: u64) {
-    let until = Instant::now() + LONG;
-    while exchange.stats().servers_back < times {
-        assert!(Instant::now() < until);
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the server that is back", || exchange.stats().servers_back >= times);
 }
 
 #[test]
@@ -170,7 +167,7 @@ fn a_server_lost_while_ranks_agree_is_told_again_what_they_propose() {
 
 #[test]
 fn nobody_who_comes_back_is_an_error_in_time_that_names_the_server_and_what_was_missing() {
-    let setup = Setup { timeout: Nanos::from_millis(500), ..Setup::new(2, 1) };
+    let setup = Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 1) };
     let secret = Secret::draw().unwrap();
     let servers = setup.serve(&secret);
     let address = servers[0].address();
@@ -200,7 +197,7 @@ fn nobody_who_comes_back_is_an_error_in_time_that_names_the_server_and_what_was_
 
 #[test]
 fn a_server_in_its_place_to_which_not_every_rank_comes_is_an_error_in_time() {
-    let setup = Setup { timeout: Nanos::from_millis(700), ..Setup::new(2, 1) };
+    let setup = Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 1) };
     let secret = Secret::draw().unwrap();
     let servers = setup.serve(&secret);
     let address = servers[0].address();

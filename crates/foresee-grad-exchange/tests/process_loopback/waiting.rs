@@ -2,10 +2,11 @@
 //! A rank that does nothing while its process lives: it is no error, and the others say whom they wait for.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, Gradient, Waited};
 use foresee_grad_queue::{TensorId, TensorSpec};
+use foresee_testkit::{pause, wait_until};
 use foresee_units::Nanos;
 use foresee_wire::Secret;
 
@@ -20,12 +21,8 @@ fn push(rank: &Exchange, tensors: &[(TensorId, &TensorSpec)]) {
 
 /// What each of these ranks hears that a server waits for.
 fn until_each_hears(ranks: &[&Exchange], whom: &str) {
-    let until = Instant::now() + LONG;
     for rank in ranks {
-        while !rank.missing().contains(whom) {
-            assert!(Instant::now() < until, "{}", rank.missing());
-            thread::sleep(Duration::from_millis(2));
-        }
+        wait_until(whom, || rank.missing().contains(whom));
     }
 }
 
@@ -50,7 +47,7 @@ fn a_rank_that_stops_without_a_word_is_named_and_is_no_error() {
     });
     assert!(others.iter().all(|rank| rank.waits().is_empty()));
     // Nobody has begun: they may all be at work for as long as they like.
-    thread::sleep(Duration::from_millis(200));
+    pause(Duration::from_millis(200));
     assert!(others.iter().all(|rank| rank.waits().is_empty()));
     let all: Vec<_> = ids(&specs).into_iter().zip(&specs).collect();
     for rank in others {
@@ -68,9 +65,7 @@ fn a_rank_that_stops_without_a_word_is_named_and_is_no_error() {
         assert_eq!(rank.wait_all(LONG).unwrap(), Waited::Landed);
     }
     // Word that the round is over travels beside its sums.
-    let until = Instant::now() + LONG;
-    while let Some(rank) = [&zero, &one, &two].into_iter().find(|rank| !rank.waits().is_empty()) {
-        assert!(Instant::now() < until, "{}", rank.missing());
-        thread::sleep(Duration::from_millis(2));
-    }
+    wait_until("the end of every wait", || {
+        [&zero, &one, &two].into_iter().all(|rank| rank.waits().is_empty())
+    });
 }

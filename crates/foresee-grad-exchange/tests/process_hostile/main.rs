@@ -13,10 +13,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions};
 use foresee_grad_queue::{Pattern, PlanConfig, TensorId, TensorSpec, Wire};
+use foresee_testkit::{property, wait_until};
 use foresee_units::Nanos;
 use foresee_wire::{
     Change, Changed, Connection, DialOptions, Fault, FaultCode, Header, Hello, Kind, ListenOptions, Listener,
@@ -60,7 +61,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Many cases of chance, with a bound on memory and none on what they are told.
 fn try_all<T: std::fmt::Debug>(cases: u32, given: impl Strategy<Value = T>, mut case: impl FnMut(T)) {
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 60, ..Config::default() };
+    let config = Config { max_shrink_iters: 60, ..property(cases) };
     let case = std::cell::RefCell::new(&mut case);
     let used = most_during(|| {
         let tried = TestRunner::new(config).run(&given, |one| {
@@ -150,14 +151,6 @@ fn hear(control: &mut Connection) -> Option<Message> {
     }
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LONG, "never: {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Ranks of the hostile job at a server.
 fn visitors(server: &Server) -> u32 {
     server.stats().jobs.get("noise").copied().unwrap_or(0)
@@ -185,7 +178,7 @@ fn whatever_a_proved_rank_says_ends_its_own_job_alone() {
         }
         drop((control, data));
         assert!(tap.ends(), "the server holds on to a rank that has left");
-        until("the server has forgotten the rank", || visitors(&server) == 0);
+        wait_until("the server has forgotten the rank", || visitors(&server) == 0);
     });
     quiet.end();
 }
@@ -239,9 +232,9 @@ fn a_rank_that_leaves_in_the_middle_of_a_sum_leaves_no_thread() {
     let sum = Header { kind: Kind::Sum, contributors: 1, checksum: None, ..pushed };
     tap.say(Way::Down, DATA, &[&sum.encode().unwrap()[..], &[0; 12]].concat());
     // Those of the test before may still be about to end.
-    until("no other reads sums", || landing_threads() == 1);
+    wait_until("no other reads sums", || landing_threads() == 1);
     drop(rank.join().unwrap());
-    until("the thread that waited for the rest has ended", || landing_threads() == 0);
+    wait_until("the thread that waited for the rest has ended", || landing_threads() == 0);
     drop((control, data));
     assert!(tap.ends());
 }
@@ -264,13 +257,13 @@ fn train_until_it_ends(exchange: &Exchange) -> ExchangeError {
             exchange.push(tensor, Gradient::from_bytes(bytes))?;
         }
         exchange.end_round(LONG)?;
-        let start = Instant::now();
-        while start.elapsed() < LONG {
-            // What has landed can be waited for whatever is lost; the next round cannot end.
-            exchange.end_round(Duration::ZERO)?;
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        // What has landed can be waited for whatever is lost; the next round cannot end.
+        let mut lost = Ok(());
+        wait_until("the end of a rank whose server has left", || {
+            lost = exchange.end_round(Duration::ZERO).map(drop);
+            lost.is_err()
+        });
+        lost
     })();
     trained.expect_err("its server has left")
 }
@@ -301,7 +294,7 @@ fn a_byte_that_is_damaged_on_the_way_costs_at_most_the_job() {
         }
         drop(exchange);
         assert!(tap.ends(), "somebody holds on to a connection");
-        until("the server has forgotten the rank", || visitors(&server) == 0);
+        wait_until("the server has forgotten the rank", || visitors(&server) == 0);
     });
     quiet.end();
 }
@@ -353,7 +346,7 @@ fn refused(server: &Server, secret: &Secret, message: &Message) -> Fault {
     control.sender.send_message(message, 0, Wait::within(LONG)).unwrap();
     let Some(Message::Error(fault)) = hear(&mut control) else { panic!("it was believed") };
     drop((control, data));
-    until("the server has forgotten the rank", || visitors(server) == 0);
+    wait_until("the server has forgotten the rank", || visitors(server) == 0);
     fault
 }
 

@@ -24,6 +24,7 @@ use foresee_grad_exchange::{
     Exchange, ExchangeError, Gradient, Interfaces, RankOptions, Server, ServerOptions,
 };
 use foresee_grad_queue::{Dtype, Pattern, Plan, Policy, TensorId, Wire, packet_bytes};
+use foresee_testkit::{pause, wait_until};
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{Message, Secret, Timeouts, Wait};
 
@@ -237,7 +238,7 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
     exchange.agree(tensors()).unwrap();
     let error = Exchange::open(setup.rank(0, &servers, &Secret::draw().unwrap())).unwrap_err();
     assert!(error.to_string().contains("secret"), "{error}");
-    let impatient = Timeouts::new(Nanos::from_millis(300)).unwrap();
+    let impatient = Timeouts::new(Nanos::from_millis(1_500)).unwrap();
     let twin = RankOptions { timeouts: impatient, ..setup.rank(0, &servers, &secret) };
     let twin = Exchange::open(twin).unwrap_err();
     assert!(twin.to_string().contains("is here already"), "{twin}");
@@ -284,7 +285,7 @@ fn ranks_that_are_there_hear_of_one_that_was_refused_before_they_have_a_plan() {
 #[test]
 fn ranks_that_name_different_servers_beside_a_common_one_are_told() {
     let (setup, secret) =
-        (Setup { timeout: Nanos::from_millis(500), ..Setup::new(2, 3) }, Secret::draw().unwrap());
+        (Setup { timeout: Nanos::from_secs(2), ..Setup::new(2, 3) }, Secret::draw().unwrap());
     let servers = setup.serve(&secret);
     let ranks: Vec<_> = [[0, 1], [0, 2]]
         .into_iter()
@@ -353,9 +354,7 @@ fn a_rank_that_leaves_owing_a_round_is_noticed_behind_one_that_owes_none() {
         })
         .collect();
     told.recv().unwrap();
-    while servers[0].stats().jobs["job"] > 2 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the end of rank 1 at the server", || servers[0].stats().jobs["job"] == 2);
     go.send(()).unwrap();
     let said: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
     let text = said[0].as_ref().unwrap();
@@ -370,7 +369,7 @@ fn a_server_that_is_full_says_so_and_has_room_again_later() {
     let servers = [Server::start(options).unwrap()];
     let first = Exchange::open(setup.rank(0, &servers, &secret)).unwrap();
     let other = || RankOptions { job: "other".into(), ..setup.rank(0, &servers, &secret) };
-    let impatient = Timeouts::new(Nanos::from_millis(300)).unwrap();
+    let impatient = Timeouts::new(Nanos::from_millis(1_500)).unwrap();
     let full = Exchange::open(RankOptions { timeouts: impatient, ..other() }).unwrap_err().to_string();
     assert!(full.contains("1 jobs are served, and no more may be; start another server"), "{full}");
     drop(first);
@@ -388,7 +387,7 @@ fn a_process_that_starts_again_waits_for_the_place_of_the_one_before_it() {
         let exchange = Exchange::open(options).unwrap();
         exchange.agree(tensors()).unwrap();
     });
-    thread::sleep(Duration::from_millis(250));
+    pause(Duration::from_millis(250));
     assert!(!after.is_finished(), "two processes have one place");
     drop(before);
     after.join().unwrap();

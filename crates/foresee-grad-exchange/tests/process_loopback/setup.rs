@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
 use foresee_grad_queue::{Dtype, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{
     Connection, DialOptions, Hello, LinkOptions, Purpose, Role, Secret, Timeouts, Wait, dial,
@@ -16,8 +17,7 @@ use foresee_wire::{
 
 use crate::values::{gradient, spec};
 
-/// Nothing here takes a tenth of it.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = WATCHDOG;
 pub(crate) const PACKET: u32 = 4096;
 
 /// Moments drawn from a seed.
@@ -166,21 +166,17 @@ pub(crate) fn ids(tensors: &[TensorSpec]) -> Vec<TensorId> {
 }
 
 pub(crate) fn wait(exchange: &Exchange, tensors: &[TensorId]) {
-    let until = Instant::now() + LONG;
-    while exchange.wait(tensors, Duration::from_millis(100)).unwrap() == Waited::Tick {
-        assert!(Instant::now() < until, "{}", exchange.missing());
-    }
+    assert_eq!(exchange.wait(tensors, LONG).unwrap(), Waited::Landed, "{}", exchange.missing());
 }
 
 /// What a rank hears that goes on.
 pub(crate) fn error_of(exchange: &Exchange) -> ExchangeError {
-    let until = Instant::now() + LONG;
-    loop {
-        match exchange.end_round(Duration::from_millis(10)) {
-            Ok(_) => assert!(Instant::now() < until),
-            Err(error) => return error,
-        }
-    }
+    let mut error = None;
+    wait_until("an error of the rank", || {
+        error = exchange.end_round(Duration::from_millis(10)).err();
+        error.is_some()
+    });
+    error.expect("it was waited for")
 }
 
 pub(crate) fn end(exchange: &Exchange) {

@@ -11,6 +11,9 @@ linear in ``u = 100 / (100 + N)``, hence exact answers below without a search: w
 (:func:`sufficient`), what two must gain together (:func:`front`), which offers are the cheapest (:func:`choose`).
 Without prices, ``storage_sets`` has the smallest sets of classes; ``storage_goal`` starts from a training goal.
 
+A goal is met by seconds that exceed it by a rounding error alone, one part in 10^12: the same seconds, added in another
+order, differ by less. All answers agree on that, so a goal met exactly is met in each.
+
 Every answer is an optimistic bound: it takes scaling to be linear and classes to be independent. A NaN means that a
 class was not measured, and is asked for by name when needed. Needs numpy only.
 
@@ -43,6 +46,7 @@ __all__ = [
     "best_rate",
     "choose",
     "front",
+    "latest",
     "minimum_rate",
     "prune",
     "slowest",
@@ -56,6 +60,8 @@ CLASSES = ("GFS-READ", "GFS-META", "LFS-READ", "LFS-META")
 Floats = NDArray[np.float64]
 _COMBINATIONS_MAX = 2_000_000
 _CHUNK = 2**20
+#: Of a goal: what a sum of its size may be off by rounding, and far more. Sums of doubles are off by 1e-16 a term.
+_ROUNDING = 1e-12
 
 
 class Slowest(NamedTuple):
@@ -169,12 +175,12 @@ def sufficient(
     """
     table = _table(seconds)
     chosen = _columns(classes, table.shape[1])
-    _goal(goal)
+    slack = latest(goal) - goal
     scaled = table * _scale(improvement, table.shape[1])
     part = table[:, chosen].sum(axis=1)
     room = goal - np.delete(scaled, chosen, axis=1).sum(axis=1)
-    short = part > room
-    if np.any(short & (room <= 0)):
+    short = part > room + slack
+    if np.any(short & (room <= slack)):
         return math.inf
     return float(np.max(100 * (part[short] / room[short] - 1), initial=0.0))
 
@@ -232,15 +238,15 @@ def front(
     if first == second:
         raise ConfigError(f"first = second = {first}; two classes expected")
     pair = _columns([first, second], table.shape[1])
-    _goal(goal)
+    slack = latest(goal) - goal
     scaled = table * _scale(improvement, table.shape[1])
     rest = np.delete(scaled, pair, axis=1).sum(axis=1)
     room = goal - rest
     a, b = table[:, first], table[:, second]
+    binding = a + b > room + slack
     # Where nothing is left for the two, they must be gone, which gains only approach.
-    if np.any((room < 0) | ((room == 0) & (a + b > 0))):
+    if np.any((room < -slack) | (binding & (room <= slack))):
         return Infeasible(goal, float(rest.max()))
-    binding = a + b > room
     if not binding.any():
         return Front(((0.0, 0.0),))
     lines = _outermost(a[binding] / room[binding], b[binding] / room[binding])
@@ -295,9 +301,11 @@ def minimum_rate(
     >>> minimum_rate({0.0: [[3, 0]], 0.5: [[1, 1]], 1.0: [[0, 2]]}, 2.5)
     0.5
     """
-    _goal(goal)
+    limit = latest(goal)
     times = _by_rate(tables, improvement)
-    return min((rate for rate in times if times[rate] <= goal), default=Infeasible(goal, min(times.values())))
+    return min(
+        (rate for rate in times if times[rate] <= limit), default=Infeasible(goal, min(times.values()))
+    )
 
 
 def at_rate(tables: Mapping[float, ArrayLike], rate: float) -> Floats:
@@ -354,7 +362,7 @@ def choose(
     >>> [(way.price, way.improvement) for way in choose({0.5: measured}, 5.0, {1: meta, 2: read}).front]
     [(120.0, (0.0, 50.0, 50.0, 0.0)), (140.0, (0.0, 100.0, 30.0, 0.0))]
     """
-    _goal(goal)
+    limit = latest(goal)
     if not tables:
         raise ConfigError("no table; one or more expected")
     prices = cache_prices or {}
@@ -370,7 +378,7 @@ def choose(
         table = _table(tables[rate])
         table = table * _scale(improvement, table.shape[1])
         kinds = _offers(offers, table.shape[1])
-        met, least = _combinations(table[prune(table)], goal, kinds)
+        met, least = _combinations(table[prune(table)], limit, kinds)
         best = min(best, least)
         ways += [
             Choice(price + prices.get(rate, 0.0), seconds, rate, improvement)
@@ -383,9 +391,9 @@ def choose(
 
 
 def _combinations(
-    table: Floats, goal: float, kinds: list[list[Offer]]
+    table: Floats, limit: float, kinds: list[list[Offer]]
 ) -> tuple[list[tuple[float, float, tuple[float, ...]]], float]:
-    """Combinations that meet the goal and of which no part can be lowered; and the least seconds of any."""
+    """Combinations within ``limit`` of which no part can be lowered; and the least seconds of any."""
     sizes = [len(kind) for kind in kinds]
     if math.prod(sizes) > _COMBINATIONS_MAX:
         raise ConfigError(
@@ -399,7 +407,7 @@ def _combinations(
         at = np.unravel_index(np.arange(start, min(start + step, flat.size)), sizes)
         shares = np.stack([scale[index] for scale, index in zip(scales, at, strict=True)], axis=1)
         flat[start : start + step] = (shares @ table.T).max(axis=1)
-    met = times <= goal
+    met = times <= limit
     needless = np.zeros_like(met)
     for axis, size in enumerate(sizes):  # offers rise along each axis, so one step lower tells
         if size > 1:
@@ -524,9 +532,15 @@ def _columns(classes: int | Sequence[int], count: int) -> list[int]:
     return chosen
 
 
-def _goal(goal: float) -> None:
+def latest(goal: float) -> float:
+    """The most seconds that still meet a goal: the goal and a rounding error.
+
+    Raises:
+        ConfigError: the goal is no time above 0.
+    """
     if not 0 < goal < math.inf:
         raise ConfigError(f"goal = {goal!r}; seconds expected, above 0")
+    return goal * (1 + _ROUNDING)
 
 
 def _u(percent: float) -> float:

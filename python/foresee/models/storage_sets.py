@@ -76,7 +76,7 @@ def smallest(seconds: ArrayLike, goal: float, improvement: ArrayLike | None = No
         raise ConfigError(
             f"{len(classes)} classes that took any time; at most {CLASSES_MAX} expected, leave the smallest out"
         )
-    met = storage.slowest(seconds, improvement).seconds <= goal
+    met = storage.slowest(seconds, improvement).seconds <= storage.latest(goal)
     least: dict[tuple[int, ...], float] = {(): 0.0 if met else math.inf}
     found = []
     for count in range(1, len(classes) + 1):

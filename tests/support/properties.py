@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of property tests: a fixed set of examples in ordinary runs, fresh ones in a soak.
+
+An ordinary run tries the same examples every time, so that a change is the only reason for a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import settings
+
+__all__ = ["properties"]
+
+
+def properties(*, soak: int = 100, ordinary: int = 256, **more: Any) -> settings:
+    """Return the settings of a property test.
+
+    Args:
+        soak: number of examples with ``FORESEE_SOAK`` in the environment; each run draws new ones.
+        ordinary: the most examples of an ordinary run, fewer where they are slow; never more than ``soak``.
+        more: further arguments of ``hypothesis.settings``.
+    """
+    if "FORESEE_SOAK" in os.environ:
+        return settings(max_examples=soak, deadline=None, print_blob=True, **more)
+    fixed = {"derandomize": True, "database": None, "deadline": None}
+    return settings(max_examples=min(soak, ordinary), **fixed, **more)

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from support import bare_ranks, gradients, lasting_ranks
+from support import bare_ranks, gradients, kills, lasting_ranks
 from support.processes import Child
-
-#: How many moments are tried; each is drawn from its number. More of them: FORESEE_KILLS=50.
-KILLS = int(os.environ.get("FORESEE_KILLS", "5"))
+from support.waiting import pause
 
 
 @pytest.fixture
@@ -48,7 +44,7 @@ def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, co
         assert said.get("digest") == expected, said
         assert said["stats"]["rounds"] == 5
         assert said["stats"]["sent_bytes"] > 5 * 4 * gradients.WIDTH**2
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0
 
 
 def test_a_rank_that_ends_without_a_word_leaves_its_last_gradients_behind(started, servers) -> None:
@@ -57,7 +53,7 @@ def test_a_rank_that_ends_without_a_word_leaves_its_last_gradients_behind(starte
     other = started(gradients.rank(1, 2, places))
     said = told(other)
     assert said.get("digest") == started(gradients.reference(2)).line()["digest"], said
-    assert quiet.end(30)[0] == 0
+    assert quiet.end()[0] == 0
 
 
 def test_another_secret_is_refused(started, servers) -> None:
@@ -98,10 +94,10 @@ def test_a_server_that_ends_is_named(started) -> None:
     said = told(child)
     assert said["error"] == "ServerLost", said
     assert place in said["text"]
-    assert server.end(30)[0] == 0
+    assert server.end()[0] == 0
 
 
-@pytest.mark.parametrize(("ranks", "others"), [(1, 0), (2, 0), (3, 1), (2, 2)])
+@pytest.mark.parametrize(("ranks", "others"), [(2, 0), (3, 1)])
 def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ranks: int, others: int) -> None:
     # The group's store carries the secret where nobody has one; servers of their own have it from outside.
     env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
@@ -110,7 +106,7 @@ def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ran
     for _ in range(ranks):
         said = group.line()
         assert said.get("digest") == expected, said
-    status, output, errors = group.end(60)
+    status, output, errors = group.end()
     assert status == 0, output + errors
 
 
@@ -130,7 +126,7 @@ def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
     for child in ranks:
         said = told(child)
         assert said.get("digest") == gradients.expected(2), said
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0
 
 
 def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
@@ -149,7 +145,7 @@ def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(s
     for child in ranks:
         assert child.line() == {"round": 0}
         assert "ended" in child.line()
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0
 
 
 def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(started) -> None:
@@ -169,79 +165,20 @@ def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(s
             assert said.get("error", "ended") == ("ended" if attempt else "ServerLost"), said
 
 
-@pytest.mark.parametrize("number", range(KILLS))
-@pytest.mark.parametrize(("victim", "recover"), [("rank", False), ("rank", True), ("server", False)])
-def test_whoever_is_killed_at_whatever_moment_is_named_by_all_ranks(
-    started, victim: str, recover: bool, number: int
-) -> None:
-    dice = random.Random(number)
-    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(2)]
-    places = [server.line()["address"] for server in serving]
-    ranks = [started(bare_ranks.rank(one, 3, places, recover=recover)) for one in range(3)]
-    for child in ranks:
-        assert child.line() == {"round": 0}
-    time.sleep(dice.uniform(0, 0.05))
-    if victim == "server":
-        lost = dice.randrange(2)
-        serving[lost].send(signal.SIGKILL)
-    else:
-        lost = dice.randrange(3)
-        ranks.pop(lost).send(signal.SIGKILL)
-    for child in ranks:
-        said = child.line()
-        if victim == "server":
-            # From the server's own silence, or from a rank that noticed before, through the other server.
-            assert said["error"] == "ServerLost", said
-            assert places[lost] in said["text"]
-        else:
-            assert (said["error"], said["rank"]) == ("RankLost", lost), said
-        assert child.end(30)[0] == 0
-
-
 @pytest.mark.parametrize("recover", [False, True])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
-def test_all_others_hear_of_a_lost_rank_in_time(started, end: signal.Signals, recover: bool) -> None:
-    timeout_s, heartbeat_s = 2.0, 0.5
+def test_all_others_hear_of_a_lost_rank(started, end: signal.Signals, recover: bool) -> None:
+    timeout_s = 2.0
     place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(timeout_s))).line()["address"]
     ranks = [
         started(bare_ranks.rank(one, 4, [place], timeout_s=timeout_s, recover=recover)) for one in range(4)
     ]
     for child in ranks:
         assert child.line() == {"round": 0}
-    began = time.monotonic()
     ranks.pop(2).send(end)
     for child in ranks:
         said = child.line()
         assert (said["error"], said["rank"]) == ("RankLost", 2), said
-    # Tenfold, for a machine that does much else: what is looked for are ranks that wait without end.
-    assert time.monotonic() - began < 10 * (timeout_s + 3 * heartbeat_s)
-
-
-@pytest.mark.parametrize("number", range(KILLS))
-@pytest.mark.parametrize("recover", [False, True])
-def test_ranks_go_on_without_the_one_that_is_killed_at_whatever_moment(
-    started, recover: bool, number: int
-) -> None:
-    dice = random.Random(number)
-    world, count = 2 + number % 3, 1 + number % 2
-    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
-    places, lost = [server.line()["address"] for server in serving], number % world
-    ranks = [
-        started(bare_ranks.rank(one, world, places, rounds=150, pause_s=0.005, lost=lost, recover=recover))
-        for one in range(world)
-    ]
-    for child in ranks:
-        assert child.line() == {"round": 0}
-    time.sleep(dice.uniform(0, 0.3))
-    ranks.pop(lost).send(signal.SIGKILL)
-    ends = [child.line() for child in ranks]
-    for said in ends:
-        assert said.get("digest", said) == ends[0]["digest"], "the survivors have the same bits"
-        assert said["without"], "the last average is that of the survivors"
-        assert (said["ranks_lost"], said["first"]) == (1, 1 if lost == 0 else 0)
-    for child in ranks:
-        assert child.line()["threads"] == []
-        assert child.end(30)[0] == 0
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -261,7 +198,7 @@ def test_a_training_goes_on_with_one_model_when_a_rank_is_killed(started, server
             "statistics of a batch, and not the zeros that stand in for lost packets"
         )
     for child in children:
-        status, _, errors = child.end(30)
+        status, _, errors = child.end()
         assert status == 0
         assert f"rank {lost} is lost" in errors
 
@@ -277,39 +214,13 @@ def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process
     expected = started(gradients.reference(ranks)).line()["digest"]
     assert children[0].line() == {"step": 0}
     for lost in range(count):
-        time.sleep(dice.uniform(0, 0.01))
+        pause(dice.uniform(0, 0.01))
         serving[lost].send(signal.SIGKILL)
         started(gradients.serve("--bind", places[lost]))
     for child in children:
         said = told(child)
         assert said.get("digest") == expected, said
-        assert child.end(30)[0] == 0
-
-
-@pytest.mark.parametrize("number", range(KILLS))
-def test_servers_killed_at_whatever_moment_are_replaced_without_a_bit_lost(started, number: int) -> None:
-    dice = random.Random(number)
-    world, count, rounds = 1 + number % 3, 1 + number // 3 % 2, 100
-    serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
-    places = [server.line()["address"] for server in serving]
-    ranks = [started(lasting_ranks.rank(one, world, places, rounds=rounds)) for one in range(world)]
-    for child in ranks:
-        assert child.line() == {"round": 0}
-    for _ in range(3):
-        time.sleep(dice.uniform(0, 0.2))
-        lost = dice.sample(range(count), dice.randint(1, count))
-        for one in lost:
-            serving[one].send(signal.SIGKILL)
-        for one in lost:
-            serving[one] = started(gradients.serve("--bind", places[one]))
-        for one in lost:
-            # Sometimes it is killed again before anybody has come to it.
-            if dice.random() < 0.7:
-                assert serving[one].line()["address"] == places[one]
-    for child in ranks:
-        said = child.line()
-        assert said.get("digest") == lasting_ranks.expected(world, rounds), said
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0
 
 
 def test_a_killed_server_that_nobody_replaces_is_named_within_the_timeout(started) -> None:
@@ -340,3 +251,21 @@ def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(sta
         # Whichever of them the first to give up has seen.
         assert said["error"] in ("ServerLost", "RankLost"), said
         assert place in said["text"]
+
+
+# ---- One fixed moment of each kind; `make soak` draws many more.
+
+
+@pytest.mark.parametrize(("victim", "recover"), [("rank", False), ("rank", True), ("server", False)])
+def test_a_killed_rank_or_server_is_named_by_all_ranks(started, victim: str, recover: bool) -> None:
+    kills.name_the_killed(started, victim, 0, recover=recover)
+
+
+@pytest.mark.parametrize(("recover", "number"), [(False, 1), (True, 2)])
+def test_ranks_go_on_without_the_one_that_is_killed(started, recover: bool, number: int) -> None:
+    kills.go_on_without_a_rank(started, number, recover=recover)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_killed_servers_are_replaced_without_a_bit_lost(started, number: int) -> None:
+    kills.replace_servers(started, number)

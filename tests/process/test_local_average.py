@@ -42,19 +42,19 @@ def test_the_bits_are_those_of_the_nested_reference(started, server: str, machin
         assert (said["stats"]["sent_bytes"] > 0) == (number % local == 0)
         assert said["stats"]["rounds"] == 5
     for child in children:
-        status, _, errors = child.end(60)
+        status, _, errors = child.end()
         assert status == 0, errors
     assert left_behind() == before
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_under_torchrun_a_machine_needs_no_other(started, ranks: int) -> None:
+def test_under_torchrun_a_machine_needs_no_other(started) -> None:
+    ranks = 2
     group = started(gradients.torchrun(ranks, ["ranks"], mode="machine"))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()
         assert said.get("digest") == expected, said
-    status, output, errors = group.end(60)
+    status, output, errors = group.end()
     assert status == 0, output + errors
 
 
@@ -85,4 +85,4 @@ def test_a_server_that_is_killed_and_started_again_leaves_the_bits_of_the_nested
         while "step" in (said := child.line()):
             pass
         assert said.get("digest") == expected, said
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0

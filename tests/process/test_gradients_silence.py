@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks and servers of gradients that fall silent: shorter than the timeout, longer, and behind a connection that drops.
+
+`tests/soak/test_gradients_hosts.py` has every way of it, between hosts of their own.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from support import bare_ranks, gradients
+from support.scenes import PATIENT_S, SILENCE_S, TIMEOUT_S, Scene, is_made_again
+from support.waiting import moment, pause
+
+
+def test_a_server_that_is_stopped_for_longer_than_the_timeout_is_named(started) -> None:
+    serving = [
+        started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S))) for _ in range(2)
+    ]
+    places = [server.line()["address"] for server in serving]
+    ranks = [started(bare_ranks.rank(one, 2, places, timeout_s=TIMEOUT_S)) for one in range(2)]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    serving[1].send(signal.SIGSTOP)
+    for child in ranks:
+        said = child.line()
+        assert said["error"] == "ServerLost", said
+        assert places[1] in said["text"]
+        assert child.line()["threads"] == []
+
+
+@pytest.mark.parametrize("who", ["rank", "server"])
+def test_a_silence_shorter_than_the_timeout_costs_no_bit(started, who: str) -> None:
+    server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(PATIENT_S)))
+    place = server.line()["address"]
+    ranks = [
+        started(bare_ranks.rank(one, 2, [place], timeout_s=PATIENT_S, rounds=60, pause_s=0.05))
+        for one in range(2)
+    ]
+    for child in ranks:
+        assert child.line() == {"round": 0}
+    stopped = server if who == "server" else ranks[1]
+    stopped.send(signal.SIGSTOP)
+    silent = moment()
+    pause(SILENCE_S)
+    woken = moment()
+    stopped.send(signal.SIGCONT)
+    for child in ranks:
+        said = child.line()
+        assert "ended" in said, said
+        assert said["ended"][0] < silent
+        assert woken < said["ended"][-1], "the ranks were done before the silence began"
+        # What had left already may still have come.
+        assert sum(silent < ended < woken for ended in said["ended"]) <= 2, "there was no silence"
+        assert child.line()["threads"] == []
+
+
+@pytest.mark.hosts
+def test_a_data_connection_that_something_on_the_way_drops_is_made_again_without_a_bit_lost(
+    scene: Scene,
+) -> None:
+    is_made_again(scene, "what the rank sends")

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loader as a whole on the torch of this environment, which is meant to be the oldest that is supported.
+
+`make test` runs on it what depends on how torch draws and shuffles; this adds batches, threads and worker processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from support.environment import plain_environment
+from support.house import ROOT
+
+FILES = (
+    "tests/unit/test_torch_batches.py",
+    "tests/process/test_torch_waits.py",
+    "tests/process/test_torch_workers.py",
+    "tests/process/test_torch_pictures.py",
+)
+
+
+@pytest.mark.oldest_torch
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", FILES)
+def test_every_test_of_the_loader_passes(file: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=plain_environment()
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr

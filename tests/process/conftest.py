@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for the tests that start processes, one of each per session; children; an environment without a launcher's variables."""
+"""Servers for the tests that start processes, one of each per session; networks of ranks; an environment without a
+launcher's variables.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,20 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+# Before torch is imported: ranks are threads here, and each would have a pool as large as the machine, which waits busily.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 from support.data import make_folder
-from support.fixtures import started  # noqa: F401 - found here by tests
-from support.processes import plain_environment
+from support.fixtures import array, own_environment, ragged, small_folder, started  # noqa: F401 - found here by tests
+from support.scenes import hosts, scene  # noqa: F401 - likewise
 from support.servers import Bucket, Gateway, Testbed
 
 SIZES = [900 + 37 * (i % 11) for i in range(96)]
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ.keys() - plain_environment().keys():
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -77,3 +76,18 @@ def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
     yield start
     for testbed in running:
         testbed.close()
+
+
+@pytest.fixture(params=["in process", "over servers"])
+def network(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """How ranks reach each other: called with their number, gives the exchange of each.
+
+    ``late=``: seconds, the most by which landings are delayed, each by its own; ``seed=``: of the delays.
+    """
+    from support.exchanges import in_process, over_servers
+
+    if request.param == "in process":
+        yield in_process
+        return
+    with over_servers(2) as connect:
+        yield connect

@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.data import assert_exact, content, epoch, make_folder
 from support.processes import run
+from support.waiting import WATCHDOG
 from torchvision.datasets import ImageFolder
 
 import foresee
@@ -29,13 +30,13 @@ def mount(tmp_path: pathlib.Path) -> Iterator[Callable[..., pathlib.Path]]:
     def mount(*arguments: str) -> pathlib.Path:
         place = tmp_path / f"mount-{len(mounted)}"
         place.mkdir()
-        subprocess.run(["mount", *arguments, str(place)], check=True, timeout=10)
+        subprocess.run(["mount", *arguments, str(place)], check=True, timeout=WATCHDOG)
         mounted.append(place)
         return place
 
     yield mount
     for place in mounted:
-        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=10)
+        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=WATCHDOG)
 
 
 # ---- what there is to read

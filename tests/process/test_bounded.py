@@ -9,6 +9,7 @@ import threading
 import pytest
 from support.data import make_folder
 from support.processes import run
+from support.waiting import pause
 
 MARGIN = 64 << 20
 """Bytes that a rank may grow beyond its budget, apart from a tenth of it."""
@@ -20,6 +21,7 @@ GROWTH = """
     import pathlib, sys, threading
     import foresee
     from support.processes import say
+    from support.waiting import pause
 
     def resident():
         "Bytes: of this process now."
@@ -37,8 +39,9 @@ GROWTH = """
 
     def sample():
         global peak
-        while not ended.wait(0.002):
+        while not ended.is_set():
             peak = max(peak, resident())
+            pause(0.002)
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -74,19 +77,19 @@ def test_a_rank_grows_by_no_more_than_its_budget_a_tenth_and_64_mb(
     index: str, tmp_path: pathlib.Path, ram: int, disk: bool
 ) -> None:
     cache = str(tmp_path / "cache") if disk else ""
-    (facts,) = run(GROWTH, index, str(ram), cache, "8", timeout=90)
+    (facts,) = run(GROWTH, index, str(ram), cache, "8")
     assert facts["growth"] <= ram * 1.1 + MARGIN
 
 
 @pytest.mark.parametrize("ram", [100_000_000, 130_000_000])
 def test_large_batches_are_within_the_budget_too_those_in_use_among_them(index: str, ram: int) -> None:
     # Batches of 25 MB: one in use, one ready and one on its way are most of the budget.
-    (facts,) = run(GROWTH, index, str(ram), "", "100", timeout=90)
+    (facts,) = run(GROWTH, index, str(ram), "", "100")
     assert facts["growth"] <= ram * 1.1 + MARGIN
 
 
 def test_without_a_cache_a_rank_grows_by_its_staging_buffer(index: str) -> None:
-    (facts,) = run(GROWTH, index, "0", "", "8", timeout=90)
+    (facts,) = run(GROWTH, index, "0", "", "8")
     # Eight batches, or 512 samples where that is more.
     assert facts["growth"] <= 512 * 250_000 * 1.1 + MARGIN
 
@@ -110,8 +113,9 @@ def test_the_disk_never_holds_more_than_disk_size(index: str, tmp_path: pathlib.
 
     def sample() -> None:
         nonlocal peak
-        while not ended.wait(0.005):
+        while not ended.is_set():
             peak = max(peak, used())
+            pause(0.005)
 
     sampler = threading.Thread(target=sample)
     sampler.start()
@@ -169,7 +173,7 @@ def test_descriptors_threads_and_memory_are_flat_over_50_short_epochs(folder: pa
         """,
         str(folder),
         str(folder.parent / "cache"),
-        timeout=90,
+        warm=True,
     )
     assert len(lines) == 51
     early, late = lines[:10], lines[-10:]
@@ -202,7 +206,6 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
         """,
         str(folder),
         str(folder.parent / "cache"),
-        timeout=90,
     )
     assert len(lines) == 50
     assert lines[-1]["descriptors"] <= lines[4]["descriptors"]

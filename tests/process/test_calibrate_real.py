@@ -18,12 +18,12 @@ from collections.abc import Callable
 import pytest
 from support.data import key
 from support.processes import plain_environment
-from support.waiting import wait_until
 from support.servers import ACCESS, SECRET, Bucket, Testbed
+from support.waiting import WATCHDOG, wait_until
 
 from foresee.job import Profile, profile
 
-COMMAND = [sys.executable, "-m", "foresee", "calibrate", "--seconds", "1"]
+COMMAND = [sys.executable, "-m", "foresee", "calibrate", "--seconds", "0.3"]
 
 
 def start(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def start(*arguments: object, env: dict[str, str] | None = None) -> subprocess.P
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=WATCHDOG)
     finally:
         process.kill()
     return process.returncode, output, errors
@@ -202,7 +202,7 @@ def test_it_runs_under_torchrun(tmp_path: pathlib.Path) -> None:
         str(tmp_path / "p.toml"),
     ]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env=plain_environment(), check=False
+        command, capture_output=True, text=True, timeout=WATCHDOG, env=plain_environment(), check=False
     )
     assert ended.returncode == 0, ended.stderr
     assert names(profile.read(tmp_path / "p.toml")) == {"network.rate", "network.latency", "memcpy.rate"}
@@ -221,7 +221,7 @@ def test_a_full_disk_is_refused_and_one_in_memory_says_so(
         ["unshare", "--mount", "sh", "-c", script, str(disk), *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WATCHDOG,
         env=plain_environment(),
         check=False,
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from support.data import key
 from support.processes import plain_environment
 from support.servers import ACCESS, SECRET, Bucket, Testbed
+from support.waiting import WATCHDOG
 from torchvision.datasets import ImageFolder
 
 import foresee
@@ -27,7 +29,7 @@ def foresee_(*arguments: object, **environment: str) -> subprocess.CompletedProc
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WATCHDOG,
         env=plain_environment(environment),
         check=False,
     )
@@ -161,7 +163,7 @@ def test_ctrl_c_ends_a_listing_that_hangs(
             while bucket.testbed.counters()["in_flight"] == 0:
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=10)
+            _, errors = process.communicate(timeout=WATCHDOG)
         finally:
             process.kill()
     assert process.returncode == 130, errors
@@ -186,9 +188,25 @@ def test_the_command_line_and_the_numpy_face_work_where_torch_cannot_be_imported
         [sys.executable, "-c", program, str(folder), str(tmp_path / "out.fidx")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WATCHDOG,
         env=environment,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "96 True"
+
+
+def test_output_that_nobody_reads_any_more_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "foresee", "simulate", "--list"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")

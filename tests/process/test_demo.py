@@ -15,13 +15,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pyarrow.ipc
 import pytest
 import torch
 from support.servers import ACCESS, SECRET, Bucket
+from support.waiting import WATCHDOG
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo"
@@ -29,8 +29,6 @@ DEMO = ROOT / "examples" / "demo"
 SAMPLES, EPOCHS, RANKS, BATCH = 96, 2, 2, 8
 SMALL = ("--samples", str(SAMPLES), "--batch", str(BATCH), "--workers", "2", "--ranks", str(RANKS))
 QUICK = ("--requests-per-s", "0", "--bytes-per-s", "0", "--latency-ms", "1")
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
@@ -49,7 +47,7 @@ def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subproce
 def run(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> dict[str, Any]:
     """The demo's object, after it ended well."""
     demo = start(tmp_path, "--json", *arguments, **variables)
-    out, err = demo.communicate(timeout=240)
+    out, err = demo.communicate(timeout=WATCHDOG)
     assert demo.returncode == 0, err
     result: dict[str, Any] = json.loads(out)
     assert "expected duration" in err.splitlines()[0]
@@ -155,18 +153,11 @@ def test_whatever_the_demo_has_started_ends_with_it(
     handles = [os.pidfd_open(pid) for pid in family]
     demo.send_signal(number)
     try:
-        demo.communicate(timeout=60)
+        demo.communicate(timeout=WATCHDOG)
         assert demo.returncode == status
-        ended = select.poll()
         for handle in handles:
-            ended.register(handle, select.POLLIN)
-        deadline = time.monotonic() + 30
-        left = set(handles)
-        while left and (rest := deadline - time.monotonic()) > 0:
-            for handle, _ in ended.poll(rest * 1e3):
-                ended.unregister(handle)
-                left.discard(handle)
-        assert not left, f"{len(left)} of {len(family)} processes are left"
+            # A handle can be read once its process has ended.
+            assert select.select([handle], [], [], WATCHDOG)[0], f"one of {len(family)} processes is left"
     finally:
         for handle in handles:
             os.close(handle)
@@ -192,7 +183,7 @@ def test_a_wrong_argument_is_named_before_anything_starts(
     tmp_path: pathlib.Path, arguments: tuple[str, ...], said: str
 ) -> None:
     demo = start(tmp_path, *arguments)
-    _, err = demo.communicate(timeout=60)
+    _, err = demo.communicate(timeout=WATCHDOG)
     assert demo.returncode == 2
     assert said in err
     assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+from support.waiting import WATCHDOG
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -16,6 +18,8 @@ def test_the_first_script_trains_and_reads_its_folder_once(tmp_path: pathlib.Pat
         [sys.executable, EXAMPLES / "demo" / "pictures.py", pictures, "--samples", "96"], check=True
     )
     script = [sys.executable, EXAMPLES / "first_script" / "train.py", pictures]
-    said = subprocess.run(script, check=True, capture_output=True, text=True, timeout=100).stdout.splitlines()
+    said = subprocess.run(
+        script, check=True, capture_output=True, text=True, timeout=WATCHDOG
+    ).stdout.splitlines()
     assert [line.split(":")[0] for line in said[:3]] == ["epoch 1", "epoch 2", "epoch 3"]
     assert said[3] == "3 epochs of 96 samples; the folder was read for 96 of them"

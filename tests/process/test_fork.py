@@ -64,6 +64,7 @@ def test_a_child_cannot_use_the_parents_loader_and_is_told_so(folder: pathlib.Pa
     say(statuses=statuses, samples=len(first) + rest, ok=loader.audit()["ok"])
     """,
         str(folder),
+        warm=True,
     )
     assert facts == {"statuses": [0, 0, 0, 0], "samples": 96, "ok": True}
 
@@ -88,6 +89,7 @@ def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folde
     """,
         str(folder),
         str(folder.parent / "said"),
+        warm=True,
     )
     assert lines == [{"status": 0, "samples": 96, "said": ""}]
 
@@ -112,6 +114,7 @@ def test_what_a_child_has_mapped_where_the_parents_cache_is_stays_its_own(folder
     say(status=child(goes))
     """,
         str(folder),
+        warm=True,
     )
     assert lines == [{"status": 0}]
 
@@ -134,6 +137,7 @@ def test_a_child_can_have_a_loader_of_its_own_with_the_same_settings(folder: pat
     """,
         str(folder),
         str(folder.parent / "cache"),
+        warm=True,
     )
     assert facts == {"statuses": [0, 0, 0], "rest": 11}
 
@@ -156,5 +160,6 @@ def test_the_stock_loaders_forked_workers_can_read_our_datasets(folder: pathlib.
     say(samples=samples, rest=sum(1 for _ in iterator))
     """,
         str(folder),
+        warm=True,
     )
     assert facts == {"samples": 96, "rest": 11}

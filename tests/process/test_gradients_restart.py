@@ -23,7 +23,7 @@ def test_a_run_whose_rank_falls_goes_on_from_its_checkpoint_to_the_same_bits(
     group = started(
         gradients.under_torchrun(2, "support.restarts", how, str(tmp_path), places, restarts=1, env=env)
     )
-    status, output, errors = group.end(90)
+    status, output, errors = group.end()
     assert status == 0, output + errors
     said = [json.loads(line) for line in output.splitlines()]
     assert [(one["attempt"], one["first"]) for one in said] == [(1, FALLS_IN - 1)] * 2

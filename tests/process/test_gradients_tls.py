@@ -29,7 +29,7 @@ def told(started):
     def ask(place: str) -> dict:
         child = started(gradients.rank(0, 1, [place]))
         said = child.line()
-        assert child.end(30)[0] == 0
+        assert child.end()[0] == 0
         return said
 
     return ask
@@ -41,7 +41,7 @@ def test_ranks_train_to_the_same_bits_under_tls(started, serving) -> None:
     for _ in range(2):
         said = group.line()
         assert said.get("digest") == gradients.expected(2), said
-    status, output, errors = group.end(60)
+    status, output, errors = group.end()
     assert status == 0, output + errors
 
 

@@ -13,6 +13,7 @@ import pyarrow.ipc
 import pytest
 from support.data import epoch
 from support.processes import child
+from support.waiting import moment
 
 import foresee
 
@@ -98,10 +99,11 @@ def test_columns_are_those_of_the_format_and_bounds_hold(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
+    began = moment()
     with foresee.Loader(folder, batch_size=8, rank=1, world_size=2, shuffle=True, seed=0, epochs=2) as loader:
         for _ in range(2):
             epoch(loader)
-        elapsed = loader.stats()["elapsed_s"]
+    whole = moment() - began
     path = tmp_path / "run" / "ledger" / "rank-1.arrow"
     schema = pyarrow.ipc.open_stream(path.read_bytes()).schema
     assert {field.name: field.type for field in schema} == COLUMNS
@@ -110,7 +112,7 @@ def test_columns_are_those_of_the_format_and_bounds_hold(
         assert entry["rank"] == 1
         assert entry["epoch"] < 2
         assert entry["step"] < 6
-        assert entry["start_ns"] + entry["duration_ns"] <= (elapsed + 5) * 1e9
+        assert entry["start_ns"] + entry["duration_ns"] <= whole * 1e9
         assert entry["attempt"] >= 1
         assert (entry["cause"] is not None) == (entry["op"] == "wait")
         assert entry["subject_id"] is None or entry["subject_id"] < len(loader.index)
@@ -146,7 +148,7 @@ def test_after_kill_9_all_but_the_last_rows_are_there(folder: pathlib.Path, tmp_
         while steps < 10_000:
             steps = program.line()["steps"]
         program.send(signal.SIGKILL)
-        program.process.wait(10)
+        program.wait()
     with pyarrow.ipc.open_stream((tmp_path / "run" / "ledger" / "rank-0.arrow").read_bytes()) as stream:
         whole = 0
         try:

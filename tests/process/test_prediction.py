@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 from support.data import epoch
 from support.profiles import PROFILE
+from support.waiting import WATCHDOG
 
 import foresee
 from foresee import forecast
-from foresee.forecast import foretold
+from foresee.forecast import beside, foretold
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a prediction may take longer than training would wait for it."""
+    monkeypatch.setattr(beside, "_HEAD_START_S", WATCHDOG)
+    monkeypatch.setattr(beside, "_PATIENCE_S", WATCHDOG)
 
 
 def run(folder: pathlib.Path, **other: Any) -> list[Any]:

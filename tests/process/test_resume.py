@@ -266,10 +266,11 @@ def test_at_another_world_and_batch_size_the_rest_of_the_epoch_is_the_rest(
 # ---- kill -9
 
 TRAINING = """
-    import json, os, sys, time
+    import json, os, sys
     sys.path.insert(0, os.environ["TESTS"])
     from test_resume import EPOCHS, marks, numpy_face, torch_face
     from support.processes import say
+    from support.waiting import pause
     face, folder, place, rank, world, workers = sys.argv[1:]
     arguments = {"num_workers": int(workers), "persistent_workers": True} if workers != "0" else {}
     with {"numpy": numpy_face, "torch": torch_face}[face](
@@ -281,7 +282,7 @@ TRAINING = """
         state = loader.state_dict()
         while not (state["epoch"] == EPOCHS - 1 and state["finished"]):
             for batch in loader:
-                time.sleep(0.01)
+                pause(0.01)
                 state = loader.state_dict()
                 say(marks=marks(batch))
                 with open(place + ".new", "w") as file:
@@ -304,7 +305,7 @@ def test_killed_at_random_points_and_resumed_it_is_the_same_run(
     killed = 0
     while True:
         arguments_of_child = [face, str(folder), str(place), "0", "1", str(workers)]
-        with child(TRAINING, *arguments_of_child, env=env) as program:
+        with child(TRAINING, *arguments_of_child, env=env, warm=True) as program:
             steps = chance.randrange(1, len(expected) // 4) if killed < kills else len(expected) + 1
             assert program.process.stdout is not None
             for _ in range(steps):
@@ -316,7 +317,7 @@ def test_killed_at_random_points_and_resumed_it_is_the_same_run(
                 program.send(signal.SIGKILL)
             rest = program.process.stdout.read()
             got += [json.loads(line)["marks"] for line in rest.splitlines() if line.endswith("}")]
-            status, _, errors = program.end(60)
+            status, _, errors = program.end()
             if status == 0:
                 break
             assert status == -signal.SIGKILL, errors

@@ -44,7 +44,7 @@ def test_two_runs_on_one_directory_at_once_both_get_their_own_bytes(
             child(RUN, str(folder), cache, "2", "5") as second,
         ):
             lines = [[program.line() for _ in range(5)] for program in (first, second)]
-            assert [program.end(30)[0] for program in (first, second)] == [0, 0]
+            assert [program.end()[0] for program in (first, second)] == [0, 0]
         for seed, said in zip((1, 2), lines, strict=True):
             assert [line["digest"] for line in said] == expected(folder, seed, 5)
             assert all(line["ok"] for line in said)
@@ -73,7 +73,7 @@ def test_a_run_after_a_killed_one_uses_its_directory(folder: pathlib.Path, tmp_p
             program.line()
             program.line()
             program.send(signal.SIGKILL)
-            program.process.wait(10)
+            program.wait()
     lines = run(RUN, str(folder), cache, "1", "3")
     assert [line["digest"] for line in lines] == expected(folder, 1, 3)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.data import assert_exact, content, epoch, key, make_folder
-from support.waiting import wait_until
 from support.servers import Testbed
+from support.waiting import wait_until
 
 import foresee
 import foresee.torch as ft
@@ -44,9 +44,7 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
         for _ in range(2):
             assert_exact(epoch(loader), sizes)
         # The last sample is there before the request that lost against its twin has been cut off.
-        wait_until(
-            lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of all requests"
-        )
+        wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of all requests")
         stats = loader.stats()
     counters = testbed.counters()
     reads, origin = stats["operations"]["origin"]["read"], stats["origin"]
@@ -95,26 +93,33 @@ def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
     arguments: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 0, "epochs": 1}
     # Far away: what is missing is being read.
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
-        testbed.limits(latency_ms=300)
+        testbed.limits(latency_ms=500)
         loader.start()
         wait_until(lambda: testbed.counters()["in_flight"] > 0, what="the first read")
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_read"]["count"] >= 1
     assert waits["origin_retry"] is None
-    # Refused before anybody waits: what is missing is between two attempts.
+    # Refused before the training loop waits: what is missing is between two attempts.
     testbed.reset()
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
-        testbed.faults({"kind": "status", "status": 503, "retry_after_s": 1, "path": "/train/", "next": 16})
+        testbed.faults({"kind": "status", "status": 503, "retry_after_s": 2, "path": "/train/", "next": 16})
         loader.start()
-        wait_until(lambda: testbed.counters()["faults"] == 16, what="the storm")
-        wait_until(lambda: testbed.counters()["in_flight"] == 0, what="the end of the storm")
+        # By the loader's own count: the origin has refused a request before the loader has read the answer.
+        wait_until(lambda: refused(loader) == 16, what="the storm")
+        wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of the storm")
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_retry"]["count"] >= 1
     for cause in ("disk", "transform"):
         assert waits[cause] is None
     assert sum(figures["count"] for figures in waits.values() if figures) == len(loader)
+
+
+def refused(loader: foresee.Loader) -> int:
+    """How many reads at the origin have failed."""
+    failed = loader.stats()["operations"]["origin"]["read"]["failed"]
+    return failed["count"] if failed else 0
 
 
 # ---- on_error

@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -17,6 +16,7 @@ import numpy as np
 from foresee._native import GradientExchange
 from foresee.errors import ForeseeError
 from support.processes import Child, engine_threads, resident_bytes, say
+from support.waiting import moment, pause, wait_until
 
 TOKEN = "a secret of 24 characters"
 #: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
@@ -24,8 +24,6 @@ ELEMENTS = (100, 20_000, 300_000, 0, 7)
 PACKET = 16 << 10
 #: Seconds; whoever is killed is noticed at once, whoever is silent after this.
 TIMEOUT_S = 20.0
-#: Seconds that threads have to end after their exchange was closed.
-_FAREWELL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,7 @@ def main() -> None:
     else:
         say(**ended)
     gc.collect()
-    until = time.monotonic() + _FAREWELL_S
-    while engine_threads() and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: not engine_threads(), what="the end of the threads of a closed exchange")
     say(threads=engine_threads(), grown_bytes=resident_bytes() - before)
 
 
@@ -119,7 +115,7 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
         ended, digest = [], hashlib.sha256()
         for round_ in itertools.count() if part.rounds is None else range(part.rounds):
             if round_:
-                time.sleep(part.pause_s)
+                pause(part.pause_s)
             for id_, gradient in reversed(list(enumerate(gradients))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
             exchange.round_end()
@@ -128,7 +124,7 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
                 got = exchange.received(id_).view(np.float32)
                 assert np.isin(got, means).all(), f"w{id_} in round {round_}"
                 digest.update(got.tobytes())
-            ended.append(time.monotonic())
+            ended.append(moment())
             if round_ == 0:
                 say(round=round_)
         if part.lost is None:

@@ -13,7 +13,6 @@ import itertools
 import math
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,9 +21,10 @@ import torch
 
 from foresee.errors import Closed, ConfigError, ForeseeError
 from foresee.torch._exchange import Exchange, TensorSpec
+from support.waiting import WATCHDOG
 
-#: Seconds after which a test that waits for a rank that never comes fails.
-PATIENCE = 20.0
+#: Seconds between two questions whether the caller wants to be interrupted.
+_TICK_S = 0.05
 
 
 class Lost(ForeseeError):
@@ -35,11 +35,18 @@ class Hub:
     """Where the exchanges of ``world`` ranks meet.
 
     ``late``: seconds, the most by which a landing is delayed; delays are drawn from ``seed`` per rank and tensor, so
-    landings come in any order. 0 lands at once. ``slow``: by rank and tensor name, added to the delay.
+    landings come in any order. 0 lands at once. ``slow``: by rank and tensor name, added to the delay. ``held``: by
+    rank and tensor name, whether a landing is held back until `release` is called and it is held no more.
     """
 
     def __init__(
-        self, world: int, *, late: float = 0.0, seed: int = 0, slow: Callable[[int, str], float] | None = None
+        self,
+        world: int,
+        *,
+        late: float = 0.0,
+        seed: int = 0,
+        slow: Callable[[int, str], float] | None = None,
+        held: Callable[[int, str], bool] | None = None,
     ):
         self.world = world
         self.changed = threading.Condition()
@@ -52,6 +59,8 @@ class Hub:
         self.plan: list[TensorSpec] = []
         self.lost: str | None = None
         self.late, self.slow = late, slow or (lambda rank, name: 0.0)
+        self.held = held or (lambda rank, name: False)
+        self._held_back: list[tuple[int, int, int, torch.Tensor | None]] = []
         self._draw = random.Random(seed)
         self._sums: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -66,6 +75,22 @@ class Hub:
         with self.changed:
             self.lost = who
             self.changed.notify_all()
+
+    def release(self) -> None:
+        """Land what was held back and is held no more."""
+        with self.changed:
+            before, self._held_back = self._held_back, []
+            for rank, tensor, round_, mean in before:
+                if self.held(rank, self.plan[tensor].name):
+                    self._held_back.append((rank, tensor, round_, mean))
+                else:
+                    self._land(rank, tensor, round_, mean)
+
+    def rounds_of(self, rank: int, name: str) -> int:
+        """The number of the last round in which a tensor has landed on a rank."""
+        with self.changed:
+            (tensor,) = (spec.id for spec in self.plan if spec.name == name)
+            return self.landed[rank][tensor]
 
     # Called with ``changed`` held.
 
@@ -82,6 +107,9 @@ class Hub:
         )
         self._sums[tensor, round_] = mean if mean is not None else torch.empty(0)
         for rank in range(self.world):
+            if self.held(rank, spec.name):
+                self._held_back.append((rank, tensor, round_, mean))
+                continue
             delay = (self._draw.random() * self.late if self.late else 0.0) + self.slow(rank, spec.name)
             if delay:
                 threading.Timer(delay, self._land_late, (rank, tensor, round_, mean)).start()
@@ -239,14 +267,15 @@ class ThreadExchange:
             self.hub.changed.notify_all()
 
     def _await(self, done: Callable[[], bool], on_interrupt: Callable[[], None] = lambda: None) -> None:
-        end = time.monotonic() + PATIENCE
+        quiet = 0.0
         while not done():
             if self.hub.lost:
                 raise Lost(self.hub.lost)
             if self._closed:
                 raise Closed("the exchange was closed")
-            assert time.monotonic() < end, f"rank {self._rank} waits for ranks that do not come"
-            self.hub.changed.wait(0.05)
+            assert quiet < WATCHDOG, f"rank {self._rank} waits for ranks that do not come"
+            if not self.hub.changed.wait(_TICK_S):
+                quiet += _TICK_S
             on_interrupt()
 
 
@@ -265,13 +294,13 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[Exchange]]]:
 
     token, jobs, made = "a secret of 24 characters", itertools.count(), []
     started = [
-        GradientServer.start("127.0.0.1:0", timeout_s=PATIENCE, park_bytes=1 << 20, secret=token)
+        GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, park_bytes=1 << 20, secret=token)
         for _ in range(servers)
     ]
     places = tuple(server.address for server in started)
 
     def connect(world: int, *, timeline: int = 0, **_: Any) -> list[Exchange]:
-        settings = ExchangeSettings(places, None, "raise", PATIENCE, f"job-{next(jobs)}", timeline=timeline)
+        settings = ExchangeSettings(places, None, "raise", WATCHDOG, f"job-{next(jobs)}", timeline=timeline)
         ranks: list[Exchange] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FORESEE_TOKEN", token)

@@ -1,18 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of more than one folder of tests; each folder's `conftest.py` imports those that its tests ask for.
 
-Not in the `conftest.py` above them all, which stands alone where tests of it copy it. Refuses what one folder asks for:
-that stays there.
+They are not in the `conftest.py` above these folders, which a test copies to a folder of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import pathlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from support.processes import Child
+from support.environment import foreign
+
+if TYPE_CHECKING:
+    from support.processes import Child
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """An environment without launchers, credentials, settings, and without this user's own measurements."""
+    for name in filter(foreign, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of this user"))
+
+
+@pytest.fixture
+def small_folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """23 files of 8 bytes in three classes; a sample's bytes are its id, eight times."""
+    return _pictures(tmp_path / "data", [8] * 23)
+
+
+@pytest.fixture
+def ragged(tmp_path: pathlib.Path) -> pathlib.Path:
+    """11 files of 1 to 11 bytes in three classes."""
+    return _pictures(tmp_path / "data", list(range(1, 12)))
+
+
+@pytest.fixture
+def array(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Two .npy files of float32 rows, shape (2, 3); 17 together, row i full of i."""
+    rows = np.broadcast_to(np.arange(17, dtype=np.float32)[:, None, None], (17, 2, 3))
+    root = tmp_path / "arrays"
+    root.mkdir()
+    np.save(root / "a.npy", rows[:10])
+    np.save(root / "b.npy", rows[10:])
+    return root
 
 
 @pytest.fixture
@@ -25,3 +62,12 @@ def started() -> Iterator[Callable[[Child], Child]]:
             return child
 
         yield keep
+
+
+def _pictures(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:
+    """One .jpg per size, in runs of the classes a, b, c, so that ids follow the names."""
+    for i, size in enumerate(sizes):
+        path = root / "abc"[i * 3 // len(sizes)] / f"{i:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([i]) * size)
+    return root

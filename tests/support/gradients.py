@@ -7,7 +7,6 @@ import functools
 import hashlib
 import itertools
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from torch import nn
 import foresee.torch as ft
 from foresee._world import detect
 from support.processes import Child, descriptors, engine_threads, run, say
-from support.waiting import wait_until
-from support.ranks import Training, noise, state_of
+from support.ranks import Training
+from support.tensors import noise, state_of
+from support.waiting import pause, wait_until
 
 TOKEN = "a secret of 24 characters"
 _RANK = "from support.gradients import main; main()"
@@ -84,7 +84,7 @@ def at_rest(server: Child) -> tuple[list[str], int]:
         # The files of a thread that has ended are another thread's to close, and one that ends may begin another.
         if not nobody():
             return False
-        time.sleep(0.3)
+        pause(0.3)
         return nobody()
 
     wait_until(for_a_while, what="the end of all visits")
@@ -143,7 +143,7 @@ def under_torchrun(
         counts = [f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
         main(["--standalone", *counts, "-m", module, *arguments])
     """
-    return Child(source, str(world), str(restarts), module, *arguments, env=env)
+    return Child(source, str(world), str(restarts), module, *arguments, env=env, warm=True)
 
 
 def reference(world: int, local: int = 1) -> Child:

@@ -12,6 +12,7 @@ import subprocess
 from types import TracebackType
 
 from support.processes import tool
+from support.waiting import WATCHDOG
 
 
 class Hosts:
@@ -36,7 +37,7 @@ class Hosts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=WATCHDOG)
 
     def address(self, name: str) -> str:
         """Where the others reach a host."""

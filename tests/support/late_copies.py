@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 
 import torch
 
 from foresee.torch._exchange import Exchange
 from foresee.torch.gradients import _courier
+from support.waiting import pause
 
 #: Seconds, the most that a copy takes.
 LATE_S = 0.004
@@ -31,7 +31,7 @@ class LateLeaving:
         self._values, self._late_s = tensor.clone(), late_s
 
     def wait(self) -> None:
-        time.sleep(self._late_s)
+        pause(self._late_s)
         self.host.copy_(self._values)
 
 
@@ -55,7 +55,7 @@ class LateCopies:
         return host.clone()
 
     def arrivals(self) -> Callable[[], None]:
-        return lambda: time.sleep(0)
+        return lambda: pause(0)
 
     def close(self) -> None:
         self.closed = True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child processes with an end in time: servers, and Python programs written in the test that needs them.
+"""Child processes under a watchdog: servers, and Python programs written in the test that needs them.
 
-A child that outlives its bound is killed and fails its test with what it printed: a hang is a result, not a stop.
+A child that neither speaks nor ends within the watchdog bound is killed, and its test fails with what it printed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from support.environment import plain_environment
+from support.waiting import WATCHDOG
 from support.warm import Forked
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-_TESTS = ROOT / "tests"
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_PREFIXES = ("SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_", "FORESEE_", "AWS_")
 
 
 def tool(name: str) -> str:
@@ -34,18 +35,6 @@ def tool(name: str) -> str:
     found = shutil.which(name)
     assert found is not None, f"{name} is not installed; run `make setup`"
     return found
-
-
-def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without any launcher's variables, without credentials, and with `extra`."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _LAUNCHERS and not name.startswith(_PREFIXES)
-    }
-    # One thread per child: the tests share few cores, and torch would start as many as it sees.
-    paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}
 
 
 class Child:
@@ -87,33 +76,51 @@ class Child:
         return self.process.pid
 
     def line(self) -> Any:
-        """Its next line, parsed; the caller's own time limit bounds the wait."""
-        assert self.process.stdout is not None
-        text = self.process.stdout.readline()
+        """Its next line, parsed."""
+        text = self.text()
         if not text:
-            _, errors = self.process.communicate(timeout=10)
+            _, errors = self.process.communicate(timeout=WATCHDOG)
             raise AssertionError(f"the program ended with {self.process.returncode}:\n{errors}")
         return json.loads(text)
+
+    def text(self) -> str:
+        """Its next line as it is, empty once it has ended; a program without a line for too long is killed."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(WATCHDOG, self._kill_all)
+        watchdog.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            watchdog.cancel()
 
     def send(self, number: int) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
 
-    def end(self, timeout: float) -> tuple[int, str, str]:
-        """Exit status, output and errors, within `timeout` seconds."""
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end: exit status, output and errors."""
         try:
-            output, errors = self.process.communicate(timeout=timeout)
+            output, errors = self.process.communicate(timeout=WATCHDOG)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self._kill_all()
             output, errors = self.process.communicate()
-            raise AssertionError(f"no end within {timeout} s:\n{output}\n{errors}") from None
+            raise AssertionError(f"no end within {WATCHDOG:.0f} s:\n{output}\n{errors}") from None
         return self.process.returncode, output, errors
+
+    def wait(self) -> int:
+        """Wait for its end, and read nothing."""
+        return self.process.wait(timeout=WATCHDOG)
 
     def close(self) -> None:
         """Kill it, if it is still there."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+    def _kill_all(self) -> None:
+        """Kill it with all of its group, whose members hold its pipes open."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -132,12 +139,11 @@ def run(
     source: str,
     *arguments: str,
     env: Mapping[str, str] | None = None,
-    timeout: float = 60,
     warm: bool = False,
 ) -> list[Any]:
     """Run a program to its end, which must be a good one; its lines, parsed."""
     with child(source, *arguments, env=env, warm=warm) as program:
-        status, output, errors = program.end(timeout)
+        status, output, errors = program.end()
     assert status == 0, f"the program ended with {status}:\n{output}\n{errors}"
     return [json.loads(line) for line in output.splitlines()]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +12,10 @@ import torch
 
 import foresee.torch as ft
 from support.exchanges import Exchange, mean_in_rank_order
+from support.tensors import state_of
+from support.waiting import WATCHDOG
 
 T = TypeVar("T")
-
-#: Seconds after which ranks that do not end fail the test.
-PATIENCE = 60.0
-
 
 #: torch draws first weights from one source for all threads.
 _DRAWING = threading.Lock()
@@ -48,7 +45,7 @@ def run(exchanges: Sequence[Exchange], body: Callable[[Exchange], Any]) -> list[
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(WATCHDOG)
         assert not thread.is_alive(), "a rank hangs"
     if errors:
         raise errors[0]
@@ -149,39 +146,3 @@ class Training:
     def fresh(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         model = seeded(self.model)
         return model, self.optimizer(model)
-
-
-def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Everything that training has changed, as it is now."""
-    own = optimizer.state_dict()
-    return copy.deepcopy(
-        {"model": dict(model.state_dict()), "state": own["state"], "groups": own["param_groups"]}
-    )
-
-
-def assert_same_bits(mine: Any, theirs: Any, where: str = "") -> None:
-    """Equal in structure, dtype and every bit; NaN equals NaN of the same bits, 0.0 is not -0.0."""
-    if isinstance(mine, torch.Tensor):
-        assert isinstance(theirs, torch.Tensor), where
-        assert mine.dtype == theirs.dtype, where
-        assert mine.shape == theirs.shape, where
-        as_bytes = [
-            one.detach().contiguous().view(-1).view(torch.uint8) if one.numel() else one
-            for one in (mine, theirs)
-        ]
-        assert torch.equal(*as_bytes), f"{where}: {mine} is not {theirs}"
-    elif isinstance(mine, dict):
-        assert set(mine) == set(theirs), where
-        for key in mine:
-            assert_same_bits(mine[key], theirs[key], f"{where}/{key}")
-    elif isinstance(mine, (list, tuple)):
-        assert len(mine) == len(theirs), where
-        for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-            assert_same_bits(a, b, f"{where}/{i}")
-    else:
-        assert mine == theirs, where
-
-
-def noise(*shape: int, seed: int) -> torch.Tensor:
-    """Numbers of their own, whatever other threads draw."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

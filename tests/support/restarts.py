@@ -13,7 +13,7 @@ import torch
 import foresee.torch as ft
 from support.gradients import Net, digest, training
 from support.processes import say
-from support.ranks import state_of
+from support.tensors import state_of
 
 #: The step in which rank 1 falls: its gradients of it have left, and rank 0 waits for what is missing.
 FALLS_IN = 3

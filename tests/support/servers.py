@@ -19,7 +19,7 @@ import boto3
 import botocore.config
 
 from support.processes import tool
-from support.waiting import wait_until
+from support.waiting import WATCHDOG, wait_until
 
 ACCESS, SECRET = "test", "testsecret"
 
@@ -68,10 +68,10 @@ class Testbed:
     def close(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=WATCHDOG)
 
     def _ask(self, what: str, body: bytes | None = None) -> Any:
-        with urllib.request.urlopen(f"{self.url}/-/{what}", data=body, timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/-/{what}", data=body, timeout=WATCHDOG) as answer:
             return json.load(answer)
 
 
@@ -91,7 +91,7 @@ class Gateway:
     def close(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=WATCHDOG)
 
     def _answers(self) -> bool:
         try:

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable
 from types import TracebackType
 
-from support.waiting import wait_until
+from support.waiting import WATCHDOG, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel")
 PACKAGES = "slurmctld slurmd slurm-client munge"
@@ -114,7 +114,7 @@ class Slurm:
             daemon = self._daemons.pop()
             daemon.terminate()
             try:
-                daemon.wait(10)
+                daemon.wait(WATCHDOG)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
@@ -123,7 +123,7 @@ class Slurm:
         """End the controller alone."""
         daemon = self._daemons.pop(1)
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(WATCHDOG)
 
     def ask(self, *words: str) -> str:
         """What one of Slurm's commands prints."""

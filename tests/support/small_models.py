@@ -6,7 +6,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from support.ranks import Training, assert_same_bits, noise
+from support.ranks import Training
+from support.tensors import assert_same_bits, noise
 
 
 def sgd(model):

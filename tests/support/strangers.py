@@ -11,9 +11,10 @@ import itertools
 import selectors
 import socket
 import struct
-import time
 from collections.abc import Mapping
 from types import TracebackType
+
+from support.waiting import wait_until
 
 ADDRESS = "127.0.0.2"
 HEADER_BYTES = 32
@@ -83,15 +84,16 @@ class Strangers:
             self._leave(key.fileobj)
         self._open.close()
 
-    def listen(self, limit_s: float) -> bool:
-        """Hear all answers, until the server has ended every connection; whether it has in time."""
-        until = time.monotonic() + limit_s
-        while self._open.get_map() and time.monotonic() < until:
-            for one, left in self._dribbles:
-                if left and one.fileno() >= 0:
-                    self._say(one, bytes([left.pop(0)]))
-            for key, _ in self._open.select(0.05):
-                self._hear(key)
+    def listen(self) -> None:
+        """Read all answers, until the server has ended every connection."""
+        wait_until(self._all_ended, what="the end of every connection, by the server")
+
+    def _all_ended(self) -> bool:
+        for one, left in self._dribbles:
+            if left and one.fileno() >= 0:
+                self._say(one, bytes([left.pop(0)]))
+        for key, _ in self._open.select(0.05):
+            self._hear(key)
         return not self._open.get_map()
 
     def _hear(self, key: selectors.SelectorKey) -> None:

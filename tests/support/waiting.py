@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only waits of tests that sleep or read a clock.
+"""The only module of the tests that sleeps or reads a clock.
 
 A test never compares elapsed time with an upper bound: a loaded machine breaks it. It waits here until something has
 happened, and fails only when the watchdog bound has passed. A house test keeps ``time`` out of all other test files.
@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["WATCHDOG", "pause", "takes_at_least", "wait_until"]
+__all__ = ["WATCHDOG", "moment", "pause", "takes_at_least", "wait_until"]
 
-#: Seconds after which a wait fails. It only turns a hang into a failure with a name, so it is far above any expected delay.
-WATCHDOG = 60.0
+#: Seconds after which a wait fails. It only turns a hang into a failure with a name, so it is far above any expected
+#: delay, and below the 120 s after which pytest ends a test.
+WATCHDOG = 90.0
 
 
 def wait_until(condition: Callable[[], object], *, what: str) -> None:
@@ -32,6 +33,11 @@ def wait_until(condition: Callable[[], object], *, what: str) -> None:
 def pause(seconds: float) -> None:
     """Sleep, in place of the work or of the silence of another party."""
     time.sleep(seconds)
+
+
+def moment() -> float:
+    """Return the machine's clock, which all of its processes share. Use it to order events, or for a lower bound."""
+    return time.monotonic()
 
 
 @contextmanager

@@ -20,7 +20,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import IO
 
@@ -70,17 +69,16 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All that it has written and nobody has read, once it has ended."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """All that it has written and nobody has read, once it has ended. ``timeout``: of each of the waits for it."""
         if not self._readers:
             self._readers = [threading.Thread(target=self._read, args=(at,), daemon=True) for at in (0, 1)]
             for reader in self._readers:
                 reader.start()
         for reader in self._readers:
-            reader.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        if any(reader.is_alive() for reader in self._readers):
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
-        self.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            reader.join(timeout)
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        self.wait(timeout)
         self._status.close()
         return self._said[0], self._said[1]
 

@@ -7,19 +7,17 @@ import errno
 import os
 import pathlib
 import re
-import signal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.properties import properties
 
 from foresee import bench
 from foresee.bench import files, loop, result, storage
-from foresee.bench.rank import Task
-from foresee.bench.ranks import Ranks
 from foresee.bench.throttle import Bucket, Throttle
-from foresee.errors import CacheError, ConfigError, OriginError, PageCacheKept, WorkerDied
+from foresee.errors import ConfigError, PageCacheKept
 
 
 class Value:
@@ -36,6 +34,7 @@ class Value:
     def __exit__(self, *_: object) -> None: ...
 
 
+@properties()
 @given(
     st.sampled_from(bench.SHUFFLES),
     st.integers(1, 9),
@@ -59,6 +58,7 @@ def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
     assert [set(part.tolist()) for part in first] != [set(part.tolist()) for part in second]
 
 
+@properties()
 @given(st.integers(1, 9), st.integers(0, 60), st.floats(0, 1), st.integers(0, 100))
 def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
     ranks: int, more: int, rate: float, seed: int
@@ -71,6 +71,7 @@ def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
     assert max(shares) - min(shares) <= 1
 
 
+@properties()
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20))
 def test_a_bucket_gives_no_more_than_its_rate_and_saves_nothing_up(asked: list[tuple[int, int]]) -> None:
     now = 0
@@ -208,49 +209,7 @@ def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypa
         )
 
 
-def task(folder: pathlib.Path, run: pathlib.Path, *, size: int, count: int = 2) -> Task:
-    return Task(
-        run=str(run),
-        clock_ns=0,
-        epoch=0,
-        order=np.arange(count),
-        cached=np.zeros(count, np.bool_),
-        origin=str(folder),
-        cache=str(folder),
-        size=size,
-        throttle=Throttle(),
-    )
-
-
-def test_a_file_that_is_missing_short_or_another_is_named(tmp_path: pathlib.Path) -> None:
-    for name, number, size in (("0", 0, 16), ("1", 0, 16)):
-        (tmp_path / f"{int(name):08d}").write_bytes(number.to_bytes(8, "little") + bytes(size - 8))
-    with Ranks(1) as ranks:
-        with pytest.raises(OriginError, match="00000001: not the file that was written there"):
-            ranks.epoch([task(tmp_path, tmp_path / "a", size=16)])
-        with pytest.raises(OriginError, match="00000000: ends after 16 of 32 bytes"):
-            ranks.epoch([task(tmp_path, tmp_path / "a", size=32)])
-        (tmp_path / f"{1:08d}").unlink()
-        with pytest.raises(OriginError, match=r"No such file or directory: .*00000001"):
-            ranks.epoch([task(tmp_path, tmp_path / "a", size=16)])
-        cached = task(tmp_path, tmp_path / "a", size=32)
-        cached.cached[:] = True
-        with pytest.raises(CacheError, match="ends after 16"):
-            ranks.epoch([cached])
-
-
-def test_a_process_that_is_killed_is_told_and_nobody_is_left(tmp_path: pathlib.Path) -> None:
-    with Ranks(2) as ranks:
-        pids = [process.pid for process in ranks._processes]
-        os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=r"rank 1 .* has ended \(signal 9\)"):
-            ranks.epoch([task(tmp_path, tmp_path / "run", size=16)] * 2)
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-@settings(max_examples=20)
+@properties(soak=20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=3))
 def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
     wanted = bench.asked(origins=["/"], cache="/", files=["16:4"], processes=1)

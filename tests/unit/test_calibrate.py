@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.properties import properties
 
 from foresee.calibrate import asked, fio, ranks
 from foresee.calibrate.sweep import REPEATS, Sweep, counts, rate, spread, sweep, time_of
@@ -98,11 +99,13 @@ def test_a_figure_is_the_median_with_half_of_the_distance_between_the_quartiles(
     assert (made.value, made.unit) == (21230.0, "us")
 
 
+@properties()
 @given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=20))
 def test_a_spread_is_never_negative_nor_more_than_half_of_the_range(values: list[float]) -> None:
     assert -1e-9 <= spread(values) <= (max(values) - min(values)) / 2 * (1 + 1e-9)
 
 
+@properties()
 @given(st.integers(1, 5000))
 def test_counts_ascend_from_1_to_the_most_and_at_most_double(most: int) -> None:
     made = counts(most)
@@ -243,6 +246,7 @@ def places(within: Any) -> list[tuple[Any, Any]]:
     return [(within, key) for key in keys] + [each for key in keys for each in places(within[key])]
 
 
+@properties()
 @given(st.data())
 def test_any_value_at_any_key_of_results_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
     table = copy.deepcopy(

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -95,43 +92,3 @@ def test_a_wrong_option_is_argparse_exit_code_2(folder):
     with pytest.raises(SystemExit) as caught:
         main(["index", str(folder), "--layout", "tar"])
     assert caught.value.code == 2
-
-
-def test_the_command_line_imports_neither_torch_nor_numpy_for_help():
-    code = (
-        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
-        "from foresee.cli import main\n"
-        "try: main(['index', '--help'])\n"
-        "except SystemExit as end: sys.exit(end.code)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert "URI" in run.stdout
-
-
-def test_it_runs_as_a_module(folder, tmp_path):
-    run = subprocess.run(
-        [sys.executable, "-m", "foresee", "index", str(folder), "-o", str(tmp_path / "x.fidx"), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-    )
-    assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["samples"] == 23
-
-
-def test_output_that_nobody_reads_any_more_is_no_error():
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "foresee", "simulate", "--list"],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    finally:
-        os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, "")

@@ -1,28 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee bench storage``: real processes over real files, what they write, and how it ends when it is ended."""
+"""Arguments of ``foresee bench storage`` that are refused before a process starts, and its progress line."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import pathlib
 import re
-import signal
-import subprocess
 import sys
-import time
-import xml.etree.ElementTree as ET
-from collections import Counter
 
-import pyarrow as pa
-import pyarrow.ipc
 import pytest
-from house import ROOT
 
 from foresee.cli import main
 
-PAGE = ROOT / "docs" / "formats" / "storage-bench.md"
 SIZE, COUNT = 4096, 10
 
 
@@ -41,160 +31,6 @@ def places(tmp_path: pathlib.Path) -> list[str]:
 def empty(tmp_path: pathlib.Path) -> bool:
     """Whether nothing is left of the files."""
     return not any(os.listdir(tmp_path / name) for name in ("origin", "cache"))
-
-
-def rows(folder: str) -> list[dict]:
-    """All entries of a run folder."""
-    return [
-        row
-        for path in sorted(pathlib.Path(folder, "ledger").iterdir())
-        for row in pyarrow.ipc.open_stream(pa.OSFile(str(path))).read_all().to_pylist()
-    ]
-
-
-def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_was(
-    capsys, tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    arguments = ["bench", "storage", *places, "--rates", "0,0.4,1", "--epochs", "2", "--json"]
-    assert main([*arguments, "--what-if", "gfs-meta=+50", "--goal", "3600"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    told = json.loads(out)
-    assert empty(tmp_path)
-    assert [case["name"] for case in told["cases"]] == ["4096-origin-global", "4096-origin-local"]
-    assert told["epoch"] == 1
-    for case in told["cases"]:
-        assert [at["rate"] for at in case["rates"]] == [0, 0.4, 1]
-        assert [at["cached_files"] for at in case["rates"]] == [0, 4, 10]
-        assert case["answers"]["goal"]["met"]
-        assert case["answers"]["what_if"]["GFS-META"] == 50
-        held: set[int] = set()
-        for at in case["rates"]:
-            entries = rows(at["folder"])
-            seen = Counter((row["epoch"], row["op"], row["subject_id"]) for row in entries)
-            assert set(seen) == {
-                (epoch, op, number)
-                for epoch in (0, 1)
-                for op in ("open", "read", "close")
-                for number in range(COUNT)
-            }
-            assert set(seen.values()) == {1}
-            assert {row["bytes"] for row in entries if row["op"] == "read"} == {SIZE}
-            assert {row["bytes"] for row in entries if row["op"] != "read"} == {0}
-            assert Counter(row["rank"] for row in entries) == {0: 30, 1: 30}
-            cached = {row["subject_id"] for row in entries if row["source"] == "disk"}
-            assert len(cached) == at["cached_files"]
-            assert held <= cached
-            held = cached
-            (one,) = [each for each in case["answers"]["tables"] if each["rate"] == at["rate"]]
-            assert one["slowest"] == at["epochs"][1]["slowest"]
-            assert at["epochs"][1]["seconds"] >= one["slowest"]["seconds"] * 0.999
-    page = PAGE.read_text()
-    for key in [*told, *told["asked"], *told["cases"][0], *told["cases"][0]["rates"][0]]:
-        assert f"`{key}`" in page, f"{PAGE.name} does not tell of {key}"
-    assert json.loads((tmp_path / "run" / "storage.json").read_text()) == told
-    pictures = {
-        name: (tmp_path / "run" / "4096-origin-local" / name).read_text()
-        for name in ("bars.svg", "epochs.svg", "epoch-bars.svg")
-    }
-    for name, picture in pictures.items():
-        assert ET.fromstring(picture).tag.endswith("svg")  # noqa: S314 - our own
-        assert f"`CASE/{name}`" in page, f"{PAGE.name} does not tell of {name}"
-    # Of two epochs at three rates, the time of each and its slowest process's I/O; and bars, with the changes beside.
-    assert pictures["epochs.svg"].count("<title>I/O of the slowest process</title>") == 2
-    assert pictures["epochs.svg"].count("<circle") == 2 * (3 + 1)
-    assert [pictures["epoch-bars.svg"].count(f">epoch {epoch}<") for epoch in (0, 1, 2)] == [1, 1, 0]
-    assert "faint: with GFS-META +50 %" in pictures["epoch-bars.svg"]
-
-
-def test_its_run_folders_are_analyzed_as_any_others(
-    capsys, tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    more = ["--rates", "0,1", "--epochs", "2", "--shuffle", "global"]
-    assert main(["bench", "storage", *places, *more]) == 0
-    out = capsys.readouterr().out
-    assert "4096-origin-global: 10 files, 0 MB, 2 processes, epoch 1" in out
-    assert "names and inodes were not" in out
-    command = next(line for line in out.splitlines() if line.startswith("foresee analyze"))
-    assert main([*command.split()[1:], "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
-    told = json.loads((tmp_path / "run" / "storage.json").read_text())
-    assert again["tables"] == told["cases"][0]["answers"]["tables"]
-
-
-def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
-    capsys, tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    more = ["--rates", "0,1", "--epochs", "1", "--shuffle", "local", "--throttle", "slow=200KB/s,100/s"]
-    assert main(["bench", "storage", *places, *more, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    (case,) = told["cases"]
-    assert case["name"] == "4096-slow-local"
-    assert case["throttle"] == {"bytes_per_s": 200e3, "opens_per_s": 100.0}
-    # All processes share both limits, however fast the folder is: the last of them waits for its share.
-    first, last = case["rates"]
-    assert first["epochs"][0]["seconds"] >= COUNT * SIZE / 200e3
-    assert sum(case["answers"]["tables"][0]["sums"][name] for name in ("GFS-READ", "GFS-META")) >= 0.1
-    assert last["epochs"][0]["slowest"]["by_class"]["GFS-READ"] == 0
-    assert any("slow: a token bucket in this reader" in limit for limit in told["limits"])
-
-
-def begun(places: list[str], *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "foresee", "bench", "storage", *places, "--json", *more]
-    # A session of its own: Ctrl-C at a terminal reaches every process of its foreground.
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def wait_for(path: pathlib.Path, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def gone(group: int) -> bool:
-    """Whether its processes end; Python's own helper among them takes a moment to notice."""
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_when_it_is_ended_what_is_done_is_told_and_nothing_is_left(
-    tmp_path: pathlib.Path, places: list[str], how: signal.Signals
-) -> None:
-    # The cache's first rate has no origin in it, and at the second the origin takes for ever.
-    more = ["--rates", "0,1", "--epochs", "1", "--shuffle", "global"]
-    slow = ["--throttle", "none", "--throttle", "slow=1B/s"]
-    with begun(places, *more, *slow) as process:
-        wait_for(tmp_path / "run" / f"{SIZE}-slow-global" / "0" / "ledger" / "rank-1.arrow", process)
-        (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    told = json.loads(out)
-    assert told["interrupted"]
-    assert [(case["name"], len(case["rates"])) for case in told["cases"]] == [(f"{SIZE}-full-global", 2)]
-    assert empty(tmp_path)
-    assert gone(process.pid)
-
-
-def test_ended_before_anything_is_done_it_says_so_and_removes_its_files(
-    tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    with begun(places, "--throttle", "1B/s", "--rates", "0", "--shuffle", "global") as process:
-        wait_for(tmp_path / "run" / f"{SIZE}-throttled-global" / "0" / "ledger" / "rank-1.arrow", process)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
-    assert empty(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +71,6 @@ def test_without_pyarrow_it_says_what_to_install_before_it_measures(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_goal_that_no_case_meets_is_exit_code_1(capsys, places: list[str]) -> None:
-    more = ["--rates", "1", "--epochs", "1", "--shuffle", "local", "--goal", "1 ns"]
-    assert main(["bench", "storage", *places, *more]) == 1
-    assert "goal 1e-09 s: not met" in capsys.readouterr().out
-
-
 def test_progress_goes_to_a_terminal_and_says_what_is_left(capsys, monkeypatch) -> None:
     from foresee.cli import bench
 
@@ -254,40 +84,3 @@ def test_progress_goes_to_a_terminal_and_says_what_is_left(capsys, monkeypatch) 
     err = capsys.readouterr().err
     assert "making files: 0 of 4" in err
     assert re.search(r"cache rate 1, epoch 1 of 2, about \d+ s left", err)
-
-
-@pytest.mark.loops
-def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
-    capsys, tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    more = ["--rates", "0", "--epochs", "2", "--shuffle", "global", "--throttle-by", "kernel"]
-    slow = ["--files", "1MB:4", "--throttle", "slow=8MB/s"]
-    assert main(["bench", "storage", *places, *more, *slow, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert empty(tmp_path)
-    assert (
-        str(tmp_path)
-        not in subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True).stdout
-    )
-    assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
-    (case,) = [case for case in told["cases"] if case["name"] == "1MB-slow-global"]
-    # The kernel lets its first slice through at once, hence the half.
-    assert case["rates"][0]["epochs"][1]["seconds"] >= 4e6 / 8e6 / 2
-    assert any("slow: the kernel throttles reads" in limit for limit in told["limits"])
-
-
-@pytest.mark.loops
-def test_a_throttled_disk_is_let_go_and_taken_apart_when_it_is_ended(
-    tmp_path: pathlib.Path, places: list[str]
-) -> None:
-    # The kernel holds a read back for minutes, and nothing ends a process within one.
-    more = ["--rates", "0", "--epochs", "1", "--shuffle", "global", "--throttle-by", "kernel"]
-    with begun(places, *more, "--throttle", "none", "--throttle", "slow=1KB/s") as process:
-        wait_for(tmp_path / "run" / f"{SIZE}-slow-global" / "0" / "ledger" / "rank-1.arrow", process)
-        os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
-    assert [case["name"] for case in json.loads(out)["cases"]] == [f"{SIZE}-full-global"]
-    assert empty(tmp_path)
-    assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
-    assert gone(process.pid)

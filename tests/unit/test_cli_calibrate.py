@@ -30,7 +30,7 @@ FIO = {
 def calibrate(tmp_path: Path, *arguments: object) -> Profile:
     """The profile of a run that ends well."""
     path = tmp_path / "profile.toml"
-    assert main(["calibrate", "--seconds", "1", "-o", str(path), *map(str, arguments)]) == 0
+    assert main(["calibrate", "--seconds", "0.3", "-o", str(path), *map(str, arguments)]) == 0
     return profile.read(path)
 
 
@@ -175,7 +175,7 @@ def test_bad_input_is_named_and_leaves_no_file(
     (tmp_path / "hollow" / "a").touch()
     before = sorted(tmp_path.rglob("*"))
     words = [word.format(tmp=tmp_path) for word in arguments]
-    assert main(["calibrate", "--seconds", "0.2", "-o", str(tmp_path / "x.toml"), *words]) == code
+    assert main(["calibrate", "--seconds", "0.05", "-o", str(tmp_path / "x.toml"), *words]) == code
     out, err = capsys.readouterr()
     assert out == ""
     assert expected.format(tmp=tmp_path) in err

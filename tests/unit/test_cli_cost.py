@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee import _native, job
 from foresee.cli import _bucket_runs, main

@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
-from test_loading_model import SMALL, small
+from support.small_job import SMALL, small
 
 from foresee.cli import main
 from foresee.models import loading
@@ -151,35 +147,3 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
 def test_what_is_wrong_is_named(file, capsys, arguments, told) -> None:
     assert main(["require", file, *arguments]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_ctrl_c_prints_what_was_found(tmp_path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(
-        SMALL.replace("samples = 3000", "samples = 3_000_000").replace("epochs = 3", "epochs = 90")
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "foresee",
-        "require",
-        str(path),
-        "--of",
-        f"{RAM}=1..300GB",
-        "--within",
-        "1 d",
-    ]
-    # Progress is drawn on a terminal alone, and tells that the first simulation has begun.
-    terminal, end = os.openpty()
-    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=end, text=True)
-    os.close(end)
-    err = b""
-    while b"%" not in err:
-        err += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
-    told, _ = process.communicate(timeout=60)
-    os.close(terminal)
-    assert process.returncode == 130
-    facts = json.loads(told)
-    assert facts["interrupted"]
-    assert facts["points"] == []

@@ -3,66 +3,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
-from foresee._native import GradientServer
 from foresee.cli import main
 
 TOKEN = "a secret of 24 characters"
-
-
-@pytest.fixture
-def started():
-    children = []
-
-    def start(*arguments: str, **variables: str) -> subprocess.Popen:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "foresee", "serve", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **variables},
-        )
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_it_listens_and_ends_cleanly(started, number) -> None:
-    child = started("--bind", "localhost:0", "--park", "8", "--timeout", "2.5", "--json", FORESEE_TOKEN=TOKEN)
-    told = json.loads(child.stdout.readline())
-    host, _, port = told.pop("address").rpartition(":")
-    assert host == "127.0.0.1"
-    assert int(port) > 0
-    assert told == {"policy": "foresee", "timeout_seconds": 2.5, "park_bytes": 8 << 20, "tls": False}
-    child.send_signal(number)
-    assert child.communicate(timeout=30) == ("", "")
-    assert child.returncode == 0
-
-
-def test_it_speaks_to_people_and_needs_no_torch(started, tmp_path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text(TOKEN)
-    secret.chmod(0o600)
-    (tmp_path / "torch.py").write_text("raise ImportError('foresee serve imports torch')")
-    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    child = started(
-        "--bind", "127.0.0.1:0", "--secret-file", str(secret), "--policy", "mercury", PYTHONPATH=paths
-    )
-    assert child.stdout.readline().startswith("serving gradients at 127.0.0.1:")
-    child.terminate()
-    assert child.communicate(timeout=30) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +45,3 @@ def test_a_missing_short_or_open_secret_is_2(capsys, monkeypatch, tmp_path) -> N
     secret.chmod(0o644)
     assert main(["serve", "--bind", "127.0.0.1:0", "--secret-file", str(secret)]) == 2
     assert "chmod 600" in capsys.readouterr().err
-
-
-def test_a_port_in_use_is_3_and_is_named(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
-    server = GradientServer.start("127.0.0.1:0", timeout_s=30, park_bytes=1 << 20)
-    assert main(["serve", "--bind", server.address]) == 3
-    assert f"{server.address} is in use" in capsys.readouterr().err
-    server.close()

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
-from house import ROOT
-from test_loading_model import SMALL, small
+from support.house import ROOT
+from support.small_job import SMALL, small
 
 from foresee.cli import _simulate_plot, _simulate_run, main, simulate
 
@@ -271,38 +267,3 @@ def test_preparing_is_a_part_of_the_progress() -> None:
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)
     assert task.share == 1.0
-
-
-def test_ctrl_c_prints_what_is_done(tmp_path) -> None:
-    path = tmp_path / "long.toml"
-    path.write_text(SMALL.replace("samples = 3000", "samples = 300000").replace("epochs = 3", "epochs = 300"))
-    source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [
-        sys.executable,
-        "-c",
-        source,
-        "simulate",
-        str(path),
-        "--policies",
-        "perfect",
-        "foresee",
-        "nopfs",
-        "--plot",
-        str(tmp_path / "bars.svg"),
-    ]
-    # Progress is drawn on a terminal alone, and tells that the runs have begun.
-    terminal, end = os.openpty()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=end, text=True)
-    os.close(end)
-    err = b""
-    while b"%" not in err:
-        err += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    os.close(terminal)
-    assert process.returncode == 130, err
-    assert "interrupted" in out
-    assert "~" in out
-    drawn = (tmp_path / "bars.svg").read_text()
-    assert "interrupted" in drawn
-    assert ">~foresee</text>" in drawn

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from house import ROOT
 from support.fake_jobs import FakeJob
+from support.house import ROOT
 from support.stagger_job import CHUNK
 from support.stagger_runs import FIGURES, write
 from support.virtual import Virtual

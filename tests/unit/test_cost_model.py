@@ -9,9 +9,10 @@ import json
 import math
 
 import pytest
-from house import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.house import ROOT
+from support.properties import properties
 
 from foresee import _native
 from foresee.errors import ConfigError, NotMeasured
@@ -193,7 +194,7 @@ counts = st.integers(1, 10**6)
 
 
 @given(counts, counts, counts, counts, st.integers(1, 10**9), amounts, amounts, st.integers(0, 10**6))
-@settings(deadline=None)
+@properties()
 def test_bills_are_never_negative_and_grow_with_what_is_asked(
     machines: int,
     samples: int,
@@ -227,7 +228,7 @@ def test_bills_are_never_negative_and_grow_with_what_is_asked(
 
 
 @given(amounts, amounts, amounts, amounts, st.floats(1e-3, 1e3))
-@settings(deadline=None)
+@properties()
 def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d: float, scale: float) -> None:
     point = cost.break_even(lambda x: a + b * x, lambda x: c + d * x, scale=scale)
     if point is not None:
@@ -244,7 +245,7 @@ def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d:
     st.floats(0.5, 20),
     st.floats(0, 6),
 )
-@settings(deadline=None)
+@properties()
 def test_break_even_of_bent_lines_is_the_first_point_at_which_they_meet(
     tiers: list[tuple[float, float]], start: float, slope: float
 ) -> None:
@@ -289,7 +290,7 @@ def test_the_miss_rate_is_the_limit_of_a_counted_order(ranks: int, share: float)
 
 
 @given(st.integers(1, 64), st.floats(0, 4), st.floats(0, 4))
-@settings(deadline=None)
+@properties()
 def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> None:
     small, large = sorted((one, other))
     rates = window.miss_rate(ranks, small), window.miss_rate(ranks, large)
@@ -297,7 +298,7 @@ def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> 
 
 
 @given(st.lists(st.permutations(range(8)), min_size=1, max_size=4), st.integers(0, 9))
-@settings(deadline=None)
+@properties()
 def test_what_is_missed_was_dropped_or_never_there(orders: list[list[int]], capacity: int) -> None:
     counts = window.misses(orders, capacity)
     held: list[int] = []

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from house import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.house import ROOT
+from support.properties import properties
 
 from foresee import _toml, job
 from foresee._checked import build
@@ -68,7 +69,7 @@ def change(within: Any, path: tuple[Any, ...], value: Any, key: str | None) -> N
 
 @pytest.mark.parametrize("name", FILES)
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@properties(soak=50)
 def test_any_value_is_read_or_refused(name: str, data: st.DataObject) -> None:
     content = table(name)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -80,7 +81,7 @@ def test_any_value_is_read_or_refused(name: str, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@properties(soak=50)
 def test_a_job_is_read_from_any_table_with_its_paths_and_profile(data: st.DataObject) -> None:
     content = table("job")
     content["cluster"].pop("profile")
@@ -91,7 +92,7 @@ def test_a_job_is_read_from_any_table_with_its_paths_and_profile(data: st.DataOb
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@properties(soak=50)
 def test_a_profile_completes_any_table(data: st.DataObject) -> None:
     profile = build(Profile, table("profile"))
     content = table("job")["cluster"]

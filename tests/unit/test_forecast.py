@@ -3,134 +3,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.ipc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.properties import properties
+from support.traced_runs import (
+    BATCH,
+    COMPUTE_NS,
+    EPOCHS,
+    MS,
+    RANKS,
+    SIZE,
+    STEPS,
+    THERE,
+    WAIT_NS,
+    entry,
+    folder,
+    run,
+    written,
+)
 
 from foresee import forecast
 from foresee.cli import main
 from foresee.errors import ConfigError
 from foresee.job import profile
 
-MS = 10**6
-RANKS, BATCH, STEPS, EPOCHS, SIZE = 2, 4, 5, 3, 100_000
-WAIT_NS, COMPUTE_NS = 3 * MS, 20 * MS
-
-THERE = """
-version = 1
-machine = "other"
-date = 2026-11-22
-[[figure]]
-name = "tier.ram.capacity"
-value = 2.0
-unit = "MB"
-[[figure]]
-name = "tier.ram.read"
-at = 1
-value = 1.0
-unit = "GB/s"
-[[figure]]
-name = "tier.disk.read"
-at = 1
-value = 2.0
-unit = "GB/s"
-[[figure]]
-name = "origin.read"
-at = 1
-value = {origin}
-unit = "MB/s"
-"""
-
 
 def there(origin: float = 500.0) -> profile.Profile:
     return profile.loads(THERE.format(origin=origin))
-
-
-def entry(rank: int, epoch: int, step: int, op: str, **other: Any) -> dict[str, Any]:
-    made = {
-        "start_ns": 0,
-        "duration_ns": 0,
-        "rank": rank,
-        "epoch": epoch,
-        "step": step,
-        "subject": "batch",
-        "subject_id": None,
-        "op": op,
-        "source": "origin",
-        "cause": "origin_read" if op == "wait" else None,
-        "bytes": 0,
-        "samples": BATCH,
-        "attempt": 1,
-        "outcome": "ok",
-    }
-    return made | other
-
-
-def run(epochs: int = EPOCHS, slow: int = 0) -> dict[int, list[dict[str, Any]]]:
-    """A run of two ranks that wait for each other; rank 1 waits ``slow`` ns longer for data, rank 0 then for it."""
-    random = np.random.default_rng(7)
-    made: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(RANKS)}
-    now = 0
-    for epoch in range(epochs):
-        ids = random.permutation(RANKS * BATCH * STEPS).reshape(STEPS, RANKS, BATCH)
-        for step in range(STEPS):
-            for rank in range(RANKS):
-                if epoch == 0:
-                    reads = {"subject": "sample", "samples": 1, "duration_ns": 2 * MS, "start_ns": now}
-                    made[rank] += [
-                        entry(rank, 0, step, "read", subject_id=int(one), bytes=SIZE + int(one), **reads)
-                        for one in ids[step, rank]
-                    ]
-                waited = WAIT_NS + slow * rank
-                made[rank].append(entry(rank, epoch, step, "wait", start_ns=now, duration_ns=waited))
-            now += WAIT_NS + slow + COMPUTE_NS
-    return made
-
-
-def written(path: Path, entries: list[dict[str, Any]], cut: int = 0) -> None:
-    words = pa.dictionary(pa.uint8(), pa.string())
-    types = {
-        "start_ns": pa.uint64(),
-        "duration_ns": pa.uint64(),
-        "rank": pa.uint32(),
-        "epoch": pa.uint64(),
-        "step": pa.uint64(),
-        "subject": words,
-        "subject_id": pa.uint64(),
-        "op": words,
-        "source": words,
-        "cause": words,
-        "bytes": pa.uint64(),
-        "samples": pa.uint32(),
-        "attempt": pa.uint32(),
-        "outcome": words,
-    }
-    schema = pa.schema(list(types.items()), {"foresee.ledger": "1"})
-    arrays = [pa.array([each[name] for each in entries], kind) for name, kind in types.items()]
-    table = pa.table(dict(zip(types, arrays, strict=True)), schema=schema)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pa.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, schema) as stream:
-        stream.write_table(table, max_chunksize=8)
-    if cut:
-        path.write_bytes(path.read_bytes()[:-cut])
-
-
-def folder(tmp_path: Path, made: dict[int, list[dict[str, Any]]]) -> Path:
-    for rank, entries in made.items():
-        written(tmp_path / "ledger" / f"rank-{rank}.arrow", entries)
-    return tmp_path
 
 
 def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -> None:
@@ -347,7 +252,7 @@ def test_a_job_file_goes_before_the_trace(tmp_path: Path) -> None:
         forecast.task(trace, there(), job_file=file, compute_factor=2)
 
 
-@settings(max_examples=25, deadline=None)
+@properties(soak=25)
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=40))
 def test_an_interval_is_repeatable_and_within_the_values(values: list[float]) -> None:
     array = np.array(values)
@@ -402,56 +307,6 @@ def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, cap
     assert facts["policies"][1]["reason"]
     assert facts["traced"]["compute_step_s"] == pytest.approx(COMPUTE_NS / 1e9)
     assert "naive" in picture.read_text()
-
-
-def begun(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], int, bytes]:
-    """The command with a terminal for its progress, as soon as that tells of a simulation; and what it told."""
-    traced = str(folder(tmp_path, run()))
-    (tmp_path / "there.toml").write_text(THERE.format(origin=5.0))
-    source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", source, "predict", traced, "--profile", str(tmp_path / "there.toml")]
-    terminal, end = os.openpty()
-    process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=end, text=True)
-    os.close(end)
-    err = b""
-    while b"%" not in err:
-        err += os.read(terminal, 4096)
-    return process, terminal, err
-
-
-def rest(terminal: int) -> bytes:
-    """What is left in a terminal to which nobody writes any more."""
-    left = b""
-    # That is how it says that this was all.
-    with contextlib.suppress(OSError):
-        while more := os.read(terminal, 4096):
-            left += more
-    os.close(terminal)
-    return left
-
-
-def test_progress_is_drawn_on_a_terminal_and_leaves_its_line(tmp_path: Path) -> None:
-    process, terminal, err = begun(tmp_path, "--policies", "perfect", "naive", "--json")
-    out, _ = process.communicate(timeout=60)
-    err += rest(terminal)
-    assert process.returncode == 0, err
-    assert [one["policy"] for one in json.loads(out)["policies"]] == ["perfect", "naive"]
-    assert b"of 2" in err
-    assert err.endswith(b"\r\x1b[K")
-
-
-def test_ctrl_c_prints_what_is_predicted_so_far(tmp_path: Path) -> None:
-    job = tmp_path / "long.toml"
-    job.write_text("version = 1\n[train]\nepochs = 30000\n")
-    process, terminal, err = begun(tmp_path, "--policies", "nopfs", "foresee", "--job", str(job), "--json")
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    err += rest(terminal)
-    assert process.returncode == 130, err
-    facts = json.loads(out)
-    assert facts["interrupted"]
-    assert [one["policy"] for one in facts["policies"]] == ["nopfs"]
-    assert err.endswith(b"interrupted\r\n")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from house import ROOT
+from support.house import ROOT
 
 PAGE = ROOT / "docs" / "formats" / "ledger.md"
 SOURCE = ROOT / "crates" / "foresee-ledger" / "src"

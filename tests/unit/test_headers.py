@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from house import files, shown
+from support.house import files, shown
 
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 
@@ -23,7 +23,7 @@ def fault(name: str, text: str) -> str | None:
     if name.endswith(".rs"):
         if len(lines) < 2 or not lines[1].startswith("//! "):
             return f"{name}: after the licence say what the file owns: `//! ...`"
-    elif not ast.get_docstring(ast.parse(text)):
+    elif not lines[1:2] or not (lines[1].startswith('"""') or ast.get_docstring(ast.parse(text))):
         return f"{name}: after the licence say what the file owns, as the module's docstring"
     return None
 

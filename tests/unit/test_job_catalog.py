@@ -12,7 +12,7 @@ import sqlite3
 from typing import Any
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.jobs import Catalog, Entry, Key

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from house import ROOT, files, shown
+from support.house import ROOT, files, shown
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGE = re.compile(r"\b(?:docs|testdata|examples|benchmarks)/[\w./-]+\.md\b")

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.properties import properties
+from support.small_job import SMALL, small
 
 from foresee import job
 from foresee.errors import ConfigError, Unsupported
@@ -20,48 +22,7 @@ from foresee.models import loading
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "testdata" / "models" / "reads.json").read_text())
 
-SMALL = """
-version = 1
-[data]
-samples = 3000
-size = "100 KB"
-size_sigma = "30 KB"
-[train]
-batch = 20
-epochs = 3
-compute_rate = "40 MB/s"
-preprocess_rate = "100 MB/s"
-[cluster]
-ranks = 3
-[cluster.staging]
-capacity = "30 MB"
-threads = 2
-[[cluster.tiers]]
-name = "ram"
-capacity = "60 MB"
-threads = 2
-read = "10 GB/s"
-[[cluster.tiers]]
-name = "disk"
-capacity = "90 MB"
-read = "400 MB/s"
-[cluster.network]
-rate = "500 MB/s"
-[cluster.origin]
-read = {1 = "50 MB/s", 3 = "90 MB/s"}
-latency = "2 ms"
-[cache.window]
-capacity = 400
-fetch = 100
-"""
 ORDER_KEPT = ("naive", "staging_buffer", "deepio_ordered", "nopfs", "foresee")
-
-
-def small(**values: object) -> job.Job:
-    made = job.loads(SMALL)
-    for key, value in values.items():
-        made = vary.with_value(made, key.replace("__", "."), value)
-    return made
 
 
 @pytest.mark.parametrize("compat", ["physical", "paper"])
@@ -85,7 +46,7 @@ def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, comp
     assert 0 < report.coverage <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@properties(soak=30)
 @given(
     ranks=st.integers(1, 4),
     batch=st.integers(1, 40),

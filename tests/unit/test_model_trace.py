@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee.errors import ConfigError
 from foresee.models import network, trace

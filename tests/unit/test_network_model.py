@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from house import ROOT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.house import ROOT
+from support.properties import properties
 
 from foresee.errors import ConfigError
 from foresee.models import network
@@ -162,7 +163,7 @@ def steps(draw: st.DrawFn) -> network.Step:
     return network.Step(sizes, backward=backward, forward=forward, update=update)
 
 
-@settings(deadline=None)
+@properties()
 @given(steps(), st.floats(1e6, 1e11))
 def test_timeline_and_closed_form_agree_and_policies_keep_their_order(
     step: network.Step, bandwidth: float
@@ -176,7 +177,7 @@ def test_timeline_and_closed_form_agree_and_policies_keep_their_order(
     assert paper <= times[4] * (1 + 1e-12)
 
 
-@settings(deadline=None)
+@properties()
 @given(steps(), st.floats(0.1, 0.999), st.sampled_from(network.POLICIES[1:]))
 def test_the_minimum_bandwidth_just_reaches_the_goal(step: network.Step, goal: float, policy) -> None:
     need = network.minimum_bandwidth(step, policy, goal=goal)

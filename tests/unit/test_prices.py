@@ -9,7 +9,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee.errors import ConfigError, NotMeasured
 from foresee.models import prices

@@ -9,7 +9,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee.errors import ConfigError
 from foresee.job import Figure, Profile, profile

@@ -9,7 +9,7 @@ import re
 import sys
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 import foresee
 import foresee.torch as ft
@@ -21,17 +21,6 @@ from steps import Failed
 
 THEME = readme.Theme("loading")
 BEGIN, END = THEME.begin, THEME.end
-
-
-@pytest.mark.parametrize("theme", readme.THEMES, ids=lambda theme: theme.name)
-def test_a_table_is_made_from_the_newest_results(theme: readme.Theme) -> None:
-    text = readme.README.read_text()
-    lines = theme.newest()
-    inner = text.partition(theme.begin)[2].partition(theme.end)[0]
-    if lines is None:
-        assert "|" not in inner, "a table without raw lines: run the benchmark"
-    else:
-        assert inner == theme.block(lines), "the table is not that of the results: run scripts/readme.py"
 
 
 def test_putting_a_table_in_twice_changes_nothing() -> None:

@@ -8,13 +8,15 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_loading_model import small
+from support.properties import properties
+from support.small_job import small
 
 from foresee.errors import ConfigError
 from foresee.models import loading
 from foresee.models.required import Axis, cells, cost, least, questions, undominated
 
 
+@properties()
 @given(st.floats(-1e6, 1e6), st.floats(1, 1e6), st.booleans(), st.floats(0, 1))
 def test_the_least_is_the_first_notch_that_meets_the_goal(start, length, falling, share) -> None:
     axis = Axis("x", start, start - length if falling else start + length)
@@ -44,6 +46,7 @@ def test_the_least_takes_few_questions() -> None:
     assert least(axis, lambda value: True) == 0
 
 
+@properties()
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 200))
 def test_whole_numbers_stay_whole(low, high, count) -> None:
     if low == high:
@@ -54,6 +57,7 @@ def test_whole_numbers_stay_whole(low, high, count) -> None:
     assert (notches[0], notches[-1]) == (low, high)
 
 
+@properties()
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), max_size=12))
 def test_what_is_left_undercuts_all_and_is_undercut_by_none(points) -> None:
     axes = [Axis("a", 0, 4), Axis("b", 4, 0), Axis("c", 0, 4)]

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee import job
 from foresee.models import loading

@@ -9,7 +9,7 @@ import resource
 
 import numpy as np
 import pytest
-from test_loading_model import SMALL
+from support.small_job import SMALL
 
 from foresee import analysis, forecast, job
 from foresee.analysis import ledger

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 from foresee.errors import ConfigError, NotMeasured
 from foresee.models import stagger

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from house import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.house import ROOT
 
 from foresee import _native
 from foresee.errors import ConfigError, NotMeasured

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from house import ROOT
+from support.house import ROOT
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import foresee

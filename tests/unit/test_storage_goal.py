@@ -10,6 +10,7 @@ import math
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.properties import properties
 
 from foresee.errors import ConfigError
 from foresee.models import storage_goal
@@ -32,6 +33,7 @@ def test_unet3d_of_mlperf_needs_three_gigabytes_a_second() -> None:
     )
 
 
+@properties()
 @given(positive, positive, st.floats(0.01, 1))
 def test_a_goal_in_any_words_needs_one_rate(batch_bytes: float, compute: float, share: float) -> None:
     rate = storage_goal.rate_for_utilization(batch_bytes, compute, share)
@@ -46,6 +48,7 @@ def test_computing_alone_may_take_longer_than_a_goal() -> None:
     assert storage_goal.rate_for_hours(1.0, 0.5, 7200, 1) == 2.0
 
 
+@properties()
 @given(needed=positive, share=st.floats(0, 2))
 @example(needed=1.0, share=1.4174356095436635e-15)
 def test_what_the_cache_does_not_have_the_origin_gives_in_time(needed: float, share: float) -> None:

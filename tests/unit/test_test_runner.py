@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

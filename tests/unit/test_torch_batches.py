@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import os
 import pickle
 import random
-import signal
 import threading
-import time
-import weakref
 
 import numpy as np
 import pytest
@@ -20,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import foresee
 import foresee.torch as ft
-from foresee.errors import Closed, ConfigError, IndexInvalid, SampleFault, StallTimeout
+from foresee.errors import ConfigError, IndexInvalid, SampleFault
 
 
 def value(data):
@@ -127,25 +122,6 @@ def pictures(tmp_path):
     return tmp_path / "pictures"
 
 
-def test_pictures_are_exactly_those_of_image_folder(pictures):
-    torchvision = pytest.importorskip("torchvision")
-    to_tensor = torchvision.transforms.functional.pil_to_tensor
-    theirs = torchvision.datasets.ImageFolder(str(pictures), transform=to_tensor)
-    mine = ft.FolderDataset(pictures, transform=to_tensor)
-    assert (mine.classes, mine.class_to_idx, mine.targets) == (
-        theirs.classes,
-        theirs.class_to_idx,
-        theirs.targets,
-    )
-    assert [label for _, label in mine.samples] == theirs.targets
-    for i in range(10):
-        assert torch.equal(mine[i][0], theirs[i][0])
-        assert mine[i][1] == theirs[i][1]
-    loader = ft.DataLoader(mine, batch_size=4, collate_fn=list)
-    got = [sample for batch in loader for sample in batch]
-    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(got, (theirs[i] for i in range(10)), strict=True))
-
-
 def test_decode_is_chosen_by_what_there_is(folder, pictures):
     assert ft.FolderDataset(pictures).decode is None
     assert ft.FolderDataset(pictures, transform=len).decode == "pil"
@@ -174,46 +150,6 @@ def test_a_dataset_pickles_with_its_index(folder, tmp_path):
         assert again[7][0].tolist() == [7] * 8
         assert len(again) == 23
         assert len(pickle.loads(pickle.dumps(again))) == 23  # from one process to the next
-
-
-def test_transforms_run_on_threads_and_stay_in_order(folder):
-    names = set()
-
-    def slow(number):
-        names.add(threading.current_thread().name)
-        time.sleep(0.002 * (3 - int(number) % 4))
-        return number * 2
-
-    dataset = ft.FolderDataset(
-        folder, decode=value, transform=slow, target_transform=lambda label: label + 10
-    )
-    loader = ft.DataLoader(dataset, batch_size=4)
-    for _ in range(2):
-        got = list(loader)
-        assert [x for data, _ in got for x in data.tolist()] == [2.0 * i for i in range(23)]
-        assert {x for _, labels in got for x in labels.tolist()} == {10, 11, 12}
-    assert all(name.startswith("foresee-transform") for name in names)
-
-
-def test_the_next_epoch_is_made_while_this_one_ends(folder):
-    seen = threading.Event()
-    count = 0
-
-    def watch(number):
-        nonlocal count
-        count += 1
-        if count > 23:
-            seen.set()
-        return number
-
-    dataset = ft.FolderDataset(folder, decode=value, transform=watch)
-    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2)
-    list(loader)
-    assert seen.wait(10), "made without an iter()"
-    again = [x for data, _ in loader for x in data.tolist()]
-    reference = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
-    reference.set_epoch(1)
-    assert again == [x for data, _ in reference for x in data.tolist()]
 
 
 def noisy(number, generator):
@@ -288,20 +224,6 @@ def test_an_undecodable_sample_is_for_on_error(folder):
     assert len(loader.audit()["replaced"]) == 2
 
 
-def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
-    gate = threading.Event()
-
-    def wait(number):
-        gate.wait(10)
-        return number
-
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=wait), batch_size=4, timeout=0.05)
-    with pytest.raises(StallTimeout):
-        next(iter(loader))
-    gate.set()
-    loader.close()
-
-
 @pytest.mark.parametrize(
     "timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX / 2]
 )
@@ -310,62 +232,6 @@ def test_a_timeout_that_no_clock_reaches_is_none(folder, decode, timeout):
     with ft.DataLoader(ft.FolderDataset(folder, decode=decode), batch_size=4, timeout=timeout) as loader:
         assert loader.timeout == timeout
         assert [len(labels) for _, labels in loader] == [4, 4, 4, 4, 4, 3]
-
-
-def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
-    gate = threading.Event()
-    loader = ft.DataLoader(
-        ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4
-    )
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        next(iter(loader))
-    gate.set()
-    assert ours(next(iter(loader))) == [0, 1, 2, 3]
-    loader.close()
-
-
-def test_closing_from_another_thread_ends_the_wait(folder):
-    gate = threading.Event()
-    loader = ft.DataLoader(
-        ft.FolderDataset(folder, decode=value, transform=lambda x: gate.wait(10) and x), batch_size=4
-    )
-    threading.Timer(0.2, loader.close).start()
-    with pytest.raises(Closed):
-        next(iter(loader))
-    gate.set()
-    with pytest.raises(Closed):
-        iter(loader)
-    loader.close()
-
-
-def test_a_loader_that_is_dropped_leaves_no_thread(folder):
-    before = set(threading.enumerate())
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4)
-    next(iter(loader))
-    watcher = weakref.ref(loader)
-    del loader
-    gc.collect()
-    assert watcher() is None
-    for _ in range(100):
-        left = set(threading.enumerate()) - before
-        if not left:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"still there: {[thread.name for thread in left]}")
-
-
-def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
-    next(iter(loader))
-    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    for epoch in range(50):
-        for _ in loader:
-            if epoch % 2:
-                break
-    assert threading.active_count() <= threads + 4
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
-    loader.close()
 
 
 def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):

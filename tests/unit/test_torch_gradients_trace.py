@@ -8,7 +8,7 @@ import types
 
 import pytest
 import torch
-from support.ranks import assert_same_bits, noise
+from support.tensors import assert_same_bits, noise
 from torch import nn
 
 import foresee.torch as ft

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-import warnings
 from itertools import islice
 
 import pytest
 import torch
+from support.stock_loader import N, ours_of, stock, stock_of
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -23,27 +23,12 @@ from torch.utils.data import (
 import foresee.torch as ft
 from foresee.errors import Closed, ConfigError, StateMismatch
 
-N = 23
+pytestmark = pytest.mark.oldest_torch
 
 
 @pytest.fixture
 def dataset(folder):
     return ft.FolderDataset(folder)
-
-
-def stock(**arguments):
-    """The stock loader over 0 to 22; its batches are indices."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return DataLoader(TensorDataset(torch.arange(N)), **arguments)
-
-
-def ours_of(batch):
-    return batch[0][:, 0].tolist()
-
-
-def stock_of(batch):
-    return batch[0].tolist()
 
 
 def run(loader, of, epochs, stop=None):

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
 import torch
 from support.exchanges import mean_in_rank_order, over_servers
-from support.ranks import Training, assert_same_bits, noise, run, state_of
+from support.ranks import Training, run
+from support.tensors import assert_same_bits, noise, state_of
+from support.waiting import pause
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -222,7 +223,7 @@ def test_sums_are_taken_in_rank_order_whoever_is_late(network, late):
 
     def batch(step, rank):
         # Whatever the others push is there before: it has to wait for its turn.
-        time.sleep(0.05 if rank == late else 0.0)
+        pause(0.05 if rank == late else 0.0)
         return torch.full((1, 1), values[(rank + step) % 3])
 
     training = Training(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 
 #: Bands whose crates know no clock, file, thread, socket, environment or hash order.
 PURE = ("nouns", "decide")

@@ -6,16 +6,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from support.waiting import WATCHDOG
+
 
 def test_signals_that_come_together_end_the_cleaning_up_of_none() -> None:
     source = (
-        "import os, signal, time\nfrom foresee.cli._ended import like_interrupt\nwith like_interrupt():\n    try:\n"
+        "import os, signal\nfrom foresee.cli._ended import like_interrupt\nwith like_interrupt():\n    try:\n"
         "        signal.pthread_sigmask(signal.SIG_BLOCK, [1, 2, 15])\n"
         "        for number in (1, 2, 15):\n            os.kill(os.getpid(), number)\n"
-        "        signal.pthread_sigmask(signal.SIG_UNBLOCK, [1, 2, 15])\n        time.sleep(60)\n"
-        "    except KeyboardInterrupt:\n        time.sleep(0.1)\n        print('cleaned up')\n"
+        "        signal.pthread_sigmask(signal.SIG_UNBLOCK, [1, 2, 15])\n        signal.pause()\n"
+        "    except KeyboardInterrupt:\n        signal.sigtimedwait([], 0.1)\n        print('cleaned up')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=50
+        [sys.executable, "-c", source], capture_output=True, text=True, check=False, timeout=WATCHDOG
     )
     assert (done.returncode, done.stdout) == (0, "cleaned up\n"), done.stderr

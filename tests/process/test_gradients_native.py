@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from support.processes import engine_threads
-from support.waiting import wait_until
 from support.processes import run as child
 from support.ranks import run
+from support.waiting import WATCHDOG, wait_until
 
 from foresee._native import GradientExchange, GradientServer
 from foresee.errors import Closed, ConfigError, ForeseeError, ServerLost
@@ -76,13 +76,13 @@ def test_a_keeper_is_let_go_of_whichever_thread_was_done_with_it_last(server) ->
         assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
     exchange.close()
     del exchange
-    deadline = threading.Event()
-    for _ in range(100):
+
+    def all_gone() -> bool:
+        # Memory is let go of when the next call comes in.
         server.stats()
-        if not any(one() for one in alive):
-            break
-        deadline.wait(0.05)
-    assert not any(one() for one in alive)
+        return not any(one() for one in alive)
+
+    wait_until(all_gone, what="the end of all that was kept alive")
 
 
 def test_what_landed_is_writable_and_outlives_the_exchange(server) -> None:
@@ -215,7 +215,7 @@ def disagree(ranks, theirs, words) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(WATCHDOG)
     for error in errors:
         assert words in str(error)
         assert "rank 0 (first) and rank 1 (other)" in str(error)
@@ -255,9 +255,7 @@ def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() 
         thread.join()
     gradient = np.ones(1 << 20, np.float32)
     ranks[2].push(0, gradient.ctypes.data, gradient.nbytes, gradient)
-    wait_until(
-        lambda: server.stats()["parked_peak_bytes"] > 0, what="a gradient that has to wait"
-    )
+    wait_until(lambda: server.stats()["parked_peak_bytes"] > 0, what="a gradient that has to wait")
     for rank in ranks:
         rank.close()
     del rank, ranks
@@ -430,7 +428,7 @@ def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
         "MASTER_PORT": "1",
     }
     env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    (said,) = child(FORKED, "ranks" if own else server.address, env=env)
+    (said,) = child(FORKED, "ranks" if own else server.address, env=env, warm=True)
     assert said == {"statuses": [7, 0, 0, 2]}
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 from support.exchanges import Hub, mean_in_rank_order
-from support.ranks import assert_same_bits, run, seeded
+from support.ranks import run, seeded
 from support.small_models import HeadFirst, batch, sgd
+from support.tensors import assert_same_bits
 from torch import nn
 
 import foresee.torch as ft

@@ -9,7 +9,8 @@ import pickle
 import pytest
 import torch
 from support.exchanges import Hub, Lost
-from support.ranks import noise, run
+from support.ranks import run
+from support.tensors import noise
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint

@@ -9,17 +9,24 @@ import random
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import torch
+from support.stock_loader import stock, stock_of
+from support.waiting import WATCHDOG, wait_until
 from torch.utils.data import get_worker_info
 
 import foresee.torch as ft
 from foresee.errors import SampleFault, WorkerDied
 
 PER_WORKER = 2
+
+
+@pytest.fixture
+def folder(small_folder):
+    """23 files of 8 bytes; see `small_folder`."""
+    return small_folder
 
 
 def value(data):
@@ -47,8 +54,6 @@ def test_workers_make_the_same_batches_as_threads_and_end_with_the_epoch(folder)
 
 
 def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
-    from test_torch_orders import stock, stock_of
-
     arguments = {"batch_size": 4, "shuffle": True, "num_workers": 2, "persistent_workers": True, "seed": None}
     torch.manual_seed(3)
     reference = stock(**{k: v for k, v in arguments.items() if k != "seed"})
@@ -65,8 +70,6 @@ def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
 
 
 def test_a_generator_with_workers_ends_in_the_state_that_the_stock_loader_leaves(folder):
-    from test_torch_orders import stock
-
     def states(build):
         generator = torch.Generator().manual_seed(7)
         loader = build(
@@ -155,7 +158,7 @@ def test_a_failing_worker_init_fn_is_raised_here(folder):
         raise LookupError("no licence")
 
     with (
-        make(folder, worker_init_fn=init) as loader,
+        make(folder, worker_init_fn=init, num_workers=1) as loader,
         pytest.raises(WorkerDied, match="LookupError: no licence"),
     ):
         numbers(loader)
@@ -207,7 +210,7 @@ def test_a_killed_worker_is_named_and_the_next_epoch_has_new_ones(folder, tmp_pa
         return number
 
     dataset = ft.FolderDataset(folder, decode=value, transform=die_once)
-    with make(folder, dataset, persistent_workers=True) as loader:
+    with make(folder, dataset, persistent_workers=True, num_workers=1) as loader:
         with pytest.raises(WorkerDied, match=r"worker \d \(pid \d+\) was killed by SIGKILL"):
             numbers(loader)
         assert len(numbers(loader)) == 23
@@ -217,8 +220,8 @@ def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(f
     go_on = tmp_path / "go on"
 
     def slow(number):
-        while number == 0 and not go_on.exists():
-            time.sleep(0.01)
+        if number == 0:
+            wait_until(go_on.exists, what="the word to go on")
         return number
 
     dataset = ft.FolderDataset(folder, decode=value, transform=slow)
@@ -235,7 +238,7 @@ def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(f
 
 
 def test_breaking_off_leaves_no_process(folder):
-    with make(folder, persistent_workers=True) as loader:
+    with make(folder, persistent_workers=True, num_workers=1) as loader:
         for _ in loader:
             break
         pids = loader._resources._pool.pids
@@ -245,17 +248,17 @@ def test_breaking_off_leaves_no_process(folder):
 
 
 SCRIPT = """
-import sys, time, torch
+import signal, sys, torch
 import foresee.torch as ft
 
 def double(data):          # a function of __main__, in a script without a main guard
     return torch.tensor(2.0 * data[0])
 
-loader = ft.DataLoader(ft.FolderDataset(sys.argv[1], decode=double), batch_size=4, num_workers=2, persistent_workers=True)
+loader = ft.DataLoader(ft.FolderDataset(sys.argv[1], decode=double), batch_size=4, num_workers=1, persistent_workers=True)
 print([int(x) for data, _ in loader for x in data.tolist()] == [2 * i for i in range(23)])
 print(*loader._resources._pool.pids, flush=True)
 if len(sys.argv) > 2:
-    time.sleep(60)
+    signal.pause()
 """
 
 
@@ -272,10 +275,16 @@ def script(tmp_path, folder, *more):
 
 def test_a_script_without_main_guard_works_and_exits_by_itself(folder, tmp_path):
     process = script(tmp_path, folder)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=WATCHDOG)
     assert out.splitlines()[0] == "True"
     assert process.returncode == 0
     assert all(not pathlib.Path(f"/proc/{pid}").exists() for pid in out.splitlines()[1].split())
+
+
+def runs(pid):
+    """Whether a process is there, zombies apart."""
+    path = pathlib.Path(f"/proc/{pid}/cmdline")
+    return path.exists() and path.read_bytes()
 
 
 def test_workers_end_when_the_training_process_is_killed(folder, tmp_path):
@@ -284,10 +293,4 @@ def test_workers_end_when_the_training_process_is_killed(folder, tmp_path):
     pids = process.stdout.readline().split()
     process.kill()
     process.communicate()
-    until = time.monotonic() + 10
-    while any(
-        pathlib.Path(f"/proc/{pid}/cmdline").exists() and pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-        for pid in pids
-    ):
-        assert time.monotonic() < until, "still there"
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(runs, pids)), what="the end of the workers")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.exchanges import Hub
 from support.processes import run
-from support.ranks import assert_same_bits, noise
+from support.tensors import assert_same_bits, noise
 from torch import nn
 
 import foresee.torch as ft
@@ -148,7 +148,7 @@ REUSED = """
     import foresee.torch as ft
     from support.exchanges import Hub
     from support.processes import say
-    from unit.test_torch_gradients_compile import fresh, in_place, train
+    from process.test_torch_gradients_compile import fresh, in_place, train
 
     model, optimizer = fresh()
     calls = []
@@ -167,6 +167,6 @@ REUSED = """
 
 
 def test_compiled_blocks_are_used_again_after_the_profiled_step():
-    (calls,) = run(REUSED)
+    (calls,) = run(REUSED, warm=True)
     assert calls["profiled"] == 0, "the profiled step runs eagerly"
     assert calls["later"] > 0

@@ -11,7 +11,8 @@ import torch
 from support.exchanges import Hub, in_process, over_servers
 from support.gradients import Net, training
 from support.late_copies import LateCopies, staged
-from support.ranks import assert_same_bits, noise, run, seeded, state_of
+from support.ranks import run, seeded
+from support.tensors import assert_same_bits, noise, state_of
 from test_torch_gradients_ddp import backward, expected
 from torch import nn
 

@@ -9,7 +9,8 @@ import warnings
 import pytest
 import torch
 from support.exchanges import Hub
-from support.ranks import Training, assert_same_bits, noise
+from support.ranks import Training
+from support.tensors import assert_same_bits, noise
 from torch import nn
 
 import foresee.torch as ft

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from house import ROOT
+from support.house import ROOT
 from test_layers import metadata
 
 

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 
 import torch
 from support.exchanges import mean_in_rank_order
-from support.ranks import Training, assert_same_bits, noise, run
+from support.ranks import Training, run
+from support.tensors import assert_same_bits, noise
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.ranks import Training, assert_same_bits, noise
+from support.ranks import Training
 from support.small_models import HeadFirst, Tied, batch, check, sgd
+from support.tensors import assert_same_bits, noise
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint

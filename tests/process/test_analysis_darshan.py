@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Darshan logs: tables out of them, and what is refused. A process of its own reads each log."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foresee.analysis import answers, darshan
+from foresee.errors import ConfigError, NotMeasured
+from foresee.models import storage
+
+
+def example(name: str) -> str:
+    """A log that PyDarshan brings along."""
+    found = importlib.util.find_spec("darshan")
+    assert found is not None, "PyDarshan is missing: make setup"
+    assert found.origin is not None
+    return str(Path(found.origin).parent / "examples" / "example_logs" / f"{name}.darshan")
+
+
+_load = darshan._load
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_read_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "extra" not in request.node.name and "modules" not in request.node.name:
+        monkeypatch.setattr(
+            darshan, "_load", lambda path: _once(path) if "example_logs" in path else _load(path)
+        )
+
+
+@functools.cache
+def _once(path: str) -> dict:
+    return _load(path)
+
+
+def test_a_log_has_the_seconds_of_each_rank() -> None:
+    told = darshan.read(example("sample-badost"), {"/scratch1": "gfs"})
+    assert told.classes == (*storage.CLASSES, "GFS-WRITE")
+    assert told.seconds.shape == (2048, 5)
+    assert told.known
+    slowest = storage.slowest(told.seconds)
+    assert told.processes[slowest.process] == "rank 1507"
+    assert slowest.seconds == pytest.approx(778.494, abs=1e-3)
+    assert told.seconds[0] == pytest.approx([0, 0.537971, 0, 0, 8.587706], abs=1e-6)
+    assert any("are left out, 299.8" in limit for limit in told.limits)
+
+
+def test_the_longest_prefix_decides_whose_a_path_is() -> None:
+    both = darshan.read(example("dxt"), {"/": "gfs", "/blues": "lfs"})
+    one = darshan.read(example("dxt"), {"/blues": "lfs"})
+    at = both.column("lfs-read")
+    assert both.seconds[0, at] == one.seconds[0, at] > 0
+    assert both.seconds[0, both.column("GFS-READ")] > 0
+
+
+def test_other_tiers_are_classes_of_their_own() -> None:
+    told = darshan.read(example("dxt"), {"/blues": "burst"})
+    assert told.classes == (*storage.CLASSES, "BURST-META", "BURST-READ")
+
+
+def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
+    whole = darshan.read(example("dxt"), {"/blues": "gfs"})
+    parts = [darshan.read(example("dxt"), {"/blues": "gfs"}, between=span) for span in ((0, 50), (50, 1e6))]
+    column = whole.column("gfs-read")
+    assert sum(part.seconds[0, column] for part in parts) == pytest.approx(whole.seconds[0, column], rel=0.05)
+    assert all(math.isnan(part.seconds[0, part.column("gfs-meta")]) for part in parts)
+    assert any("DXT tells reads and writes only" in limit for limit in parts[0].limits)
+
+
+def test_a_file_of_all_ranks_is_not_told_apart() -> None:
+    told = darshan.read(example("example"), {"/scratch2": "gfs"})
+    assert not told.known
+    assert np.isnan(told.seconds[:, told.column("gfs-meta")]).all()
+    assert told.seconds[:, told.column("gfs-read")].max() == 0  # nobody read, so nobody has to be told apart
+    assert told.shared[told.column("gfs-meta")] == pytest.approx(11.3008, abs=1e-4)
+    assert any("one entry for all of them" in limit for limit in told.limits)
+    with pytest.raises(NotMeasured, match="GFS-META, GFS-WRITE of each process is not known"):
+        answers.answer({0.0: told}, answers.Question(goal=1.0))
+    plain = answers.answer({0.0: told}, answers.Question())["tables"][0]
+    assert plain["slowest"] is None
+    assert plain["sums_of_all_ranks"]["GFS-META"] == pytest.approx(11.3008, abs=1e-4)
+
+
+def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = {
+        "modules": np.array(["POSIX", "DXT_POSIX"]),
+        "partial": np.array(["POSIX"]),
+        "mounts": np.array(["/"]),
+        "nprocs": np.array(2),
+        "ids": np.array([7], np.uint64),
+        "names": np.array(["/l/a"]),
+        "module": np.array(["POSIX"]),
+        "id": np.array([7], np.uint64),
+        "rank": np.array([-1]),
+        "read": np.array([3.0]),
+        "write": np.array([0.0]),
+        "meta": np.array([0.0]),
+        "dxt_id": np.array([7, 7], np.uint64),
+        "dxt_rank": np.array([0, 1]),
+        "dxt_write": np.array([False, False]),
+        "dxt_start": np.array([0.0, 1.0]),
+        "dxt_end": np.array([1.0, 3.0]),
+    }
+    monkeypatch.setattr(darshan, "_load", lambda path: log)
+    told = darshan.read("a.darshan", {"/l": "gfs"})
+    assert told.seconds.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    assert any("POSIX: the log says that it is partial" in limit for limit in told.limits)
+    log["read"], log["rank"] = np.array([-3.0]), np.array([1])
+    told = darshan.read("a.darshan", {"/l": "gfs"})
+    assert math.isnan(told.seconds[1, 0])
+    assert any("negative" in limit for limit in told.limits)
+
+
+def test_without_a_tier_the_log_says_what_it_has() -> None:
+    with pytest.raises(ConfigError, match=r"Give --tier gfs=PREFIX .* 69,715\.181 s below /scratch1"):
+        darshan.read(example("sample-badost"), {})
+    with pytest.raises(ConfigError, match="no I/O below /nowhere; it has"):
+        darshan.read(example("dxt"), {"/nowhere": "gfs"})
+
+
+@pytest.mark.parametrize("part", [0, 9899, 98008])
+def test_a_truncated_log_is_refused_and_left_alone(tmp_path: Path, part: int) -> None:
+    whole = Path(example("dxt")).read_bytes()
+    path = tmp_path / "cut.darshan"
+    path.write_bytes(whole[:part])
+    with pytest.raises(
+        ConfigError, match=r"cut\.darshan: not a Darshan log, or a truncated or damaged one: \w+"
+    ):
+        darshan.read(path, {"/blues": "gfs"})
+    assert path.read_bytes() == whole[:part]
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(999)])
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.darshan"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="not a Darshan log"):
+        darshan.read(path, {"/": "gfs"})
+
+
+def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
+    content = bytearray(Path(example("dxt")).read_bytes())
+    content[5000:5100] = bytes(100)
+    path = tmp_path / "a.darshan"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="truncated or damaged"):
+        darshan.read(path, {"/": "gfs"})
+
+
+def test_what_the_reader_says_need_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a damaged log PyDarshan's C library tells what it found in memory, such as a name that is none."""
+    reader = tmp_path / "reader"
+    reader.write_text("#!/bin/sh\nprintf 'Error: unlinking \\221\\177\\n' >&2\nkill -ABRT $$\n")
+    reader.chmod(0o755)
+    monkeypatch.setattr(darshan.sys, "executable", str(reader))
+    (tmp_path / "a.darshan").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"a\.darshan: not a Darshan log, .*: unlinking"):
+        darshan.read(tmp_path / "a.darshan", {"/": "gfs"})
+
+
+#: Where a log of Darshan 3.1 and 3.2 has the place and length of each module's data, and which module is which.
+MODULES_AT, MODULE_BYTES = 40, 16
+
+
+POSIX, LUSTRE, STDIO, DXT = 1, 6, 7, 8
+
+
+def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
+    """A stand-in: a log that PyDarshan brings along, whose header no longer lists some modules.
+
+    It brings none along that has neither POSIX nor STDIO. A job that did no such call leaves the same header, since
+    the library writes a module's place only if it has data; what is left is the log's own and PyDarshan reads it.
+    """
+    content = bytearray(Path(example(name)).read_bytes())
+    for module in modules:
+        at = MODULES_AT + MODULE_BYTES * module
+        assert any(content[at : at + MODULE_BYTES]), "the log has no such module"
+        content[at : at + MODULE_BYTES] = bytes(MODULE_BYTES)
+    path = tmp_path / f"{name}.darshan"
+    path.write_bytes(content)
+    return path
+
+
+def test_a_log_without_posix_is_told_by_stdio() -> None:
+    told = darshan.read(example("noposix"), {"/global": "gfs"})
+    assert told.shared[told.column("gfs-read")] > 0
+    with pytest.raises(ConfigError, match="no DXT in this log"):
+        darshan.read(example("noposix"), {"/global": "gfs"}, between=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "gone", "has"),
+    [
+        ("noposix", (STDIO,), "LUSTRE"),
+        ("dxt", (POSIX, STDIO), "DXT_POSIX"),
+        ("noposix", (LUSTRE, STDIO), "no module"),
+        ("dxt", (POSIX, STDIO, DXT), "no module"),
+    ],
+)
+def test_a_log_of_other_modules_or_of_none_is_refused(
+    tmp_path: Path, name: str, gone: tuple[int, ...], has: str
+) -> None:
+    path = log_without(tmp_path, name, *gone)
+    with pytest.raises(ConfigError) as told:
+        darshan.read(path, {"/": "gfs"})
+    assert told.value.faults == [
+        f"{path}: neither POSIX nor STDIO in this log, which has {has}; trace with one of them"
+    ]
+
+
+def test_a_log_is_still_read_without_another_module(tmp_path: Path) -> None:
+    """The stand-in above loses what it is told to and nothing else."""
+    whole = darshan.read(example("dxt"), {"/blues": "gfs"})
+    part = darshan.read(log_without(tmp_path, "dxt", DXT), {"/blues": "gfs"})
+    assert part.seconds.tolist() == whole.seconds.tolist()

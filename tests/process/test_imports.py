@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is imported, and what works where torch or numpy is missing; each case needs a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from support.house import ROOT
+
+VGG = str(ROOT / "testdata" / "network" / "vgg16.json")
+
+
+def test_the_command_line_imports_neither_torch_nor_numpy_for_help():
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        "from foresee.cli import main\n"
+        "try: main(['index', '--help'])\n"
+        "except SystemExit as end: sys.exit(end.code)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "URI" in run.stdout
+
+
+def test_foresee_network_imports_no_torch() -> None:
+    program = f"import sys; from foresee.cli import main; main(['network', {VGG!r}, '--json']); assert 'torch' not in sys.modules"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_reading_a_job_needs_neither_numpy_nor_the_core() -> None:
+    program = (
+        "import sys, foresee.job\nforesee.job.scenario('thesis_1')\n"
+        "assert not {'numpy', 'torch', 'foresee._native'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

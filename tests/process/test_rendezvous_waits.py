@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that wait for one another in the job's store, and the network address of this node."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import pytest
+import torch
+from support.waiting import WATCHDOG, pause
+
+from foresee.errors import RankLost
+from foresee.torch import _rendezvous
+
+
+def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
+    store, secrets = torch.distributed.HashStore(), set()
+    for attempt, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 0, 2])):
+        found: list[tuple[str | None, list[str]] | None] = [None] * 3
+
+        def come(rank: int, attempt: int = attempt, found: list = found) -> None:
+            world = _rendezvous.World(rank, 3)
+            part = _rendezvous.fresh(store, "job", world)
+            secret = _rendezvous.job_secret(rank, None, part, {})
+            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", part)
+
+        threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
+        for thread in threads:
+            thread.start()
+            # They come one by one, so that each could take an earlier attempt's word for the others'.
+            pause(0.1)
+        for thread in threads:
+            thread.join(WATCHDOG)
+        assert found[0] is not None
+        assert found == [found[0]] * 3
+        assert found[0][1] == [f"10.0.{attempt}.{rank}:7" for rank in range(3)]
+        secrets.add(found[0][0])
+    assert len(secrets) == 3
+
+
+def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_store_does() -> None:
+    store = torch.distributed.HashStore()
+    store.set_timeout(dt.timedelta(seconds=0.3))
+    there = threading.Thread(target=lambda: _rendezvous.fresh(store, "job", _rendezvous.World(2, 4)))
+    there.start()
+    with pytest.raises(
+        RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
+    ) as lost:
+        _rendezvous.fresh(store, "job", _rendezvous.World(0, 4))
+    assert lost.value.rank == 1
+    there.join()
+    for asks in (
+        lambda: _rendezvous.fresh(store, "other", _rendezvous.World(1, 2)),
+        lambda: _rendezvous.job_secret(1, None, store, {}),
+    ):
+        with pytest.raises(RankLost, match="rank 0 did not come"):
+            asks()
+    with pytest.raises(RankLost, match="rank 1 did not come"):
+        _rendezvous.share_address(_rendezvous.World(0, 2), "a:1", store)
+
+
+def test_the_way_to_another_machine_starts_at_an_address_of_this_one() -> None:
+    assert _rendezvous._address_towards("127.0.0.1") == "127.0.0.1"
+    assert _rendezvous._address_towards("no such host.invalid") is None

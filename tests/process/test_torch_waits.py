@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a batch: what runs on threads, what ends a wait, and that no thread stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from support.waiting import WATCHDOG, pause, wait_until
+
+import foresee.torch as ft
+from foresee.errors import Closed, StallTimeout
+
+
+@pytest.fixture
+def folder(small_folder):
+    """23 files of 8 bytes; see `small_folder`."""
+    return small_folder
+
+
+def value(data):
+    """Decoder of the test files: their first byte."""
+    return torch.tensor(float(data[0]))
+
+
+def test_transforms_run_on_threads_and_stay_in_order(folder):
+    names = set()
+
+    def slow(number):
+        names.add(threading.current_thread().name)
+        pause(0.002 * (3 - int(number) % 4))
+        return number * 2
+
+    dataset = ft.FolderDataset(
+        folder, decode=value, transform=slow, target_transform=lambda label: label + 10
+    )
+    loader = ft.DataLoader(dataset, batch_size=4)
+    for _ in range(2):
+        got = list(loader)
+        assert [x for data, _ in got for x in data.tolist()] == [2.0 * i for i in range(23)]
+        assert {x for _, labels in got for x in labels.tolist()} == {10, 11, 12}
+    assert all(name.startswith("foresee-transform") for name in names)
+
+
+def test_the_next_epoch_is_made_while_this_one_ends(folder):
+    seen = threading.Event()
+    count = 0
+
+    def watch(number):
+        nonlocal count
+        count += 1
+        if count > 23:
+            seen.set()
+        return number
+
+    dataset = ft.FolderDataset(folder, decode=value, transform=watch)
+    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2)
+    list(loader)
+    assert seen.wait(WATCHDOG), "made without an iter()"
+    again = [x for data, _ in loader for x in data.tolist()]
+    reference = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
+    reference.set_epoch(1)
+    assert again == [x for data, _ in reference for x in data.tolist()]
+
+
+def ours(batch):
+    return [int(x) for x in batch[0].tolist()]
+
+
+class Gate:
+    """A transform that waits until it may go on."""
+
+    def __init__(self):
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, number):
+        self.reached.set()
+        assert self.open.wait(WATCHDOG)
+        return number
+
+    def then(self, work):
+        """Once a sample has come here, and the training loop waits for its batch, do ``work`` in a thread."""
+
+        def late():
+            assert self.reached.wait(WATCHDOG)
+            pause(0.2)
+            work()
+
+        threading.Thread(target=late).start()
+
+
+def gated(folder, gate, **arguments):
+    return ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=gate), batch_size=4, **arguments)
+
+
+def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
+    gate = Gate()
+    with gated(folder, gate, timeout=0.05) as loader:
+        with pytest.raises(StallTimeout):
+            next(iter(loader))
+        gate.open.set()
+        came = []
+
+        def again():
+            with contextlib.suppress(StallTimeout):
+                came.append(next(iter(loader)))
+            return came
+
+        wait_until(again, what="the batch that was late")
+        assert ours(came[0]) == [0, 1, 2, 3]
+
+
+def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
+    gate = Gate()
+    with gated(folder, gate) as loader:
+        gate.then(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+        gate.open.set()
+        assert ours(next(iter(loader))) == [0, 1, 2, 3]
+
+
+def test_closing_from_another_thread_ends_the_wait(folder):
+    gate = Gate()
+    with gated(folder, gate) as loader:
+        gate.then(loader.close)
+        with pytest.raises(Closed):
+            next(iter(loader))
+        gate.open.set()
+        with pytest.raises(Closed):
+            iter(loader)
+
+
+def test_a_loader_that_is_dropped_leaves_no_thread(folder):
+    before = set(threading.enumerate())
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4)
+    next(iter(loader))
+    watcher = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert watcher() is None
+    wait_until(lambda: not set(threading.enumerate()) - before, what="the end of its threads")
+
+
+def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
+    next(iter(loader))
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for epoch in range(50):
+        for _ in loader:
+            if epoch % 2:
+                break
+    assert threading.active_count() <= threads + 4
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    loader.close()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses what a unit test may not do while it runs: start a process, use a socket, or sleep.
+
+`tests/unit/test_test_classes.py` reads what the tests' own source says; this finds what the code below them does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["alone"]
+
+#: Events of Python's own audit, by which each of these passes.
+_REFUSED = frozenset(
+    {
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.system",
+        "socket.bind",
+        "socket.connect",
+        "subprocess.Popen",
+        "time.sleep",
+    }
+)
+
+
+class _Watch:
+    """What was refused, while it is asked for."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.seen: list[str] = []
+        # A hook cannot be taken away again.
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.is_on and event in _REFUSED:
+            self.seen.append(f"{event}{arguments}")
+            raise AssertionError(f"a unit test called {event}; move it to tests/process")
+
+
+_watch: list[_Watch] = []
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Fail if the block does any of it, in whichever thread, and whether or not the code below hides the error."""
+    if not _watch:
+        _watch.append(_Watch())
+    watch = _watch[0]
+    watch.seen.clear()
+    watch.is_on = True
+    try:
+        yield
+    finally:
+        watch.is_on = False
+    assert not watch.seen, f"a unit test called {watch.seen[0]}; move it to tests/process"

@@ -240,13 +240,14 @@ def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatc
         [b.rows().tolist() for b in make(array)],
     ]
     monkeypatch.setenv("FORESEE_OFF", "1")
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     off = [
         [b.ids.tolist() for b in make(folder, shuffle=True, seed=2)],
         [b.rows().tolist() for b in make(array)],
     ]
     assert on == off
-    assert threading.active_count() == threads
+    # Those of the loader before may end meanwhile.
+    assert set(threading.enumerate()) <= threads
 
 
 def test_off_has_the_same_faults(folder, monkeypatch):

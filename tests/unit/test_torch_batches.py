@@ -242,9 +242,10 @@ def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
     on = [data.tolist() for data, _ in make()]
     monkeypatch.setenv("FORESEE_OFF", "1")
     loader = make()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     assert [data.tolist() for data, _ in loader] == on
-    assert threading.active_count() == threads
+    # Those of the loader before may end meanwhile.
+    assert set(threading.enumerate()) <= threads
 
 
 def test_pinning_without_cuda_is_no_pinning(folder):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Durations of the tests: the record that a test run leaves, and the tables printed from it.
+"""Durations of the tests: the log of a test run, and the tables printed from it.
 
-`scripts/test.py` writes the record; this script, run by itself, prints the sums per class, the phases and the slowest
-tests of the last run. `--json` prints the record as it is. `--check` exits with 1 if a test took longer than its class
+`scripts/test.py` writes the log; this script, run by itself, prints the sums per class, the phases and the slowest
+tests of the last run. `--json` prints the log as it is. `--check` exits with 1 if a test took longer than its class
 allows; ordinary runs only list such tests, because a duration depends on what else the machine does.
-Exit status: 0 good, 1 a test is over its limit (with `--check`), 3 there is no record.
+Exit status: 0 good, 1 a test is over its limit (with `--check`), 3 there is no log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from steps import ROOT
 
-RECORD = ROOT / "target" / "tests" / "durations.json"
+LOG = ROOT / "target" / "tests" / "durations.json"
 VERSION = 1
 #: Seconds that a test of each class may take on a quiet machine.
 LIMITS = {"unit": 1.0, "process": 20.0}
@@ -41,13 +41,13 @@ class Result:
 
 
 @dataclass
-class Record:
+class RunLog:
     """All that one test run leaves: seconds of each phase, in order, and all results."""
 
     phases: list[tuple[str, float]] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
-    def save(self, path: Path = RECORD) -> None:
+    def save(self, path: Path = LOG) -> None:
         """Write it as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
@@ -58,11 +58,11 @@ class Record:
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path = RECORD) -> Record:
+    def load(cls, path: Path = LOG) -> RunLog:
         """Read what ``save`` wrote.
 
         Raises:
-            FileNotFoundError: no test run has left a record.
+            FileNotFoundError: no test run has left a log.
             ValueError: it is of another version.
         """
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -78,33 +78,33 @@ class Record:
         return [each for each in self.results if each.seconds > LIMITS.get(each.kind, float("inf"))]
 
 
-def tables(record: Record) -> Iterable[str]:
+def tables(log: RunLog) -> Iterable[str]:
     """Lines of three tables: the classes, the phases and the slowest tests."""
     yield "class     language  tests  sum s  longest s"
-    groups = sorted({(each.kind, each.language) for each in record.results})
+    groups = sorted({(each.kind, each.language) for each in log.results})
     for kind, language in groups:
-        seconds = [each.seconds for each in record.results if (each.kind, each.language) == (kind, language)]
+        seconds = [each.seconds for each in log.results if (each.kind, each.language) == (kind, language)]
         yield f"{kind:<9} {language:<8} {len(seconds):>6} {sum(seconds):>6.1f} {max(seconds):>10.2f}"
     yield ""
-    yield from phase_table(record)
+    yield from phase_table(log)
     yield ""
-    yield from slowest_table(record)
+    yield from slowest_table(log)
 
 
-def phase_table(record: Record) -> Iterable[str]:
+def phase_table(log: RunLog) -> Iterable[str]:
     """The seconds of each phase."""
     yield "phase                    seconds"
-    for name, seconds in record.phases:
+    for name, seconds in log.phases:
         yield f"{name:<24} {seconds:>7.1f}"
-    yield f"{'all':<24} {sum(seconds for _, seconds in record.phases):>7.1f}"
+    yield f"{'all':<24} {sum(seconds for _, seconds in log.phases):>7.1f}"
 
 
-def slowest_table(record: Record) -> Iterable[str]:
+def slowest_table(log: RunLog) -> Iterable[str]:
     """The slowest tests, and those over the limit of their class."""
     yield f"{SLOWEST} slowest tests"
-    slowest = sorted(record.results, key=lambda each: -each.seconds)[:SLOWEST]
+    slowest = sorted(log.results, key=lambda each: -each.seconds)[:SLOWEST]
     yield from (_line(each) for each in slowest)
-    if over := record.over_limit():
+    if over := log.over_limit():
         limits = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in LIMITS.items())
         yield f"{len(over)} over the limit of their class ({limits})"
         yield from (_line(each) for each in over if each not in slowest)
@@ -115,20 +115,20 @@ def _line(result: Result) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the last record."""
+    """Print the last log."""
     parser = argparse.ArgumentParser(description="Print the durations of the last test run.")
-    parser.add_argument("--json", action="store_true", help="print the record as JSON")
+    parser.add_argument("--json", action="store_true", help="print the log as JSON")
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if a test is over the limit of its class"
     )
     chosen = parser.parse_args(arguments)
     try:
-        record = Record.load()
+        log = RunLog.load()
     except (FileNotFoundError, ValueError) as error:
-        print(f"durations: {error}; `make test` leaves a record", file=sys.stderr)
+        print(f"durations: {error}; `make test` leaves a log", file=sys.stderr)
         return 3
-    print(RECORD.read_text(encoding="utf-8") if chosen.json else "\n".join(tables(record)))
-    return 1 if chosen.check and record.over_limit() else 0
+    print(LOG.read_text(encoding="utf-8") if chosen.json else "\n".join(tables(log)))
+    return 1 if chosen.check and log.over_limit() else 0
 
 
 if __name__ == "__main__":

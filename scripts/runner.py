@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from durations import RECORD, Record, Result, phase_table, slowest_table
+from durations import LOG, Result, RunLog, phase_table, slowest_table
 from reports import junit_results, report_log_results
 from steps import ROOT, Failed
 
@@ -23,6 +23,12 @@ PYTEST = ROOT / ".venv" / "bin" / "pytest"
 NEXTEST = ["cargo", "nextest", "run", "--workspace", "--locked", "--cargo-quiet"]
 #: Exit status of a test runner when tests have failed and all others have run.
 NEXTEST_FAILED, PYTEST_FAILED = 100, 1
+#: Tests that depend on how torch draws or shuffles, by class: they run on the oldest torch too.
+ON_OLDEST_TORCH = {
+    "unit": "tests/unit/test_torch_orders.py",
+    "process": "tests/process/test_order_live.py",
+    "soak": "tests/soak/test_oldest_torch.py",
+}
 #: So many flaky tests fail the run: some of them are defects then.
 FLAKY_LIMIT = 3
 #: With more failures than this the change is at fault, and a second run says nothing new.
@@ -35,7 +41,7 @@ class Runner:
     """One test run.
 
     Args:
-        record: gets the phases and the results.
+        log: gets the phases and the results.
         invoke: runs a command with more environment variables; returns its exit status.
         oldest_torch: pytest of the environment with the oldest supported torch.
         root: the checkout.
@@ -44,14 +50,14 @@ class Runner:
 
     def __init__(
         self,
-        record: Record,
+        log: RunLog,
         invoke: Callable[[Sequence[str], Mapping[str, str]], int],
         *,
         oldest_torch: Path,
         root: Path = ROOT,
-        folder: Path = RECORD.parent,
+        folder: Path = LOG.parent,
     ) -> None:
-        self.record = record
+        self.log = log
         self._invoke = invoke
         self._oldest_torch = oldest_torch
         self._root, self._folder = root, folder
@@ -59,13 +65,13 @@ class Runner:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the seconds of the block to the record."""
+        """Add the seconds of the block to the log."""
         print(f"== {name}", file=sys.stderr, flush=True)
         began = time.monotonic()
         try:
             yield
         finally:
-            self.record.phases.append((name, time.monotonic() - began))
+            self.log.phases.append((name, time.monotonic() - began))
 
     def build(self) -> None:
         """Compile all Rust tests.
@@ -80,13 +86,18 @@ class Runner:
     def run(self, kind: str) -> None:
         """Run the tests of one class, and those of ``process`` that failed once more."""
         with self.phase(f"rust {kind}"):
-            self.record.results += self._nextest(kind)
+            self.log.results += self._nextest(kind)
         with self.phase(f"python {kind}"):
-            # Tests of soak want the machine for themselves.
-            parallel = [] if kind == "soak" else ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
-            self.record.results += self._pytest(kind, [f"tests/{kind}", *parallel])
+            how = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
+            if kind == "soak":
+                # Those want the machine for themselves, and one file is for the oldest torch alone.
+                how = [f"--ignore={ON_OLDEST_TORCH[kind]}"]
+            self.log.results += self._pytest(kind, [f"tests/{kind}", *how])
+        if kind == "soak":
+            with self.phase("python properties"):
+                self.log.results += self._pytest(kind, ["tests/unit", "tests/process", "-m", "hypothesis"])
         with self.phase(f"oldest torch {kind}"):
-            self.record.results += self._on_oldest_torch(kind)
+            self.log.results += self._on_oldest_torch(kind)
         if kind == "process":
             self._repeat_failed(kind)
 
@@ -96,9 +107,9 @@ class Runner:
 
     def summary(self) -> Iterator[str]:
         """Lines that say how long it took, and what was flaky, failed or could not run."""
-        yield from phase_table(self.record)
+        yield from phase_table(self.log)
         yield ""
-        yield from slowest_table(self.record)
+        yield from slowest_table(self.log)
         for title, outcome in (("flaky: failed, then passed alone", "flaky"), ("failed", "failed")):
             if tests := self._with(outcome):
                 yield f"\n{len(tests)} {title}"
@@ -109,10 +120,10 @@ class Runner:
             yield f"\n{FLAKY_LIMIT} or more flaky tests fail the run"
         yield from (f"\nbroken: {line}" for line in self._broken)
         failed, skipped = len(self._with("failed")), len(self._with("skipped"))
-        yield f"\n{len(self.record.results) - failed - skipped} passed, {failed} failed, {skipped} skipped"
+        yield f"\n{len(self.log.results) - failed - skipped} passed, {failed} failed, {skipped} skipped"
 
     def _with(self, outcome: str) -> list[Result]:
-        return [each for each in self.record.results if each.outcome == outcome]
+        return [each for each in self.log.results if each.outcome == outcome]
 
     def _repeat_failed(self, kind: str) -> None:
         """Run the failed tests of a class once more, one after the other; those that pass now are flaky."""
@@ -127,9 +138,9 @@ class Runner:
             if python := [each.test for each in failed if each.language == "python"]:
                 again += self._pytest(kind, python)
         flaky = {each.test for each in again if each.outcome == "passed"}
-        self.record.results = [
+        self.log.results = [
             replace(each, outcome="flaky") if each in failed and each.test in flaky else each
-            for each in self.record.results
+            for each in self.log.results
         ]
 
     def _nextest(self, kind: str, *options: str) -> list[Result]:
@@ -149,10 +160,9 @@ class Runner:
         return list(report_log_results(report, kind)) if report.exists() else []
 
     def _on_oldest_torch(self, kind: str) -> list[Result]:
-        """Tests of the class that are marked to run on the oldest torch too; it borrows the package from the checkout."""
+        """What depends on torch's draws, on the oldest torch; its environment borrows the package from the checkout."""
         path = str(self._root / "python")
-        options = ["-m", "oldest_torch", f"tests/{kind}"]
-        results = self._pytest(kind, options, self._oldest_torch, PYTHONPATH=path)
+        results = self._pytest(kind, [ON_OLDEST_TORCH[kind]], self._oldest_torch, PYTHONPATH=path)
         return [replace(each, kind="oldest torch") for each in results]
 
     def _run(self, command: Sequence[str], tests_failed: int = 0, **environment: str) -> int:

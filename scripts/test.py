@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests of both languages, class by class, and leave a record of their durations.
+"""Run the tests of both languages, class by class, and leave a log of their durations.
 
 ``unit`` tests run in parallel and are never repeated. A ``process`` test that fails runs once more, alone, in a second
 invocation: if it passes then, it is flaky. Flaky tests are listed with their first failure, and three of them fail the
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import setup
-from durations import Record
+from durations import RunLog
 from runner import Runner
 from steps import ROOT, Failed, build_environment
 
@@ -25,7 +25,7 @@ CLASSES = ("unit", "process", "soak")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the arguments, run the classes, print what came of them and leave the record."""
+    """Read the arguments, run the classes, print what came of them and leave the log."""
     parser = argparse.ArgumentParser(description="Run the tests of both languages, class by class.")
     parser.add_argument(
         "classes", nargs="*", metavar="CLASS", help="unit, process or soak; default: unit process"
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"unknown class: {', '.join(sorted(unknown))}; one of {', '.join(CLASSES)} expected")
     if "soak" in classes:
         os.environ["FORESEE_SOAK"] = "1"
-    runner = Runner(Record(), invoke, oldest_torch=setup.OLDEST / "bin" / "pytest")
+    runner = Runner(RunLog(), invoke, oldest_torch=setup.OLDEST / "bin" / "pytest")
     try:
         with runner.phase("setup"):
             setup.prepare(setup.prepare_oldest_torch)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        runner.record.save()
+        runner.log.save()
     print("\n".join(["", *runner.summary()]))
     return 1 if runner.failed() else 0
 

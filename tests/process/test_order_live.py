@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.oldest_torch
-
 EPOCHS: list[list[int | None]] = [[None, None, None], [1, None, 2], [0, 1, None], [2, 3, 1]]
 """How many batches are taken of each epoch; None runs into its end."""
 SEEDS = [0, 1, 42, -1, -(2**63), 2**31, 2**32, 2**32 + 7, 2**64 - 1]

@@ -21,7 +21,6 @@ FILES = (
 )
 
 
-@pytest.mark.oldest_torch
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("file", FILES)
 def test_every_test_of_the_loader_passes(file: str) -> None:

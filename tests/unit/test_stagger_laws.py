@@ -8,8 +8,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.properties import properties
 
 from foresee.models import stagger
 from foresee.models.stagger import JobTimes
@@ -37,7 +38,7 @@ def pairs(draw: st.DrawFn) -> tuple[JobTimes, JobTimes]:
     return job("a"), job("b")
 
 
-laws = settings(max_examples=200, deadline=None)
+laws = properties(soak=200, ordinary=100)
 readings = st.sampled_from(["physical", "paper"])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.properties import properties
 
 from foresee.jobs.pace import AHEAD, Pace
 from foresee.models.stagger import JobTimes
@@ -99,7 +100,7 @@ def test_other_batches_count_in_shares_of_the_epoch() -> None:
     assert at(decider, 400, 192) == (False, True)
 
 
-@settings(max_examples=25, deadline=None)
+@properties(soak=25)
 @given(start=st.integers(0, 90), step=st.floats(0.05, 0.7), conc=st.floats(0.75, 1.5))
 def test_a_follower_never_passes_whatever_its_pace(start: int, step: float, conc: float) -> None:
     leader = replace(LEADER, steps=200)

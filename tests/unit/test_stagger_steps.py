@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.house import ROOT
+from support.properties import properties
 
 from foresee import _native
 from foresee.errors import ConfigError, NotMeasured
@@ -98,7 +99,7 @@ def test_batches_may_differ() -> None:
 milliseconds = st.integers(1, 900)
 
 
-@settings(max_examples=100, deadline=None)
+@properties(soak=100)
 @given(st.lists(st.tuples(milliseconds, st.integers(1, 3)), min_size=1, max_size=5), milliseconds)
 def test_plans_behind_a_cache_that_coalesces_come_out(jobs: list[tuple[int, int]], read: int) -> None:
     made = [
@@ -113,7 +114,7 @@ def test_plans_behind_a_cache_that_coalesces_come_out(jobs: list[tuple[int, int]
     assert at_once.gpu_seconds == pytest.approx(plan.gpu_seconds_simultaneous, abs=1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@properties(soak=100)
 @given(st.lists(st.tuples(milliseconds, milliseconds, st.integers(1, 3)), min_size=2, max_size=5))
 def test_plans_without_coalescing_meet_nobody(jobs: list[tuple[int, int, int]]) -> None:
     made = [

@@ -14,7 +14,7 @@ from support.house import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import durations
-from durations import Record, Result
+from durations import Result, RunLog
 from reports import junit_results, report_log_results
 from runner import FLAKY_LIMIT, RERUN_LIMIT, Runner
 from steps import Failed
@@ -52,7 +52,11 @@ class Machine:
         self.python, self.rust = list(python), list(rust)
         self.commands: list[list[str]] = []
         self.runner = Runner(
-            Record(), self.invoke, oldest_torch=root / "oldest" / "pytest", root=root, folder=root / "reports"
+            RunLog(),
+            self.invoke,
+            oldest_torch=root / "oldest" / "pytest",
+            root=root,
+            folder=root / "reports",
         )
 
     def invoke(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -166,16 +170,16 @@ def test_the_record_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
         Result("a", "unit", "rust", 0.5, "passed"),
         Result("b", "unit", "python", 1.25, "failed", "why"),
     ]
-    record = Record([("setup", 2.0)], results)
-    record.save(tmp_path / "record.json")
-    assert Record.load(tmp_path / "record.json") == record
-    assert [each.test for each in record.over_limit()] == ["b"]
-    lines = list(durations.tables(record))
+    log = RunLog([("setup", 2.0)], results)
+    log.save(tmp_path / "log.json")
+    assert RunLog.load(tmp_path / "log.json") == log
+    assert [each.test for each in log.over_limit()] == ["b"]
+    lines = list(durations.tables(log))
     assert lines[1].split() == ["unit", "python", "1", "1.2", "1.25"]
     assert any(line.split()[:3] == ["1.25", "s", "unit"] for line in lines)
 
 
 def test_a_record_of_another_version_is_refused(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "record.json").write_text('{"version": 0}')
+    (tmp_path / "log.json").write_text('{"version": 0}')
     with pytest.raises(ValueError, match="version 0, 1 expected"):
-        Record.load(tmp_path / "record.json")
+        RunLog.load(tmp_path / "log.json")

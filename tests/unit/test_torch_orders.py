@@ -23,8 +23,6 @@ from torch.utils.data import (
 import foresee.torch as ft
 from foresee.errors import Closed, ConfigError, StateMismatch
 
-pytestmark = pytest.mark.oldest_torch
-
 
 @pytest.fixture
 def dataset(folder):

@@ -33,7 +33,7 @@ check: check-rust check-python msrv ## everything else that CI asks for: form, l
 check-rust: ## format, lints and documents of the crates
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked --quiet
 check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check

@@ -51,7 +51,7 @@ def files_of_tests(sources: dict[str, str]) -> set[str]:
 
 
 def lines_of_tests(text: str, *, whole: bool) -> Iterator[tuple[int, str]]:
-    """Numbered lines of test code: all lines, or those of items below ``#[cfg(test)]``."""
+    """Numbered lines of test code: all lines, or those of entries below ``#[cfg(test)]``."""
     lines = blank(text).split("\n")
     if whole:
         yield from enumerate(lines, 1)

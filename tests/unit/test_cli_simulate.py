@@ -267,3 +267,10 @@ def test_preparing_is_a_part_of_the_progress() -> None:
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)
     assert task.share == 1.0
+
+
+def test_a_task_is_equal_to_itself_alone_so_that_a_list_of_running_tasks_loses_the_right_one() -> None:
+    first, second = (_simulate_run.Task("foresee", (), job=SimpleNamespace(name="one")) for _ in range(2))
+    running = [first, second]
+    running.remove(second)
+    assert running[0] is first

@@ -30,9 +30,9 @@ _LOOK_S = 0.1
 _PREPARING = 0.5
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
-    """One policy on one point of a sweep."""
+    """One policy on one point of a sweep. Equal only to itself: threads find theirs in a list of running ones."""
 
     policy: str
     point: tuple[str, ...]

@@ -3,7 +3,8 @@
 """Install the peers that the benchmarks compare with, into .bench-venv, and build what they measure with.
 
 Apart from .venv, because some peers pin other versions of numpy and friends. torch is not installed twice:
-.bench-venv looks into .venv for whatever it does not have itself. Run `scripts/setup.py` first.
+.bench-venv looks into .venv for whatever it does not have itself. The extension module in .venv is built as it is
+released; `make setup` puts the one of development back. Run `scripts/setup.py` first.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
 
@@ -14,6 +15,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from setup import install_extension
 from steps import BIN, ROOT, RUST, Failed, install_tool, run, step
 
 VENV = ROOT / ".bench-venv"
@@ -29,6 +31,7 @@ def main() -> int:
         return 3
     try:
         step("bench-venv", make_venv, settings=[this_python], outputs=[PYTHON])
+        install_extension("dist")
         step("sum-bench", build_sum_bench, inputs=RUST, outputs=[BIN / "foresee-sum-bench"])
         step("peers", install_peers, inputs=[REQUIREMENTS], settings=[this_python], outputs=[PYTHON])
     except Failed as failed:
@@ -51,8 +54,20 @@ def make_venv() -> None:
 
 def build_sum_bench() -> None:
     """Build what measures the servers' sum, and put it among the tools."""
-    run(["cargo", "build", "--release", "--locked", "-p", "foresee-grad-queue", "--example", "sum_rate"])
-    install_tool(ROOT / "target" / "release" / "examples" / "sum_rate", "foresee-sum-bench")
+    run(
+        [
+            "cargo",
+            "build",
+            "--profile",
+            "dist",
+            "--locked",
+            "-p",
+            "foresee-grad-queue",
+            "--example",
+            "sum_rate",
+        ]
+    )
+    install_tool(ROOT / "target" / "dist" / "examples" / "sum_rate", "foresee-sum-bench")
 
 
 def install_peers() -> None:

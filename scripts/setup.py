@@ -87,13 +87,7 @@ def prepare(*more: Callable[[], None]) -> None:
         step("pictures", fetch_pictures, inputs=[pictures])
 
     def build() -> None:
-        step(
-            "extension",
-            build_extension,
-            inputs=[*RUST, ROOT / "pyproject.toml"],
-            settings=[this_python],
-            outputs=[VENV / "bin" / "foresee"],
-        )
+        install_extension("release")
         step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
         step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
 
@@ -160,10 +154,16 @@ def build_testbed() -> None:
     install_tool(ROOT / "target" / "release" / "foresee-testbed", "foresee-testbed")
 
 
-def build_extension() -> None:
-    """Build the extension module in release and install the package, its Python part in place."""
-    command: list[str | Path] = [BUILD_BIN / "maturin", "develop", "--release", "--locked", "--uv"]
-    run(command, env={"VIRTUAL_ENV": str(VENV)})
+def install_extension(profile: str) -> None:
+    """Build the extension module with a profile of Cargo.toml and install the package, its Python part in place."""
+    command: list[str | Path] = [BUILD_BIN / "maturin", "develop", "--profile", profile, "--locked", "--uv"]
+    step(
+        "extension",
+        lambda: run(command, env={"VIRTUAL_ENV": str(VENV)}),
+        inputs=[*RUST, ROOT / "pyproject.toml"],
+        settings=[platform.python_version(), profile],
+        outputs=[VENV / "bin" / "foresee"],
+    )
 
 
 def install_s3_server() -> None:

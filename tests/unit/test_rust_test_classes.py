@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import pytest
-from house import files, shown
+from support.house import files, shown
 
 #: Refused in every test, with the helper to use.
 CLOCKS = re.compile(

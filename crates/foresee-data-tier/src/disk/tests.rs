@@ -8,7 +8,6 @@ mod directory;
 mod failing;
 mod process_tests;
 mod properties;
-mod races;
 mod recovery;
 
 use std::fs;

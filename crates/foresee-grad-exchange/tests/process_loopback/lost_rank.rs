@@ -148,11 +148,9 @@ fn run(setup: &Setup, rounds: u64, losses: &Losses) {
     }
 }
 
-#[test]
-fn those_who_are_left_go_on_with_the_mean_of_themselves() {
-    for seed in 0..24_u64 {
-        let (world, servers) =
-            (2 + u32::try_from(seed % 3).unwrap(), 1 + u16::try_from(seed / 3 % 3).unwrap());
+fn lose_one_of(world: u32) {
+    for seed in (u64::from(world) - 2..24).step_by(3) {
+        let servers = 1 + u16::try_from(seed / 3 % 3).unwrap();
         let lost = u32::try_from(seed % u64::from(world)).unwrap();
         let after = Duration::from_micros(seed * 7919 % 4000);
         let losses = BTreeMap::from([(lost, (4 + seed % 5, after))]);
@@ -161,13 +159,38 @@ fn those_who_are_left_go_on_with_the_mean_of_themselves() {
 }
 
 #[test]
-fn more_than_one_may_be_lost_also_at_once() {
-    for seed in 0..12_u64 {
+fn the_one_of_two_ranks_who_is_left_goes_on_with_its_own_gradients() {
+    lose_one_of(2);
+}
+
+#[test]
+fn the_two_of_three_ranks_who_are_left_go_on_with_the_mean_of_themselves() {
+    lose_one_of(3);
+}
+
+#[test]
+fn the_three_of_four_ranks_who_are_left_go_on_with_the_mean_of_themselves() {
+    lose_one_of(4);
+}
+
+/// `apart`: rounds between the two losses of a seed.
+fn lose_two(seeds: impl Iterator<Item = u64>, apart: impl Fn(u64) -> u64) {
+    for seed in seeds {
         let after = |factor| Duration::from_micros(seed * factor % 3000);
-        let apart = if seed % 2 == 0 { 0 } else { 1 + seed % 3 };
+        let apart = apart(seed);
         let losses = BTreeMap::from([(0, (5, after(7919))), (2, (5 + apart, after(104_729)))]);
         run(&Setup::new(4, 1 + u16::try_from(seed % 3).unwrap()), 40, &losses);
     }
+}
+
+#[test]
+fn two_of_four_ranks_may_be_lost_in_one_round() {
+    lose_two((0..12).step_by(2), |_| 0);
+}
+
+#[test]
+fn two_of_four_ranks_may_be_lost_some_rounds_apart() {
+    lose_two((1..12).step_by(2), |seed| 1 + seed % 3);
 }
 
 #[test]

@@ -43,8 +43,8 @@ impl Havoc {
             let (mut dice, mut times) = (Dice::new(seed), 0);
             while !told.load(Ordering::Relaxed) {
                 // Ranks look every 100 ms: mostly all come in between, and sometimes some or none.
-                let pause = if dice.below(4) == 0 { 0 } else { 250_000 };
-                pause(easing(pause + dice.below(150_000), times, 16));
+                let micros = if dice.below(4) == 0 { 0 } else { 250_000 };
+                pause(easing(micros + dice.below(150_000), times, 16));
                 // One, or several at once.
                 let first = dice.below(servers.len() as u64) as usize;
                 let lost = 1 + dice.below((servers.len() - first) as u64) as usize;

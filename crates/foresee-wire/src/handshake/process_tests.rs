@@ -9,7 +9,6 @@ use foresee_testkit::pause;
 use super::*;
 use crate::control::FaultCode;
 use crate::frame::{HEADER_BYTES, MAGIC};
-use crate::hello::Role;
 use crate::hello::tests::hello;
 use crate::socket::process_tests::pair;
 use crate::transport::process_tests::soon;

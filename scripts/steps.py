@@ -97,7 +97,8 @@ def prepare_build_tools() -> None:
 def install_packages(venv: Path, *requirements: Path) -> None:
     """Install with uv what the lists pin; those named ``*-no-deps.txt`` without what they ask for.
 
-    Packages are linked from uv's cache, so each is fetched and stored once for all environments of this machine.
+    Packages are linked from uv's cache, so each is fetched and stored once for all environments of this machine. They are
+    compiled at once: without it each process that imports torch compiles it anew where bytecode may not be written.
     """
     for pinned in requirements:
         alone = ["--no-deps"] if pinned.stem.endswith("-no-deps") else []
@@ -106,6 +107,7 @@ def install_packages(venv: Path, *requirements: Path) -> None:
             "pip",
             "install",
             "--quiet",
+            "--compile-bytecode",
             "--python",
             venv / "bin" / "python",
         ]

@@ -127,9 +127,15 @@ pub(crate) fn reach(
     how: &DialOptions,
     wait: Wait,
 ) -> Result<Connection, WireError> {
+    let mut refusal = None;
     loop {
         match dial(address, hello.clone(), secret, how, wait) {
-            Err(why) if may_pass(&why) && Wait::within(RETRY).is_before(wait) => thread::sleep(RETRY),
+            Err(why) if may_pass(&why) && Wait::within(RETRY).is_before(wait) => {
+                refusal = matches!(why, WireError::Denied { .. }).then_some(why);
+                thread::sleep(RETRY);
+            }
+            // The time ended during an attempt: the reason of the refusals before it says more.
+            Err(why) if why.is_late() => return Err(refusal.unwrap_or(why)),
             answer => return answer,
         }
     }

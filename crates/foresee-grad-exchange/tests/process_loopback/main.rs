@@ -16,7 +16,7 @@ mod waiting;
 mod wires;
 
 use std::num::NonZeroU32;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use foresee_grad_exchange::{
 use foresee_grad_queue::{Dtype, Pattern, Plan, Policy, TensorId, Wire, packet_bytes};
 use foresee_testkit::{pause, wait_until};
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
-use foresee_wire::{Message, Secret, Timeouts, Wait};
+use foresee_wire::{Fault, FaultCode, Hello, ListenOptions, Listener, Message, Secret, Timeouts, Wait};
 
 use setup::{LONG, PACKET, Setup, dial_by_hand, end, ids, reference, tensors, train, train_rank, wait};
 use values::{gradient, spec};
@@ -249,6 +249,27 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
     end(&exchange);
     wait(&exchange, &[TensorId(1)]);
     assert_eq!(servers[0].stats().jobs["job"], 1);
+}
+
+#[test]
+fn a_rank_whose_time_ends_during_an_attempt_names_the_refusal_before_it() {
+    let (setup, secret) = (Setup::new(1, 1), Secret::draw().unwrap());
+    let key = secret.clone();
+    let keys = Arc::new(move |_: &Hello| Some(key.clone()));
+    let anywhere = "127.0.0.1:0".parse().unwrap();
+    let mut listener = Listener::bind(anywhere, keys, ListenOptions::default()).unwrap();
+    let options = RankOptions {
+        servers: vec![listener.address()],
+        timeouts: Timeouts::new(Nanos::from_secs(2)).unwrap(),
+        ..setup.rank(0, &[], &secret)
+    };
+    let rank = thread::spawn(move || Exchange::open(options).unwrap_err().to_string());
+    let first = listener.accept(Wait::within(LONG)).unwrap().expect("the rank dials");
+    first.refuse(Fault::new(FaultCode::Busy, "rank 0 is here already"), Wait::within(LONG)).unwrap();
+    // The second attempt gets no answer.
+    let second = listener.accept(Wait::within(LONG)).unwrap();
+    let told = rank.join().unwrap();
+    assert!(second.is_some() && told.contains("rank 0 is here already"), "{told}");
 }
 
 #[test]

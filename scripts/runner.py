@@ -21,6 +21,8 @@ from steps import ROOT, Failed
 
 PYTEST = ROOT / ".venv" / "bin" / "pytest"
 NEXTEST = ["cargo", "nextest", "run", "--workspace", "--locked", "--cargo-quiet"]
+#: nextest runs no examples of documents.
+DOCTESTS = ["cargo", "test", "--workspace", "--locked", "--quiet", "--doc"]
 #: Exit status of a test runner when tests have failed and all others have run.
 NEXTEST_FAILED, PYTEST_FAILED = 100, 1
 #: Tests that depend on how torch draws or shuffles, by class: they run on the oldest torch too.
@@ -87,6 +89,9 @@ class Runner:
         """Run the tests of one class, and those of ``process`` that failed once more."""
         with self.phase(f"rust {kind}"):
             self.log.results += self._nextest(kind)
+        if kind == "unit":
+            with self.phase("rust documents"):
+                self._run(DOCTESTS)
         with self.phase(f"python {kind}"):
             how = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
             if kind == "soak":

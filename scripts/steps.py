@@ -61,8 +61,9 @@ def build_environment() -> dict[str, str]:
     """
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{BUILD_BIN}"}
     sccache = BUILD_BIN / "sccache"
-    if sccache.exists():
-        environment.setdefault("RUSTC_WRAPPER", str(sccache))
+    # make passes an empty one on where sccache was not there yet when it began.
+    if sccache.exists() and not environment.get("RUSTC_WRAPPER"):
+        environment["RUSTC_WRAPPER"] = str(sccache)
     # uv knows no PIP_ variables.
     if "PIP_INDEX_URL" in os.environ:
         environment.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])

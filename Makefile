@@ -3,8 +3,6 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Compiled third-party crates are cached for all checkouts of this machine, as `scripts/steps.py` says.
-export RUSTC_WRAPPER ?= $(abspath $(wildcard .tools/build-tools/bin/sccache))
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
 help: ## this list

@@ -3,7 +3,7 @@
 """Make this checkout ready: environment, extension module, testbed, S3 server, pictures.
 
 Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second
-run takes about a second. Downloads and compiled third-party crates are cached for all checkouts of this machine.
+run takes about a second. Packages are cached for all checkouts of this machine.
 Needs only what `scripts/doctor.py` asks for.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
-#: Programs that build and test: uv, maturin, cargo-nextest, sccache. `prepare_build_tools` installs them.
+#: Programs that build and test: uv, maturin, cargo-nextest. `prepare_build_tools` installs them.
 BUILD_TOOLS = TOOLS / "build-tools"
 BUILD_BIN = BUILD_TOOLS / "bin"
 #: Remedies of steps that several scripts take.
@@ -54,16 +54,8 @@ def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, 
 
 
 def build_environment() -> dict[str, str]:
-    """The environment of builds: the build tools are last on PATH, and rustc's results are cached for this machine.
-
-    sccache keeps compiled third-party crates in the user's cache folder, keyed by what they are compiled from, so all
-    clones and profiles share them and none waits for another's lock. A wrapper that the user has set stays.
-    """
+    """The environment of builds: the build tools are last on PATH."""
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{BUILD_BIN}"}
-    sccache = BUILD_BIN / "sccache"
-    # make passes an empty one on where sccache was not there yet when it began.
-    if sccache.exists() and not environment.get("RUSTC_WRAPPER"):
-        environment["RUSTC_WRAPPER"] = str(sccache)
     # uv knows no PIP_ variables.
     if "PIP_INDEX_URL" in os.environ:
         environment.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])
@@ -71,7 +63,7 @@ def build_environment() -> dict[str, str]:
 
 
 def prepare_build_tools() -> None:
-    """Install uv, maturin, cargo-nextest and sccache into an environment of their own."""
+    """Install uv, maturin and cargo-nextest into an environment of their own."""
     pinned = ROOT / "scripts" / "requirements-build.txt"
 
     def make() -> None:
@@ -91,7 +83,7 @@ def prepare_build_tools() -> None:
         make,
         inputs=[pinned],
         settings=[platform.python_version()],
-        outputs=[BUILD_BIN / name for name in ("uv", "maturin", "cargo-nextest", "sccache")],
+        outputs=[BUILD_BIN / name for name in ("uv", "maturin", "cargo-nextest")],
     )
 
 

@@ -24,7 +24,7 @@ EXPECTED = """\
 Expected on two cores, the first time (later runs skip what has not changed):
   make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go)
   make demo          2 to 4 minutes after setup
-  make test          up to 20 minutes
+  make test          up to 30 minutes
   make bench-setup   2 to 10 minutes: the peers
 """
 

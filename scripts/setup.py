@@ -52,11 +52,9 @@ S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the steps; with ``--tests`` those for the tests too, with ``--systems`` what those tests need instead."""
+    """Run the steps; with ``--systems`` what the tests against other programs need instead."""
     try:
-        if arguments == ["--tests"]:
-            prepare(prepare_oldest_torch)
-        elif arguments == ["--systems"]:
+        if arguments == ["--systems"]:
             prepare_systems()
         else:
             prepare()

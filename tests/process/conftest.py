@@ -18,8 +18,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 # Before torch is imported: ranks are threads here, and each would have a pool as large as the machine, which waits busily.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from support.bench_places import places  # noqa: F401 - found here by tests
 from support.data import make_folder
-from support.fixtures import array, own_environment, ragged, small_folder, started  # noqa: F401 - found here by tests
+from support.fixtures import array, own_environment, pictures, ragged, small_folder, started  # noqa: F401 - found here by tests
 from support.scenes import hosts, scene  # noqa: F401 - likewise
 from support.servers import Bucket, Gateway, Testbed
 

@@ -3,26 +3,10 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 import torch
 
 import foresee.torch as ft
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    random.seed(1)
-    for i in range(10):
-        path = tmp_path / "pictures" / "xy"[i // 5] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        size = (random.randint(3, 9), 4)
-        pixels = np.random.default_rng(i).integers(0, 255, (size[1], size[0]), dtype=np.uint8)
-        image.fromarray(pixels).save(path)  # grey: the loader makes it RGB
-    return tmp_path / "pictures"
 
 
 def test_pictures_are_exactly_those_of_image_folder(pictures):

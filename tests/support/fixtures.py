@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -71,3 +72,17 @@ def _pictures(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([i]) * size)
     return root
+
+
+@pytest.fixture
+def pictures(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Ten grey PNG files of unequal size in two classes."""
+    image = pytest.importorskip("PIL.Image")
+    random.seed(1)
+    for i in range(10):
+        path = tmp_path / "pictures" / "xy"[i // 5] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = (random.randint(3, 9), 4)
+        pixels = np.random.default_rng(i).integers(0, 255, (size[1], size[0]), dtype=np.uint8)
+        image.fromarray(pixels).save(path)  # grey: the loader makes it RGB
+    return tmp_path / "pictures"

@@ -15,8 +15,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from support.alone import alone
+from support.bench_places import places  # noqa: F401 - found here by tests
 from support.calibrations import data, pair  # noqa: F401 - found here by tests
-from support.fixtures import array, own_environment, ragged, small_folder  # noqa: F401 - likewise
+from support.fixtures import array, own_environment, pictures, ragged, small_folder  # noqa: F401 - likewise
 from support.virtual import virtual  # noqa: F401 - likewise
 
 

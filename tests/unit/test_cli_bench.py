@@ -4,33 +4,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pathlib
 import re
 import sys
 
 import pytest
+from support.bench_places import empty
 
 from foresee.cli import main
-
-SIZE, COUNT = 4096, 10
-
-
-@pytest.fixture
-def places(tmp_path: pathlib.Path) -> list[str]:
-    """Options that name an origin and a cache."""
-    for name in ("origin", "cache"):
-        (tmp_path / name).mkdir()
-    folder = str(tmp_path / "run")
-    return [
-        *("--origin", str(tmp_path / "origin"), "--cache", str(tmp_path / "cache"), "--folder", folder),
-        *("--files", f"{SIZE}:{COUNT}", "--processes", "2"),
-    ]
-
-
-def empty(tmp_path: pathlib.Path) -> bool:
-    """Whether nothing is left of the files."""
-    return not any(os.listdir(tmp_path / name) for name in ("origin", "cache"))
 
 
 @pytest.mark.parametrize(

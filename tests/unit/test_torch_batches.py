@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import random
 import threading
 
 import numpy as np
@@ -107,19 +106,6 @@ def test_array_arguments_are_checked(array, folder, tmp_path):
         ft.ArrayDataset(array, index=index, dtype="int16", shape=(3,))
     with pytest.raises(IndexInvalid, match="ArrayDataset"):
         ft.FolderDataset(array, index=index)
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    random.seed(1)
-    for i in range(10):
-        path = tmp_path / "pictures" / "xy"[i // 5] / f"{i}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        size = (random.randint(3, 9), 4)
-        pixels = np.random.default_rng(i).integers(0, 255, (size[1], size[0]), dtype=np.uint8)
-        image.fromarray(pixels).save(path)  # grey: the loader makes it RGB
-    return tmp_path / "pictures"
 
 
 def test_decode_is_chosen_by_what_there_is(folder, pictures):

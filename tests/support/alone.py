@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses what a unit test may not do while it runs: start a process, use a socket, or sleep.
+"""Audit hook that fails a unit test when it starts a process, uses a socket or sleeps.
 
 `tests/unit/test_test_classes.py` reads what the tests' own source says; this finds what the code below them does.
 """

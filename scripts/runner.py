@@ -93,7 +93,9 @@ class Runner:
             with self.phase("rust documents"):
                 self._run(DOCTESTS)
         with self.phase(f"python {kind}"):
-            how = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
+            # A process test waits now and then, for others or for a timeout.
+            beside = (os.cpu_count() or 1) + (kind == "process")
+            how = ["-n", str(beside), "--dist", "worksteal"]
             if kind == "soak":
                 # Those want the machine for themselves, and one file is for the oldest torch alone.
                 how = [f"--ignore={ON_OLDEST_TORCH[kind]}"]

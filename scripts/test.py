@@ -55,9 +55,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def invoke(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a test runner in the checkout's root; its exit status."""
-    return subprocess.run(
-        command, cwd=ROOT, env={**build_environment(), **environment}, check=False
-    ).returncode
+    environment = {**build_environment(), **environment}
+    # Tests start interpreters by the hundred, each of which would compile what it imports of ours.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -135,10 +135,12 @@ def torchrun(
 def under_torchrun(
     world: int, module: str, *arguments: str, restarts: int = 0, env: dict[str, str] | None = None
 ) -> Child:
-    """A module's program as every rank."""
+    """A module's ``main`` as every rank."""
     source = """
         import sys
+        from support.warm import fork_ranks_of_torchrun
         from torch.distributed.run import main
+        fork_ranks_of_torchrun()
         world, restarts, module, *arguments = sys.argv[1:]
         counts = [f"--nproc-per-node={world}", f"--max-restarts={restarts}"]
         main(["--standalone", *counts, "-m", module, *arguments])

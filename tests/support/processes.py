@@ -22,7 +22,7 @@ from typing import Any
 
 from support.environment import plain_environment
 from support.waiting import WATCHDOG
-from support.warm import Forked
+from support.warm import Piped
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ class Child:
     ``warm``: forked from a process that has imported torch (``support.warm``), so not within anything.
     """
 
-    process: subprocess.Popen[str] | Forked
+    process: subprocess.Popen[str] | Piped
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Child:
         source, variables = textwrap.dedent(source), plain_environment(env)
         if warm:
             assert not within, "what is forked is where the process is that it is forked from"
-            self.process = Forked(source, arguments, variables)
+            self.process = Piped(source, arguments, variables)
             return
         self.process = subprocess.Popen(
             [*within, sys.executable, "-c", source, *arguments],

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs forked from a process that has imported torch, which takes seconds of a core; tests start a hundred of them.
 
-Each is a process of its own, in a session of its own, with its own pipes, arguments and environment, and it ends as
-programs end. Only its interpreter and its modules were there before it. Apart from `processes`, whose `Child` is what
+Each is a process of its own, in a session of its own, with its own pipes, arguments and environment. Its interpreter and
+its modules were there before it, and are not taken down when it ends. Apart from `processes`, whose `Child` is what
 tests hold, whichever way it began. Refuses to fork where a thread runs, and is no use to tests of how a program starts.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import select
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, NoReturn
 
 #: Of a request; environments are some kilobytes.
 _MOST_BYTES = 1 << 17
@@ -29,22 +30,27 @@ _NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """A program under way: what of ``subprocess.Popen`` with text pipes tests ask for."""
+    """A program under way: what of ``subprocess.Popen`` they ask for who started it.
 
-    def __init__(self, source: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
-        pipes = [os.pipe() for _ in range(3)]
-        theirs = [write for _, write in pipes]
+    ``requests``: to the process that it is forked from. ``output``, ``errors``: descriptors that it writes to.
+    """
+
+    def __init__(
+        self,
+        requests: socket.socket,
+        source: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        errors: int,
+    ) -> None:
+        told, status = os.pipe()
         asked = json.dumps([source, list(arguments), dict(env)]).encode()
-        socket.send_fds(_warm(env), [asked], theirs)
-        for each in theirs:
-            os.close(each)
-        self.stdout: IO[str] = os.fdopen(pipes[0][0], encoding="utf-8")
-        self.stderr: IO[str] = os.fdopen(pipes[1][0], encoding="utf-8")
-        self._status: IO[bytes] = os.fdopen(pipes[2][0], "rb", buffering=0)
+        socket.send_fds(requests, [asked], [output, errors, status])
+        os.close(status)
+        self._status: IO[bytes] = os.fdopen(told, "rb", buffering=0)
         self.pid = self._number()
         self.returncode: int | None = None
-        self._said = ["", ""]
-        self._readers: list[threading.Thread] = []
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
@@ -68,6 +74,32 @@ class Forked:
         """End it."""
         self.send_signal(signal.SIGKILL)
 
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = os.waitstatus_to_exitcode(self._number())
+            self._status.close()
+        return self.returncode
+
+    def _number(self) -> int:
+        told = self._status.read(_NUMBER.size)
+        assert len(told) == _NUMBER.size, "the process that programs are forked from has ended"
+        number: int = _NUMBER.unpack(told)[0]
+        return number
+
+
+class Piped(Forked):
+    """One whose output and errors a test reads."""
+
+    def __init__(self, source: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        (output, their_output), (errors, their_errors) = os.pipe(), os.pipe()
+        super().__init__(_warm(env), source, arguments, env, their_output, their_errors)
+        for each in (their_output, their_errors):
+            os.close(each)
+        self.stdout: IO[str] = os.fdopen(output, encoding="utf-8")
+        self.stderr: IO[str] = os.fdopen(errors, encoding="utf-8")
+        self._said = ["", ""]
+        self._readers: list[threading.Thread] = []
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """All that it has written and nobody has read, once it has ended. ``timeout``: of each of the waits for it."""
         if not self._readers:
@@ -79,7 +111,6 @@ class Forked:
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         self.wait(timeout)
-        self._status.close()
         return self._said[0], self._said[1]
 
     def _read(self, at: int) -> None:
@@ -88,23 +119,33 @@ class Forked:
             with stream:
                 self._said[at] = stream.read()
 
-    def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            self.returncode = os.waitstatus_to_exitcode(self._number())
-        return self.returncode
 
-    def _number(self) -> int:
-        told = self._status.read(_NUMBER.size)
-        assert len(told) == _NUMBER.size, "the process that programs are forked from has ended"
-        number: int = _NUMBER.unpack(told)[0]
-        return number
+def fork_ranks_of_torchrun() -> None:
+    """Have torchrun, which is about to run in this process, fork its ranks from a copy of this process.
+
+    All else is torchrun's: each rank gets the environment, arguments and session that it would have, and must be a
+    module with a ``main``.
+    """
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        _fork_programs(theirs)
+    theirs.close()
+    source = "import importlib, sys; importlib.import_module(sys.argv.pop(1)).main()"
+
+    def start(args: Sequence[str], env: Mapping[str, str], **_: object) -> Forked:
+        return Forked(ours, source, args[args.index("-m") + 1 :], env, 1, 2)
+
+    subprocess_handler.Popen = start  # type: ignore[assignment,misc]
 
 
 @functools.cache
 def _started(settings: tuple[tuple[str, str], ...]) -> socket.socket:
     """The process that programs are forked from; it ends with this one, whatever ends this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    source = "from support.warm import main; exec(main(), globals())"
+    source = "from support.warm import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", source, str(theirs.fileno())],
         stdin=subprocess.DEVNULL,
@@ -128,12 +169,23 @@ def _warm(env: Mapping[str, str]) -> socket.socket:
     return _started(tuple(item for item in sorted(env.items()) if item[0] in settings or "PYTHON" in item[0]))
 
 
-def main() -> str:
-    """Of that process: forks what is asked for. Returns in each program, what it has to run."""
-    import foresee.torch  # noqa: F401
+def main() -> None:
+    """Of that process."""
+    import torch
 
+    import support.gradients  # noqa: F401
+
+    # The first optimizer of a process imports torch's compiler, which takes as long as torch itself.
+    torch.optim.SGD([torch.zeros(1)])
+    # Left out of collections: they write to all that they look at, which copies it.
+    gc.collect()
+    gc.freeze()
     assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in whatever is forked"
-    requests = socket.socket(fileno=int(sys.argv[1]))
+    _fork_programs(socket.socket(fileno=int(sys.argv[1])))
+
+
+def _fork_programs(requests: socket.socket) -> NoReturn:
+    """Fork what is asked for until nobody is left to ask."""
     # Nobody asks how those ended that wait for programs.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -164,5 +216,17 @@ def main() -> str:
     os.environ.clear()
     os.environ.update(env)
     sys.argv[1:] = arguments
-    text: str = source
-    return text
+    _run(source)
+
+
+def _run(source: str) -> NoReturn:
+    """Run a program and end as the interpreter does, without taking down modules: that would copy what it shares with others."""
+    variables = vars(sys.modules["__main__"])
+    exec(source, variables)  # noqa: S102 - what the test asked for
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    variables.clear()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

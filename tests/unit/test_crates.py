@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of other people's crates: folders laid out as Cargo's are, with files of this test."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+import pytest
+from support.house import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import crates
+from crates import KEPT, borrow, keep
+
+
+def build(target: pathlib.Path, crate: str, hash_: str, *, written: int) -> None:
+    """What a build of a crate leaves, of this time in seconds."""
+    debug = target / "debug"
+    library = f"lib{crate.replace('-', '_')}-{hash_}"
+    paths = [
+        debug / "deps" / f"{library}.rlib",
+        debug / "deps" / f"{library}.rmeta",
+        debug / "build" / f"{crate}-{hash_}" / "out" / "private.rs",
+        debug / ".fingerprint" / f"{crate}-{hash_}" / "lib",
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{crate} {written}")
+        os.utime(path, (written, written))
+
+
+def files(target: pathlib.Path) -> dict[str, tuple[str, float]]:
+    """Contents and times of all files below a folder."""
+    found = [path for path in target.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(target)): (path.read_text(), path.stat().st_mtime)
+        for path in found
+        if path.name != "lock"
+    }
+
+
+@pytest.fixture
+def caches(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "caches"
+
+
+@pytest.fixture
+def built(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A checkout that has compiled two crates of others and one of its own."""
+    target = tmp_path / "one" / "target"
+    build(target, "serde", "11aa", written=100)
+    build(target, "tokio", "22bb", written=200)
+    build(target, "foresee-wire", "33cc", written=300)
+    return target
+
+
+def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, caches, built) -> None:
+    assert keep(built, "c-1", caches) == 2
+    other = tmp_path / "other" / "target"
+    assert borrow(other, "c-1", caches) == 2
+    expected = {name: at for name, at in files(built).items() if "foresee" not in name}
+    assert files(other) == expected
+    # Cargo goes by times: none of a crate may be later than of those that use it.
+    assert all(time in (100, 200) for _, time in files(other).values())
+
+
+def test_one_that_has_built_is_left_alone(caches, built) -> None:
+    assert keep(built, "c-1", caches) == 2
+    before = files(built)
+    assert borrow(built, "c-1", caches) == 0
+    assert files(built) == before
+
+
+def test_without_a_cache_all_is_compiled(tmp_path, caches) -> None:
+    assert borrow(tmp_path / "target", "c-1", caches) == 0
+    assert not (tmp_path / "target").exists()
+
+
+def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_serves(
+    tmp_path, caches, built
+) -> None:
+    keep(built, "c-1", caches)
+    assert borrow(tmp_path / "other", "d-2", caches) == 0, "of another compiler"
+    assert borrow(tmp_path / "other", "c-2", caches) == 2
+
+
+def test_what_is_compiled_later_is_added(tmp_path, caches, built) -> None:
+    keep(built, "c-1", caches)
+    other = tmp_path / "other" / "target"
+    borrow(other, "c-1", caches)
+    build(other, "rand", "44dd", written=400)
+    assert keep(other, "c-1", caches) == 1
+    third = tmp_path / "third"
+    assert borrow(third, "c-1", caches) == 3
+    assert keep(third, "c-1", caches) == 0
+
+
+def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> None:
+    keep(built, "c-1", caches)
+    # It had compiled the same crate before there was a cache; what it has compiled with it fits no other copy.
+    other = tmp_path / "other" / "target"
+    build(other, "serde", "11aa", written=150)
+    build(other, "rand", "44dd", written=400)
+    assert keep(other, "c-1", caches) == 0
+    assert borrow(tmp_path / "third", "c-1", caches) == 2
+
+
+def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> None:
+    keep(built, "c-1", caches)
+    prints = caches / "c-1" / ".fingerprint"
+    (prints / "serde-11aa").rename(prints / "serde-11aa.new")
+    assert borrow(tmp_path / "other", "c-1", caches) == 1
+    assert keep(built, "c-1", caches) == 1
+    assert borrow(tmp_path / "third", "c-1", caches) == 2
+
+
+def test_the_oldest_caches_go(caches, built) -> None:
+    for number in range(KEPT + 2):
+        keep(built, f"c-{number}", caches)
+        os.utime(caches / f"c-{number}", (number, number))
+    keep(built, f"c-{KEPT + 1}", caches)
+    assert sorted(each.name for each in caches.iterdir() if each.is_dir()) == [
+        f"c-{number}" for number in range(2, KEPT + 2)
+    ]
+
+
+def test_a_checkout_of_another_compiler_lock_file_or_profile_has_another_cache(tmp_path) -> None:
+    def key(compiler: str, lock: str, settings: str) -> str:
+        (tmp_path / "Cargo.lock").write_text(lock)
+        (tmp_path / "Cargo.toml").write_text(settings)
+        return crates.key(compiler, tmp_path)
+
+    one = key("rustc 1.95.0", "serde 1", "opt-level = 3")
+    assert one == key("rustc 1.95.0", "serde 1", "opt-level = 3")
+    others = [
+        key("rustc 1.88.0", "serde 1", "opt-level = 3"),
+        key("rustc 1.95.0", "serde 2", "opt-level = 3"),
+        key("rustc 1.95.0", "serde 1", "opt-level = 2"),
+    ]
+    assert len({one, *others}) == 4
+    assert [other.split("-")[0] == one.split("-")[0] for other in others] == [False, True, True]
+
+
+def test_a_cache_that_fails_ends_no_build(tmp_path, monkeypatch, capsys, built) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(crates, "cache_folder", lambda: tmp_path / "file" / "crates")
+    monkeypatch.setattr(crates, "_compiler", lambda: "rustc 1.95.0")
+    crates.prepare(tmp_path / "target")
+    crates.save(built)
+    assert "all will be compiled, as the cache fails" in capsys.readouterr().err

@@ -9,7 +9,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 doctor: ## name each missing tool with its remedy, and say how long things take
 	@$(PYTHON) scripts/doctor.py
-setup: doctor ## environment, release build, test servers; only what has changed
+setup: doctor ## environment, extension module, test servers; only what has changed
 	@$(PYTHON) scripts/setup.py
 bench-setup: setup ## the peers that benchmarks compare with
 	@$(PYTHON) scripts/bench_setup.py
@@ -30,8 +30,8 @@ test-systems: setup ## tests against other programs: DLIO, Ray, and Slurm, which
 check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
 check-rust: ## format, lints and documents of the crates
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --all-features --locked --quiet -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked --quiet
+	$(PYTHON) scripts/crates.py target/check cargo clippy --target-dir target/check --workspace --all-targets --all-features --locked --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(PYTHON) scripts/crates.py target/check cargo doc --target-dir target/check --workspace --no-deps --all-features --locked --quiet
 check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -41,7 +41,7 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/lint-imports
 	$(BIN)/typos
 msrv: ## what users build, with the oldest supported compiler
-	rustup run --install $(MSRV) cargo check --package foresee-python --locked --quiet --target-dir target/msrv
+	rustup run --install $(MSRV) $(PYTHON) scripts/crates.py target/msrv cargo check --package foresee-python --locked --quiet --target-dir target/msrv
 wheel: ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
 	@$(PYTHON) scripts/wheel.py
 bench: bench-setup ## the loading benchmark; writes its results folder and the README's table

@@ -3,8 +3,8 @@
 """Install the peers that the benchmarks compare with, into .bench-venv, and build what they measure with.
 
 Apart from .venv, because some peers pin other versions of numpy and friends. torch is not installed twice:
-.bench-venv looks into .venv for whatever it does not have itself. The extension module in .venv is built as it is
-released; `make setup` puts the one of development back. Run `scripts/setup.py` first.
+.bench-venv looks into .venv for whatever it does not have itself. The extension module in .venv and the testbed
+are built as for a release; `make setup` puts those of development back. Run `scripts/setup.py` first.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
 
@@ -15,7 +15,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setup import install_extension
+from setup import install_extension, install_testbed
 from steps import BIN, ROOT, RUST, Failed, install_tool, run, step
 
 VENV = ROOT / ".bench-venv"
@@ -32,6 +32,7 @@ def main() -> int:
     try:
         step("bench-venv", make_venv, settings=[this_python], outputs=[PYTHON])
         install_extension("dist")
+        install_testbed("dist")
         step("sum-bench", build_sum_bench, inputs=RUST, outputs=[BIN / "foresee-sum-bench"])
         step("peers", install_peers, inputs=[REQUIREMENTS], settings=[this_python], outputs=[PYTHON])
     except Failed as failed:

@@ -8,7 +8,7 @@ results: it builds what it does not trust. A folder that checkouts share would s
 program or the extension module of another, and would wait for its lock.
 Exit status: the command's.
 
-Results are kept together as they were built together, by compiler, ``Cargo.lock`` and ``Cargo.toml``. A crate whose build
+Results are kept together as they were built together, by compiler, ``Cargo.lock``, ``Cargo.toml`` and target folder. A crate whose build
 script writes a source file (serde, for one) carries the path of its checkout in its results, and who was compiled
 with it accepts no other copy. So nothing goes into a cache of results that differ from the checkout's.
 """
@@ -27,8 +27,8 @@ from pathlib import Path
 
 from steps import ROOT, build_environment
 
-#: Caches that are kept, the last used ones; each has about 1 GB.
-KEPT = 4
+#: Caches that are kept, the last used ones; each has up to 1 GB.
+KEPT = 6
 #: Crates of this workspace, whose results stay in its checkout.
 OWN = ("foresee-",)
 
@@ -38,26 +38,25 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foresee" / "crates"
 
 
-def key(compiler: str, root: Path = ROOT) -> str:
-    """Name of the cache for a compiler, which says this of itself, and for what this checkout asks; the first part is the compiler's."""
-    first = hashlib.sha256(compiler.encode()).hexdigest()[:8]
-    second = hashlib.sha256()
+def key(compiler: str, target: str, root: Path = ROOT) -> str:
+    """Name of the cache for a compiler, which says this of itself, a target folder, and what this checkout asks for, which comes last."""
+    asked = hashlib.sha256()
     for name in ("Cargo.toml", "Cargo.lock"):
-        second.update((root / name).read_bytes())
-    return f"{first}-{second.hexdigest()[:8]}"
+        asked.update((root / name).read_bytes())
+    return f"{hashlib.sha256(compiler.encode()).hexdigest()[:8]}-{target}-{asked.hexdigest()[:8]}"
 
 
 def prepare(target: Path = ROOT / "target") -> None:
     """Before a build in a target folder: fill it, if it has nothing."""
     with _told():
-        if count := borrow(target, key(_compiler()), cache_folder()):
+        if count := borrow(target, key(_compiler(), target.name), cache_folder()):
             print(f"crates: {count} taken from {cache_folder()}", file=sys.stderr)
 
 
 def save(target: Path = ROOT / "target") -> None:
     """After a build that succeeded: leave what was compiled for other checkouts."""
     with _told():
-        if count := keep(target, key(_compiler()), cache_folder()):
+        if count := keep(target, key(_compiler(), target.name), cache_folder()):
             print(f"crates: {count} left in {cache_folder()}", file=sys.stderr)
 
 
@@ -75,10 +74,10 @@ def _compiler() -> str:
 
 
 def borrow(target: Path, name: str, caches: Path) -> int:
-    """Fill a target folder that has nothing from the cache of this name, else from the last used one of its compiler; how many crates."""
+    """Fill a target folder that has nothing from the cache of this name, else from the last used one that differs in what is asked for; how many crates."""
     if (target / "debug" / ".fingerprint").exists():
         return 0
-    candidates = [caches / name, *_by_age(caches, name.partition("-")[0])]
+    candidates = [caches / name, *_by_age(caches, name.rpartition("-")[0] + "-")]
     cache = next((each for each in candidates if each.is_dir()), None)
     if cache is None:
         return 0
@@ -108,9 +107,9 @@ def keep(target: Path, name: str, caches: Path) -> int:
     return len(here - kept)
 
 
-def _by_age(caches: Path, compiler: str) -> list[Path]:
-    """Caches, the last used first."""
-    found = [each for each in caches.glob(f"{compiler}*") if each.is_dir()] if caches.is_dir() else []
+def _by_age(caches: Path, start: str) -> list[Path]:
+    """Caches whose name starts so, the last used first."""
+    found = [each for each in caches.glob(f"{start}*") if each.is_dir()] if caches.is_dir() else []
     return sorted(found, key=lambda each: each.stat().st_mtime, reverse=True)
 
 

@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 EXPECTED = """\
 Expected on two cores, the first time (later runs skip what has not changed):
-  make setup         6 to 10 minutes: 5 GB of Python packages, release build, S3 server (Go)
+  make setup         5 to 10 minutes: 5 GB of Python packages, 300 crates, S3 server (Go)
   make demo          2 to 4 minutes after setup
-  make test          up to 30 minutes
+  make test          15 to 20 minutes; 6 when everything is built
   make bench-setup   2 to 10 minutes: the peers
 """
 

@@ -3,7 +3,7 @@
 """Make this checkout ready: environment, extension module, testbed, S3 server, pictures.
 
 Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second
-run takes about a second. Packages are cached for all checkouts of this machine.
+run takes about a second. Packages and compiled crates of others are cached for all checkouts of this machine.
 Needs only what `scripts/doctor.py` asks for.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import crates
 from steps import (
     BIN,
     BUILD_BIN,
@@ -85,8 +86,11 @@ def prepare(*more: Callable[[], None]) -> None:
         step("pictures", fetch_pictures, inputs=[pictures])
 
     def build() -> None:
-        install_extension("release")
-        step("testbed", build_testbed, inputs=RUST, outputs=[BIN / "foresee-testbed"])
+        crates.prepare()
+        # The extension last: maturin waits until the environment has its packages.
+        install_testbed("dev")
+        install_extension("dev")
+        crates.save()
         step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
 
     # Some wait for the network, one for the processor.
@@ -146,10 +150,16 @@ def fetch_pictures() -> None:
     run([PYTHON, ROOT / "examples" / "demo" / "pictures.py", "--fetch-only"])
 
 
-def build_testbed() -> None:
-    """Build the throttled, counting origin and put it among the tools."""
-    run(["cargo", "build", "--release", "--locked", "-p", "foresee-testbed"])
-    install_tool(ROOT / "target" / "release" / "foresee-testbed", "foresee-testbed")
+def install_testbed(profile: str) -> None:
+    """Build the throttled, counting origin with a profile of Cargo.toml and put it among the tools."""
+    folder = "debug" if profile == "dev" else profile
+
+    def build() -> None:
+        # Of the whole workspace, so that its libraries have the features that they have in tests.
+        run(["cargo", "build", "--profile", profile, "--locked", "--workspace", "--bins"])
+        install_tool(ROOT / "target" / folder / "foresee-testbed", "foresee-testbed")
+
+    step("testbed", build, inputs=RUST, settings=[profile], outputs=[BIN / "foresee-testbed"])
 
 
 def install_extension(profile: str) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+import crates
 import setup
 from durations import RunLog
 from runner import Runner
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         with runner.phase("setup"):
             setup.prepare(setup.prepare_oldest_torch)
         runner.build()
+        crates.save()
         for each in classes:
             runner.run(each)
     except Failed as failed:

@@ -16,6 +16,6 @@ from steps import BUILD_BIN, run
 
 def test_the_wheel_starts_in_an_empty_environment_without_torch(tmp_path: pathlib.Path) -> None:
     # Of what `make setup` has compiled: the released one has the same contents, linked for older systems.
-    run([BUILD_BIN / "maturin", "build", "--release", "--locked", "--out", tmp_path])
+    run([BUILD_BIN / "maturin", "build", "--profile", "dev", "--locked", "--out", tmp_path])
     (wheel,) = tmp_path.glob("*.whl")
     script.start(wheel, tmp_path / "venv")

@@ -58,9 +58,9 @@ def built(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, caches, built) -> None:
-    assert keep(built, "c-1", caches) == 2
+    assert keep(built, "c-target-1", caches) == 2
     other = tmp_path / "other" / "target"
-    assert borrow(other, "c-1", caches) == 2
+    assert borrow(other, "c-target-1", caches) == 2
     expected = {name: at for name, at in files(built).items() if "foresee" not in name}
     assert files(other) == expected
     # Cargo goes by times: none of a crate may be later than of those that use it.
@@ -68,70 +68,70 @@ def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, cache
 
 
 def test_one_that_has_built_is_left_alone(caches, built) -> None:
-    assert keep(built, "c-1", caches) == 2
+    assert keep(built, "c-target-1", caches) == 2
     before = files(built)
-    assert borrow(built, "c-1", caches) == 0
+    assert borrow(built, "c-target-1", caches) == 0
     assert files(built) == before
 
 
 def test_without_a_cache_all_is_compiled(tmp_path, caches) -> None:
-    assert borrow(tmp_path / "target", "c-1", caches) == 0
+    assert borrow(tmp_path / "target", "c-target-1", caches) == 0
     assert not (tmp_path / "target").exists()
 
 
 def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_serves(
     tmp_path, caches, built
 ) -> None:
-    keep(built, "c-1", caches)
-    assert borrow(tmp_path / "other", "d-2", caches) == 0, "of another compiler"
-    assert borrow(tmp_path / "other", "c-2", caches) == 2
+    keep(built, "c-target-1", caches)
+    assert borrow(tmp_path / "other", "d-target-2", caches) == 0, "of another compiler"
+    assert borrow(tmp_path / "other", "c-target-2", caches) == 2
 
 
 def test_what_is_compiled_later_is_added(tmp_path, caches, built) -> None:
-    keep(built, "c-1", caches)
+    keep(built, "c-target-1", caches)
     other = tmp_path / "other" / "target"
-    borrow(other, "c-1", caches)
+    borrow(other, "c-target-1", caches)
     build(other, "rand", "44dd", written=400)
-    assert keep(other, "c-1", caches) == 1
+    assert keep(other, "c-target-1", caches) == 1
     third = tmp_path / "third"
-    assert borrow(third, "c-1", caches) == 3
-    assert keep(third, "c-1", caches) == 0
+    assert borrow(third, "c-target-1", caches) == 3
+    assert keep(third, "c-target-1", caches) == 0
 
 
 def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> None:
-    keep(built, "c-1", caches)
+    keep(built, "c-target-1", caches)
     # It had compiled the same crate before there was a cache; what it has compiled with it fits no other copy.
     other = tmp_path / "other" / "target"
     build(other, "serde", "11aa", written=150)
     build(other, "rand", "44dd", written=400)
-    assert keep(other, "c-1", caches) == 0
-    assert borrow(tmp_path / "third", "c-1", caches) == 2
+    assert keep(other, "c-target-1", caches) == 0
+    assert borrow(tmp_path / "third", "c-target-1", caches) == 2
 
 
 def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> None:
-    keep(built, "c-1", caches)
-    prints = caches / "c-1" / ".fingerprint"
+    keep(built, "c-target-1", caches)
+    prints = caches / "c-target-1" / ".fingerprint"
     (prints / "serde-11aa").rename(prints / "serde-11aa.new")
-    assert borrow(tmp_path / "other", "c-1", caches) == 1
-    assert keep(built, "c-1", caches) == 1
-    assert borrow(tmp_path / "third", "c-1", caches) == 2
+    assert borrow(tmp_path / "other", "c-target-1", caches) == 1
+    assert keep(built, "c-target-1", caches) == 1
+    assert borrow(tmp_path / "third", "c-target-1", caches) == 2
 
 
 def test_the_oldest_caches_go(caches, built) -> None:
     for number in range(KEPT + 2):
-        keep(built, f"c-{number}", caches)
-        os.utime(caches / f"c-{number}", (number, number))
-    keep(built, f"c-{KEPT + 1}", caches)
+        keep(built, f"c-target-{number}", caches)
+        os.utime(caches / f"c-target-{number}", (number, number))
+    keep(built, f"c-target-{KEPT + 1}", caches)
     assert sorted(each.name for each in caches.iterdir() if each.is_dir()) == [
-        f"c-{number}" for number in range(2, KEPT + 2)
+        f"c-target-{number}" for number in range(2, KEPT + 2)
     ]
 
 
-def test_a_checkout_of_another_compiler_lock_file_or_profile_has_another_cache(tmp_path) -> None:
-    def key(compiler: str, lock: str, settings: str) -> str:
+def test_another_compiler_lock_file_profile_or_target_folder_has_another_cache(tmp_path) -> None:
+    def key(compiler: str, lock: str, settings: str, target: str = "target") -> str:
         (tmp_path / "Cargo.lock").write_text(lock)
         (tmp_path / "Cargo.toml").write_text(settings)
-        return crates.key(compiler, tmp_path)
+        return crates.key(compiler, target, tmp_path)
 
     one = key("rustc 1.95.0", "serde 1", "opt-level = 3")
     assert one == key("rustc 1.95.0", "serde 1", "opt-level = 3")
@@ -139,9 +139,11 @@ def test_a_checkout_of_another_compiler_lock_file_or_profile_has_another_cache(t
         key("rustc 1.88.0", "serde 1", "opt-level = 3"),
         key("rustc 1.95.0", "serde 2", "opt-level = 3"),
         key("rustc 1.95.0", "serde 1", "opt-level = 2"),
+        key("rustc 1.95.0", "serde 1", "opt-level = 3", "check"),
     ]
-    assert len({one, *others}) == 4
-    assert [other.split("-")[0] == one.split("-")[0] for other in others] == [False, True, True]
+    assert len({one, *others}) == 5
+    alike = [other.rpartition("-")[0] == one.rpartition("-")[0] for other in others]
+    assert alike == [False, True, True, False]
 
 
 def test_a_cache_that_fails_ends_no_build(tmp_path, monkeypatch, capsys, built) -> None:

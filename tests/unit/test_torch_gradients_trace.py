@@ -16,6 +16,9 @@ from foresee.errors import ConfigError
 from foresee.models.trace import read
 from foresee.torch.gradients import _trace
 
+# The first optimizer of a process imports torch's compiler: seconds that are no test's.
+torch.optim.SGD([torch.zeros(1)])
+
 
 class Clock:
     """Time that passes when a layer says so."""

@@ -134,7 +134,9 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
                 waits += 1;
             }
         }
-        assert!(waits < 4 * BULK, "{waits} wake-ups for {BULK} packets: it spins");
+        // How many acknowledgments come is up to the system. One that nobody takes off would wake the poller at once, a
+        // hundred thousand times a second.
+        assert!(waits < 100 * BULK, "{waits} wake-ups for {BULK} packets: it spins");
         drop(poller);
         link.shutdown();
         let order = reader.join().unwrap();

@@ -8,9 +8,9 @@ results: it builds what it does not trust. A folder that checkouts share would s
 program or the extension module of another, and would wait for its lock.
 Exit status: the command's.
 
-Results are kept together as they were built together, by compiler, ``Cargo.lock``, ``Cargo.toml`` and target folder. A crate whose build
-script writes a source file (serde, for one) carries the path of its checkout in its results, and who was compiled
-with it accepts no other copy. So nothing goes into a cache of results that differ from the checkout's.
+Each compiler, ``Cargo.lock``, ``Cargo.toml`` and target folder has a cache of its own. A crate whose build script writes a
+source file (serde, for one) carries the path of its checkout in its results, and crates that were compiled with it accept
+no other copy. So a cache takes nothing from a checkout whose results differ from its own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,12 @@ from steps import ROOT, build_environment
 
 #: Caches that are kept, the last used ones; each has up to 1 GB.
 KEPT = 6
-#: Crates of this workspace, whose results stay in its checkout.
-OWN = ("foresee-",)
+#: Start of the names of this workspace's crates, whose results stay in the checkout.
+OWN = "foresee-"
+#: Crates that maturin gives a path in the checkout, and those that use them: each checkout compiles them anew.
+BOUND = {"pyo3-ffi", "pyo3", "numpy"}
+#: Ends the name of what is being copied.
+_NEW = ".new"
 
 
 def cache_folder() -> Path:
@@ -117,7 +121,11 @@ def _units(folder: Path) -> set[str]:
     """Crates of others that have results in a folder, by name and hash."""
     prints = folder / ".fingerprint"
     names = os.listdir(prints) if prints.is_dir() else []
-    return {name for name in names if not name.startswith(OWN) and not name.endswith(_NEW)}
+    return {
+        name
+        for name in names
+        if not name.startswith(OWN) and name.rpartition("-")[0] not in BOUND and not name.endswith(_NEW)
+    }
 
 
 def _files(folder: Path, unit: str) -> list[Path]:
@@ -132,10 +140,6 @@ def _differ(one: Path, other: Path, unit: str) -> bool:
         return [(path.name, path.stat().st_mtime_ns) for path in _files(folder, unit)]
 
     return written(one) != written(other)
-
-
-#: Ends the name of what is being copied.
-_NEW = ".new"
 
 
 def _copy_unit(source: Path, unit: str, destination: Path) -> None:

@@ -24,7 +24,7 @@ EXPECTED = """\
 Expected on two cores, the first time (later runs skip what has not changed):
   make setup         5 to 10 minutes: 5 GB of Python packages, 300 crates, S3 server (Go)
   make demo          2 to 4 minutes after setup
-  make test          15 to 20 minutes; 6 when everything is built
+  make test          13 to 25 minutes; 7 when everything is built
   make bench-setup   2 to 10 minutes: the peers
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs forked from a process that has imported torch, which takes seconds of a core; tests start a hundred of them.
+"""Start test programs by a fork of a process that has imported torch, which takes seconds of a core.
 
 Each is a process of its own, in a session of its own, with its own pipes, arguments and environment. Its interpreter and
-its modules were there before it, and are not taken down when it ends. Apart from `processes`, whose `Child` is what
-tests hold, whichever way it began. Refuses to fork where a thread runs, and is no use to tests of how a program starts.
+its modules were there before it, and are not taken down when it ends: tests of how a program starts or how its interpreter
+ends need a fresh one. Tests hold such a program as a `Child` of `processes`. No program is forked where a thread runs.
 """
 
 from __future__ import annotations

@@ -108,6 +108,18 @@ def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> No
     assert borrow(tmp_path / "third", "c-target-1", caches) == 2
 
 
+def test_crates_that_each_checkout_compiles_anew_stay_in_it_and_keep_no_other_back(
+    tmp_path, caches, built
+) -> None:
+    build(built, "pyo3", "55ee", written=300)
+    assert keep(built, "c-target-1", caches) == 2
+    other = tmp_path / "other" / "target"
+    assert borrow(other, "c-target-1", caches) == 2
+    build(other, "pyo3", "55ee", written=350)
+    build(other, "pyo3-macros", "66ff", written=360)
+    assert keep(other, "c-target-1", caches) == 1
+
+
 def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> None:
     keep(built, "c-target-1", caches)
     prints = caches / "c-target-1" / ".fingerprint"

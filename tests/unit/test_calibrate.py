@@ -238,20 +238,27 @@ json_values = st.recursive(
 )
 
 
+RESULTS = json.dumps(
+    {"fio version": "fio-3.33", "timestamp": 1795364184, "jobs": [job(numjobs="2"), job(numjobs="2")]}
+)
+
+
 def places(within: Any) -> list[tuple[Any, Any]]:
     """Every key, and what it is a key of."""
-    keys = (
-        list(within) if isinstance(within, dict) else range(len(within)) if isinstance(within, list) else ()
-    )
-    return [(within, key) for key in keys] + [each for key in keys for each in places(within[key])]
+    found = []
+    reached = [within]
+    for each in reached:
+        if isinstance(each, dict | list):
+            keys = each if isinstance(each, dict) else range(len(each))
+            found += [(each, key) for key in keys]
+            reached += each.values() if isinstance(each, dict) else each
+    return found
 
 
 @properties()
 @given(st.data())
 def test_any_value_at_any_key_of_results_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
-    table = copy.deepcopy(
-        {"fio version": "fio-3.33", "timestamp": 1795364184, "jobs": [job(numjobs="2")] * 2}
-    )
+    table = json.loads(RESULTS)
     for _ in range(data.draw(st.integers(1, 3))):
         found = places(table)
         within, key = found[data.draw(st.integers(0, len(found) - 1))]

@@ -137,3 +137,22 @@ impl Order {
         Ok(EpochOrder::new(epoch, self.seed(), list, self.group(), self.tail()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_in_saved_states() {
+        let (n, seed, drop_last) = (10, 3, false);
+        let batch_size = NonZeroU64::MIN;
+        let orders = [
+            Order::Distributed { n, seed, shuffle: true, drop_last },
+            Order::Sequential { n, drop_last },
+            Order::Keyed { n, seed, drop_last },
+            Order::SeedableShard { n, seed, batch_size, drop_last, even_batches: true },
+        ];
+        let names = ["torch.distributed", "torch.sequential", "keyed-1", "accelerate.seedable_shard"];
+        assert_eq!(orders.map(|order| order.name()), names);
+    }
+}

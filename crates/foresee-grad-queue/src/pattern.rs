@@ -290,6 +290,15 @@ mod tests {
     }
 
     #[test]
+    fn a_tensor_starts_where_the_published_outputs_of_splitmix64_say() {
+        // The first three outputs from seed 0, whose state grows by this constant.
+        let state = |step: u64| step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        assert_eq!(scramble(state(0)), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(scramble(state(1)), 0x6e78_9e6a_a1b9_65f4);
+        assert_eq!(scramble(state(2)), 0x06c4_5d18_8009_454f);
+    }
+
+    #[test]
     fn packets_beyond_2_to_the_32_are_found_without_a_table() {
         let pattern = Pattern::mixed(4, 2).unwrap();
         let (start, packet) = (pattern.start_of(3), (1_u64 << 40) + 12_345);

@@ -326,6 +326,11 @@ mod tests {
         let link = NonZeroU32::new(37_440).unwrap();
         let small: Policy = "partition_unbounded,size=6400".parse().unwrap();
         assert_eq!(small.packet_bytes(link).get(), 6400);
+        let credited: Policy = "partition,credit=2000000".parse().unwrap();
+        assert_eq!(
+            (credited.push().credit.map(NonZeroU64::get), credited.pull().credit),
+            (Some(2_000_000), None)
+        );
         let opened: Policy = "foresee,window=none".parse().unwrap();
         assert_eq!((opened.push().window, opened.pull().window), (Window::None, Window::None));
     }

@@ -424,6 +424,19 @@ mod tests {
     }
 
     #[test]
+    fn below_a_refused_limit_it_doubles_up_to_what_a_refusal_leaves_and_climbs_from_there() {
+        // A refusal at 40 leaves 28.
+        for (limit, next) in [(8, 16), (14, 28), (15, 16), (16, 18), (32, 36)] {
+            let mut limiter = Limiter { limit, ceiling: Some(40), ..limiter() };
+            limiter.rise(false, Nanos::ZERO);
+            assert_eq!(limiter.limit(), next, "from {limit}");
+        }
+        let mut unbounded = Limiter { limit: 32, ceiling: None, ..limiter() };
+        unbounded.rise(false, Nanos::ZERO);
+        assert_eq!(unbounded.limit(), 64);
+    }
+
+    #[test]
     fn a_source_that_only_refuses_is_asked_ever_more_rarely_but_never_given_up() {
         let mut limiter = limiter();
         let mut now = Nanos::ZERO;

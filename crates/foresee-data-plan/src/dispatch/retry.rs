@@ -79,4 +79,17 @@ mod tests {
         assert!(pause(&CONFIG, 7, 6, Nanos::ZERO) >= Nanos::from_millis(800));
         assert_eq!(pause(&CONFIG, 7, 1, Nanos::new(5)), Nanos::new(5));
     }
+
+    #[test]
+    fn without_slack_a_pause_is_that_of_the_fault_before() {
+        for (ticket, fault) in (0..50).flat_map(|ticket| (2..12).map(move |fault| (ticket, fault))) {
+            let before = pause(&CONFIG, ticket, fault - 1, Nanos::MAX);
+            let own = pause(&CONFIG, ticket, fault, Nanos::MAX);
+            assert_eq!(
+                pause(&CONFIG, ticket, fault, Nanos::ZERO),
+                before.min(own),
+                "ticket {ticket}, fault {fault}"
+            );
+        }
+    }
 }

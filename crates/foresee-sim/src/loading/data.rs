@@ -225,11 +225,14 @@ mod tests {
         assert!((0..100_000).all(|id| sizes.get(id) >= 1.0));
     }
 
-    fn assert_gigabytes(count: u64, mean: f64, deviation: f64, total: f64) {
-        let sizes = DataSet::Normal { count, mean, deviation, seed: 42 }.sizes();
-        let got = sizes.total() / 1e9;
+    /// Draws as many sizes as take a moment, and counts each for several samples of the data set.
+    fn assert_gigabytes(count: u32, mean: f64, deviation: f64, total: f64) {
+        let sizes =
+            DataSet::Normal { count: u64::from(count.min(2_000_000)), mean, deviation, seed: 42 }.sizes();
+        let samples_per_size = f64::from(count) / f64::from(sizes.len());
+        let got = sizes.total() * samples_per_size / 1e9;
         // To the digits of the expected value, and three deviations of such a sum, if nothing were drawn again.
-        let drawn = 3.0 * deviation * f64::from(sizes.len()).sqrt() / 1e9;
+        let drawn = 3.0 * deviation * f64::from(sizes.len()).sqrt() * samples_per_size / 1e9;
         assert!((got - total).abs() < 0.5 + drawn, "{got} GB instead of {total}");
     }
 

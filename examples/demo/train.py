@@ -113,6 +113,8 @@ class Foresee:
             seed=given.seed,
             epochs=given.epochs,
             cache=ft.Cache(ram=given.ram),
+            # The transform keeps nothing and draws nothing, so several may run at once.
+            transform_threads=given.workers,
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:

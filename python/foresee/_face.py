@@ -9,7 +9,10 @@ batch is: how one is made and handed out is all that the two loaders differ in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from foresee._progress import Place, Progress
+from foresee._world import detect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,13 +21,43 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from foresee._session import Session
+    from foresee._world import World
 
 
 class Face(ABC):
     """A loader without its batches: epochs, states, figures and the end."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    _session: Session
+
+    def __init__(self, world: World, *, rank_is_given: bool) -> None:
+        """Open the session of ``world``.
+
+        ``rank_is_given``: whether the caller named the rank. Otherwise a process group that is initialized before the
+        first ``iter()`` still decides it.
+        """
+        self._rank_is_final = rank_is_given
+        self._open(world, Progress())
+
+    def _settle(self, *, provisional: bool = True) -> None:
+        """Take the rank from a process group that was initialized after construction.
+
+        ``provisional``: it may still change. ``iter()`` ends that.
+
+        Raises:
+            ConfigError: see ``foresee._world.detect``; or the order is not possible on so many ranks.
+            StateMismatch: the loaded state is of another world size, and its order allows only that one.
+        """
+        if self._rank_is_final:
+            return
+        world = detect(provisional=provisional)
+        if world != self._session.world:
+            progress = self._session.progress
+            self._release()
+            progress.resume()
+            self._open(world, progress)
+            if progress.loaded is not None:
+                self._session.check(progress.loaded, self._describe(), strict=False)
+        self._rank_is_final = not provisional
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` give ``epoch``, 0 or more; optional, epochs advance by themselves."""
@@ -40,6 +73,7 @@ class Face(ABC):
             OriginError: the origin cannot be reached.
             CacheError: the cache directory cannot be used.
         """
+        self._settle()
         self._session.engine.start()
 
     def state_dict(self) -> dict[str, Any]:
@@ -49,6 +83,7 @@ class Face(ABC):
         known for one epoch only (``foresee.torch``) goes on at the same batch and world size alone; the state
         of a ``sampler=`` of yours is yours to keep.
         """
+        self._settle()
         return self._session.state(self._describe(), draw=self._draw())
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -59,8 +94,10 @@ class Face(ABC):
         Raises:
             StateMismatch: the state is of another run; shows both values of everything that differs.
         """
-        place = self._session.load(state, self._describe(), strict=strict)
-        self._turn_to(place.epoch)
+        self._settle()
+        place = self._session.check(state, self._describe(), strict=strict)
+        self._restore(place, state)
+        self._session.progress.load(place, dict(state))
 
     def audit(self) -> dict[str, Any]:
         """Compare what this rank handed out of the current epoch with the order.
@@ -78,8 +115,16 @@ class Face(ABC):
         return self._session.stats()
 
     def close(self) -> None:
-        """Stop threads and reads, write the cache's manifest. Idempotent, from any thread."""
-        self._session.close()
+        """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""
+        self._rank_is_final = True
+        self._release()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled."""
+        raise TypeError(
+            f"a {type(self).__name__} has threads and memory of its own and cannot be copied or pickled; make one in "
+            "each process, or a second one"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +133,14 @@ class Face(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @abstractmethod
+    def _open(self, world: World, progress: Progress) -> None:
+        """Make the session, and what else depends on the rank."""
+
+    def _release(self) -> None:
+        """Close what ``_open`` made."""
+        self._session.close()
 
     @abstractmethod
     def _describe(self) -> Mapping[str, Any]:
@@ -99,3 +152,10 @@ class Face(ABC):
 
     def _turn_to(self, epoch: int) -> None:
         """The next epoch was named."""
+
+    def _restore(self, place: Place, state: Mapping[str, Any]) -> None:
+        """``state``, which stands at ``place``, is about to be gone on from.
+
+        Raises:
+            StateMismatch: it lacks something.
+        """

@@ -1,20 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files that are read and written as a whole: their size bounded, faults prefixed with their name, no half file.
+"""Paths as users write them, and small files that are read and written as a whole.
 
-Apart from the formats, which know what a file says. Refuses to know any.
+A file's size is bounded, its faults are prefixed with its name, and no half of one is ever left.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from foresee.errors import ConfigError
 
-__all__ = ["named", "read", "write"]
+__all__ = ["named", "read", "user_path", "write"]
 
 _T = TypeVar("_T")
+# What pathlib makes of s3://bucket/prefix.
+_DAMAGED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+
+
+def user_path(value: object, name: str) -> str:
+    """Return a path or URI that a user gave as the argument ``name``, with ``~`` expanded.
+
+    Raises:
+        ConfigError: no path, a path of bytes, or a URI that went through ``pathlib``.
+    """
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(path, str):
+        raise ConfigError(
+            f"{name}={value!r}: a string or a pathlib.Path expected; decode bytes with os.fsdecode()"
+        )
+    if not isinstance(value, str) and _DAMAGED_URI.match(path):
+        scheme, _, rest = path.partition(":/")
+        raise ConfigError(
+            f"{name}={value!r}: pathlib joins the slashes of a URI; pass the string {f'{scheme}://{rest}'!r}"
+        )
+    return os.path.expanduser(path)
 
 
 def read(path: str | os.PathLike[str], most: int) -> bytes:

@@ -26,9 +26,13 @@ class Place:
 class Progress:
     """The hand-out so far, and what comes next.
 
-    The rules, each of them a test: an epoch that was begun, finished or not, is followed by the next one;
-    ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position; a state
-    loaded at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
+    The rules, each of them a test:
+
+    - An epoch that was begun is followed by the next one, whether it was finished or not.
+    - Where epochs may repeat, an iterator that handed out no batch, or one of several, costs nothing: the next
+      ``iter()`` begins at the same place.
+    - ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position.
+    - A state loaded at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
     """
 
     def __init__(self) -> None:
@@ -37,6 +41,10 @@ class Progress:
         self._loaded: dict[str, Any] | None = None
         self._epoch_asked = False
         self._generation = 0
+        self._stopped = False
+        # Of the iterator that was begun last: where, with which loaded state, and what it handed out.
+        self._begun: tuple[Place, dict[str, Any] | None] | None = None
+        self._batches = 0
 
     @property
     def place(self) -> Place:
@@ -60,24 +68,50 @@ class Progress:
         """What ``begin`` would give, without beginning it."""
         if self._next is None:
             assert self._now is not None, "one of both is always set"
-            return Place(self._now.epoch + 1, 0)
+            return self._begun[0] if self._costs_nothing and self._begun else Place(self._now.epoch + 1, 0)
         if self._next.finished and not self._epoch_asked:
             return Place(self._next.epoch + 1, 0)
         return self._next
 
-    def begin(self) -> tuple[int, Place]:
+    def begin(self, *, repeats: bool) -> tuple[int, Place]:
         """Start the next epoch, or the rest of one; returns the token of its iterator, and where it
         starts.
+
+        ``repeats``: whether the iterator costs nothing if it hands out no batch, or one of several.
         """
+        self._take_back()
         place = self.peek()
         self._generation += 1
-        self._now, self._next, self._epoch_asked = place, None, False
         if self._loaded is not None and place.epoch != self._loaded["epoch"]:
             self._loaded = None
+        self._begun = (place, self._loaded) if repeats else None
+        self._batches = 0
+        self._now, self._next, self._epoch_asked = place, None, False
         return self._generation, place
 
+    def leave(self, token: int) -> None:
+        """The iterator of ``token`` was left before the epoch's end."""
+        if self.is_current(token):
+            self._take_back()
+
+    @property
+    def _costs_nothing(self) -> bool:
+        return (
+            self._begun is not None
+            and self._batches <= 1
+            and self._now is not None
+            and not self._now.finished
+        )
+
+    def _take_back(self) -> None:
+        """Make an iterator that costs nothing not have begun."""
+        if self._next is None and self._costs_nothing and self._begun:
+            self._next, self._loaded = self._begun
+
     def check(self, token: int) -> None:
-        """Refuse an iterator that a newer one, or a loaded state, has replaced."""
+        """Refuse an iterator that a newer one, or a loaded state, has replaced, or whose loader is closed."""
+        if self._stopped:
+            raise Closed("the loader is closed")
         if token != self._generation:
             raise Closed(
                 "this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one"
@@ -92,12 +126,14 @@ class Progress:
         self.check(token)
         assert self._now is not None, "a token comes from begin()"
         self._now = Place(self._now.epoch, position, finished)
+        self._batches += 1
         self._loaded = None
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` give ``epoch``, 0 or more."""
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"set_epoch({epoch!r}): a whole number of 0 or more")
+        self._take_back()
         if self._loaded is not None and self._next is not None and self._next.epoch == epoch:
             self._epoch_asked = True
             return
@@ -105,12 +141,25 @@ class Progress:
         self._loaded = None
         self._epoch_asked = False
 
+    def follow(self, epoch: int) -> None:
+        """Let the next ``iter()`` give ``epoch``, which a sampler of the user's has; it may repeat."""
+        ended = self._next is not None and self._next.finished and not self._epoch_asked
+        if ended or self._next is None or self._next.epoch != epoch or self._loaded is None:
+            self._next, self._loaded, self._epoch_asked = Place(epoch, 0), None, False
+        else:
+            self._epoch_asked = True
+
     def load(self, place: Place, state: dict[str, Any]) -> None:
         """Go on at ``place`` with the next ``iter()``; older iterators end."""
         self._next, self._loaded = place, copy.deepcopy(state)
         self._epoch_asked = False
         self._generation += 1
 
+    def resume(self) -> None:
+        """Another session goes on from here."""
+        self._stopped = False
+
     def stop(self) -> None:
-        """End all iterators."""
+        """End all iterators: the loader is closed."""
+        self._stopped = True
         self._generation += 1

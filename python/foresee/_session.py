@@ -8,6 +8,8 @@ Refuses to know torch, transforms and worker processes.
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     Engine: TypeAlias = _native.Loader | PlainEngine
 
 
+_log = logging.getLogger("foresee")
 #: Samples whose sizes tell how the sizes of all of them scatter.
 _SIZES = 1024
 
@@ -49,7 +52,7 @@ class Announced:
 
 
 class Session:
-    """See the module. One per loader. ``batch_size``: None where the length of each batch is announced."""
+    """See the module. One per loader and rank. ``batch_size``: None where the length of each batch is announced."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Session:
         cache: Cache | None,
         on_error: OnError,
         settings: Settings,
+        progress: Progress,
     ) -> None:
         settings.apply_log()
         per_batch = 1 if batch_size is None else batch_size
@@ -73,7 +77,7 @@ class Session:
         self.epochs = epochs
         self.world = world
         self.off = settings.off
-        self.progress = Progress()
+        self.progress = progress
         self.cache = cache if cache is not None else settings.cache()
         try:
             native = _native.Loader(
@@ -106,23 +110,27 @@ class Session:
         self._audit = Audit(world, seed)
         self._announced: Announced | None = None
         self._begun = Place(0, 0)
+        self._warned = False
         self._handed = _Prefix()
         self._beside = self._predicted(settings)
+        self._process = os.getpid()
         # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
-        self._finalizer = weakref.finalize(self, _end, self.engine, self._beside)
+        self._finalizer = weakref.finalize(self, _end, self._process, self.engine, self._beside)
 
-    def begin(self) -> tuple[int, Place]:
+    def begin(self, *, repeats: bool) -> tuple[int, Place]:
         """Start what comes next; the engine is told by ``aim``, from the thread that asks it for batches.
 
-        Raises:
-            ConfigError: the run has no such epoch.
+        ``repeats``: see ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
         """
-        epoch = self.progress.peek().epoch
-        if self.epochs is not None and epoch >= self.epochs:
-            raise ConfigError(
-                f"epoch {epoch} of a loader with epochs={self.epochs}; give the true number, or none"
+        token, place = self.progress.begin(repeats=repeats)
+        if self.is_beyond(place.epoch) and not self._warned:
+            self._warned = True
+            _log.warning(
+                "epoch %d of a loader with epochs=%d: it is read, but nothing was cached for it; give the true number, "
+                "or none",
+                place.epoch,
+                self.epochs,
             )
-        token, place = self.progress.begin()
         self._begun = place
         self._handed = _Prefix()
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
@@ -132,24 +140,37 @@ class Session:
 
     def aim(self, place: Place, announced: Announced | None = None) -> None:
         """Point the engine at ``place``."""
+        # Away and back: a seek to where the engine stands is no seek. It would keep what was announced before, or the
+        # end of a run that is gone on from.
         if announced is None:
+            if self.is_beyond(place.epoch):
+                self.engine.seek(place.epoch + 1, 0)
             self.engine.seek(place.epoch, place.position)
             return
-        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced
-        # before.
         self.engine.seek(place.epoch + 1, 0)
         self.engine.seek(place.epoch, 0)
         self.engine.announce(place.epoch, announced.ids, announced.lengths)
 
-    def abandon(self, epoch: int) -> None:
-        """``epoch`` was broken off: let the engine go on to the next one at once, if it is known.
+    def abandon(self, token: int) -> None:
+        """The iterator of ``token`` was left: let the engine go on to what comes next at once, if that is known.
 
         Never raises: it runs while an iterator is collected. Whoever asks a closed, failed or forked engine for more
         hears what is wrong with it.
         """
-        if self.order is not None and (self.epochs is None or epoch + 1 < self.epochs):
+        self.progress.leave(token)
+        place = self.progress.peek()
+        if self.order is not None and not self.is_beyond(place.epoch):
             with contextlib.suppress(ForeseeError):
-                self.engine.seek(epoch + 1, 0)
+                self.engine.seek(place.epoch, place.position)
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a fork's child: threads, workers and files are its parent's."""
+        return os.getpid() != self._process
+
+    def is_beyond(self, epoch: int) -> bool:
+        """Whether ``epoch`` is not among those that the run was said to have."""
+        return self.epochs is not None and epoch >= self.epochs
 
     def expect(self, announced: Announced | None) -> None:
         """Keep what was announced, for the audit."""
@@ -205,9 +226,13 @@ class Session:
             draw=draw,
         )
 
-    def load(self, state: Mapping[str, Any], order: Mapping[str, Any], *, strict: bool) -> Place:
-        """Check ``state`` and go on there."""
-        place = _state.check(
+    def check(self, state: Mapping[str, Any], order: Mapping[str, Any], *, strict: bool) -> Place:
+        """Return where ``state`` stands.
+
+        Raises:
+            StateMismatch: it does not fit this session.
+        """
+        return _state.check(
             state,
             order=order,
             batch_size=self.batch_size,
@@ -216,8 +241,6 @@ class Session:
             any_world=self.order is not None,
             strict=strict,
         )
-        self.progress.load(place, dict(state))
-        return place
 
     def audit(self) -> dict[str, Any]:
         """See ``foresee.Loader.audit``."""
@@ -289,7 +312,9 @@ class Session:
         return beside.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
 
 
-def _end(engine: Engine, beside: Beside | None) -> None:
+def _end(process: int, engine: Engine, beside: Beside | None) -> None:
+    if os.getpid() != process:
+        return  # A fork's child: threads and files are its parent's.
     engine.close()
     if beside is not None:
         beside.end()

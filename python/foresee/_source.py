@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from foresee import _native
+from foresee._files import user_path
 from foresee.errors import ConfigError, IndexInvalid, OriginMissing
 
 if TYPE_CHECKING:
@@ -58,8 +59,11 @@ def resolve(
     extensions: Iterable[str] | None = None,
     row_bytes: int | None = None,
     options: Mapping[str, str] | None = None,
+    name: str = "data",
 ) -> Source:
     """The index of ``data``: itself, the file it names, ``index``, or a new listing.
+
+    ``name``: what the caller's argument is called.
 
     Raises:
         ConfigError: the arguments contradict each other.
@@ -73,11 +77,12 @@ def resolve(
                 "data is an index already; leave index= out, or give the URI of the data as data"
             )
         return Source(data, data.uri, kept)
-    uri = os.fspath(data)
+    uri = user_path(data, name)
     place, _ = split(uri, layout)
     if isinstance(index, _native.Index):
         return Source(index, place, kept)
     if index is not None:
+        index = user_path(index, "index")
         return Source(_native.Index.open(index), place, kept, os.path.abspath(index))
     if uri.endswith(".fidx"):
         opened = _native.Index.open(uri)
@@ -115,6 +120,7 @@ def build(
     ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
     where there are class folders, else ``flat``; ``note`` is told which one it was.
     """
+    uri = os.path.expanduser(uri)
     if layout not in LAYOUTS:
         raise ConfigError(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
     place, single = split(uri, layout)

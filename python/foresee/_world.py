@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank this process is, and of how many.
+"""Rank and world size of this process.
 
-Apart from the loaders because both faces and every launcher meet here. Only data-parallel ranks count: ranks
-that share tensors or sequences pass ``rank`` and ``world_size`` themselves. Nothing is asked over the
+Both loaders and the gradients take them from here, so that no two parts of a run disagree. Only data-parallel ranks
+count: ranks that share tensors or sequences pass ``rank`` and ``world_size`` themselves. Nothing is sent over the
 network.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,6 +29,7 @@ class _Launcher(NamedTuple):
     local_size: str
 
 
+_UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 # The first that is set wins.
 _LAUNCHERS = (
     _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -56,36 +58,95 @@ class World:
 
 
 def detect(
-    rank: int | None = None, world_size: int | None = None, environ: Mapping[str, str] | None = None
+    rank: int | None = None,
+    world_size: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    provisional: bool = False,
 ) -> World:
-    """The arguments, else the launcher's variables, else 1 of 1.
+    """Return this process's rank: the one place that decides it, for loaders and for gradients.
 
-    ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then Slurm's, Open MPI's and PMI's; the first that is set
-    wins, and whoever else is set must agree, except that under torchrun nobody else counts.
+    The first of these that is there decides:
+
+    1. ``rank`` and ``world_size``. They may differ from everything below, as data-parallel ranks do under tensor
+       parallelism.
+    2. The initialized process group of ``torch.distributed``. torch is not imported for that.
+    3. ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then the variables of Slurm, Open MPI and PMI.
+    4. Rank 0 of 1.
+
+    A process group and the variables that are set must agree. Under torchrun only its own variables count.
+
+    Args:
+        rank: of this process among those that share the data.
+        world_size: how many there are.
+        environ: variables; default: those of this process.
+        provisional: return rank 0 of 1 where the variables of a launcher are incomplete. Lightning sets no ``RANK``
+            before it initializes the process group.
 
     Raises:
-        ConfigError: one of a pair is missing, a value is no number or out of range, or two launchers
-            disagree.
+        ConfigError: one of a pair is missing, a value is no number or out of range, or two of the sources disagree.
     """
     env = os.environ if environ is None else environ
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None:
-        there = (one for one in _LAUNCHERS if one.local_rank in env and not _is_script(env, one))
-        local = next(there, _LAUNCHERS[0])
-        return _checked("arguments", rank, world_size, *_local(env, local))
+        return _checked("arguments", rank, world_size, *_local_of_first(env))
+    group = _process_group()
+    if group is not None:
+        _check_against(group, env)
+        return _checked("process group", group[0], group[1], *_local_of_first(env))
+    if provisional and _incomplete(env):
+        return World(0, 1)
     found = [(launcher, world) for launcher in _LAUNCHERS if (world := _read(env, launcher)) is not None]
     if not found:
         return World(0, 1)
     winner, first = found[0]
     # torchrun under Slurm: there Slurm counts agents, one per machine, not ranks.
-    for launcher, other in [] if "TORCHELASTIC_RUN_ID" in env else found[1:]:
+    for launcher, other in [] if _UNDER_TORCHRUN in env else found[1:]:
         if (other.rank, other.size) != (first.rank, first.size):
             raise ConfigError(
                 f"{winner.name} says rank {first.rank} of {first.size}, {launcher.name} says rank {other.rank} of "
                 f"{other.size}; pass rank= and world_size=, or unset the stale variables"
             )
     return first
+
+
+def _process_group() -> tuple[int, int] | None:
+    """Return rank and size of the process group, None if there is none."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _check_against(group: tuple[int, int], env: Mapping[str, str]) -> None:
+    """Refuse variables of a launcher that contradict the process group; one of a pair may be missing."""
+    for launcher in _LAUNCHERS:
+        if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
+            continue
+        if launcher.name != "torchrun" and (_UNDER_TORCHRUN in env or env.get(launcher.size, "1") == "1"):
+            continue  # One task of Slurm or MPI may well start all ranks of its node by itself.
+        if _is_script(env, launcher):
+            continue
+        for variable, value in zip((launcher.rank, launcher.size), group, strict=True):
+            if variable in env and _number(env, variable) != value:
+                raise ConfigError(
+                    f"the process group says rank {group[0]} of {group[1]}, but {variable}={env[variable]}; unset the "
+                    "stale variable, or pass rank= and world_size= if the ranks that share the data are not those of "
+                    "the group"
+                )
+
+
+def _incomplete(env: Mapping[str, str]) -> bool:
+    """Whether a size is set and its rank is not, as by Lightning before it initializes the process group."""
+    torchrun = _LAUNCHERS[0]
+    return torchrun.size in env and torchrun.rank not in env
+
+
+def _local_of_first(env: Mapping[str, str]) -> tuple[int, int, bool]:
+    """Local rank and size, as the first launcher with a local rank has them."""
+    present = (one for one in _LAUNCHERS if one.local_rank in env and not _is_script(env, one))
+    return _local(env, next(present, _LAUNCHERS[0]))
 
 
 def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
@@ -97,7 +158,10 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
     if missing:
         present = launcher.size if launcher.rank in missing else launcher.rank
-        raise ConfigError(f"{present}={env[present]} is set but {missing[0]} is not; set both or neither")
+        raise ConfigError(
+            f"{present}={env[present]} is set but {missing[0]} is not; set both or neither, or initialize the process "
+            "group of torch.distributed first"
+        )
     return _checked(
         f"{launcher.rank}, {launcher.size}",
         _number(env, launcher.rank),

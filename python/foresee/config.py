@@ -15,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from foresee._files import user_path
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,10 +102,13 @@ class Cache:
                 parse_size(value, name)
             except ConfigError as error:
                 faults += error.faults
+        if self.disk is not None:
+            try:
+                user_path(self.disk, "disk")
+            except ConfigError as error:
+                faults += error.faults
         if self.disk is not None and self.disk_size is None:
-            faults.append(
-                f'disk={os.fspath(self.disk)!r} without disk_size=; say how much of it may be used: "300GB"'
-            )
+            faults.append(f'disk={self.disk!r} without disk_size=; say how much of it may be used: "300GB"')
         if self.disk is None and self.disk_size is not None:
             faults.append(
                 f"disk_size={self.disk_size!r} without disk=; name the directory, or leave both out"
@@ -137,7 +141,7 @@ class Cache:
 
         with _handles:
             if not self._handle or self._handle[0] != os.getpid():
-                disk = None if self.disk is None else cache_apart(os.fspath(self.disk))
+                disk = None if self.disk is None else cache_apart(user_path(self.disk, "disk"))
                 try:
                     cache = _native.Cache(ram_bytes=self.ram_bytes, disk_dir=disk, disk_bytes=self.disk_bytes)
                 except ValueError as error:

@@ -8,11 +8,13 @@ caller's.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from foresee import _orders, _source, _world
-from foresee._arguments import checked, milliseconds
+from foresee._arguments import checked, milliseconds, plain
 from foresee._face import Face
+from foresee._files import user_path
 from foresee._session import Session
 from foresee._steps import Meter
 from foresee.config import Cache, Settings
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from foresee import _native
     from foresee._batch import Batch
     from foresee._faults import OnError
-    from foresee._progress import Place
+    from foresee._progress import Place, Progress
     from foresee._source import PathLike
+    from foresee._world import World
 
 __all__ = ["Loader"]
 
@@ -49,7 +52,8 @@ class Loader(Face):
         drop_last: whether a rank's short last batch is left out.
         order: ``keyed`` for a permutation that takes no memory per sample (not torch's); None otherwise.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
-        rank: of this process among those that share the data; default: the launcher's.
+        rank: of this process among those that share the data. Default: that of the process group of
+            ``torch.distributed``, if one is initialized before the first ``iter()``, else the launcher's.
         world_size: how many there are.
         storage_options: of the origin, such as ``endpoint`` or ``region``; never written anywhere.
         on_error: what to do with a sample that is missing or damaged: ``raise``, ``replace``, ``skip``, or a
@@ -89,8 +93,16 @@ class Loader(Face):
         timeout: float = 0,
     ) -> None:
         settings = Settings.read()
+        batch_size, epochs, seed = plain(batch_size), plain(epochs), plain(seed)
         faults = checked(
-            batch_size=batch_size, epochs=epochs, seed=seed, order=order, timeout=timeout, on_error=on_error
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            order=order,
+            timeout=timeout,
+            drop_last=drop_last,
+            cache=cache,
+            on_error=on_error,
         )
         if shuffle and seed is None:
             faults.append("shuffle=True without seed=; give one, it fixes the order of the whole run")
@@ -100,12 +112,12 @@ class Loader(Face):
             raise ConfigError(faults)
         if isinstance(seed, int) and not shuffle:
             _log.info("seed=%s is not used: shuffle=False", seed)
-        world = _world.detect(rank, world_size)
+        world = _world.detect(rank, world_size, provisional=True)
         source = _source.resolve(
             data, layout=layout, extensions=extensions, row_bytes=row_bytes, options=storage_options
         )
         if uri is not None:
-            source = _source.Source(source.index, uri, source.options)
+            source = _source.Source(source.index, user_path(uri, "uri"), source.options)
         samples = len(source.index)
         if seed is None or not shuffle:
             known = _orders.sequential(samples)
@@ -113,23 +125,26 @@ class Loader(Face):
             known = _orders.keyed(samples, seed)
         else:
             known = _orders.shuffled(samples, seed)
-        super().__init__(
-            Session(
-                source,
-                known,
-                batch_size=batch_size,
-                drop_last=drop_last,
-                epochs=epochs,
-                world=world,
-                cache=cache,
-                on_error=on_error,
-                settings=settings,
-            )
+        self._open_session = partial(
+            Session,
+            source,
+            known,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            epochs=epochs,
+            cache=cache,
+            on_error=on_error,
+            settings=settings,
         )
         self._order = known
         self._batch_size = batch_size
         self._timeout_ms = milliseconds(timeout)
-        self._meter = Meter(settings.steps_dir, world)
+        self._steps_dir = settings.steps_dir
+        super().__init__(world, rank_is_given=rank is not None)
+
+    def _open(self, world: World, progress: Progress) -> None:
+        self._session = self._open_session(world=world, progress=progress)
+        self._meter = Meter(self._steps_dir, world)
 
     @property
     def index(self) -> _native.Index:
@@ -149,20 +164,24 @@ class Loader(Face):
     @property
     def rank(self) -> int:
         """Of this process."""
+        self._settle()
         return self._session.world.rank
 
     @property
     def world_size(self) -> int:
         """Ranks that share the data."""
+        self._settle()
         return self._session.world.size
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
+        self._settle()
         return self._session.engine.steps(0)
 
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
-        token, place = self._session.begin()
+        self._settle(provisional=False)
+        token, place = self._session.begin(repeats=True)
         self._session.aim(place)
         return self._epoch(token, place)
 
@@ -187,8 +206,8 @@ class Loader(Face):
                 del batch
         finally:
             lap.end()
-            if not over and session.progress.is_current(token):
-                session.abandon(place.epoch)
+            if not over and session.progress.is_current(token) and not session.is_forked:
+                session.abandon(token)
 
     def _describe(self) -> Mapping[str, Any]:
         return self._order.describe()

@@ -17,8 +17,9 @@ from support.ranks import run
 from support.waiting import WATCHDOG, wait_until
 
 from foresee._native import GradientExchange, GradientServer
+from foresee._world import World
 from foresee.errors import Closed, ConfigError, ForeseeError, ServerLost
-from foresee.torch import _rendezvous
+from foresee.torch import _network
 from foresee.torch._exchange import ExchangeSettings, TensorSpec, as_tensor
 from foresee.torch._network import NetworkExchange
 
@@ -277,7 +278,7 @@ def exchanges(server, monkeypatch):
     def make(world: int, **arguments) -> list[NetworkExchange]:
         settings = {"wire": None, "on_rank_loss": "raise", "timeout_s": 10.0, **arguments}
         for rank in range(world):
-            monkeypatch.setattr(_rendezvous, "job_world", lambda rank=rank: _rendezvous.World(rank, world))
+            monkeypatch.setattr(_network, "detect", lambda rank=rank: World(rank, world))
             made.append(NetworkExchange(ExchangeSettings((server.address,), job="x", **settings)))
         return list(made)
 
@@ -369,7 +370,7 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
 
 
 def test_what_this_exchange_cannot_do_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(_rendezvous, "job_world", lambda: _rendezvous.World(0, 1))
+    monkeypatch.setattr(_network, "detect", lambda: World(0, 1))
     settings = ExchangeSettings(("ranks",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
     with pytest.raises(ConfigError, match="on_rank_loss='continue' is not possible with servers=\"ranks\""):
         NetworkExchange(settings)

@@ -72,9 +72,10 @@ def test_wherever_it_is_cut_the_rest_is_the_same(face: Face, folder: pathlib.Pat
     expected = whole_run(face, folder, drop_last=drop_last)
     for cut in (0, 1, 7, len(expected[0]) - 1, len(expected[0])):
         with face(folder, drop_last=drop_last) as first:
-            for batch in first:
+            for step, batch in enumerate(first):
                 marks(batch)
-                break
+                if step == 1:
+                    break
             iterator = iter(first)
             for _ in range(cut):
                 next(iterator)
@@ -168,7 +169,8 @@ def test_what_does_not_fit_is_refused_with_both_values_and_the_loader_goes_on(
     face: Face, folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     with face(folder) as loader:
-        next(iter(loader))
+        batches = iter(loader)
+        next(batches)
         state = saved(loader)
     grown = make_folder(tmp_path / "grown", sizes)
     (grown / "cat" / "zzz.jpg").write_bytes(b"one more" * 4)

@@ -40,7 +40,7 @@ def test_transforms_run_on_threads_and_stay_in_order(folder):
     dataset = ft.FolderDataset(
         folder, decode=value, transform=slow, target_transform=lambda label: label + 10
     )
-    loader = ft.DataLoader(dataset, batch_size=4)
+    loader = ft.DataLoader(dataset, batch_size=4, transform_threads=4)
     for _ in range(2):
         got = list(loader)
         assert [x for data, _ in got for x in data.tolist()] == [2.0 * i for i in range(23)]
@@ -60,7 +60,9 @@ def test_the_next_epoch_is_made_while_this_one_ends(folder):
         return number
 
     dataset = ft.FolderDataset(folder, decode=value, transform=watch)
-    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2)
+    loader = ft.DataLoader(
+        dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2, transform_threads=2
+    )
     list(loader)
     assert seen.wait(WATCHDOG), "made without an iter()"
     again = [x for data, _ in loader for x in data.tolist()]
@@ -96,7 +98,8 @@ class Gate:
 
 
 def gated(folder, gate, **arguments):
-    return ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=gate), batch_size=4, **arguments)
+    dataset = ft.FolderDataset(folder, decode=value, transform=gate)
+    return ft.DataLoader(dataset, batch_size=4, transform_threads=2, **arguments)
 
 
 def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
@@ -139,7 +142,7 @@ def test_closing_from_another_thread_ends_the_wait(folder):
 
 def test_a_loader_that_is_dropped_leaves_no_thread(folder):
     before = set(threading.enumerate())
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4)
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, transform_threads=2)
     next(iter(loader))
     watcher = weakref.ref(loader)
     del loader
@@ -149,12 +152,13 @@ def test_a_loader_that_is_dropped_leaves_no_thread(folder):
 
 
 def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
-    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
+    dataset = ft.FolderDataset(folder, decode=value)
+    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, transform_threads=4)
     next(iter(loader))
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for epoch in range(50):
-        for _ in loader:
-            if epoch % 2:
+        for step, _ in enumerate(loader):
+            if step == epoch % 4:
                 break
     assert threading.active_count() <= threads + 4
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2

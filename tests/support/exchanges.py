@@ -288,7 +288,8 @@ def in_process(world: int, **disorder: Any) -> list[Exchange]:
 def over_servers(servers: int = 1) -> Iterator[Callable[..., list[Exchange]]]:
     """The same through real servers of this process and real sockets; what ``disorder`` asks for they do by themselves."""
     from foresee._native import GradientServer
-    from foresee.torch import _rendezvous
+    from foresee._world import World
+    from foresee.torch import _network
     from foresee.torch._exchange import ExchangeSettings
     from foresee.torch._network import NetworkExchange
 
@@ -306,7 +307,7 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[Exchange]]]:
             patch.setenv("FORESEE_TOKEN", token)
             patch.setenv("FORESEE_JOB", "threads")
             for rank in range(world):
-                patch.setattr(_rendezvous, "job_world", lambda rank=rank: _rendezvous.World(rank, world))
+                patch.setattr(_network, "detect", lambda rank=rank: World(rank, world))
                 ranks.append(NetworkExchange(settings))
         made.extend(ranks)
         return ranks

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pathlib
+import pickle
 import re
 import threading
 
@@ -41,6 +45,12 @@ def test_samples_of_equal_size_are_one_array(folder, array):
     assert (rows[3] == 3).all()
 
 
+def test_rows_of_one_file_are_right_in_every_order(array):
+    for seed in range(20):
+        for batch in make(array, shuffle=True, seed=seed):
+            assert batch.rows()[:, 0, 0].tolist() == batch.ids.tolist()
+
+
 def test_samples_of_unequal_size_are_no_array(ragged):
     with pytest.raises(ValueError, match="1 to 4 bytes make no array"):
         next(iter(make(ragged))).rows()
@@ -75,9 +85,62 @@ def test_the_length_is_the_number_of_batches(folder):
 
 def test_an_early_break_is_followed_by_the_next_epoch(folder):
     loader = make(folder, shuffle=True, seed=1)
-    for _ in loader:
-        break
+    for batch in loader:
+        if batch.step == 1:
+            break
     assert next(iter(loader)).epoch == 1
+
+
+@pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"])
+def test_an_iterator_that_was_only_opened_or_peeked_at_costs_no_epoch(folder, look):
+    loader = make(folder, shuffle=True, seed=1, epochs=2)
+    expected = [[batch.ids.tolist() for batch in make(folder, shuffle=True, seed=1)]]
+    for epoch in range(2):
+        look(loader)
+        state = loader.state_dict()
+        assert (state["epoch"], state["position"]) == (epoch, 0)
+        got = [(batch.epoch, batch.ids.tolist()) for batch in loader]
+        assert [number for number, _ in got] == [epoch] * 6
+        if epoch == 0:
+            assert [ids for _, ids in got] == expected[0]
+        assert loader.audit()["ok"]
+
+
+def test_the_first_batch_of_a_loop_counts_while_its_iterator_lives(folder):
+    loader = make(folder, shuffle=True, seed=1)
+    batches = iter(loader)
+    next(batches)
+    assert loader.state_dict()["position"] == 4
+    del batches
+    assert loader.state_dict()["position"] == 0
+
+
+def test_a_peek_into_a_resumed_epoch_leaves_it_where_it_was(folder):
+    first = make(folder, shuffle=True, seed=1)
+    batches = iter(first)
+    next(batches)
+    next(batches)
+    state = first.state_dict()
+    rest = [batch.ids.tolist() for batch in batches]
+    second = make(folder, shuffle=True, seed=1)
+    second.load_state_dict(state)
+    next(iter(second))
+    second.set_epoch(0)
+    assert second.state_dict() == state
+    assert [batch.ids.tolist() for batch in second] == rest
+
+
+def test_the_only_batch_of_an_epoch_counts(folder):
+    loader = make(folder, batch_size=23, shuffle=True, seed=1)
+    assert [next(iter(loader)).epoch for _ in range(3)] == [0, 1, 2]
+
+
+def test_an_epoch_beyond_the_number_given_is_read_after_one_warning(folder, caplog):
+    loader = make(folder, shuffle=True, seed=1, epochs=1)
+    got = [[batch.ids.tolist() for batch in loader] for _ in range(3)]
+    plain = make(folder, shuffle=True, seed=1)
+    assert got == [[batch.ids.tolist() for batch in plain] for _ in range(3)]
+    assert sum("epochs=1" in record.message for record in caplog.records) == 1
 
 
 def test_an_index_is_used_as_it_is_and_never_listed_again(folder, tmp_path):
@@ -116,6 +179,54 @@ def test_all_wrong_arguments_are_reported_at_once(folder):
     assert len(caught.value.faults) == 5
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"seed": 2**64}, r"-2\*\*63 to 2\*\*64 - 1"),
+        ({"seed": 1.5}, "seed=1.5"),
+        ({"drop_last": "no"}, "drop_last='no'; True or False"),
+        ({"cache": {"ram": "1GB"}}, r"foresee.Cache\(ram="),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_named_with_what_it_should_be(folder, change, named):
+    with pytest.raises(ConfigError, match=named):
+        make(folder, **({"shuffle": True, "seed": 1} | change))
+
+
+def test_integers_of_numpy_are_integers(folder):
+    plain = make(folder, shuffle=True, seed=3)
+    other = make(folder, shuffle=True, seed=np.int64(3), batch_size=np.int32(4), epochs=np.int64(2))
+    assert [batch.ids.tolist() for batch in other] == [batch.ids.tolist() for batch in plain]
+    json.dumps(other.state_dict())
+
+
+def test_the_home_folder_is_expanded(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    cache = foresee.Cache(ram=0, disk="~/cache", disk_size="300MB")
+    with make(f"~/{folder.name}", cache=cache) as loader:
+        assert len(list(loader)) == 6
+    assert (tmp_path / "cache").is_dir()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("path", [b"/data", 3, None])
+def test_a_path_that_is_no_text_is_refused(path):
+    with pytest.raises(ConfigError, match=r"a string or a pathlib\.Path expected"):
+        make(path)
+
+
+def test_a_uri_that_pathlib_has_damaged_is_refused_with_the_string_it_was():
+    with pytest.raises(ConfigError, match="pass the string 's3://b/x'"):
+        make(pathlib.Path("s3://b/x"))
+
+
+def test_a_loader_is_neither_copied_nor_pickled(folder):
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="make one in each process"):
+            copied(make(folder))
+
+
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX])
 def test_a_timeout_that_no_clock_reaches_is_none(folder, timeout):
     assert sum(len(batch) for batch in make(folder, timeout=timeout)) == 23
@@ -144,13 +255,6 @@ def test_no_data_no_directory_and_no_index_are_errors_that_name_the_place(tmp_pa
     broken.write_bytes(b"not an index")
     with pytest.raises(IndexInvalid):
         make(broken)
-
-
-def test_an_epoch_past_the_stated_number_is_refused(folder):
-    loader = make(folder, epochs=1)
-    list(loader)
-    with pytest.raises(ConfigError, match="epochs=1"):
-        iter(loader)
 
 
 def lose(folder, sample):

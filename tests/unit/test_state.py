@@ -30,7 +30,8 @@ def test_a_resumed_epoch_equals_one_that_was_never_interrupted(folder):
     whole = ids(make(folder))
     for cut in range(len(whole)):
         first, second = make(folder), make(folder)
-        head = ids(first, cut) if cut else []
+        batches = iter(first)
+        head = ids(batches, cut)
         second.load_state_dict(json.loads(json.dumps(first.state_dict())))
         assert head + ids(second) == whole
         assert ids(second) == ids(make_at(folder, 1))
@@ -147,10 +148,20 @@ def test_a_newer_iterator_ends_the_older_one(folder):
     loader = make(folder)
     old = iter(loader)
     next(old)
+    next(old)
     new = iter(loader)
     with pytest.raises(Closed, match="replaced"):
         next(old)
     assert next(new).epoch == 1
+
+
+def test_an_iterator_of_a_closed_loader_says_that_it_is_closed(folder):
+    loader = make(folder)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(Closed, match="the loader is closed"):
+        next(batches)
 
 
 @pytest.mark.parametrize(

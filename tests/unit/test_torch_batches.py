@@ -94,8 +94,18 @@ def test_a_class_folder_without_files_is_refused_like_image_folder_does(tmp_path
 def test_array_arguments_are_checked(array, folder, tmp_path):
     with pytest.raises(ConfigError, match="both"):
         ft.ArrayDataset(array, dtype="int16")
-    with pytest.raises(ConfigError, match="at least one"):
-        ft.ArrayDataset(array, dtype="int16", shape=(0,))
+    for shape in ((0,), (-7, -1), (1.5,)):
+        with pytest.raises(ConfigError, match="at least one"):
+            ft.ArrayDataset(array, dtype="int16", shape=shape)
+    with pytest.raises(ConfigError, match="no file has rows of"):
+        ft.ArrayDataset(array, dtype="int16", shape=(2**40, 2**40))
+    with pytest.raises(ConfigError, match="NumPy has no such type"):
+        ft.ArrayDataset(array, dtype="nonsense", shape=3)
+    big = tmp_path / "big"
+    big.mkdir()
+    np.save(big / "a.npy", np.ones((4, 2), ">f4"))
+    with pytest.raises(ConfigError, match="big-endian numbers to little-endian"):
+        ft.ArrayDataset(big)
     texts = tmp_path / "texts"
     texts.mkdir()
     np.save(texts / "texts.npy", np.array(["a", "b"]))
@@ -106,6 +116,15 @@ def test_array_arguments_are_checked(array, folder, tmp_path):
         ft.ArrayDataset(array, index=index, dtype="int16", shape=(3,))
     with pytest.raises(IndexInvalid, match="ArrayDataset"):
         ft.FolderDataset(array, index=index)
+
+
+def test_rows_without_header_are_described_as_people_do(tmp_path):
+    path = tmp_path / "rows.bin"
+    path.write_bytes(bytes(range(14)))
+    for dtype in ("uint8", np.uint8, torch.uint8):
+        for shape in (7, (7,), [7], np.int64(7)):
+            data = ft.ArrayDataset(path, dtype=dtype, shape=shape)
+            assert (len(data), data.shape, data[1].tolist()) == (2, (7,), list(range(7, 14)))
 
 
 def test_decode_is_chosen_by_what_there_is(folder, pictures):
@@ -232,6 +251,28 @@ def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
     assert [data.tolist() for data, _ in loader] == on
     # Those of the loader before may end meanwhile.
     assert set(threading.enumerate()) <= threads
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"generator": 3, "shuffle": True}, "a torch.Generator"),
+        ({"collate_fn": 3}, "collate_fn=3; a callable"),
+        ({"worker_init_fn": 3}, "worker_init_fn=3; a callable"),
+        ({"multiprocessing_context": "fork"}, "multiprocessing_context='fork'; workers are fresh processes"),
+    ],
+)
+def test_an_argument_that_is_not_what_torch_takes_is_named(folder, arguments, named):
+    with pytest.raises(ConfigError, match=named):
+        ft.DataLoader(ft.FolderDataset(folder), **arguments)
+
+
+def test_an_attribute_that_is_assigned_later_is_refused_as_by_torch(folder):
+    loader = ft.DataLoader(ft.FolderDataset(folder), multiprocessing_context="spawn")
+    for name in ("batch_size", "sampler", "num_workers", "drop_last"):
+        with pytest.raises(ConfigError, match=f"{name} of a loader is fixed"):
+            setattr(loader, name, 2)
+    loader.note = "one of the user's own"
 
 
 def test_pinning_without_cuda_is_no_pinning(folder):

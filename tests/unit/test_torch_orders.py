@@ -244,9 +244,21 @@ def test_a_state_of_another_kind_of_order_is_refused(dataset):
     next(iter(damaged))
     state = damaged.state_dict()
     del state["draw"]["sampler_seed"]
-    damaged.load_state_dict(state)
     with pytest.raises(StateMismatch, match="draw"):
-        iter(damaged)
+        damaged.load_state_dict(state)
+
+
+@pytest.mark.parametrize("sampler", [None, list(range(23))], ids=["random", "sampler"])
+def test_a_state_within_an_epoch_that_lost_its_draw_is_refused(dataset, sampler):
+    def make():
+        return ft.DataLoader(dataset, batch_size=4, shuffle=sampler is None, sampler=sampler)
+
+    batches = iter(loader := make())
+    next(batches)
+    state = loader.state_dict()
+    del state["draw"]
+    with pytest.raises(StateMismatch, match="all of what state_dict"):
+        make().load_state_dict(state)
 
 
 def test_unseeded_shuffle_on_several_ranks_is_refused_with_the_remedy(dataset):
@@ -293,3 +305,81 @@ def test_an_iterator_ends_when_a_newer_one_or_a_state_replaces_it(dataset):
     iter(loader)
     with pytest.raises(Closed):
         next(old)
+
+
+def _seeded():
+    return torch.Generator().manual_seed(3)
+
+
+KINDS = {
+    "generator": lambda: {"shuffle": True, "generator": _seeded()},
+    "distributed": lambda: {"sampler": DistributedSampler(range(N), 1, 0, seed=2)},
+    "list": lambda: {"sampler": list(range(N))},
+    "unseeded": lambda: {"shuffle": True},
+    "in order": dict,
+    "seed": lambda: {"shuffle": True, "seed": 1},
+    "batches": lambda: {"batch_sampler": [[0, 1], [2, 3], [4]]},
+}
+
+
+@pytest.mark.parametrize("says", [False, True], ids=["plain", "set_epoch"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ended", [1, 2])
+def test_a_state_of_an_epochs_end_goes_on_as_if_nothing_had_happened(dataset, kind, says, ended):
+    def epoch(loader, number):
+        if says:
+            loader.set_epoch(number)
+        return [ours_of(batch) for batch in loader]
+
+    def make():
+        return ft.DataLoader(dataset, **({} if kind == "batches" else {"batch_size": 5}), **KINDS[kind]())
+
+    torch.manual_seed(0)
+    loader = make()
+    whole = [epoch(loader, number) for number in range(4)]
+    torch.manual_seed(0)
+    loader = make()
+    parts = [epoch(loader, number) for number in range(ended)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    loader = make()
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    parts += [epoch(loader, number) for number in range(ended, 4)]
+    assert parts == whole
+
+
+def test_the_end_of_an_epoch_may_be_asked_for_and_the_next_one_is_not_touched(dataset):
+    whole = ft.DataLoader(dataset, batch_size=5, **KINDS["generator"]())
+    epochs = [[ours_of(batch) for batch in whole] for _ in range(2)]
+    first = ft.DataLoader(dataset, batch_size=5, **KINDS["generator"]())
+    list(first)
+    second = ft.DataLoader(dataset, batch_size=5, **KINDS["generator"]())
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(0)
+    assert list(second) == []
+    assert [ours_of(batch) for batch in second] == epochs[1]
+
+
+@pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"transform_threads": 2, "collate_fn": list}], ids=["direct", "ahead"]
+)
+def test_a_peek_costs_no_epoch_of_a_seeded_order(dataset, look, arguments):
+    def make():
+        return ft.DataLoader(dataset, batch_size=5, shuffle=True, seed=1, epochs=2, **arguments)
+
+    plain, peeked = make(), make()
+    for _ in range(2):
+        look(peeked)
+        a, b = ([str(batch) for batch in loader] for loader in (plain, peeked))
+        assert a == b
+    assert peeked.audit()["ok"]
+
+
+def test_epochs_beyond_the_number_given_are_read(dataset):
+    def make(**arguments):
+        loader = ft.DataLoader(dataset, batch_size=5, shuffle=True, seed=1, **arguments)
+        return [[str(batch) for batch in loader] for _ in range(4)]
+
+    assert make(epochs=2) == make(epochs=1) == make()
+    assert make(epochs=2, collate_fn=list) == make(epochs=1, transform_threads=2, collate_fn=list)

@@ -177,6 +177,8 @@ pub(crate) struct OrderAhead {
 
 impl OrderAhead {
     /// Draws `run` from global `position` of `epoch` on, and rings when an epoch is there.
+    ///
+    /// An epoch behind the run's last one is drawn alone: the caller asked for it in spite of the number.
     pub(crate) fn start(
         run: RunOrder,
         epoch: Epoch,
@@ -186,7 +188,8 @@ impl OrderAhead {
         let (sender, drawn) = sync_channel(1);
         let draw = move || {
             let mut position = position;
-            for epoch in epoch.0..run.epochs.unwrap_or(u64::MAX) {
+            let end = run.epochs.map_or(u64::MAX, |epochs| epochs.max(epoch.0.saturating_add(1)));
+            for epoch in epoch.0..end {
                 let drawn = run.draw(Epoch(epoch), position);
                 let failed = drawn.is_err();
                 let listens = sender.send(drawn).is_ok();

@@ -439,6 +439,8 @@ impl Dispatch {
             let offset_in_span = entry.request.start - extent.start;
             parts.push(Part { ticket, offset_in_span, len: entry.request.len });
         }
+        // The seed was first, and its neighbours before and behind it followed.
+        parts.sort_unstable_by_key(|part| (part.offset_in_span, part.ticket));
         if class == Class::Stalling {
             deadline = Nanos::ZERO;
         }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from foresee import _orders, _world
@@ -19,7 +20,7 @@ from foresee.errors import ConfigError
 from foresee.torch import _plans
 
 if TYPE_CHECKING:
-    import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
     from foresee._session import Session
     from foresee._world import World
@@ -64,21 +65,28 @@ class Asked:
         ]
         return faults
 
-    def world(self, rank: int | None, world_size: int | None) -> World:
-        """The ranks that share the data: a ``DistributedSampler`` knows them, else they are detected.
+    def world(self, rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[World, bool]:
+        """Return the ranks that share the data, and whether the arguments name them.
+
+        ``mesh`` and a ``DistributedSampler`` name them as ``rank`` and ``world_size`` do.
 
         Raises:
-            ConfigError: the sampler says otherwise than the arguments, or see ``foresee._world.detect``.
+            ConfigError: two of them disagree, or see ``foresee._world.detect``.
         """
+        if mesh is not None:
+            if rank is not None or world_size is not None:
+                raise ConfigError("mesh= with rank= or world_size=; the mesh names them")
+            rank, world_size = _mesh_rank(mesh)
         sampler: object = self.sampler
-        if type(sampler) is not DistributedSampler:
-            return _world.detect(rank, world_size)
-        if rank is not None and (rank, world_size) != (sampler.rank, sampler.num_replicas):
-            raise ConfigError(
-                f"rank={rank}, world_size={world_size}, but the sampler has rank {sampler.rank} of "
-                f"{sampler.num_replicas}; leave the arguments out"
-            )
-        return _world.detect(sampler.rank, sampler.num_replicas)
+        if type(sampler) is DistributedSampler:
+            if rank is not None and (rank, world_size) != (sampler.rank, sampler.num_replicas):
+                given = "rank= and world_size=" if mesh is None else "mesh="
+                raise ConfigError(
+                    f"{given} say rank {rank} of {world_size}, but the sampler has rank {sampler.rank} of "
+                    f"{sampler.num_replicas}; leave {given} out"
+                )
+            rank, world_size = sampler.rank, sampler.num_replicas
+        return _world.detect(rank, world_size, provisional=True), rank is not None
 
     def plan(self, world: World) -> _plans.Plan:
         """The plan that knows the order the furthest ahead.
@@ -125,13 +133,58 @@ class Asked:
         return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
 
 
-def workers_checked(num_workers: object, prefetch_factor: object, *, persistent_workers: bool) -> list[str]:
-    """What is wrong with the arguments about worker processes, each with its remedy."""
+def _mesh_rank(mesh: DeviceMesh) -> tuple[int, int]:
+    """Return rank and size in ``mesh``, which has one dimension: the data-parallel one."""
+    if mesh.ndim != 1:
+        names = mesh.mesh_dim_names or ()
+        raise ConfigError(
+            f"mesh= has {mesh.ndim} dimensions ({', '.join(names) or 'without names'}); pass the data-parallel "
+            'one, such as mesh["dp"]'
+        )
+    if mesh.get_coordinate() is None:
+        raise ConfigError(f"mesh= does not contain this process; its ranks are {mesh.mesh.tolist()}")
+    return mesh.get_local_rank(), mesh.size()
+
+
+def objects_checked(*, generator: object, **callables: object) -> list[str]:
+    """Which of the arguments are not what they should be, each with its remedy."""
+    faults = [
+        f"{name}={value!r}; a callable, or leave it out"
+        for name, value in callables.items()
+        if value is not None and not callable(value)
+    ]
+    if generator is not None and not isinstance(generator, torch.Generator):
+        faults.append(f"generator={generator!r}; a torch.Generator, such as torch.Generator().manual_seed(3)")
+    return faults
+
+
+def workers_checked(
+    num_workers: object,
+    prefetch_factor: object,
+    transform_threads: object,
+    multiprocessing_context: object,
+    *,
+    persistent_workers: bool,
+) -> list[str]:
+    """What is wrong with the arguments about worker processes and threads, each with its remedy."""
     faults = []
     if not whole(num_workers) or num_workers < 0:
         faults.append(f"num_workers={num_workers!r}; a whole number of 0 or more")
     elif persistent_workers and num_workers == 0:
         faults.append("persistent_workers=True with num_workers=0; there are none to keep")
+    if not whole(transform_threads) or transform_threads < 0:
+        faults.append(f"transform_threads={transform_threads!r}; a whole number of 0 or more")
+    elif transform_threads and num_workers:
+        faults.append(
+            f"transform_threads={transform_threads!r} with num_workers={num_workers!r}; transforms run in workers or "
+            "on threads, not both"
+        )
+    method = getattr(multiprocessing_context, "get_start_method", lambda: multiprocessing_context)()
+    if method not in (None, "spawn"):
+        faults.append(
+            f'multiprocessing_context={multiprocessing_context!r}; workers are fresh processes, as with "spawn": leave '
+            "it out"
+        )
     if prefetch_factor is not None and (not whole(prefetch_factor) or prefetch_factor < 1):
         faults.append(f"prefetch_factor={prefetch_factor!r}; a whole number of 1 or more")
     return faults

@@ -41,6 +41,7 @@ class Work:
 
     data: Bytes
     offsets: Ints
+    ids: Ints
     labels: Ints
     positions: Ints
     epoch: int
@@ -58,7 +59,7 @@ class Recipe:
     @property
     def whole(self) -> bool:
         """Whether batches need no work."""
-        return self.collate_fn is None and not self.dataset.per_sample
+        return self.collate_fn is None and not self.dataset.per_sample and not self.dataset.is_overridden
 
     def assemble(self, work: Work, *, seed_globals: bool = False) -> Any:
         """The batch.
@@ -71,27 +72,67 @@ class Recipe:
         Raises:
             SampleError: a sample could not be decoded or transformed.
         """
+        dataset = self.dataset
         if self.whole:
-            return self.dataset.stack(work.data, work.offsets, work.labels)
-        transform = getattr(self.dataset, "transform", None)
+            return dataset.stack(work.data, work.offsets, work.labels)
+        transform = getattr(dataset, "transform", None)
         generator = torch.Generator() if transform is not None and accepts_generator(transform) else None
+        seeds = _Seeds(work, generator, seed_globals=seed_globals)
+        make = self._overridden if dataset.is_overridden else self._samples
+        return (self.collate_fn or default_collate)(make(work, seeds))
+
+    def _samples(self, work: Work, seeds: _Seeds) -> list[Any]:
         samples = []
-        bounds, labels, positions = work.offsets.tolist(), work.labels.tolist(), work.positions.tolist()
-        for place, position in enumerate(positions):
-            seed = seed_of(work.seed, work.epoch, position)
-            if generator is not None:
-                generator.manual_seed(_signed(seed))
-            if seed_globals:
-                _seed_globals(seed)
+        bounds, labels = work.offsets.tolist(), work.labels.tolist()
+        for place in range(len(labels)):
+            seeds.apply(place)
             try:
                 decoded = self.dataset.decode_bytes(work.data[bounds[place] : bounds[place + 1]])
             except Exception as error:
                 raise SampleError(place, "decode") from error
             try:
-                samples.append(self.dataset.finish(decoded, labels[place], generator))
+                samples.append(self.dataset.finish(decoded, labels[place], seeds.generator))
             except Exception as error:
                 raise SampleError(place, "transform") from error
-        return (self.collate_fn or default_collate)(samples)
+        return samples
+
+    def _overridden(self, work: Work, seeds: _Seeds) -> list[Any]:
+        """By the subclass's own ``__getitem__`` or ``__getitems__``, whose reads find the bytes here."""
+        dataset, ids, bounds = self.dataset, work.ids.tolist(), work.offsets.tolist()
+        data = {sample: work.data[bounds[i] : bounds[i + 1]] for i, sample in enumerate(ids)}
+        with dataset.supplied(data, seeds.generator) as supply:
+            if type(dataset).__getitems__ is not OriginDataset.__getitems__:
+                seeds.apply(0)
+                return list(dataset.__getitems__(ids))
+            samples = []
+            for place, sample in enumerate(ids):
+                seeds.apply(place)
+                try:
+                    samples.append(dataset[sample])
+                except Exception as error:
+                    kind = "decode" if supply.undecodable is error else "transform"
+                    raise SampleError(place, kind) from error
+            return samples
+
+
+class _Seeds:
+    """The randomness of a batch's samples: each one's is a function of (seed, epoch, position)."""
+
+    def __init__(self, work: Work, generator: torch.Generator | None, *, seed_globals: bool) -> None:
+        self.generator = generator
+        self._work = work
+        self._positions = work.positions.tolist()
+        self._globals = seed_globals
+
+    def apply(self, place: int) -> None:
+        """The sample in ``place`` is next."""
+        if self.generator is None and not self._globals:
+            return
+        seed = seed_of(self._work.seed, self._work.epoch, self._positions[place])
+        if self.generator is not None:
+            self.generator.manual_seed(_signed(seed))
+        if self._globals:
+            _seed_globals(seed)
 
 
 def _seed_globals(seed: int) -> None:

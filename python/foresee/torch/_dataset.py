@@ -15,6 +15,8 @@ import tempfile
 import threading
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from foresee.config import Cache
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from foresee._batch import Bytes, Ints
 
@@ -63,10 +65,38 @@ class OriginDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples, read at once and in the order asked for."""
         samples = [self._checked(i) for i in indices]
+        if type(self).__getitem__ is not OriginDataset.__getitem__:
+            data = dict(zip(samples, self._reader.read_all(samples), strict=True))
+            with self.supplied(data):
+                return [self[i] for i in indices]
         return [
             self._make(sample, data)
             for sample, data in zip(samples, self._reader.read_all(samples), strict=True)
         ]
+
+    @property
+    def is_overridden(self) -> bool:
+        """Whether a subclass makes its samples by a ``__getitem__`` or ``__getitems__`` of its own."""
+        cls = type(self)
+        return (
+            cls.__getitem__ is not OriginDataset.__getitem__
+            or cls.__getitems__ is not OriginDataset.__getitems__
+        )
+
+    @contextmanager
+    def supplied(
+        self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
+    ) -> Iterator[Supply]:
+        """Within it this thread's ``__getitem__`` takes the bytes of these samples from ``data``, not from the origin.
+
+        ``generator``: for random transforms that accept one; None: torch's default generator.
+        """
+        before = self._reader.supply
+        self._reader.supply = supply = Supply(data, generator or torch.default_generator)
+        try:
+            yield supply
+        finally:
+            self._reader.supply = before
 
     @abstractmethod
     def decode_bytes(self, data: Bytes) -> Any:
@@ -87,10 +117,19 @@ class OriginDataset(Dataset[Any]):
     def per_sample(self) -> bool:
         """Whether samples need work one by one."""
 
-    def _make(self, sample: int, data: bytes) -> Any:
+    def _make(self, sample: int, data: bytes | Bytes) -> Any:
         label = self._source.index.label(sample)
-        decoded = self.decode_bytes(np.frombuffer(bytearray(data), dtype=np.uint8))
-        return self.finish(decoded, -1 if label is None else label, torch.default_generator)
+        supply = self._reader.supply
+        try:
+            decoded = self.decode_bytes(
+                np.frombuffer(bytearray(data), dtype=np.uint8) if isinstance(data, bytes) else data
+            )
+        except Exception as error:
+            if supply is not None:
+                supply.undecodable = error
+            raise
+        generator = torch.default_generator if supply is None else supply.generator
+        return self.finish(decoded, -1 if label is None else label, generator)
 
     def _checked(self, i: int) -> int:
         if not 0 <= i < len(self):
@@ -110,6 +149,16 @@ class OriginDataset(Dataset[Any]):
         self._reader = Reader(self._source)
 
 
+@dataclass(eq=False)
+class Supply:
+    """Bytes of samples that need not be read; see ``OriginDataset.supplied``."""
+
+    data: Mapping[int, bytes | Bytes]
+    generator: torch.Generator
+    undecodable: Exception | None = None
+    """The last error of ``decode_bytes``."""
+
+
 class Reader:
     """Reads single samples from the origin: no plan, no cache. A forked child opens its own."""
 
@@ -117,15 +166,33 @@ class Reader:
         self._source = source
         self._lock = threading.Lock()
         self._owner: tuple[int, _native.Loader, ThreadPoolExecutor] | None = None
+        self._of_thread = threading.local()
 
-    def read(self, sample: int) -> bytes:
+    @property
+    def supply(self) -> Supply | None:
+        """What this thread need not read."""
+        return getattr(self._of_thread, "supply", None)
+
+    @supply.setter
+    def supply(self, supply: Supply | None) -> None:
+        self._of_thread.supply = supply
+
+    def read(self, sample: int) -> bytes | Bytes:
         """One sample; waits."""
+        supply = self.supply
+        if supply is not None and sample in supply.data:
+            return supply.data[sample]
         return self._open()[0].read(sample)
 
-    def read_all(self, samples: Sequence[int]) -> list[bytes]:
+    def read_all(self, samples: Sequence[int]) -> list[bytes | Bytes]:
         """Several samples, up to 16 at once."""
-        native, pool = self._open()
-        return list(pool.map(native.read, samples))
+        supply = self.supply
+        there = {} if supply is None else supply.data
+        missing = [sample for sample in samples if sample not in there]
+        if missing:
+            native, pool = self._open()
+            there = {**there, **dict(zip(missing, pool.map(native.read, missing), strict=True))}
+        return [there[sample] for sample in samples]
 
     def _open(self) -> tuple[_native.Loader, ThreadPoolExecutor]:
         with self._lock:
@@ -179,11 +246,14 @@ def call(transform: Callable[..., Any], value: Any, generator: torch.Generator |
 
 
 def accepts_generator(transform: Callable[..., Any]) -> bool:
-    """Whether ``transform`` has a parameter named ``generator``."""
+    """Whether ``transform`` has a parameter named ``generator`` that no generator of the user's is bound to."""
     try:
-        return "generator" in inspect.signature(transform).parameters
+        parameter = inspect.signature(transform).parameters.get("generator")
     except (TypeError, ValueError):
         return False
+    return parameter is not None and (
+        parameter.default is None or parameter.default is inspect.Parameter.empty
+    )
 
 
 def storage_error(dataset: object) -> ConfigError:

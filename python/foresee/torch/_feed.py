@@ -110,7 +110,10 @@ class _Slot:
 
 
 class Ahead:
-    """Up to ``depth`` batches ahead of the training loop, given out in order."""
+    """Up to ``depth`` batches ahead of the training loop, given out in order.
+
+    ``goes_on``: whether an epoch follows the one before it without a new target.
+    """
 
     def __init__(
         self,
@@ -118,13 +121,13 @@ class Ahead:
         submit: Callable[[Job], Future[Any]],
         *,
         depth: int,
-        across_epochs: bool,
+        goes_on: Callable[[int], bool],
         in_order: bool = True,
     ) -> None:
         self._session = session
         self._submit = submit
         self._depth = depth
-        self._across = across_epochs
+        self._goes_on = goes_on
         self._in_order = in_order
         self._changed = threading.Condition()
         self._slots: deque[_Slot] = deque()
@@ -182,7 +185,7 @@ class Ahead:
                 raise slot.error
             if slot.receipt is None or slot.future is None:
                 return None
-            if slot.receipt.last and self._across:
+            if slot.receipt.last and self._goes_on(slot.receipt.epoch + 1):
                 self._at = (slot.receipt.epoch + 1, 0)
         return slot.receipt, slot.future.result()
 
@@ -256,7 +259,8 @@ class Ahead:
                     slot.future.cancel()
                 return
             self._slots.append(slot)
-            if slot.receipt is None or (slot.receipt.last and not self._across):
+            receipt = slot.receipt
+            if receipt is None or (receipt.last and not self._goes_on(receipt.epoch + 1)):
                 self._halted = True
             self._changed.notify_all()
         if slot.future is not None:

@@ -22,7 +22,7 @@ import torch
 
 from foresee._addresses import resolve
 from foresee._native import GradientExchange, GradientServer
-from foresee._world import World
+from foresee._world import World, detect
 from foresee.errors import ConfigError, ForeseeError, RankLost
 from foresee.torch import _rendezvous
 from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings, TensorSpec
@@ -87,7 +87,7 @@ class NetworkExchange:
                 f'servers: those of "{RANKS}" have no certificate; drop it, or {_TLS} before the others'
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
-        world = _rendezvous.job_world()
+        world = detect()
         job, store = _rendezvous.job_place(settings.job, world)
         secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
         self._process = os.getpid()

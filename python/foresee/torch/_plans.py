@@ -41,6 +41,8 @@ class Plan(ABC):
     order: RunOrder | None = None
     counts_batches = False
     """Whether a state's position counts batches, not samples."""
+    repeats = False
+    """Whether an iterator that handed out no batch, or one of several, costs no epoch: where it draws nothing."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self._generator = generator
@@ -70,17 +72,21 @@ class Plan(ABC):
         """What a state keeps of the epoch's random numbers; ``begun``: whether they are drawn already."""
         return None
 
-    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Go on at ``place`` of a saved state with the next ``open``; ``draw``: what the state keeps of the epoch.
+
+        Raises:
+            StateMismatch: ``draw`` is missing or damaged.
+        """
+
+    def open(self, place: Place, *, base: bool) -> None:
         """An epoch begins: draw what the stock loader draws at ``iter()``.
 
-        ``draw``: of the state that was loaded, if the epoch goes on from there. ``base``: whether the stock
-        loader would draw a ``base_seed`` now (with persistent workers only the first time).
+        ``base``: whether the stock loader would draw a ``base_seed`` now (with persistent workers only the first
+        time).
         """
         if base:
             self._base_seed = draw_seed(self._generator)
-
-    def replay(self, place: Place, draw: Mapping[str, Any]) -> None:
-        """Bring the generator behind the epoch of ``place``, which ``draw`` belongs to and which is over."""
 
     def announce(self, place: Place) -> Announced | None:
         """This rank's samples from ``place`` on; draws what the stock loader draws at its first ``next``."""
@@ -95,6 +101,8 @@ class Plan(ABC):
 class RunPlan(Plan):
     """``seed=``, ``shuffle=False``, ``order="keyed"``."""
 
+    repeats = True
+
     def __init__(self, order: RunOrder, generator: torch.Generator | None) -> None:
         super().__init__(generator)
         self.order: RunOrder = order
@@ -106,6 +114,8 @@ class RunPlan(Plan):
 
 class DistributedPlan(RunPlan):
     """``sampler=DistributedSampler(...)``: its epoch is the sampler's, and repeats without ``set_epoch``."""
+
+    repeats = False
 
     def __init__(
         self, sampler: DistributedSampler[Any], samples: int, generator: torch.Generator | None
@@ -122,7 +132,11 @@ class DistributedPlan(RunPlan):
 
     def before_iter(self, progress: Progress) -> None:
         """The sampler's epoch counts, whoever set it."""
-        progress.set_epoch(self._sampler.epoch)
+        progress.follow(self._sampler.epoch)
+
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Give the sampler the state's epoch, for a caller that does not."""
+        self._sampler.set_epoch(place.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Pass it on."""
@@ -150,6 +164,7 @@ class RandomPlan(Plan):
         self._drop_last = drop_last
         self._exhausted_by = 0
         self._draw: dict[str, Any] | None = None
+        self._resumed: tuple[Place, dict[str, Any]] | None = None
         self._rest: Iterator[int] = iter(())
 
     @property
@@ -173,14 +188,45 @@ class RandomPlan(Plan):
             "sampler_seed": None,
         }
 
-    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Keep ``draw`` for the rest of its epoch; behind an epoch's end bring the generator there, too."""
+        self._resumed = None
+        if draw is None:
+            if place.position > 0 and not (place.finished and self._own is None):
+                raise StateMismatch(
+                    "this state of a random order has no 'draw', without which its permutation is not known; save and "
+                    "load all of what state_dict() returns"
+                )
+            return
+        try:
+            kept = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
+            if kept["generator"] is not None:
+                _unpack(kept["generator"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"damaged state: draw={draw!r}") from error
+        self._resumed = place, kept
+        if place.finished:
+            self._skip()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Leave the loaded epoch where another one is named."""
+        if self._resumed is not None and self._resumed[0].epoch != epoch:
+            self._skip()
+
+    def open(self, place: Place, *, base: bool) -> None:
         """The generator's state, then the base seed, as the stock loader at ``iter()``."""
         self._rest = iter(())
-        if draw is not None:
-            self._reopen(place, draw)
+        if place.finished:
             return
+        if self._resumed is not None:
+            resumed, draw = self._resumed
+            if (resumed.epoch, resumed.position) == (place.epoch, place.position):
+                self._resumed = None
+                self._reopen(draw)
+                return
+            self._skip()
         state = None if self._own is None else _pack(self._own.get_state())
-        super().open(place, None, base=base)
+        super().open(place, base=base)
         self._draw = {"base": base, "base_seed": self.base_seed, "generator": state, "sampler_seed": None}
 
     def announce(self, place: Place) -> Announced:
@@ -206,26 +252,27 @@ class RandomPlan(Plan):
         if batches >= self._exhausted_by:
             next(self._rest, None)
 
-    def _reopen(self, place: Place, draw: Mapping[str, Any]) -> None:
-        try:
-            kept = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
-            state = None if kept["generator"] is None else _unpack(kept["generator"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateMismatch(f"damaged state: draw={draw!r}") from error
-        if self._own is not None and state is not None:
-            self._own.set_state(state)
-        if kept["base"] and (
-            kept["base_seed"] is None or (self._own is not None and self._generator is self._own)
-        ):
-            kept["base_seed"] = draw_seed(self._generator)
-        self._base_seed, self._draw = kept["base_seed"], kept
+    def _reopen(self, draw: dict[str, Any]) -> None:
+        """Draw again what the epoch of ``draw`` drew at its ``iter()``."""
+        own = self._own
+        if own is not None and draw["generator"] is not None:
+            own.set_state(_unpack(draw["generator"]))
+        if draw["base"] and (draw["base_seed"] is None or (own is not None and self._generator is own)):
+            draw["base_seed"] = draw_seed(self._generator)
+        self._base_seed, self._draw = draw["base_seed"], draw
 
-    def replay(self, place: Place, draw: Mapping[str, Any]) -> None:
-        """Draw all of that epoch again."""
-        if self._own is not None:
-            self._reopen(place, draw)
-            self.announce(Place(place.epoch, 0))
-            next(self._rest, None)
+    def _skip(self) -> None:
+        """Bring the generator behind the loaded epoch: draw all of it, unless it had not begun."""
+        assert self._resumed is not None, "a state was loaded"
+        (place, draw), self._resumed = self._resumed, None
+        if self._own is None:
+            return
+        if draw["base_seed"] is None:
+            self._own.set_state(_unpack(draw["generator"]))
+            return
+        self._reopen(draw)
+        self.announce(Place(place.epoch, 0))
+        next(self._rest, None)
 
 
 class SamplerPlan(Plan):
@@ -246,6 +293,7 @@ class SamplerPlan(Plan):
         self._world = world
         self.counts_batches = counts_batches
         self._iterator: Iterator[list[int]] = iter(())
+        self._resumed: tuple[Place, int] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Pass it on, where the sampler has it."""
@@ -258,12 +306,27 @@ class SamplerPlan(Plan):
         """Its kind: the sampler is the user's, and so is its state."""
         return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": self._samples}
 
-    def open(self, place: Place, draw: Mapping[str, Any] | None, *, base: bool) -> None:
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Give the sampler the state's epoch, and keep the base seed for the rest of it."""
+        self._resumed = None
+        needed = place.position > 0 and not place.finished and self._world.size == 1
+        if needed or draw is not None:
+            try:
+                self._resumed = place, int((draw or {})["base_seed"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateMismatch(
+                    f"this state has draw={draw!r}, without which random transforms do not go on as they would have; "
+                    "save and load all of what state_dict() returns"
+                ) from error
+        self.set_epoch(place.epoch)
+
+    def open(self, place: Place, *, base: bool) -> None:
         """The sampler's ``iter()``, then the base seed, in the stock loader's order."""
         self._iterator = iter(self._batches)
-        super().open(place, draw, base=base)
-        if draw is not None:
-            self._base_seed = int(draw["base_seed"])
+        super().open(place, base=base)
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and resumed[0] == place:
+            self._base_seed = resumed[1]
 
     def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
         """The base seed, on which random transforms depend. Not over several ranks, whose states must be

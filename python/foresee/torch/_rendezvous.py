@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks and servers of a job meet: which rank this is, what the job is called, the secret they share, and where
-the ranks' own servers are.
+"""Where ranks and servers of a job meet: what the job is called, the secret they share, and where ranks' servers are.
 
 Apart from the exchange, which takes all three as given: here the launcher's variables, torch's process group and files
 are asked. Refuses secrets on the command line, where every user of the machine can read them.
@@ -21,7 +20,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from foresee._world import World, detect
+from foresee._world import World
 from foresee.errors import ConfigError, RankLost
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "job_name",
     "job_place",
     "job_secret",
-    "job_world",
     "own_address",
     "patience_s",
     "share_address",
@@ -69,17 +67,6 @@ class Store(Protocol):
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all of them have a value."""
-
-
-def job_world() -> World:
-    """Rank and size as torch's process group has them, else as the launcher says.
-
-    Raises:
-        ConfigError: see ``foresee._world.detect``.
-    """
-    if dist.is_available() and dist.is_initialized():
-        return detect(dist.get_rank(), dist.get_world_size())
-    return detect()
 
 
 def job_place(

@@ -7,9 +7,13 @@ is closed with it. Refuses to know epochs and orders: the feed goes where the lo
 
 from __future__ import annotations
 
+import contextvars
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from foresee.errors import Closed
 from foresee.torch._assemble import Recipe, SampleError, Work
@@ -22,8 +26,9 @@ if TYPE_CHECKING:
     from foresee._session import Session
     from foresee.torch._workers import WorkerPool
 
-# Python threads beyond these mostly wait for the interpreter.
-_THREADS_MAX = 4
+# That copy batches into page-locked memory, which they do without the interpreter.
+_PIN_THREADS = 2
+_AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 class Resources:
@@ -32,7 +37,8 @@ class Resources:
     Args:
         session: whose batches they are.
         recipe: how a batch is made of its bytes.
-        workers: processes; 0: threads, or none where a batch needs no work.
+        workers: processes that make batches; 0: none.
+        threads: that make batches where there are no workers; 0: the thread that asks for them does.
         per_worker: batches made ahead by each worker, 1 or more. Without workers: by all threads; 0 for one
             more than there are.
         persistent: keep the workers between epochs.
@@ -47,6 +53,7 @@ class Resources:
         recipe: Recipe,
         *,
         workers: int,
+        threads: int,
         per_worker: int,
         persistent: bool,
         in_order: bool,
@@ -56,6 +63,9 @@ class Resources:
         self._session = session
         self._recipe = recipe
         self._workers = workers
+        # No code of the user's runs on them where a batch needs no work but the copy.
+        self._thread_count = threads or (_PIN_THREADS if recipe.whole and pin else 0)
+        self._context: CallerContext | None = None
         self._per_worker = per_worker
         self._persistent = persistent
         self._in_order = in_order
@@ -65,6 +75,7 @@ class Resources:
         self._threads: ThreadPoolExecutor | None = None
         self._pool: WorkerPool | None = None
         self._closed = False
+        self._process = os.getpid()
 
     def open(self, base_seed: int) -> Direct | Ahead:
         """The feed, with fresh workers if they do not persist."""
@@ -74,17 +85,21 @@ class Resources:
             self._open_pool(base_seed)
         if self._feed is None:
             self._feed = self._make_feed()
+        if self._threads is not None:
+            self._context = CallerContext()
         return self._feed
 
     def epoch_over(self) -> None:
         """All batches of an epoch are made, or not wanted."""
-        if self._pool is not None and not self._persistent:
+        if self._pool is not None and not self._persistent and os.getpid() == self._process:
             pool, self._pool = self._pool, None
             pool.close()
 
     def close(self) -> None:
-        """Release everything; the engine is closed already."""
+        """Release everything; the engine is closed already. Nothing in a fork's child: it is all its parent's."""
         self._closed = True
+        if os.getpid() != self._process:
+            return
         if self._pool is not None:
             self._pool.close()
         if self._feed is not None:
@@ -93,30 +108,36 @@ class Resources:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _make_feed(self) -> Direct | Ahead:
-        known = self._session.order is not None
         if self._workers:
             return Ahead(
                 self._session,
                 self._submit,
                 depth=self._workers * self._per_worker,
-                across_epochs=self._persistent and known,
+                goes_on=self._goes_on,
                 in_order=self._in_order,
             )
-        if self._session.off or (self._recipe.whole and not self._pin):
+        count = self._thread_count
+        if self._session.off or not count or (self._recipe.whole and not self._pin):
             return Direct(self._session, self._make)
-        count = min(_THREADS_MAX, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(count, "foresee-transform")
-        return Ahead(self._session, self._run, depth=self._per_worker or count + 1, across_epochs=known)
+        return Ahead(self._session, self._run, depth=self._per_worker or count + 1, goes_on=self._goes_on)
+
+    def _goes_on(self, epoch: int) -> bool:
+        """Whether ``epoch`` may be begun ahead of its ``iter()``."""
+        kept = self._persistent or not self._workers
+        return kept and self._session.order is not None and not self._session.is_beyond(epoch)
 
     def _make(self, job: Job) -> Any:
-        """The batch, in this thread."""
+        """The batch, in the calling thread."""
         raw = job.raw
         if self._recipe.whole and not self._pin and not raw.faults:
             # After a step all caches are cold: what is not called is most of what a batch that needs no work can save.
             return self._recipe.dataset.stack(raw.data, raw.offsets, raw.labels)
         batch = self._session.batch(raw, job.start)
         while True:
-            work = Work(batch.data, batch.offsets, batch.labels, batch.positions, batch.epoch, job.seed)
+            work = Work(
+                batch.data, batch.offsets, batch.ids, batch.labels, batch.positions, batch.epoch, job.seed
+            )
             try:
                 value = self._recipe.assemble(work)
             except SampleError as error:
@@ -127,7 +148,8 @@ class Resources:
     def _run(self, job: Job) -> Future[Any]:
         """The batch, on one of the threads."""
         assert self._threads is not None, "made with the feed"
-        return self._threads.submit(self._make, job)
+        assert self._context is not None, "opened with the epoch"
+        return self._threads.submit(self._context.run, self._make, job)
 
     def _submit(self, job: Job) -> Future[Any]:
         """The batch, by a worker."""
@@ -151,6 +173,35 @@ class Resources:
                 init_fn=self._init_fn,
                 pin=self._pin,
             )
+
+
+class CallerContext:
+    """What a thread that runs transforms takes over from the thread that began the epoch.
+
+    Context variables, and what torch keeps per thread: grad and inference mode, and autocast of each device type.
+    """
+
+    def __init__(self) -> None:
+        self._variables = contextvars.copy_context()
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch.is_inference_mode_enabled()
+        self._autocast = [
+            (device, torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled())
+            for device in _AUTOCAST_DEVICES
+            if torch.is_autocast_enabled(device)
+        ]
+
+    def run(self, function: Callable[[Job], Any], job: Job) -> Any:
+        """``function(job)`` as the thread that began the epoch would run it."""
+        return self._variables.copy().run(self._run, function, job)
+
+    def _run(self, function: Callable[[Job], Any], job: Job) -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self._inference))
+            stack.enter_context(torch.set_grad_enabled(self._grad))
+            for device, dtype, cached in self._autocast:
+                stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
+            return function(job)
 
 
 def _pinned(value: Any) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import _utils as torch_utils
 
+from foresee.errors import WorkerDied
 from foresee.torch._assemble import Recipe, SampleError, Work
 from foresee.torch._pipe import Segment, dump, load, receive, send
 
@@ -72,12 +73,17 @@ def _begin(channel: socket.socket, index: int) -> Recipe | None:
 def _serve(recipe: Recipe, task: dict[str, Any], taken: Segment, given: Segment) -> dict[str, Any]:
     # A copy, because what a decoder keeps of its input must not change with the next task.
     data = np.array(taken.view(task["bytes"]))
-    work = Work(data, task["offsets"], task["labels"], task["positions"], task["epoch"], task["seed"])
+    work = Work(
+        data, task["offsets"], task["ids"], task["labels"], task["positions"], task["epoch"], task["seed"]
+    )
     try:
         pickled, buffers = dump(recipe.assemble(work, seed_globals=True), out_of_band=True)
         return {"ok": True, "value": pickled, "spans": given.write(buffers)}
     except SampleError as error:
         return _failure(error.__cause__ or error, (error.place, error.kind))
+    except SystemExit as error:
+        text = f"code that a worker runs called sys.exit({error.code!r}); raise an error instead"
+        return _failure(WorkerDied(text), None)
     except Exception as error:  # noqa: BLE001 - collate_fn may raise anything
         return _failure(error, None)
 

@@ -166,6 +166,7 @@ class WorkerPool:
             "slot": task.slot,
             "bytes": len(task.batch.data),
             "offsets": task.batch.offsets,
+            "ids": task.batch.ids,
             "labels": task.batch.labels,
             "positions": task.batch.positions,
             "epoch": task.batch.epoch,
@@ -178,6 +179,16 @@ class WorkerPool:
             return
 
     def _read(self) -> None:
+        try:
+            self._receive_all()
+        finally:
+            if not self._closed:
+                error = WorkerDied("the thread that reads from the workers has ended; its error is above")
+                for worker in self._workers:
+                    worker.death = worker.death or error
+                    self._fail(worker, error)
+
+    def _receive_all(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ, None)
             for worker in self._workers:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,8 @@ class ArrayDataset(OriginDataset):
 
     Args:
         uri: of a directory or prefix of such files, or of its index (``.fidx``). All rows are alike.
-        dtype: of a row, for ``bin`` files; a ``.npy`` file says it.
-        shape: of a row, for ``bin`` files; ``()`` for single numbers.
+        dtype: of a row, NumPy's or torch's, for ``bin`` files; a ``.npy`` file says it.
+        shape: of a row, for ``bin`` files; ``()`` for single numbers, 7 is ``(7,)``.
         transform: from the tensor of a row to what the model takes.
         index: of the data, if made before.
         storage_options: of the origin.
@@ -48,8 +48,8 @@ class ArrayDataset(OriginDataset):
         self,
         uri: str | PathLike,
         *,
-        dtype: DTypeLike | None = None,
-        shape: Sequence[int] | None = None,
+        dtype: DTypeLike | torch.dtype | None = None,
+        shape: int | Sequence[int] | None = None,
         transform: Callable[..., Any] | None = None,
         index: str | PathLike | _native.Index | None = None,
         storage_options: Mapping[str, str] | None = None,
@@ -58,22 +58,21 @@ class ArrayDataset(OriginDataset):
             raise ConfigError(
                 f"dtype={dtype!r}, shape={shape!r}: give both for rows without header, or neither for .npy"
             )
-        row_bytes = None
-        if dtype is not None and shape is not None:
-            row_bytes = np.dtype(dtype).itemsize * math.prod(shape)
-            if row_bytes < 1:
-                raise ConfigError(f"shape={tuple(shape)!r}: a row has at least one element")
-        layout = "npy" if row_bytes is None else "bin"
+        row = None if dtype is None or shape is None else _Row.of(dtype, shape)
+        layout, row_bytes = ("npy", None) if row is None else ("bin", row.bytes)
         source = _source.resolve(
-            uri, index=index, layout=layout, row_bytes=row_bytes, options=storage_options
+            uri, index=index, layout=layout, row_bytes=row_bytes, options=storage_options, name="uri"
         )
         super().__init__(source)
         self.transform = transform
-        self.dtype, self.shape = self._row(dtype, shape)
+        self.dtype, self.shape = self._row(row)
         try:
             torch.from_numpy(np.empty(0, self.dtype))
-        except TypeError as error:
-            raise ConfigError(f"{source.uri}: torch has no dtype {self.dtype}; convert the file") from error
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{source.uri}: torch has no dtype {self.dtype.str!r}; convert the file, big-endian numbers to "
+                "little-endian ones too"
+            ) from error
 
     @property
     def per_sample(self) -> bool:
@@ -94,29 +93,55 @@ class ArrayDataset(OriginDataset):
         """One tensor, shape (samples, *row)."""
         return torch.from_numpy(data.view(self.dtype).reshape(len(offsets) - 1, *self.shape))
 
-    def _row(
-        self, dtype: DTypeLike | None, shape: Sequence[int] | None
-    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    def _row(self, given: _Row | None) -> _Row:
         index = self.index
         if index.row_dtype is not None and index.row_shape is not None:
-            if (
-                dtype is not None
-                and shape is not None
-                and (np.dtype(dtype), tuple(shape))
-                != (
-                    np.dtype(index.row_dtype),
-                    index.row_shape,
-                )
-            ):
-                raise ConfigError(
-                    f"{index.uri} has rows of {index.row_dtype} {index.row_shape}, not {np.dtype(dtype)} {tuple(shape)}"
-                )
-            return np.dtype(index.row_dtype), index.row_shape
-        if dtype is None or shape is None:
+            row = _Row(np.dtype(index.row_dtype), index.row_shape)
+            if given not in (None, row):
+                raise ConfigError(f"{index.uri} has rows of {row}, not {given}")
+            return row
+        if given is None:
             raise ConfigError(f"{index.uri} has no header; give dtype= and shape= of a row")
-        expected = np.dtype(dtype).itemsize * math.prod(shape)
-        if index.uniform_size != expected:
+        if index.uniform_size != given.bytes:
             raise ConfigError(
-                f"{index.uri} has rows of {index.uniform_size} bytes, {np.dtype(dtype)} {tuple(shape)} takes {expected}"
+                f"{index.uri} has rows of {index.uniform_size} bytes, {given} takes {given.bytes}"
             )
-        return np.dtype(dtype), tuple(shape)
+        return given
+
+
+class _Row(NamedTuple):
+    """What a row is."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(dtype: DTypeLike | torch.dtype, shape: int | Sequence[int]) -> _Row:
+        """A row as a user describes it.
+
+        Raises:
+            ConfigError: no dtype, or no shape of at least one and at most 2**63 - 1 bytes.
+        """
+        try:
+            known = (
+                torch.empty(0, dtype=dtype).numpy().dtype
+                if isinstance(dtype, torch.dtype)
+                else np.dtype(dtype)
+            )
+        except TypeError as error:
+            raise ConfigError(f"dtype={dtype!r}: NumPy has no such type") from error
+        sides = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if not all(isinstance(side, int | np.integer) and side >= 1 for side in sides):
+            raise ConfigError(f"shape={shape!r}: whole numbers of 1 or more; a row has at least one element")
+        row = _Row(known, tuple(int(side) for side in sides))
+        if not 0 < row.bytes < 2**63:
+            raise ConfigError(f"dtype={dtype!r}, shape={shape!r}: no file has rows of {row.bytes} bytes")
+        return row
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}"

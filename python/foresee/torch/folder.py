@@ -66,7 +66,7 @@ class FolderDataset(OriginDataset):
         if not (decode is None or decode in ("auto", "pil") or callable(decode)):
             raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
         source = _source.resolve(
-            uri, index=index, layout="folder", extensions=extensions, options=storage_options
+            uri, index=index, layout="folder", extensions=extensions, options=storage_options, name="uri"
         )
         if source.index.layout not in ("folder", "flat"):
             raise IndexInvalid(

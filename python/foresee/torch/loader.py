@@ -8,18 +8,19 @@ would silently drop the engine. It has the attributes that people read.
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from foresee._arguments import checked, milliseconds
+from foresee._arguments import checked, milliseconds, plain
 from foresee._face import Face
-from foresee._progress import Place
+from foresee._progress import Place, Progress
 from foresee._session import Session
 from foresee._steps import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
-from foresee.torch._arguments import Asked, workers_checked
+from foresee.torch._arguments import Asked, objects_checked, workers_checked
 from foresee.torch._assemble import Recipe
 from foresee.torch._dataset import OriginDataset, storage_error
 from foresee.torch._feed import Ahead, Direct, Target
@@ -28,14 +29,35 @@ from foresee.torch._resources import Resources
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.data import Sampler
 
     from foresee._faults import OnError
+    from foresee._world import World
 
 __all__ = ["DataLoader"]
 
 # Batches; as in torch.
 _AHEAD_PER_WORKER = 2
+# Attributes that would do nothing if they were assigned later.
+_FIXED = frozenset(
+    {
+        "batch_sampler",
+        "batch_size",
+        "collate_fn",
+        "dataset",
+        "drop_last",
+        "generator",
+        "in_order",
+        "num_workers",
+        "persistent_workers",
+        "pin_memory",
+        "prefetch_factor",
+        "sampler",
+        "timeout",
+        "worker_init_fn",
+    }
+)
 
 
 class DataLoader(Face):
@@ -56,11 +78,20 @@ class DataLoader(Face):
     Data of equal sizes are one tensor; files of unequal sizes are a list of uint8 tensors. With them, samples
     are made one by one and collated, by default with torch's ``default_collate``.
 
-    Where transforms run: ``num_workers=0``, on threads, some batches ahead. Random ones should take a
-    parameter ``generator``: it gets a ``torch.Generator`` seeded from (seed, epoch, position). The global
-    generators are shared by all threads and not seeded there. ``num_workers=k``: in k fresh processes, where
-    ``random``, NumPy and torch are seeded before every sample from the same three numbers. Both are
-    independent of how many workers there are and of where a run was resumed.
+    Where transforms run:
+
+    - ``num_workers=0``: in the thread that iterates, one after the other, as in torch. They draw from the global
+      generators and see grad mode, autocast and context variables of the loop. Samples are read ahead all the same.
+    - ``num_workers=k``: in k fresh processes, where ``random``, NumPy and torch are seeded before every sample from
+      (seed, epoch, position).
+    - ``transform_threads=k``: on k threads of this process, some batches ahead, with the grad mode, autocast and
+      context variables that ``iter()`` was called with. Only for transforms that keep no state and draw from no
+      global generator: several run at once.
+
+    A transform with a parameter ``generator`` gets a ``torch.Generator`` that is seeded from (seed, epoch, position),
+    wherever it runs. These seeds do not depend on the number of workers, nor on where a run was resumed. An exact
+    resume with ``num_workers=0`` and transforms that draw from the global generators needs the states of these
+    generators as well: save and restore them with the checkpoint.
 
     Args:
         dataset: ``FolderDataset`` or ``ArrayDataset``.
@@ -68,14 +99,16 @@ class DataLoader(Face):
         shuffle: see above.
         sampler: see above; not with ``shuffle``.
         batch_sampler: lists of indices; not with ``batch_size``, ``shuffle``, ``sampler``, ``drop_last``.
-        num_workers: processes for transforms; 0: threads. Reading never takes a worker.
+        num_workers: processes for transforms; 0: none. Reading never takes a worker.
         collate_fn: from a list of samples to a batch.
         pin_memory: copy batches into page-locked memory, if CUDA is there.
         drop_last: whether a rank's short last batch is left out.
         timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
         worker_init_fn: called in each worker with its number.
+        multiprocessing_context: None or ``"spawn"``: workers are always fresh processes.
         generator: see above.
-        prefetch_factor: batches made ahead, per worker; default 2 (threads: one more than there are).
+        prefetch_factor: batches made ahead, per worker; default 2 (with ``transform_threads``: in all, one more than
+            there are).
         persistent_workers: keep the workers between epochs. Recommended: starting one takes seconds.
         in_order: False hands out whichever batch is made first (workers only). A resumed run then repeats the
             batches that were handed out ahead of a missing one.
@@ -83,8 +116,12 @@ class DataLoader(Face):
         epochs: how many there will be, if known: the plan then keeps nothing for later ones.
         order: ``keyed``, or None.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
-        rank: of this process among those that share the data; default: the launcher's.
+        rank: of this process among those that share the data. Default: that of the process group, if one is
+            initialized before the first ``iter()``, else the launcher's.
         world_size: how many there are.
+        transform_threads: threads for transforms that are safe to run several at once; only with ``num_workers=0``.
+        mesh: the data-parallel dimension of a ``DeviceMesh``, such as ``mesh["dp"]``; instead of ``rank`` and
+            ``world_size``. Ranks that share tensors or sequences then read the same samples.
         on_error: what to do with a sample that is missing, damaged or undecodable: ``raise``, ``replace``,
             ``skip``, or a callable that gets the ``SampleFault`` and returns the id of another sample. The
             number of batches stays the same. Faults of a ``transform`` are always raised.
@@ -107,6 +144,7 @@ class DataLoader(Face):
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         *,
+        multiprocessing_context: object = None,
         generator: torch.Generator | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
@@ -117,9 +155,12 @@ class DataLoader(Face):
         cache: Cache | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        transform_threads: int = 0,
         on_error: OnError = "raise",
     ) -> None:
         settings = Settings.read()
+        batch_size, epochs, seed = plain(batch_size), plain(epochs), plain(seed)
         if not isinstance(dataset, OriginDataset):
             raise storage_error(dataset)
         asked = Asked(
@@ -134,9 +175,23 @@ class DataLoader(Face):
             order=order,
         )
         faults = checked(
-            batch_size=batch_size, epochs=epochs, seed=seed, order=order, timeout=timeout, on_error=on_error
+            batch_size=batch_size,
+            epochs=epochs,
+            seed=seed,
+            order=order,
+            timeout=timeout,
+            drop_last=drop_last,
+            cache=cache,
+            on_error=on_error,
         )
-        faults += workers_checked(num_workers, prefetch_factor, persistent_workers=persistent_workers)
+        faults += objects_checked(generator=generator, collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+        faults += workers_checked(
+            num_workers,
+            prefetch_factor,
+            transform_threads,
+            multiprocessing_context,
+            persistent_workers=persistent_workers,
+        )
         faults += asked.faults()
         if faults:
             raise ConfigError(faults)
@@ -154,56 +209,69 @@ class DataLoader(Face):
         )
         self.batch_size: int | None = batch_size if batch_sampler is None else None
         self.collate_fn = collate_fn
-        world = asked.world(rank, world_size)
-        self._plan = asked.plan(world)
-        super().__init__(
-            Session(
-                dataset.source,
-                self._plan.order,
-                batch_size=self.batch_size,
-                drop_last=drop_last,
-                epochs=epochs,
-                world=world,
-                cache=cache,
-                on_error=on_error,
-                settings=settings,
-            )
+        self._asked = asked
+        self._open_session = partial(
+            Session,
+            dataset.source,
+            batch_size=self.batch_size,
+            drop_last=drop_last,
+            epochs=epochs,
+            cache=cache,
+            on_error=on_error,
+            settings=settings,
         )
-        self.sampler, self.batch_sampler = asked.samplers(self._session)
-        self._timeout_ms = milliseconds(timeout)
-        self._meter = Meter(settings.steps_dir, world)
-        self._resources = Resources(
-            self._session,
-            Recipe(dataset, collate_fn),
+        self._open_resources = partial(
+            Resources,
+            recipe=Recipe(dataset, collate_fn),
             workers=num_workers,
+            threads=transform_threads,
             per_worker=self.prefetch_factor or 0,
             persistent=persistent_workers,
             in_order=in_order,
             init_fn=worker_init_fn,
             pin=pin_memory and torch.cuda.is_available(),
         )
+        self._timeout_ms = milliseconds(timeout)
+        self._steps_dir = settings.steps_dir
         self._begun_once = False
+        world, is_given = asked.world(rank, world_size, mesh)
+        super().__init__(world, rank_is_given=is_given)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _FIXED and self.__dict__.get("_is_open"):
+            raise ConfigError(f"{name} of a loader is fixed when it is made; make a new DataLoader")
+        super().__setattr__(name, value)
+
+    def _open(self, world: World, progress: Progress) -> None:
+        self._is_open = False
+        self._plan = self._asked.plan(world)
+        self._session = self._open_session(self._plan.order, world=world, progress=progress)
+        self.sampler, self.batch_sampler = self._asked.samplers(self._session)
+        self._meter = Meter(self._steps_dir, world)
+        self._resources = self._open_resources(self._session)
         self._finalizer = weakref.finalize(self, _close, self._session, self._resources)
+        self._is_open = True
+
+    def _release(self) -> None:
+        self._finalizer()
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
+        self._settle()
         if self._plan.order is not None:
             return self._session.engine.steps(0)
         return len(self.batch_sampler)  # type: ignore[arg-type] # checked at construction
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
-        self._plan.before_iter(self._session.progress)
-        loaded = self._session.progress.loaded or {}
-        draw = loaded.get("draw")
-        token, place = self._session.begin()
-        resumed = place.epoch == loaded.get("epoch")
-        if draw is not None and not resumed and loaded["finished"]:
-            self._plan.replay(Place(loaded["epoch"], 0), draw)
+        self._settle(provisional=False)
+        plan = self._plan
+        plan.before_iter(self._session.progress)
+        token, place = self._session.begin(repeats=plan.repeats)
         base = not (self.persistent_workers and self._begun_once)
         self._begun_once = True
-        self._plan.open(place, draw if resumed else None, base=base)
-        feed = self._resources.open(self._plan.base_seed)
+        plan.open(place, base=base)
+        feed = self._resources.open(plan.base_seed)
         # With workers the stock loader asks its sampler at iter(), else at the first next().
         target = self._target(place) if self.num_workers else None
         return self._epoch(token, place, feed, target)
@@ -241,10 +309,10 @@ class DataLoader(Face):
             plan.handed(handed + lead + 1)
         finally:
             lap.end()
-            if session.progress.is_current(token) and not over:
+            if session.progress.is_current(token) and not over and not session.is_forked:
                 feed.pause()
                 self._resources.epoch_over()
-                session.abandon(place.epoch)
+                session.abandon(token)
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)
@@ -258,10 +326,6 @@ class DataLoader(Face):
         """
         super().load_state_dict(state_dict, strict=strict)
 
-    def close(self) -> None:
-        """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""
-        self._finalizer()
-
     def _describe(self) -> Mapping[str, Any]:
         return self._plan.describe()
 
@@ -270,6 +334,9 @@ class DataLoader(Face):
 
     def _turn_to(self, epoch: int) -> None:
         self._plan.set_epoch(epoch)
+
+    def _restore(self, place: Place, state: Mapping[str, Any]) -> None:
+        self._plan.load(place, state.get("draw"))
 
 
 def _close(session: Session, resources: Resources) -> None:

@@ -96,12 +96,18 @@ impl Dispatch {
     }
 
     fn hedge(&mut self, id: u64, now: Nanos) -> Option<Action> {
-        let len = self.spans.get(&id)?.len;
+        let span = self.spans.get(&id)?;
+        let (object, tries, mut parts) = (span.object, span.tries, span.parts.clone());
+        // Parts that were withdrawn since the first attempt began are not read again.
+        let unwanted = parts.first()?.offset_in_span;
+        let start = span.start + unwanted;
+        for part in &mut parts {
+            part.offset_in_span -= unwanted;
+        }
+        let len = parts.iter().map(|part| part.offset_in_span + part.len).max()?;
         let attempt = self.launch(id, len, true, now);
         self.count_hedge(len);
-        let span = self.spans.get_mut(&id)?;
-        span.hedge = Some(attempt);
-        let (object, start, parts, tries) = (span.object, span.start, span.parts.clone(), span.tries);
+        self.spans.get_mut(&id)?.hedge = Some(attempt);
         Some(Action::Start { attempt, object, start, len, parts, tries, hedge: true })
     }
 }

@@ -205,6 +205,35 @@ fn a_hedge_wins_once_and_its_loser_is_cancelled() {
     assert_eq!((dispatch.stats().hedges, dispatch.stats().hedge_wins), (1, 1));
 }
 
+#[test]
+fn a_hedge_reads_no_part_that_was_withdrawn() {
+    let coalesce = joining().coalesce;
+    let mut dispatch =
+        Dispatch::new(DispatchConfig { hedge_share: 1.0, coalesce, ..DispatchConfig::adaptive() });
+    for ticket in 1_000_000..1_000_040 {
+        let alike = Request { object: ticket, len: 3000, ..range(ticket, 0, Class::Staging) };
+        dispatch.handle_request(alike, Nanos::ZERO);
+        let (attempt, ..) = start(&mut dispatch, Nanos::ZERO);
+        let came = End { bytes: Bytes::new(3000), ..end(Outcome::Success) };
+        dispatch.handle_end(attempt, came, Nanos::from_millis(20));
+    }
+
+    for (ticket, at) in [(11, 1000), (10, 0), (12, 2000)] {
+        dispatch.handle_request(range(ticket, at, Class::Stalling), NOW);
+    }
+    let (first, _, len, tickets) = start(&mut dispatch, NOW);
+    assert_eq!((len, tickets), (3000, vec![10, 11, 12]));
+    dispatch.handle_withdraw(10, NOW);
+    let due = dispatch.poll_wakeup().expect("a hedge is due");
+    let Some(Action::Start { attempt, start, len, parts, hedge: true, .. }) = dispatch.poll_action(due) else {
+        panic!("no hedge at {due}");
+    };
+    let seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
+    assert_eq!((start, len, seen), (1000, 2000, vec![(0, 11), (1000, 12)]));
+    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), due).won, [11, 12]);
+    assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
+}
+
 fn joining() -> DispatchConfig {
     let coalesce = CoalesceConfig { gap: Bytes::new(100), target: Bytes::new(5000), max_parts: 8 };
     DispatchConfig { coalesce: Some(coalesce), ..DispatchConfig::fixed(1) }
@@ -224,8 +253,7 @@ fn neighbours_in_an_object_are_read_together_around_the_most_urgent() {
     let Some(Action::Start { attempt, start, len, parts, .. }) = dispatch.poll_action(NOW) else {
         panic!("nothing to start")
     };
-    let mut seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
-    seen.sort_unstable();
+    let seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
     assert_eq!((start, len), (1000, 4100), "ticket 2 would exceed the target");
     assert_eq!(seen, [(0, 3), (1000, 1), (2050, 4), (3100, 6)]);
     assert_eq!(dispatch.stats().over_read, Bytes::new(100));

@@ -38,8 +38,9 @@ _log = logging.getLogger("foresee")
 class Loader(Face):
     """Batches of a data set, read ahead of time because their order is known.
 
-    One ``for`` loop over it is one epoch; epochs advance by themselves. Nothing is read before the first one,
-    or ``start()``.
+    One ``for`` loop over it is one epoch, also one that is left early; epochs advance by themselves. An iterator that
+    handed out no batch, or one of several, costs no epoch: a look at the first batch leaves the run as it was. Nothing
+    is read before the first ``iter()``, or ``start()``.
 
     Args:
         data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index

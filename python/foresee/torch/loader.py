@@ -63,7 +63,9 @@ _FIXED = frozenset(
 class DataLoader(Face):
     """Batches of a Foresee dataset, in exactly the order that torch would give.
 
-    One ``for`` loop is one epoch. Arguments that torch's ``DataLoader`` has mean the same. Which order it is:
+    One ``for`` loop is one epoch, also one that is left early. With an order that is known for the whole run, an
+    iterator that handed out no batch, or one of several, costs no epoch: a look at the first batch leaves the run as it
+    was. Arguments that torch's ``DataLoader`` has mean the same. Which order it is:
 
     - ``shuffle=True, seed=s``: that of ``DistributedSampler(seed=s)`` with ``set_epoch`` every epoch, at any
       world size, 1 included. Known for the whole run: prefer it.

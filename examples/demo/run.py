@@ -81,7 +81,12 @@ def parse() -> argparse.Namespace:
     add("--batch", type=int, default=32, help="samples per rank and step")
     add("--seed", type=int, default=0, help="of pictures, order and network")
     add("--ram", default="256MB", help="Foresee's memory per rank")
-    add("--workers", type=int, default=4, help="worker processes per rank of torch's DataLoader, and threads per rank for transforms of Foresee's")
+    add(
+        "--workers",
+        type=int,
+        default=4,
+        help="worker processes per rank of torch's DataLoader, and threads per rank for transforms of Foresee's",
+    )
     add("--requests-per-s", type=int, default=600, help="limit of the local origin; 0: none")
     add("--bytes-per-s", type=int, default=4_000_000, help="limit of the local origin; 0: none")
     add("--latency-ms", type=float, default=20.0, help="before each of its answers")

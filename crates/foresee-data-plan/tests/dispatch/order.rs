@@ -225,7 +225,8 @@ fn a_hedge_reads_no_part_that_was_withdrawn() {
     assert_eq!((len, tickets), (3000, vec![10, 11, 12]));
     dispatch.handle_withdraw(10, NOW);
     let due = dispatch.poll_wakeup().expect("a hedge is due");
-    let Some(Action::Start { attempt, start, len, parts, hedge: true, .. }) = dispatch.poll_action(due) else {
+    let Some(Action::Start { attempt, start, len, parts, hedge: true, .. }) = dispatch.poll_action(due)
+    else {
         panic!("no hedge at {due}");
     };
     let seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();

@@ -140,13 +140,10 @@ class Session:
 
     def aim(self, place: Place, announced: Announced | None = None) -> None:
         """Point the engine at ``place``."""
-        # Away and back: a seek to where the engine stands is no seek. It would keep what was announced before, or the
-        # end of a run that is gone on from.
         if announced is None:
-            if self.is_beyond(place.epoch):
-                self.engine.seek(place.epoch + 1, 0)
             self.engine.seek(place.epoch, place.position)
             return
+        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced before.
         self.engine.seek(place.epoch + 1, 0)
         self.engine.seek(place.epoch, 0)
         self.engine.announce(place.epoch, announced.ids, announced.lengths)

@@ -127,7 +127,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway.
+    /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway. An epoch behind the
+    /// run's last one is drawn, and the run ends after it.
     ///
     /// # Errors
     /// [`LoaderError::Order`] where the run has an order and its epochs are shorter than `position`.
@@ -136,7 +137,9 @@ impl Loader {
         if let Some(n) = self.config.run.as_ref().map(|run| run.order.n()).filter(|&n| position > n) {
             return Err(OrderError::PositionBehindEnd { position, n }.into());
         }
-        if let Some(generation) = self.shared.handover.seek(epoch, position) {
+        let last = self.config.run.as_ref().and_then(|run| run.epochs);
+        let behind_end = last.is_some_and(|epochs| epoch.0 >= epochs);
+        if let Some(generation) = self.shared.handover.seek(epoch, position, behind_end) {
             *lock(&self.waiting_since) = None;
             self.tell(Command::Seek { generation, epoch, position });
         }

@@ -203,15 +203,16 @@ impl Handover {
     }
 
     /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already. Behind the
-    /// last batch of an epoch he stands at the start of the next: what is staged of it stays.
-    pub(crate) fn seek(&self, epoch: Epoch, position: u64) -> Option<u64> {
+    /// last batch of an epoch he stands at the start of the next: what is staged of it stays. `anew`: move in any case.
+    pub(crate) fn seek(&self, epoch: Epoch, position: u64, anew: bool) -> Option<u64> {
         let mut state = self.lock();
         let there = Standing { epoch, position, fresh: true };
-        if state.standing == there {
+        if state.standing == there && !anew {
             return None;
         }
         state.standing = there;
         if let Edge::Over(over) = state.edge
+            && !anew
             && position == 0
             && over.0 + 1 == epoch.0
         {
@@ -320,21 +321,22 @@ mod tests {
     #[test]
     fn a_seek_to_where_the_consumer_stands_changes_nothing() {
         let handover = place();
-        assert_eq!(handover.seek(Epoch(0), 0), None);
-        assert_eq!(handover.seek(Epoch(2), 64), Some(1));
-        assert_eq!(handover.seek(Epoch(2), 64), None);
+        assert_eq!(handover.seek(Epoch(0), 0, false), None);
+        assert_eq!(handover.seek(Epoch(2), 64, false), Some(1));
+        assert_eq!(handover.seek(Epoch(2), 64, false), None);
+        assert_eq!(handover.seek(Epoch(2), 64, true), Some(2));
     }
 
     #[test]
     fn what_was_ready_before_a_seek_is_never_handed_out_after_it() {
         let handover = place();
         handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
-        assert_eq!(handover.seek(Epoch(5), 0), Some(1));
+        assert_eq!(handover.seek(Epoch(5), 0, false), Some(1));
         handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
         assert!(matches!(handover.take(Duration::from_millis(1)), Ok(None)));
         handover.push(1, std::iter::once(Handed::End(Epoch(5))), false);
         assert!(matches!(handover.take(Duration::from_millis(1)), Ok(Some(Handed::End(Epoch(5))))));
-        assert_eq!(handover.seek(Epoch(6), 0), None, "the end of an epoch is the start of the next");
+        assert_eq!(handover.seek(Epoch(6), 0, false), None, "the end of an epoch is the start of the next");
     }
 
     #[test]
@@ -344,10 +346,10 @@ mod tests {
         handover.push(0, ready.into_iter(), false);
         let next = || handover.take(Duration::ZERO).expect("open").expect("ready");
         assert!(matches!(next(), Handed::Batch(_)));
-        assert_eq!(handover.seek(Epoch(1), 0), None);
+        assert_eq!(handover.seek(Epoch(1), 0, false), None);
         assert!(matches!(next(), Handed::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
         assert_eq!(handover.look().taken, 3);
-        assert_eq!(handover.seek(Epoch(2), 0), Some(1), "epoch 1 is not over");
+        assert_eq!(handover.seek(Epoch(2), 0, false), Some(1), "epoch 1 is not over");
     }
 
     fn batch(epoch: u64, last: bool) -> Batch {

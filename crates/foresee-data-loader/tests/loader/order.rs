@@ -114,14 +114,14 @@ proptest! {
         });
         let disk = if case.disk { 4 << 20 } else { 0 };
         let loader = set.loader(&cache(memory, Some(dir.path()), disk), options.clone());
-        let mut at = (0, 0);
+        let (mut at, mut end) = ((0, 0), case.epochs);
         for walk in &case.walks {
-            let batches = if at.0 < case.epochs { expected(&options, at.0, at.1) } else { Vec::new() };
+            let batches = if at.0 < end { expected(&options, at.0, at.1) } else { Vec::new() };
             match *walk {
                 Walk::Through => {
                     prop_assert_eq!(epoch(&set, &loader), batches, "epoch {} from {}", at.0, at.1);
                     // Behind the run's end every epoch is empty, and the same one.
-                    at = (at.0 + u64::from(at.0 < case.epochs), 0);
+                    at = (at.0 + u64::from(at.0 < end), 0);
                 }
                 Walk::Break { batches: taken, epoch: to, position_percent } => {
                     for batch in batches.iter().take(taken) {
@@ -130,10 +130,9 @@ proptest! {
                         prop_assert_eq!(&ids_of(&got), batch);
                         prop_assert_eq!(got.epoch, Epoch(at.0));
                     }
-                    at = (to.min(case.epochs), set.len() * position_percent / 100);
-                    if at.0 == case.epochs {
-                        at.1 = 0;
-                    }
+                    // An epoch behind the end that is asked for is drawn, and is the last.
+                    at = (to, set.len() * position_percent / 100);
+                    end = case.epochs.max(to + 1);
                     loader.seek(Epoch(at.0), at.1).expect("a place inside");
                 }
             }

@@ -317,7 +317,7 @@ pub(super) mod tests {
 
     #[test]
     fn planning_is_seen_to_go_on() {
-        let mut run = Run::new(&scenario(400_000, 2, 8, 100_000), Policy::Foresee).unwrap();
+        let mut run = Run::new(&scenario(300_000, 2, 8, 75_000), Policy::Foresee).unwrap();
         let mut seen = Vec::new();
         while let Progress::Preparing { done, of } = run.advance(1) {
             assert!(done < of);

@@ -252,7 +252,6 @@ impl Shared {
     fn admit(self: &Arc<Self>, tcp: Tcp, arrivals: &SyncSender<Arrival>) {
         let tcp = Arc::new(tcp);
         let mut lobby = self.lobby();
-        lobby.visits.came += 1;
         while lobby.waiting.len() >= self.strangers && !lobby.closed {
             // Its thread notices at once: all that it waits for is this connection.
             lobby.drop_one();
@@ -261,6 +260,7 @@ impl Shared {
         if lobby.closed {
             return;
         }
+        lobby.visits.came += 1;
         let number = lobby.next;
         lobby.next += 1;
         lobby.waiting.insert(number, Stranger { tcp: Arc::clone(&tcp), dropped: false });

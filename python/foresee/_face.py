@@ -49,15 +49,18 @@ class Face(ABC):
         """
         if self._rank_is_final:
             return
-        world = detect(provisional=provisional)
+        world, progress = detect(provisional=provisional), self._session.progress
+        state = progress.loaded
         if world != self._session.world:
-            progress = self._session.progress
             self._release()
-            progress.resume()
             self._open(world, progress)
-            if progress.loaded is not None:
-                self._session.check(progress.loaded, self._describe(), strict=False)
-        self._rank_is_final = not provisional
+            if state is not None:
+                self._restore(progress.place, state)
+        if provisional:
+            return
+        if state is not None:
+            self._session.check(state, self._describe(), strict=False)
+        self._rank_is_final = True
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next ``iter()`` give ``epoch``, 0 or more; optional, epochs advance by themselves."""
@@ -117,6 +120,7 @@ class Face(ABC):
     def close(self) -> None:
         """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""
         self._rank_is_final = True
+        self._session.progress.stop()
         self._release()
 
     def __reduce__(self) -> NoReturn:

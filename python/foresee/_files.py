@@ -28,9 +28,8 @@ def user_path(value: object, name: str) -> str:
     """
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
     if not isinstance(path, str):
-        raise ConfigError(
-            f"{name}={value!r}: a string or a pathlib.Path expected; decode bytes with os.fsdecode()"
-        )
+        remedy = "; decode it with os.fsdecode()" if isinstance(path, bytes) else ""
+        raise ConfigError(f"{name}={value!r}: a string or a pathlib.Path expected{remedy}")
     if not isinstance(value, str) and _DAMAGED_URI.match(path):
         scheme, _, rest = path.partition(":/")
         raise ConfigError(

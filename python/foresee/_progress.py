@@ -42,7 +42,7 @@ class Progress:
         self._epoch_asked = False
         self._generation = 0
         self._stopped = False
-        # Of the iterator that was begun last: where, with which loaded state, and what it handed out.
+        # The iterator that was begun last, if it may cost nothing: where it began, and the loaded state of that place.
         self._begun: tuple[Place, dict[str, Any] | None] | None = None
         self._batches = 0
 
@@ -68,7 +68,7 @@ class Progress:
         """What ``begin`` would give, without beginning it."""
         if self._next is None:
             assert self._now is not None, "one of both is always set"
-            return self._begun[0] if self._costs_nothing and self._begun else Place(self._now.epoch + 1, 0)
+            return self._unused[0] if self._unused is not None else Place(self._now.epoch + 1, 0)
         if self._next.finished and not self._epoch_asked:
             return Place(self._next.epoch + 1, 0)
         return self._next
@@ -95,18 +95,15 @@ class Progress:
             self._take_back()
 
     @property
-    def _costs_nothing(self) -> bool:
-        return (
-            self._begun is not None
-            and self._batches <= 1
-            and self._now is not None
-            and not self._now.finished
-        )
+    def _unused(self) -> tuple[Place, dict[str, Any] | None] | None:
+        """Where the iterator that was begun last began, while it costs nothing."""
+        used = self._batches > 1 or self._now is None or self._now.finished
+        return None if used else self._begun
 
     def _take_back(self) -> None:
-        """Make an iterator that costs nothing not have begun."""
-        if self._next is None and self._costs_nothing and self._begun:
-            self._next, self._loaded = self._begun
+        """Go back to where an iterator that costs nothing began."""
+        if self._next is None and self._unused is not None:
+            self._next, self._loaded = self._unused
 
     def check(self, token: int) -> None:
         """Refuse an iterator that a newer one, or a loaded state, has replaced, or whose loader is closed."""
@@ -154,10 +151,6 @@ class Progress:
         self._next, self._loaded = place, copy.deepcopy(state)
         self._epoch_asked = False
         self._generation += 1
-
-    def resume(self) -> None:
-        """Another session goes on from here."""
-        self._stopped = False
 
     def stop(self) -> None:
         """End all iterators: the loader is closed."""

@@ -269,8 +269,7 @@ class Session:
         return {**self.engine.stats(), "on_error": self.faults.counts()}
 
     def close(self) -> None:
-        """End iterators and engine."""
-        self.progress.stop()
+        """End the engine."""
         self._finalizer()
 
     def _predicted(self, settings: Settings) -> Beside | None:

@@ -122,11 +122,9 @@ def _process_group() -> tuple[int, int] | None:
 def _check_against(group: tuple[int, int], env: Mapping[str, str]) -> None:
     """Refuse variables of a launcher that contradict the process group; one of a pair may be missing."""
     for launcher in _LAUNCHERS:
-        if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
-            continue
         if launcher.name != "torchrun" and (_UNDER_TORCHRUN in env or env.get(launcher.size, "1") == "1"):
             continue  # One task of Slurm or MPI may well start all ranks of its node by itself.
-        if _is_script(env, launcher):
+        if not _speaks(env, launcher):
             continue
         for variable, value in zip((launcher.rank, launcher.size), group, strict=True):
             if variable in env and _number(env, variable) != value:
@@ -150,10 +148,7 @@ def _local_of_first(env: Mapping[str, str]) -> tuple[int, int, bool]:
 
 
 def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
-    # A shell inside a Slurm allocation has SLURM_NTASKS, but only a launched task has a rank.
-    if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
-        return None
-    if _is_script(env, launcher):
+    if not _speaks(env, launcher):
         return None
     missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
     if missing:
@@ -168,6 +163,15 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
         _number(env, launcher.size),
         *_local(env, launcher),
     )
+
+
+def _speaks(env: Mapping[str, str], launcher: _Launcher) -> bool:
+    """Whether the launcher's variables are about this process. A shell inside a Slurm allocation has SLURM_NTASKS, but
+    only a launched task has a rank.
+    """
+    if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
+        return False
+    return not _is_script(env, launcher)
 
 
 def _is_script(env: Mapping[str, str], launcher: _Launcher) -> bool:

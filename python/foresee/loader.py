@@ -49,7 +49,8 @@ class Loader(Face):
         shuffle: True for the order of torch's ``DistributedSampler`` with ``seed`` and ``set_epoch`` every
             epoch; False for 0, 1, 2, ...
         seed: of the order; needed to shuffle.
-        epochs: how many there will be, if known: the plan then keeps nothing for later ones.
+        epochs: how many there will be, if known: the plan then keeps nothing for later ones. A further one is read
+            after one warning.
         drop_last: whether a rank's short last batch is left out.
         order: ``keyed`` for a permutation that takes no memory per sample (not torch's); None otherwise.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.

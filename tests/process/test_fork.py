@@ -163,3 +163,43 @@ def test_the_stock_loaders_forked_workers_can_read_our_datasets(folder: pathlib.
         warm=True,
     )
     assert facts == {"samples": 96, "rest": 11}
+
+
+def test_a_child_that_closes_drops_or_leaves_a_loader_at_its_exit_leaves_its_parents_alone(
+    folder: pathlib.Path,
+) -> None:
+    (facts,) = run(
+        FORKS
+        + """
+    def seen(batches):
+        return [len(batch[0]) for batch in batches]
+
+    def make(**arguments):
+        dataset = ft.FolderDataset(folder, decode=None, transform=lambda data: int(data[0]))
+        return ft.DataLoader(dataset, batch_size=8, **arguments)
+
+    cases = 0
+    for arguments in ({}, {"transform_threads": 2}, {"num_workers": 1}):
+        for how in ("close", "drop", "exit"):
+            loader = make(**arguments)
+            batches = iter(loader)
+            next(batches)
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                if how == "close":
+                    loader.close()
+                elif how == "drop":
+                    del batches, loader
+                # The way out of every script, with all that runs at its end.
+                sys.exit(0)
+            _, status = os.waitpid(pid, 0)
+            assert os.waitstatus_to_exitcode(status) == 0, (arguments, how, status)
+            assert seen(batches) == [8] * 11, (arguments, how)
+            loader.close()
+            cases += 1
+    say(cases=cases)
+    """,
+        str(folder),
+    )
+    assert facts == {"cases": 9}

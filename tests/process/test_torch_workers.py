@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 
 import foresee.torch as ft
 from foresee.errors import SampleFault, WorkerDied
+from foresee.torch import _workers
 
 PER_WORKER = 2
 
@@ -44,7 +45,7 @@ def numbers(loader):
     return [x for data, _ in loader for x in data.tolist()]
 
 
-def test_workers_make_the_same_batches_as_threads_and_end_with_the_epoch(folder):
+def test_workers_make_the_same_batches_as_the_loops_own_thread_and_end_with_the_epoch(folder):
     expected = make(folder, num_workers=0)
     with make(folder) as loader:
         for _ in range(2):
@@ -294,3 +295,41 @@ def test_workers_end_when_the_training_process_is_killed(folder, tmp_path):
     process.kill()
     process.communicate()
     wait_until(lambda: not any(map(runs, pids)), what="the end of the workers")
+
+
+def exits(data):
+    raise SystemExit(3)
+
+
+def test_a_worker_whose_transform_exits_says_so(small_folder):
+    dataset = ft.FolderDataset(small_folder, decode=None, transform=exits)
+    with pytest.raises(WorkerDied, match=r"called sys.exit\(3\)"):
+        list(ft.DataLoader(dataset, batch_size=4, num_workers=1))
+
+
+def test_an_overridden_getitem_is_called_in_workers(small_folder):
+    class WithNeighbour(ft.FolderDataset):
+        def __getitem__(self, i):
+            mine, label = super().__getitem__(i)
+            other, _ = super().__getitem__((i + 1) % len(self))
+            return mine, label, other, torch.rand(())
+
+    def read(workers):
+        loader = ft.DataLoader(
+            WithNeighbour(small_folder), batch_size=4, shuffle=True, seed=1, num_workers=workers
+        )
+        return [
+            (mine[:, 0].tolist(), labels.tolist(), other[:, 0].tolist()) for mine, labels, other, _ in loader
+        ]
+
+    assert read(1) == read(0)
+
+
+def test_a_message_of_a_worker_that_cannot_be_read_ends_the_wait_with_its_cause(small_folder, monkeypatch):
+    def torn(channel):
+        raise ValueError("torn")
+
+    monkeypatch.setattr(_workers, "receive", torn)
+    dataset = ft.FolderDataset(small_folder, decode=None)
+    with pytest.raises(WorkerDied, match="ValueError: torn"):
+        list(ft.DataLoader(dataset, batch_size=4, num_workers=1))

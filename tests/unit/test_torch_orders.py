@@ -280,6 +280,7 @@ def test_unseeded_shuffle_on_several_ranks_is_refused_with_the_remedy(dataset):
         {"num_workers": -1},
         {"persistent_workers": True},
         {"prefetch_factor": 0},
+        {"prefetch_factor": 2},
         {"batch_size": None},
     ],
 )

@@ -59,7 +59,7 @@ impl Default for ListenOptions {
 /// What became of connections so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visits {
-    /// Accepted by the system.
+    /// Accepted by the system, and given a place.
     pub came: u64,
     /// Proved themselves.
     pub proved: u64,

@@ -187,4 +187,9 @@ def workers_checked(
         )
     if prefetch_factor is not None and (not whole(prefetch_factor) or prefetch_factor < 1):
         faults.append(f"prefetch_factor={prefetch_factor!r}; a whole number of 1 or more")
+    elif prefetch_factor is not None and not num_workers and not transform_threads:
+        faults.append(
+            f"prefetch_factor={prefetch_factor!r} with num_workers=0; batches are made when they are asked for: give "
+            "num_workers= or transform_threads=, or leave it out"
+        )
     return faults

@@ -97,7 +97,10 @@ class Recipe:
         return samples
 
     def _overridden(self, work: Work, seeds: _Seeds) -> list[Any]:
-        """By the subclass's own ``__getitem__`` or ``__getitems__``, whose reads find the bytes here."""
+        """By the subclass's own ``__getitem__`` or ``__getitems__``, whose reads find the bytes here.
+
+        ``__getitems__`` makes a whole batch in one call, which has the seed of its first sample.
+        """
         dataset, ids, bounds = self.dataset, work.ids.tolist(), work.offsets.tolist()
         data = {sample: work.data[bounds[i] : bounds[i + 1]] for i, sample in enumerate(ids)}
         with dataset.supplied(data, seeds.generator) as supply:

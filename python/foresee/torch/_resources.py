@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from foresee._session import Session
     from foresee.torch._workers import WorkerPool
 
-# That copy batches into page-locked memory, which they do without the interpreter.
-_PIN_THREADS = 2
+# Threads that only copy batches into page-locked memory; more of them mostly wait for the interpreter.
+_PIN_THREADS_MAX = 4
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
@@ -64,7 +64,9 @@ class Resources:
         self._recipe = recipe
         self._workers = workers
         # No code of the user's runs on them where a batch needs no work but the copy.
-        self._thread_count = threads or (_PIN_THREADS if recipe.whole and pin else 0)
+        self._thread_count = threads or (
+            min(_PIN_THREADS_MAX, os.cpu_count() or 1) if recipe.whole and pin else 0
+        )
         self._context: CallerContext | None = None
         self._per_worker = per_worker
         self._persistent = persistent
@@ -75,7 +77,6 @@ class Resources:
         self._threads: ThreadPoolExecutor | None = None
         self._pool: WorkerPool | None = None
         self._closed = False
-        self._process = os.getpid()
 
     def open(self, base_seed: int) -> Direct | Ahead:
         """The feed, with fresh workers if they do not persist."""
@@ -91,14 +92,14 @@ class Resources:
 
     def epoch_over(self) -> None:
         """All batches of an epoch are made, or not wanted."""
-        if self._pool is not None and not self._persistent and os.getpid() == self._process:
+        if self._pool is not None and not self._persistent:
             pool, self._pool = self._pool, None
             pool.close()
 
     def close(self) -> None:
         """Release everything; the engine is closed already. Nothing in a fork's child: it is all its parent's."""
         self._closed = True
-        if os.getpid() != self._process:
+        if self._session.is_forked:
             return
         if self._pool is not None:
             self._pool.close()

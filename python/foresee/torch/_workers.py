@@ -181,12 +181,15 @@ class WorkerPool:
     def _read(self) -> None:
         try:
             self._receive_all()
-        finally:
-            if not self._closed:
-                error = WorkerDied("the thread that reads from the workers has ended; its error is above")
+        except Exception as cause:  # noqa: BLE001 - else whoever waits for a batch would wait forever
+            error = WorkerDied(f"what the workers sent cannot be read: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            with self._changed:
                 for worker in self._workers:
                     worker.death = worker.death or error
-                    self._fail(worker, error)
+                self._changed.notify_all()
+            for worker in self._workers:
+                self._fail(worker, error)
 
     def _receive_all(self) -> None:
         with selectors.DefaultSelector() as selector:

@@ -105,7 +105,8 @@ class DataLoader(Face):
         collate_fn: from a list of samples to a batch.
         pin_memory: copy batches into page-locked memory, if CUDA is there.
         drop_last: whether a rank's short last batch is left out.
-        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes. A
+            transform that runs in the caller's own thread is not interrupted.
         worker_init_fn: called in each worker with its number.
         multiprocessing_context: None or ``"spawn"``: workers are always fresh processes.
         generator: see above.
@@ -115,15 +116,16 @@ class DataLoader(Face):
         in_order: False hands out whichever batch is made first (workers only). A resumed run then repeats the
             batches that were handed out ahead of a missing one.
         seed: see above.
-        epochs: how many there will be, if known: the plan then keeps nothing for later ones.
+        epochs: how many there will be, if known: the plan then keeps nothing for later ones. A further one is read
+            after one warning.
         order: ``keyed``, or None.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
         rank: of this process among those that share the data. Default: that of the process group, if one is
             initialized before the first ``iter()``, else the launcher's.
         world_size: how many there are.
-        transform_threads: threads for transforms that are safe to run several at once; only with ``num_workers=0``.
         mesh: the data-parallel dimension of a ``DeviceMesh``, such as ``mesh["dp"]``; instead of ``rank`` and
             ``world_size``. Ranks that share tensors or sequences then read the same samples.
+        transform_threads: threads for transforms that are safe to run several at once; only with ``num_workers=0``.
         on_error: what to do with a sample that is missing, damaged or undecodable: ``raise``, ``replace``,
             ``skip``, or a callable that gets the ``SampleFault`` and returns the id of another sample. The
             number of batches stays the same. Faults of a ``transform`` are always raised.

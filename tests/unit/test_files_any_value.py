@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.house import ROOT
-from support.properties import properties
+from support.properties import TEXTS, properties
 
 from foresee import _toml, job
 from foresee._checked import build
@@ -32,7 +32,7 @@ scalars = st.one_of(
     st.integers(),
     st.floats(),
     st.booleans(),
-    st.text(),
+    TEXTS,
     st.dates(),
     st.datetimes(),
     st.times(),
@@ -41,7 +41,7 @@ scalars = st.one_of(
     ),
 )
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)
 )
 
 
@@ -74,7 +74,7 @@ def test_any_value_is_read_or_refused(name: str, data: st.DataObject) -> None:
     content = table(name)
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(places(content)))
-        key = data.draw(st.one_of(st.none(), st.text(max_size=9)))
+        key = data.draw(st.one_of(st.none(), TEXTS))
         change(content, path, data.draw(values), key)
     told = faults(lambda: build(FILES[name][0], content))
     assert all(fault and "\n" not in fault for fault in told)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.house import ROOT
-from support.properties import properties
+from support.properties import TEXTS, properties
 
 from foresee import _values, job
 from foresee.errors import ConfigError
@@ -345,7 +345,7 @@ def test_times_too(word: str, value: float) -> None:
     assert _values.Time().read(word) == pytest.approx(value)
 
 
-@given(st.one_of(st.text(), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
+@given(st.one_of(TEXTS, st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
 @properties()
 def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
     kinds = [_values.Size(), _values.Size(whole=True), _values.Rate(), _values.Time(), _values.Count()]

@@ -3,7 +3,7 @@
 //!
 //! Memory is divided by the size of each loader's data set, after every loader's staging and tables have been
 //! taken off; it is divided anew whenever a loader comes or goes. Disk goes to the loaders in the order in
-//! which they start, each as much as its data set needs: a lane on disk cannot be given to another data set.
+//! which they start, each as much as its data set needs: a partition in use is not given to another data set.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +136,7 @@ impl Cache {
     }
 }
 
-/// A lane on disk that can hold the whole data set, with cells, partly filled segments and the manifest.
+/// A partition on disk that can hold the whole data set, with headers, partly filled segments and the manifest.
 fn disk_need(data: Bytes) -> Bytes {
     data.saturating_add(Bytes::new(data.get() / 8)).saturating_add(Bytes::new(512 << 20))
 }

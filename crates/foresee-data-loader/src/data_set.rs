@@ -2,10 +2,11 @@
 //! The index in the words of those who may not know it: sizes for the planner, places for the origin.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use foresee_data_index::Index;
 use foresee_data_plan::SampleSizes;
-use foresee_data_tier::{Fingerprint, Locate, Location, SampleKey, TagHash};
+use foresee_data_tier::{Entries, EntryKey, Fingerprint, Locate, Location, SampleKey, Source, TagHash};
 use foresee_units::{Bytes, SampleId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -64,5 +65,34 @@ impl Locate for DataSet {
             len: size.saturating_sub(range.start),
             tag: Cow::Borrowed(self.index.tag(id)),
         })
+    }
+}
+
+/// The data set at its place, as the disk tier names its samples.
+#[derive(Debug)]
+pub(crate) struct CacheEntries {
+    data: Arc<DataSet>,
+    source: Source,
+}
+
+impl CacheEntries {
+    pub(crate) const fn new(data: Arc<DataSet>, source: Source) -> Self {
+        Self { data, source }
+    }
+}
+
+impl Entries for CacheEntries {
+    fn count(&self) -> u64 {
+        self.data.index().len()
+    }
+
+    fn key(&self, id: SampleId) -> SampleKey {
+        self.data.key(id)
+    }
+
+    fn entry(&self, key: &SampleKey) -> EntryKey {
+        let index = self.data.index();
+        let range = index.range(key.id);
+        self.source.entry(index.key(key.id), index.tag(key.id), range.start, range.len)
     }
 }

@@ -45,4 +45,4 @@ pub use error::PlanError;
 pub use next_use::NextUse;
 pub use planner::{Access, Planner, PlannerConfig, Source};
 pub use room::{SampleSizes, TierIndex, TierRoom};
-pub use stack::{PlannerStack, StackAccess, TierSet};
+pub use stack::{PlannerStack, SlowestTier, StackAccess, TierSet};

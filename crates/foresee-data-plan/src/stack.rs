@@ -71,6 +71,17 @@ pub struct StackAccess {
     pub evict: Vec<(SampleId, TierIndex)>,
 }
 
+/// What becomes of the slowest tier of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlowestTier {
+    /// It ends with the run.
+    OfThisRun,
+    /// It outlives the run, so that what it keeps serves the next one.
+    Durable,
+    /// It holds what it held at the start; nothing is added.
+    ReadOnly,
+}
+
 /// Plans all tiers of this rank. Facts and queries are those of [`Planner`]; tiers are numbered over all of them.
 #[derive(Debug)]
 pub struct PlannerStack {
@@ -81,14 +92,13 @@ pub struct PlannerStack {
 }
 
 impl PlannerStack {
-    /// A stack that holds nothing and knows no order yet. `lasting`: the slowest tier outlives the run, so that what it
-    /// keeps serves the next one.
+    /// A stack that holds nothing and knows no order yet.
     ///
     /// # Errors
     /// As [`Planner::new`]; more than 8 tiers are too many.
     pub fn new(
         mut config: PlannerConfig,
-        lasting: bool,
+        slowest: SlowestTier,
         sizes: Arc<dyn SampleSizes>,
     ) -> Result<Self, PlanError> {
         let count = config.tiers.len();
@@ -96,9 +106,13 @@ impl PlannerStack {
         let Some(last) = last.map(TierIndex) else {
             return Err(PlanError::TooManyTiers { count, most: usize::from(TierSet::MOST) });
         };
-        let holds_all = |room: &mut TierRoom| all_fit(&*sizes, *room);
-        let slowest = if lasting { config.tiers.pop_if(holds_all) } else { None };
-        let whole = slowest.map(|room| Whole::new(last, room, Arc::clone(&sizes)));
+        let room = match slowest {
+            SlowestTier::OfThisRun => None,
+            SlowestTier::Durable => config.tiers.pop_if(|room| all_fit(&*sizes, *room)),
+            SlowestTier::ReadOnly => config.tiers.pop(),
+        };
+        let is_fixed = slowest == SlowestTier::ReadOnly;
+        let whole = room.map(|room| Whole::new(last, room, is_fixed, Arc::clone(&sizes)));
         Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), whole })
     }
 
@@ -145,7 +159,7 @@ impl PlannerStack {
         {
             if whole.holds(out.sample) {
                 out.source = Source::Tier(whole.tier);
-            } else if whole.keep(out.sample) {
+            } else if !whole.is_fixed && whole.keep(out.sample) {
                 out.keep.add(TierSet::of(whole.tier));
             }
         }
@@ -207,9 +221,11 @@ impl PlannerStack {
     }
 }
 
-/// A tier that keeps whatever comes, as long as it has room: it was given room for everything.
+/// A tier that evicts nothing: it has room for everything, or holds what it held at the start.
 struct Whole {
     tier: TierIndex,
+    /// Whether nothing is added to what it held at the start.
+    is_fixed: bool,
     room: Room,
     sizes: Arc<dyn SampleSizes>,
     /// One bit per sample.
@@ -217,9 +233,9 @@ struct Whole {
 }
 
 impl Whole {
-    fn new(tier: TierIndex, room: TierRoom, sizes: Arc<dyn SampleSizes>) -> Self {
+    fn new(tier: TierIndex, room: TierRoom, is_fixed: bool, sizes: Arc<dyn SampleSizes>) -> Self {
         let words = usize::try_from(sizes.count().div_ceil(64)).unwrap_or(usize::MAX);
-        Self { tier, room: Room::new(room), sizes, held: vec![0; words] }
+        Self { tier, is_fixed, room: Room::new(room), sizes, held: vec![0; words] }
     }
 
     fn holds(&self, id: SampleId) -> bool {
@@ -308,7 +324,33 @@ mod tests {
             policy: PolicyChoice::Auto,
             table_budget: Bytes::new(1 << 20),
         };
-        PlannerStack::new(config, true, Arc::new(Ones(samples))).expect("a small plan")
+        PlannerStack::new(config, SlowestTier::Durable, Arc::new(Ones(samples))).expect("a small plan")
+    }
+
+    #[test]
+    fn a_read_only_tier_serves_what_it_holds_and_is_given_nothing() {
+        let room = |capacity| TierRoom { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO };
+        let config = PlannerConfig {
+            tiers: [1, 2].map(room).to_vec(),
+            policy: PolicyChoice::Auto,
+            table_budget: Bytes::new(1 << 20),
+        };
+        let mut stack =
+            PlannerStack::new(config, SlowestTier::ReadOnly, Arc::new(Ones(4))).expect("a small plan");
+        assert!(stack.handle_held(SampleId(1), DISK) && stack.handle_held(SampleId(3), DISK));
+        let sources: Vec<_> = plan(&mut stack, &[0, 1, 2, 3])
+            .into_iter()
+            .map(|(source, keep)| {
+                assert!(!keep.contains(DISK));
+                source
+            })
+            .collect();
+        let disk = Source::Tier(DISK);
+        assert_eq!(sources, [Source::Origin, disk, Source::Origin, disk]);
+        // A damaged copy is not replaced.
+        stack.handle_lost(SampleId(1), DISK);
+        stack.handle_end();
+        assert!(!stack.holds(SampleId(1), DISK) && stack.holds(SampleId(3), DISK));
     }
 
     fn plan(stack: &mut PlannerStack, ids: &[u64]) -> Vec<(Source, TierSet)> {

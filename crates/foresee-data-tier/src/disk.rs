@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Samples on a local disk: files of cells, kept from run to run.
+//! Samples on a local disk: files of entries that outlive a run.
 //!
-//! Owns one lane of the cache directory: `<dir>/<fingerprint>/lane-<k>/`, format in
-//! `docs/formats/disk-cache.md`. A cell proves itself when it is read, so a crash, a torn write or a flipped bit
-//! costs samples and never gives wrong ones. Refuses to evict, and to be more than a cache: whatever goes
-//! wrong with the disk, the tier gets smaller and the run goes on.
+//! A tier uses one partition of the cache directory: `<dir>/<source>/partition-<k>/`, format in
+//! `docs/formats/disk-cache.md`. An entry proves itself when it is read, so a crash, a torn write or a flipped bit
+//! costs samples and never gives wrong ones. It decides no eviction of samples that its data set needs. Whatever fails
+//! on the disk, the tier gets smaller and the run continues.
 //!
 //! ```text
 //! submit --> state (lock, no I/O) --> reads, writes --> work (threads, I/O without the lock) --> completions
-//!              slab: what lies where                      cell: the format
-//!              open chunk: small samples gathered         storage: the kernel, or a failing disk in tests
-//! open:  lane (directories, locks) --> recover (manifest, or header by header) --> state
+//!              slab: addresses                         entry: the format
+//!              open chunk: small samples together      storage: the kernel, or a failing disk in tests
+//! open:  directory (budget) --> partition (locks) --> recover (manifest, or header by header) --> state
+//!          folder: no links, no files of others
 //! ```
 
-mod cell;
+mod directory;
+mod entry;
 mod error;
-mod lane;
+mod folder;
 mod manifest;
+mod partition;
 mod recover;
 mod segment;
 mod state;
 mod storage;
+mod version_one;
 mod work;
 
 use std::collections::BTreeMap;
@@ -34,50 +38,67 @@ use std::time::{Duration, Instant};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use crate::completion::Completions;
-use crate::op::{Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
+use crate::identity::{EntryKey, Source};
+use crate::op::{Fingerprint, Op, Outcome, SampleKey, Ticket};
 use crate::{Tier, TierFacts};
-use cell::{LARGE, PAGE, layout};
+use directory::Directory;
+use entry::{LARGE, PAGE, layout};
 pub use error::DiskError;
-use lane::Lane;
-use manifest::{Listed, Manifest, SegmentList};
+use manifest::{LINE_BYTES, Listed, Manifest, SegmentList};
+use partition::Partition;
+use recover::Recovered;
 use segment::Segment;
-use state::{Source, State, Taken};
+use state::{ReadState, State, Taken};
 use storage::{Kernel, Storage};
 use work::{Shared, Times};
 
 /// How long a dropped tier waits for its threads: a write of a chunk, many times over.
 const GRACE_ON_DROP: Nanos = Nanos::from_secs(2);
 
+/// The samples of one data set, as the disk tier names them.
+pub trait Entries: fmt::Debug + Send + Sync {
+    /// Number of samples; their ids are 0 and up.
+    fn count(&self) -> u64;
+
+    /// The sample `id` as operations name it.
+    fn key(&self, id: SampleId) -> SampleKey;
+
+    /// Identity of the sample's bytes at the origin, the same in every run and data set.
+    fn entry(&self, key: &SampleKey) -> EntryKey;
+}
+
 /// Where and how large.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// The cache directory, made if need be (mode 0700); others may use it at the same time.
     pub dir: PathBuf,
-    /// Bytes on the disk, everything counted, 1 MiB or more. Never exceeded.
+    /// Bytes on the disk that this tier may take, everything counted, 1 MiB or more. Never exceeded.
     pub capacity: Bytes,
-    /// The one data set whose samples are kept; a write of another's is [`Outcome::Fatal`].
+    /// Bytes that the directory may take, with all partitions of all data sets and processes; `capacity` or more.
+    pub directory_capacity: Bytes,
+    /// Where the data set is stored; names its folder.
+    pub source: Source,
+    /// The data set's samples.
+    pub entries: Arc<dyn Entries>,
+    /// The one data set whose samples are stored; a write of another's is [`Outcome::Fatal`].
     pub fingerprint: Fingerprint,
-    /// Ranks of this run that use `dir`, 1 or more. Lanes of this number and above that nobody uses are left
+    /// Ranks of this run that use `dir`, 1 or more. Partitions of this number and above that no process uses are left
     /// from a larger run: what fits of them is taken over, the rest stays.
     pub ranks: u32,
-    /// Samples of the data set: room for their list is set aside, up to a 64th of the capacity.
-    pub samples: u64,
     /// Threads for I/O, 1 to 64; 2 to 8 suit one device.
     pub threads: usize,
 }
 
-/// A sample that was there when the tier was opened. It counts only if the tag is still the origin's.
+/// A sample that was there when the tier was opened, in the version that the origin has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// The sample.
     pub id: SampleId,
-    /// The version that is held.
-    pub tag: TagHash,
     /// Its length.
     pub len: Bytes,
 }
 
-/// Samples of one data set in one lane of a cache directory.
+/// Samples of one data set in one partition of a cache directory.
 pub struct DiskTier {
     shared: Arc<Shared>,
     fingerprint: Fingerprint,
@@ -88,8 +109,12 @@ impl DiskTier {
     /// From this length on a write reads its payload until its `Done`; below, only during `submit`.
     pub const LARGE: Bytes = Bytes::new(LARGE);
 
-    /// Opens a lane of its own and tells what it holds, in order of ids. Reads the lane's list, or after a
-    /// crash the header of every cell. A lane that holds more than `capacity` is cut to it.
+    /// Open a partition of its own and return what it holds, in order of ids. Reads the partition's manifest, or after a
+    /// crash the header of every entry. A partition that holds more than `capacity` is cut to it. In a directory that
+    /// can only be read, the tier holds what is there and refuses every write.
+    ///
+    /// # Errors
+    /// A directory that cannot be used, or holds files that another user may have planted; numbers out of range.
     pub fn open(config: &DiskConfig, completions: Completions) -> Result<(Self, Vec<Held>), DiskError> {
         Self::open_with(config, completions, Box::new(Kernel))
     }
@@ -99,37 +124,51 @@ impl DiskTier {
         completions: Completions,
         storage: Box<dyn Storage>,
     ) -> Result<(Self, Vec<Held>), DiskError> {
-        let &DiskConfig { ref dir, capacity, fingerprint, ranks, samples, threads } = config;
+        let &DiskConfig {
+            ref dir,
+            capacity,
+            directory_capacity,
+            ref source,
+            ref entries,
+            fingerprint,
+            ranks,
+            threads,
+        } = config;
         check("threads", threads as u64, 1, 64)?;
         check("ranks", u64::from(ranks), 1, u64::from(u32::MAX))?;
         if capacity < LEAST {
             return Err(DiskError::TooSmall { capacity, least: LEAST });
         }
-        let root = lane::open_root(dir, fingerprint)?;
-        let lane = Lane::claim(&root)?;
-        let orphans = Lane::claim_orphans(&root, ranks)?;
-        let reserve = reserve(capacity.get(), samples);
-        let limit = (capacity.get() - reserve) / PAGE * PAGE;
-        let recovered = recover::recover(&lane, &orphans, fingerprint, limit, threads)?;
-        drop(orphans);
-        let mut held: Vec<Held> = recovered
-            .slab
-            .listed()
-            .map(|(key, _, len)| Held { id: key.id, tag: key.tag, len: Bytes::new(len) })
-            .collect();
+        let total = directory_capacity.max(capacity).get();
+        let directory = Directory::open(dir, total, source.folder(), |folder| storage.is_writable(folder))?;
+        let state = if directory.is_read_only() {
+            open_read_only(&directory, &**entries, threads)?
+        } else {
+            open_writable(&directory, config)?
+        };
+        let mut held: Vec<Held> =
+            state.slab.listed().map(|(key, _, len)| Held { id: key.id, len: Bytes::new(len) }).collect();
         held.sort_unstable();
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(recovered, lane, limit, reserve, threads)),
+            state: Mutex::new(state),
             work: Condvar::new(),
             ended: Condvar::new(),
             completions,
             storage,
+            directory,
+            entries: Arc::clone(entries),
+            declared: capacity.get(),
             bytes_written: AtomicU64::new(0),
             faults: AtomicU64::new(0),
         });
         let tier = Self { shared, fingerprint, threads: Mutex::default() };
         tier.start(threads)?;
         Ok((tier, held))
+    }
+
+    /// Whether the directory can only be read: every write is refused with [`Outcome::Full`].
+    pub fn is_read_only(&self) -> bool {
+        self.shared.directory.is_read_only()
     }
 
     /// Bytes written to segments since the tier was opened, headers and padding counted (wear of the device).
@@ -196,15 +235,25 @@ impl DiskTier {
         self.shared.end(ticket, outcome, bytes, Times { since, began: since }, None);
     }
 
-    /// Leaves the list of cells behind and gives the lane free. Only once all threads are gone.
+    /// Write the manifest and release the partition. Only once all threads have ended.
     fn leave(&self) {
-        let (lane, manifest, room) = {
+        let (partition, manifest, room) = {
             let mut state = self.shared.state();
-            let Some(lane) = state.lane.take() else { return };
-            (lane, state.manifest(self.fingerprint), state.reserve.saturating_sub(SMALL_FILES))
+            let Some(partition) = state.partition.take() else { return };
+            (partition, state.manifest(&*self.shared.entries), state.reserve.saturating_sub(SMALL_FILES))
         };
-        if manifest.leave(&lane, room).is_err() {
-            // Without a list the next start goes from header to header: slower, not wrong.
+        let bytes = manifest.encode();
+        let size = bytes.len() as u64;
+        if size > room {
+            return;
+        }
+        // The lock is held until the file is there: its bytes count.
+        let written = self.shared.directory.lock().map_err(std::io::Error::other).and_then(|locked| {
+            let fits = locked.make_room(size.next_multiple_of(PAGE)) >= size;
+            if fits { Manifest::write(&partition.folder, &bytes) } else { Ok(()) }
+        });
+        if written.is_err() {
+            // Without a manifest the next start goes from header to header: slower, not wrong.
             self.shared.faults.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -217,15 +266,15 @@ impl Tier for DiskTier {
             Op::Read { ticket, key, offset, dest } => {
                 let wanted = dest.len() as u64;
                 let mut state = self.shared.state();
-                let source = if state.closed {
-                    Source::Ended(Outcome::Cancelled, dest)
+                let read = if state.closed {
+                    ReadState::Ended(Outcome::Cancelled, dest)
                 } else {
                     state.read(ticket, key, offset, dest)
                 };
                 drop(state);
-                match source {
-                    Source::Queued => self.shared.work.notify_one(),
-                    Source::Ended(outcome, dest) => {
+                match read {
+                    ReadState::Queued => self.shared.work.notify_one(),
+                    ReadState::Ended(outcome, dest) => {
                         drop(dest);
                         self.end_now(ticket, outcome, wanted, since);
                     }
@@ -235,12 +284,13 @@ impl Tier for DiskTier {
                 let len = payload.as_slice().len() as u64;
                 // A large payload's sum is taken by the thread that writes it.
                 let crc = if len < LARGE { crc32c::crc32c(payload.as_slice()) } else { 0 };
+                let entry = self.shared.entries.entry(&key);
                 let mut state = self.shared.state();
                 let waiting = state.writes.len();
                 let taken = if state.closed {
                     Taken::Now(Outcome::Cancelled)
                 } else if key.fingerprint == self.fingerprint {
-                    state.write(ticket, key, payload, crc)
+                    state.write(ticket, key, entry, payload, crc)
                 } else {
                     Taken::Now(Outcome::Fatal)
                 };
@@ -279,7 +329,7 @@ impl Tier for DiskTier {
     }
 
     /// What is queued is cancelled, what has begun is finished, small samples still in memory are written, the
-    /// list of cells is left behind. A disk that does not answer within `grace` is left to its threads.
+    /// manifest is written. A disk that does not answer within `grace` is left to its threads.
     fn close(&self, grace: Nanos) {
         let ended = {
             let mut state = self.shared.state();
@@ -333,20 +383,54 @@ impl fmt::Debug for DiskTier {
     }
 }
 
+/// Claim a partition and recover its content.
+fn open_writable(directory: &Directory, config: &DiskConfig) -> Result<State, DiskError> {
+    let locked = directory.lock()?;
+    let source = directory.make_source()?;
+    let partition = Partition::claim(&source)?;
+    partition.declare(config.capacity.get())?;
+    let orphans = Partition::claim_orphans(&source, config.ranks)?;
+    let share = locked.share(config.capacity.get());
+    drop(locked);
+    let reserve = reserve(share, config.entries.count());
+    let limit = share.saturating_sub(reserve) / PAGE * PAGE;
+    let recovered = recover::recover(&partition, &orphans, &*config.entries, limit, config.threads)?;
+    drop(orphans);
+    // The directory may hold more than it may: `disk_size` was larger in earlier runs.
+    directory.lock()?.make_room(0);
+    Ok(State::new(recovered, Some(partition), limit, reserve, config.threads))
+}
+
+/// Find what a directory holds that can only be read.
+fn open_read_only(directory: &Directory, entries: &dyn Entries, threads: usize) -> Result<State, DiskError> {
+    let recovered = match directory.source()? {
+        Some(source) => recover::recover_read_only(&source, entries, threads)?,
+        None => Recovered::new(0),
+    };
+    let limit = recovered.allocated;
+    Ok(State::new(recovered, None, limit, 0, threads))
+}
+
 impl State {
-    fn manifest(&self, fingerprint: Fingerprint) -> Manifest {
-        let mut cells: Vec<_> = self.slab.listed().map(|(key, at, len)| (at, key.id, key.tag, len)).collect();
-        cells.sort_unstable();
+    fn manifest(&self, entries: &dyn Entries) -> Manifest {
+        let mut all: Vec<_> =
+            self.slab.listed().map(|(key, at, len)| (at, entries.entry(&key), len, 0)).collect();
+        all.extend(
+            self.others
+                .iter()
+                .map(|other| (other.at, other.key, other.len, other.unused_runs.saturating_add(1))),
+        );
+        all.sort_unstable();
         let mut by_segment: BTreeMap<usize, Vec<Listed>> = BTreeMap::new();
-        for (at, id, tag, len) in cells {
+        for (at, key, len, unused_runs) in all {
             let nth = Segment::nth_of(at);
             let at = at - self.segments[nth].base();
-            by_segment.entry(nth).or_default().push(Listed { at, id, tag, len });
+            by_segment.entry(nth).or_default().push(Listed { at, key, len, unused_runs });
         }
         let lists = self.segments.iter().enumerate().map(|(nth, segment)| {
             SegmentList::new(segment.number(), by_segment.remove(&nth).unwrap_or_default())
         });
-        Manifest::new(fingerprint, self.sequence, lists.collect())
+        Manifest::new(self.sequence, lists.collect())
     }
 }
 
@@ -363,11 +447,10 @@ const LEAST: Bytes = Bytes::new(1 << 20);
 /// The lock and the directories, in whole blocks of any usual file system.
 const SMALL_FILES: u64 = 32 << 10;
 
-/// What is kept for files other than segments: the list of cells takes some 14 bytes each. At most a 64th of the
-/// capacity; a list that does not fit is not written.
+/// Bytes set aside for files other than segments: the manifest, above all. At most a 64th of the capacity; a manifest
+/// that does not fit is not written.
 const fn reserve(capacity: u64, samples: u64) -> u64 {
-    const LISTED: u64 = 20;
-    let wanted = samples.saturating_mul(LISTED);
+    let wanted = samples.saturating_mul(LINE_BYTES);
     let most = capacity / 64;
     let list = if wanted < most { wanted } else { most };
     2 * SMALL_FILES + list
@@ -375,7 +458,7 @@ const fn reserve(capacity: u64, samples: u64) -> u64 {
 
 /// Room on the disk for a sample of `len` bytes, header and padding counted: what a planner has to add up.
 pub const fn disk_footprint(len: Bytes) -> Bytes {
-    Bytes::new(layout(len.get()).0.saturating_mul(cell::GRANULE))
+    Bytes::new(layout(len.get()).0.saturating_mul(entry::GRANULE))
 }
 
 /// The checksum that a sample on the disk is proved by: CRC-32C.

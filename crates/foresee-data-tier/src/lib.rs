@@ -11,6 +11,7 @@ pub mod conformance;
 mod counted;
 mod disk;
 mod faulty;
+mod identity;
 mod list;
 mod memory;
 mod op;
@@ -24,14 +25,15 @@ mod uri;
 
 pub use completion::Completions;
 pub use counted::{Count, Counted, OpKind};
-pub use disk::{DiskConfig, DiskError, DiskTier, Held, disk_footprint, sample_checksum};
+pub use disk::{DiskConfig, DiskError, DiskTier, Entries, Held, disk_footprint, sample_checksum};
 pub use faulty::{Faults, Faulty};
+pub use identity::{EntryKey, Source};
 pub use list::{ListProgress, Listed, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
 pub use origin::{
-    CachedPages, Locate, Location, OriginError, OriginOptions, PosixOrigin, PosixTag, StoreOrigin,
-    open_origin, posix_tag, probe_origin, read_whole,
+    CachedPages, Locate, Location, OriginError, OriginOptions, PosixOrigin, StoreOrigin, open_origin,
+    posix_tag, probe_origin, read_whole,
 };
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
 pub use throttled::{Limits, Throttled};

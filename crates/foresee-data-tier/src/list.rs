@@ -11,7 +11,7 @@ mod store;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::origin::{Client, OriginError, OriginOptions};
+use crate::origin::{Client, OriginError, OriginOptions, wants_inode};
 use crate::uri::{Place, Uri};
 
 /// One object of the origin.
@@ -59,8 +59,10 @@ pub fn list(
 ) -> Result<Vec<Listed>, OriginError> {
     let tally = Tally { sums: Sums::default(), progress, cancel, uri };
     let mut listed = match (uri.place(), keys) {
-        (Place::Directory(root), None) => posix::walk(root, &tally)?,
-        (Place::Directory(root), Some(keys)) => posix::ask_each(root, keys, &tally)?,
+        (Place::Directory(root), None) => posix::walk(root, wants_inode(uri, options)?, &tally)?,
+        (Place::Directory(root), Some(keys)) => {
+            posix::ask_each(root, keys, wants_inode(uri, options)?, &tally)?
+        }
         (Place::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &tally)?,
         (Place::Bucket { .. } | Place::Web { .. }, Some(keys)) => {
             store::ask_each(&Client::new(uri, options)?, keys, &tally)?

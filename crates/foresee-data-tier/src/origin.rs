@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 use foresee_units::{Nanos, SampleId};
 
-pub(crate) use client::{Client, Door, Failure};
+pub(crate) use client::{Client, Door, Failure, store_endpoint};
 pub use pages::CachedPages;
 pub use posix::PosixOrigin;
-pub(crate) use posix::{safe_key, tag_of};
+pub(crate) use posix::{safe_key, tag_of, wants_inode};
 pub use store::StoreOrigin;
 pub(crate) use tag::object_tag;
-pub use tag::{PosixTag, posix_tag};
+pub use tag::posix_tag;
 
 use crate::completion::Completions;
 use crate::uri::{Place, Uri};
@@ -61,7 +61,8 @@ pub struct Location<'a> {
 #[derive(Clone)]
 pub struct OriginOptions {
     /// Settings of the store by the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
-    /// `skip_signature`, ...); they win over the environment's `AWS_*`.
+    /// `skip_signature`, ...); they win over the environment's `AWS_*`. Of a directory: `file_tag`, `mtime` (default)
+    /// or `inode`, what beside the size tells one version of a file from the next.
     pub storage: BTreeMap<String, String>,
     /// Reader threads for a directory, 1 or more; default 64, so that a disk or network file system sees
     /// a deep queue. Started only while reads are slow enough to need them.

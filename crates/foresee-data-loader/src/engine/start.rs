@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::thread::Builder;
 
 use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
-use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, TierIndex, TierRoom};
+use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SlowestTier, TierIndex, TierRoom};
 use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op, OriginOptions, RamTier, SampleKey, Ticket, Tier, Uri,
+    Completions, DiskConfig, DiskTier, Held, Op, OriginOptions, RamTier, Source, Ticket, Tier, Uri,
     disk_footprint, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, SampleId};
 
 use super::{Loader, Running};
 use crate::cache::Member;
+use crate::data_set::CacheEntries;
 use crate::driver::{Driver, Places};
 use crate::errors::LoaderError;
 
@@ -95,7 +96,7 @@ impl Loader {
         completions: Completions,
         member: &Arc<Member>,
     ) -> Result<Running, LoaderError> {
-        let (disk, held) = self.open_disk(member, &completions)?;
+        let (disk, held) = self.open_disk(uri, member, &completions)?;
         let planner = self.planner(member, ram.as_ref(), disk.as_ref(), &held, tables)?;
         let dispatch = Dispatch::new(self.dispatch_config(uri));
         let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
@@ -145,6 +146,7 @@ impl Loader {
 
     fn open_disk(
         &self,
+        uri: &Uri,
         member: &Member,
         completions: &Completions,
     ) -> Result<(Option<Arc<DiskTier>>, Vec<Held>), LoaderError> {
@@ -153,12 +155,15 @@ impl Loader {
         let Some(dir) = self.cache.disk_dir().filter(|_| enough) else {
             return Ok((None, Vec::new()));
         };
+        let source = Source::new(uri, &self.origin_options())?;
         let config = DiskConfig {
             dir: dir.clone(),
             capacity: member.disk(),
+            directory_capacity: self.cache.disk(),
+            entries: Arc::new(CacheEntries::new(Arc::clone(&self.data), source.clone())),
+            source,
             fingerprint: self.data.fingerprint(),
             ranks: self.config.local.size(),
-            samples: self.data.index().len(),
             threads: DISK_THREADS,
         };
         let (disk, held) = DiskTier::open(&config, completions.clone())?;
@@ -182,21 +187,24 @@ impl Loader {
             });
         }
         if let Some(disk) = disk {
-            tiers.push(TierRoom { capacity: disk.room(), align: 1, overhead: self.disk_overhead() });
+            // What a read-only tier holds, it holds: nothing has to fit.
+            let overhead = if disk.is_read_only() { Bytes::ZERO } else { self.disk_overhead() };
+            tiers.push(TierRoom { capacity: disk.room(), align: 1, overhead });
         }
+        let slowest = match disk {
+            None => SlowestTier::OfThisRun,
+            Some(disk) if disk.is_read_only() => SlowestTier::ReadOnly,
+            Some(_) => SlowestTier::Durable,
+        };
         let disk_index = TierIndex(u8::from(ram.is_some()));
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: tables };
-        let mut planner = PlannerStack::new(config, disk.is_some(), Arc::clone(&self.data) as _)
+        let mut planner = PlannerStack::new(config, slowest, Arc::clone(&self.data) as _)
             .map_err(|error| LoaderError::Config { faults: vec![error.to_string()] })?;
         for copy in held {
-            let current = copy.id.0 < self.data.index().len()
-                && copy.tag == self.data.key(copy.id).tag
-                && copy.len == self.data.index().size(copy.id);
-            if !(current && planner.handle_held(copy.id, disk_index))
-                && let Some(disk) = disk
-            {
-                let key = SampleKey { fingerprint: self.data.fingerprint(), id: copy.id, tag: copy.tag };
-                disk.submit(Op::Drop { ticket: Ticket(u64::MAX), key });
+            let fits =
+                copy.len == self.data.index().size(copy.id) && planner.handle_held(copy.id, disk_index);
+            if !fits && let Some(disk) = disk {
+                disk.submit(Op::Drop { ticket: Ticket(u64::MAX), key: self.data.key(copy.id) });
             }
         }
         Ok(planner)

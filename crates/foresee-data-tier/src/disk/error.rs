@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Why a cache directory cannot be used, and what to do about it.
 //!
-//! Only opening fails: once a lane is open, whatever goes wrong makes the tier smaller.
+//! Only opening fails: once a partition is open, every fault makes the tier smaller.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,13 +56,28 @@ pub enum DiskError {
         /// The largest.
         most: u64,
     },
-    /// Every lane is locked.
-    #[error("all {lanes} lanes of {path} are in use; choose another cache directory", path = path.display())]
-    NoLane {
-        /// The data set's directory.
+    /// Every partition is locked.
+    #[error("all {partitions} partitions of {path} are in use; choose another cache directory", path = path.display())]
+    NoPartition {
+        /// The data set's folder.
         path: PathBuf,
         /// How many there are.
-        lanes: u32,
+        partitions: u32,
+    },
+    /// Another process does not release the directory's lock.
+    #[error("cache directory: another process holds the lock {path} for more than 10 s; end it (a stopped process, say), \
+        or choose another directory", path = path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// A file or folder that another user may have planted.
+    #[error("cache directory: {path} {what}; remove it, or choose another directory", path = path.display())]
+    Untrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
     },
     /// No thread to do the I/O.
     #[error("cannot start a thread for disk I/O: {source}; raise the limit of processes (`ulimit -u`)")]

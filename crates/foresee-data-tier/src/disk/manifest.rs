@@ -1,121 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The list of a lane's cells, left behind by a clean end so that the next start need not look for them.
+//! The list of a partition's entries, written at an orderly end so that the next start need not search for them.
 //!
-//! It exists only while its lane is closed: opening a lane takes it away, so after a crash there is none, and
-//! never one that tells of cells that have been overwritten since. A hint all the same: what it says is
-//! checked against the files, and each cell proves itself when it is read.
+//! It exists only while its partition is closed: opening a partition removes it, so after a crash there is none, and
+//! never one that names entries that were overwritten since. It is a hint all the same: what it says is checked against
+//! the files, and each entry proves itself when it is read.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io::{self, Read, Write};
 
-use foresee_units::SampleId;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use super::cell::layout;
-use super::lane::Lane;
-use crate::op::{Fingerprint, TagHash};
+use super::entry::layout;
+use super::folder::Folder;
+use super::partition::{MANIFEST, NEW_MANIFEST};
+use crate::identity::EntryKey;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The file: this, in postcard, then its crc32c in four bytes, little end first.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     version: u32,
-    fingerprint: [u8; 16],
-    /// The next cell's sequence number.
+    /// The next entry's sequence number.
     pub(super) sequence: u64,
     pub(super) segments: Vec<SegmentList>,
 }
 
-/// The cells of one segment, by address.
+/// The entries of one segment, by address.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SegmentList {
     /// The number in the file's name.
     pub(super) number: u64,
-    entries: Vec<Entry>,
+    entries: Vec<Line>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    /// Granules since the end of the cell before: mostly 0, one byte.
+struct Line {
+    /// Granules since the end of the entry before: mostly 0, one byte.
     gap: u64,
-    id: u64,
-    /// Eight bytes as they are: a hash does not get shorter.
-    tag: [u8; 8],
+    key: [u8; 16],
     len: u64,
+    unused_runs: u64,
 }
 
-/// A cell that a list tells of.
+/// Bytes that one entry takes in the file, seldom more.
+pub(super) const LINE_BYTES: u64 = 24;
+
+/// An entry that a manifest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     /// First granule in its segment.
     pub(super) at: u64,
-    pub(super) id: SampleId,
-    pub(super) tag: TagHash,
+    pub(super) key: EntryKey,
     pub(super) len: u64,
+    /// How many runs ended since one whose data set contained it.
+    pub(super) unused_runs: u64,
 }
 
 impl SegmentList {
-    /// Of the cells of segment `number`, sorted by address.
-    pub(super) fn new(number: u64, cells: impl IntoIterator<Item = Listed>) -> Self {
+    /// Of the entries of segment `number`, sorted by address.
+    pub(super) fn new(number: u64, entries: impl IntoIterator<Item = Listed>) -> Self {
         let mut end = 0;
-        let entries = cells.into_iter().map(|Listed { at, id, tag, len }| {
+        let lines = entries.into_iter().map(|Listed { at, key, len, unused_runs }| {
             let gap = at - end;
             end = at + layout(len).0;
-            Entry { gap, id: id.0, tag: tag.0.to_le_bytes(), len }
+            Line { gap, key: key.0, len, unused_runs }
         });
-        Self { number, entries: entries.collect() }
+        Self { number, entries: lines.collect() }
     }
 
-    /// The cells up to the first whose address cannot be.
-    pub(super) fn cells(&self) -> impl Iterator<Item = Listed> + '_ {
+    /// The entries up to the first whose address is impossible.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Listed> + '_ {
         let mut end = 0_u64;
-        self.entries.iter().map_while(move |entry| {
-            let at = end.checked_add(entry.gap)?;
-            end = at.checked_add(layout(entry.len).0)?;
-            let (id, tag) = (SampleId(entry.id), TagHash(u64::from_le_bytes(entry.tag)));
-            Some(Listed { at, id, tag, len: entry.len })
+        self.entries.iter().map_while(move |line| {
+            let at = end.checked_add(line.gap)?;
+            end = at.checked_add(layout(line.len).0)?;
+            Some(Listed { at, key: EntryKey(line.key), len: line.len, unused_runs: line.unused_runs })
         })
     }
 }
 
 impl Manifest {
-    pub(super) fn new(fingerprint: Fingerprint, sequence: u64, segments: Vec<SegmentList>) -> Self {
-        Self { version: VERSION, fingerprint: fingerprint.0, sequence, segments }
+    pub(super) fn new(sequence: u64, segments: Vec<SegmentList>) -> Self {
+        Self { version: VERSION, sequence, segments }
     }
 
-    /// Reads and removes a lane's list. `None` if there is none, or none that is whole and of this version.
-    pub(super) fn take(lane: &Lane, fingerprint: Fingerprint) -> Option<Self> {
-        let path = lane.manifest_path();
-        let _ = fs::remove_file(path.with_extension("tmp"));
-        let bytes = fs::read(&path).ok()?;
+    /// Read a partition's manifest. `None` if there is none, or it is damaged or of another version.
+    pub(super) fn read(folder: &Folder) -> Option<Self> {
+        let mut bytes = Vec::new();
+        folder.open_file(MANIFEST, OFlags::RDONLY).ok()??.read_to_end(&mut bytes).ok()?;
+        Self::decode(&bytes)
+    }
+
+    /// Read and remove a partition's manifest.
+    pub(super) fn take(folder: &Folder) -> Option<Self> {
+        let _ = folder.remove_file(NEW_MANIFEST);
+        let manifest = Self::read(folder);
         // If it cannot be removed it may be out of date one day: better none now than a wrong one then.
-        fs::remove_file(&path).ok()?;
-        Self::decode(&bytes).filter(|manifest| manifest.fingerprint == fingerprint.0)
+        folder.remove_file(MANIFEST).ok()?;
+        manifest
     }
 
-    /// Leaves the list behind if it takes `room` bytes or less; whether it did. Whole or not at all: a new
-    /// file takes the name once its bytes are on the device.
-    pub(super) fn leave(&self, lane: &Lane, room: u64) -> io::Result<bool> {
-        let bytes = self.encode();
-        if bytes.len() as u64 > room {
-            return Ok(false);
-        }
-        let path = lane.manifest_path();
-        let fresh = path.with_extension("tmp");
-        write_through(&fresh, &bytes).inspect_err(|_| drop(fs::remove_file(&fresh)))?;
-        fs::rename(&fresh, &path)?;
-        File::open(&lane.dir)?.sync_all()?;
-        Ok(true)
-    }
-
-    fn encode(&self) -> Vec<u8> {
+    /// The file's bytes.
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = postcard::to_stdvec(self).expect("numbers and arrays of them always encode");
         let crc = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// Write the encoded manifest. Whole or not at all: a new file takes the name once its bytes are on the device.
+    pub(super) fn write(folder: &Folder, bytes: &[u8]) -> io::Result<()> {
+        folder.remove_file(NEW_MANIFEST)?;
+        let mut file = folder.create_file(NEW_MANIFEST)?;
+        let written = file.write_all(bytes).and_then(|()| file.sync_all());
+        written.inspect_err(|_| drop(folder.remove_file(NEW_MANIFEST)))?;
+        folder.rename(NEW_MANIFEST, folder, MANIFEST)?;
+        folder.sync()
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -128,48 +129,42 @@ impl Manifest {
     }
 }
 
-fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use foresee_testkit::property;
     use proptest::prelude::*;
 
-    fn cells() -> Vec<Listed> {
-        let cell = |at, id, len| Listed { at, id: SampleId(id), tag: TagHash(id << 50), len };
-        vec![cell(0, 1, 100), cell(3, 9, 0), cell(64, 70_000, 65_536)]
+    fn entries() -> Vec<Listed> {
+        let entry = |at, id, len| Listed { at, key: EntryKey([id; 16]), len, unused_runs: u64::from(id) };
+        vec![entry(0, 1, 100), entry(3, 9, 0), entry(64, 70, 65_536)]
     }
 
     fn manifest() -> Manifest {
-        Manifest::new(Fingerprint([5; 16]), 77, vec![SegmentList::new(4, cells())])
+        Manifest::new(77, vec![SegmentList::new(4, entries())])
     }
 
     #[test]
-    fn a_list_comes_back_as_it_was() {
+    fn a_manifest_comes_back_as_it_was() {
         let back = Manifest::decode(&manifest().encode()).unwrap();
         assert_eq!(back, manifest());
-        assert_eq!(back.segments[0].cells().collect::<Vec<_>>(), cells());
+        assert_eq!(back.segments[0].entries().collect::<Vec<_>>(), entries());
     }
 
     #[test]
     fn an_address_beyond_all_bounds_ends_the_list() {
-        let entry = |gap, len| Entry { gap, id: 0, tag: [0; 8], len };
-        let list = SegmentList { number: 0, entries: vec![entry(1, 5), entry(u64::MAX, 1), entry(0, 5)] };
-        assert_eq!(list.cells().count(), 1);
-        let list = SegmentList { number: 0, entries: vec![entry(1, u64::MAX), entry(0, u64::MAX)] };
-        assert!(list.cells().count() <= 2);
+        let line = |gap, len| Line { gap, key: [0; 16], len, unused_runs: 0 };
+        let list = SegmentList { number: 0, entries: vec![line(1, 5), line(u64::MAX, 1), line(0, 5)] };
+        assert_eq!(list.entries().count(), 1);
+        let list = SegmentList { number: 0, entries: vec![line(1, u64::MAX), line(0, u64::MAX)] };
+        assert!(list.entries().count() <= 2);
     }
 
     proptest! {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_list_that_was_changed_or_cut_is_none(at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        fn a_manifest_that_was_changed_or_cut_is_none(at in any::<prop::sample::Index>(), flip in 1_u8..) {
             let whole = manifest().encode();
             let at = at.index(whole.len());
             let mut changed = whole.clone();
@@ -179,12 +174,12 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_at_all_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = body;
             let crc = crc32c::crc32c(&bytes);
             bytes.extend_from_slice(&crc.to_le_bytes());
             if let Some(manifest) = Manifest::decode(&bytes) {
-                manifest.segments.iter().for_each(|list| drop(list.cells().collect::<Vec<_>>()));
+                manifest.segments.iter().for_each(|list| drop(list.entries().collect::<Vec<_>>()));
             }
         }
     }

@@ -1,161 +1,237 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lane holds when it is opened: from its list after a clean end, from the cells themselves otherwise.
+//! The content of a partition when it is opened: from its manifest after a clean end, else from the entries themselves.
 //!
-//! Apart from the running tier, because here nothing is known and nothing believed: files may be cut, of
-//! another data set, or rubbish. Refuses to fail over content; only a directory that cannot be used is an error.
+//! Nothing in the files is trusted: they may be cut, damaged or of other data sets. Content is never an error; only a
+//! directory that cannot be used is one.
 
-use std::fs::{self, File};
+use std::collections::HashMap;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foresee_units::SampleId;
 use rustix::fs::{SeekFrom, seek};
 
-use super::cell::{Cell, GRANULE, HEADER, LARGE, layout};
+use super::Entries;
+use super::entry::{Entry, GRANULE, HEADER, LARGE, layout};
 use super::error::DiskError;
-use super::lane::{Lane, open_segment};
+use super::folder::Folder;
 use super::manifest::Manifest;
+use super::partition::{Partition, open_segment, segment_name, segments};
 use super::segment::Segment;
-use crate::op::{Fingerprint, SampleKey};
+use crate::identity::EntryKey;
 use crate::slab::Slab;
 
 /// The state to start from.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) slab: Slab,
+    /// Entries of other data sets, or of versions that are gone; the oldest last.
+    pub(super) others: Vec<OtherEntry>,
     pub(super) segments: Vec<Arc<Segment>>,
     /// Bytes of all segments, at most the limit.
     pub(super) allocated: u64,
     /// The number for the next segment's file.
     pub(super) next_number: u64,
-    /// The next cell's sequence number.
+    /// The next entry's sequence number.
     pub(super) sequence: u64,
 }
 
-/// A cell that is said, or was seen, to be there.
+/// An entry that no sample of this run's data set needs. It stays until its bytes are needed.
 #[derive(Clone, Copy, Debug)]
-struct Found {
-    key: SampleKey,
-    at: u64,
-    len: u64,
-    /// 0 if a list tells of it: a list names each sample once.
-    sequence: u64,
+pub(super) struct OtherEntry {
+    pub(super) key: EntryKey,
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) unused_runs: u64,
 }
 
-/// Takes over `lane`, then what fits of `orphans`, up to `limit` bytes. Segments of `lane` beyond the limit
-/// are deleted; those of orphans stay where they are.
+/// An entry that is said, or was seen, to be there.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    key: EntryKey,
+    at: u64,
+    len: u64,
+    /// 0 if a manifest names it: a manifest names each key once.
+    sequence: u64,
+    unused_runs: u64,
+}
+
+/// Take over `partition`, then what fits of `orphans`, up to `limit` bytes. Segments of `partition` beyond the limit are
+/// deleted; those of orphans stay where they are.
 pub(super) fn recover(
-    lane: &Lane,
-    orphans: &[Lane],
-    fingerprint: Fingerprint,
+    partition: &Partition,
+    orphans: &[Partition],
+    entries: &dyn Entries,
     limit: u64,
     threads: usize,
 ) -> Result<Recovered, DiskError> {
-    let own = lane.segments()?;
-    let mut state = Recovered {
-        slab: Slab::new(layout),
-        segments: Vec::new(),
-        allocated: 0,
-        next_number: own.last().map_or(0, |(number, _)| number + 1),
-        sequence: 1,
-    };
-    let (mut found, mut unlisted) = (Vec::new(), Vec::new());
-    for source in std::iter::once(lane).chain(orphans) {
-        let manifest = Manifest::take(source, fingerprint);
-        state.sequence = state.sequence.max(manifest.as_ref().map_or(1, |manifest| manifest.sequence));
-        let ours = source.dir == lane.dir;
-        for (number, len) in source.segments()? {
-            let path = source.segment_path(number);
-            let fits = len >= GRANULE && len <= limit - state.allocated;
-            if !fits {
-                if ours {
-                    fs::remove_file(&path).map_err(|source| DiskError::at(&path, source))?;
+    let own = segments(&partition.folder)?;
+    let mut recovered = Recovered::new(own.last().map_or(0, |(number, _)| number + 1));
+    let mut content = Content::default();
+    for orphan in std::iter::once(partition).chain(orphans) {
+        let source = &orphan.folder;
+        let manifest = Manifest::take(source);
+        let is_own = source.path() == partition.folder.path();
+        for (number, len) in segments(source)? {
+            if len < GRANULE || len > limit - recovered.allocated {
+                if is_own {
+                    let name = segment_name(number);
+                    let path = source.path().join(&name);
+                    source.remove_file(&name).map_err(|error| DiskError::at(&path, error))?;
                 }
                 continue;
             }
-            let segment = state.adopt(lane, ours, source, number, len)?;
-            let list =
-                manifest.iter().flat_map(|manifest| &manifest.segments).find(|list| list.number == number);
-            match list {
-                Some(list) => found.extend(list.cells().map(|cell| Found {
-                    key: SampleKey { fingerprint, id: cell.id, tag: cell.tag },
-                    at: segment.base() + cell.at,
-                    len: cell.len,
-                    sequence: 0,
-                })),
-                None => unlisted.push(segment),
+            let file = open_segment(source, number, false)?;
+            let new = if is_own { number } else { recovered.next_number };
+            if !is_own {
+                let renamed = source.rename(&segment_name(number), &partition.folder, &segment_name(new));
+                renamed.map_err(|error| DiskError::at(&source.path().join(segment_name(number)), error))?;
+                recovered.next_number += 1;
             }
+            content.add(recovered.adopt(file, new, len), number, manifest.as_ref());
+        }
+        recovered.sequence = recovered.sequence.max(manifest.map_or(1, |manifest| manifest.sequence));
+    }
+    recovered.enter(content.all(threads), entries);
+    Ok(recovered)
+}
+
+/// Read all partitions of `source` without changing anything.
+pub(super) fn recover_read_only(
+    source: &Folder,
+    entries: &dyn Entries,
+    threads: usize,
+) -> Result<Recovered, DiskError> {
+    let mut recovered = Recovered::new(0);
+    let mut content = Content::default();
+    for number in super::partition::filled(source)? {
+        let Some(folder) = source.enter(&super::partition::name_of(number))? else { continue };
+        let manifest = Manifest::read(&folder);
+        for (number, len) in segments(&folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
+            let file = open_segment(&folder, number, true)?;
+            let segment = recovered.adopt(file, recovered.next_number, len);
+            recovered.next_number += 1;
+            content.add(segment, number, manifest.as_ref());
         }
     }
-    found.extend(scan_all(&unlisted, fingerprint, threads));
-    state.enter(found);
-    Ok(state)
+    recovered.enter(content.all(threads), entries);
+    Ok(recovered)
 }
 
 impl Recovered {
-    /// Opens a segment, renamed into `lane` if it was another's, and adds its room.
-    fn adopt(
-        &mut self,
-        lane: &Lane,
-        ours: bool,
-        source: &Lane,
-        number: u64,
-        len: u64,
-    ) -> Result<Arc<Segment>, DiskError> {
-        let from = source.segment_path(number);
-        let number = if ours { number } else { self.next_number };
-        let path = lane.segment_path(number);
-        if !ours {
-            fs::rename(&from, &path).map_err(|source| DiskError::at(&from, source))?;
-            self.next_number += 1;
+    pub(super) fn new(next_number: u64) -> Self {
+        Self {
+            slab: Slab::new(layout),
+            others: Vec::new(),
+            segments: Vec::new(),
+            allocated: 0,
+            next_number,
+            sequence: 1,
         }
-        let segment = Arc::new(Segment::new(open_segment(&path)?, number, self.segments.len(), len));
+    }
+
+    /// Add a segment's bytes.
+    fn adopt(&mut self, file: File, number: u64, len: u64) -> Arc<Segment> {
+        let segment = Arc::new(Segment::new(file, number, self.segments.len(), len));
         self.slab.extend(segment.base(), segment.granules());
         self.segments.push(Arc::clone(&segment));
         self.allocated += len;
-        Ok(segment)
+        segment
     }
 
-    /// Lists what was found, the latest first: what overlaps it, or is an older copy, is not there.
-    fn enter(&mut self, mut found: Vec<Found>) {
-        found.sort_unstable_by_key(|cell| (std::cmp::Reverse(cell.sequence), cell.at));
-        let mut names = std::collections::HashSet::new();
-        for Found { key, at, len, sequence } in found {
-            self.sequence = self.sequence.max(sequence.saturating_add(1));
-            let granules = layout(len).0;
-            if names.contains(&key.id) || !self.slab.take_at(at, granules) {
+    /// Enter what was found, the latest first: an entry that overlaps a later one, or is an older copy, does not exist.
+    fn enter(&mut self, mut found: Vec<Found>, entries: &dyn Entries) {
+        found.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.sequence), entry.at));
+        let samples = samples_of(&found, entries);
+        let mut present = std::collections::HashSet::new();
+        let mut others = Vec::new();
+        for entry in found {
+            self.sequence = self.sequence.max(entry.sequence.saturating_add(1));
+            let granules = layout(entry.len).0;
+            if present.contains(&entry.key) || !self.slab.take_at(entry.at, granules) {
                 continue;
             }
-            if let Some(pinned) = self.slab.enter(key, len, at) {
-                self.slab.publish(pinned.slot);
-                self.slab.unpin(pinned.slot);
-                names.insert(key.id);
-            } else {
-                self.slab.give(at, granules);
+            present.insert(entry.key);
+            let sample = samples.get(&entry.key).copied().flatten();
+            let pinned = sample.and_then(|id| self.slab.enter(entries.key(id), entry.len, entry.at));
+            match pinned {
+                Some(pinned) => {
+                    self.slab.publish(pinned.slot);
+                    self.slab.unpin(pinned.slot);
+                }
+                None => others.push(entry),
             }
         }
+        // The last leaves first: unused for the most runs, then written first.
+        others
+            .sort_unstable_by_key(|entry| (entry.unused_runs, std::cmp::Reverse((entry.sequence, entry.at))));
+        let other = |Found { key, at, len, unused_runs, .. }| OtherEntry { key, at, len, unused_runs };
+        self.others = others.into_iter().map(other).collect();
     }
 }
 
-fn scan_all(segments: &[Arc<Segment>], fingerprint: Fingerprint, threads: usize) -> Vec<Found> {
-    let next = AtomicUsize::new(0);
-    let all = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(segments.len()) {
-            scope.spawn(|| {
-                while let Some(segment) = segments.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = scan(segment, fingerprint);
-                    all.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
-                }
-            });
+/// The samples that the keys of `found` belong to.
+fn samples_of(found: &[Found], entries: &dyn Entries) -> HashMap<EntryKey, Option<SampleId>> {
+    let mut samples: HashMap<_, _> = found.iter().map(|entry| (entry.key, None)).collect();
+    if samples.is_empty() {
+        return samples;
+    }
+    for id in (0..entries.count()).map(SampleId) {
+        if let Some(sample) = samples.get_mut(&entries.entry(&entries.key(id))) {
+            sample.get_or_insert(id);
         }
-    });
-    all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+    samples
 }
 
-/// The cells that a walk from header to header meets. Where there is no header, the walk goes on in steps of
-/// a granule: room that was given back, or never used, lies between cells.
-fn scan(segment: &Segment, fingerprint: Fingerprint) -> Vec<Found> {
+/// What manifests name, and segments whose entries have to be searched.
+#[derive(Default)]
+struct Content {
+    found: Vec<Found>,
+    unlisted: Vec<Arc<Segment>>,
+}
+
+impl Content {
+    /// Add a segment that had `number` when `manifest` was written.
+    fn add(&mut self, segment: Arc<Segment>, number: u64, manifest: Option<&Manifest>) {
+        let lists = manifest.into_iter().flat_map(|manifest| &manifest.segments);
+        match lists.into_iter().find(|list| list.number == number) {
+            Some(list) => self.found.extend(list.entries().map(|entry| Found {
+                key: entry.key,
+                at: segment.base() + entry.at,
+                len: entry.len,
+                sequence: 0,
+                unused_runs: entry.unused_runs,
+            })),
+            None => self.unlisted.push(segment),
+        }
+    }
+
+    /// All entries; segments without a list are searched by several threads.
+    fn all(self, threads: usize) -> Vec<Found> {
+        let Self { mut found, unlisted } = self;
+        let next = AtomicUsize::new(0);
+        let searched = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(unlisted.len()) {
+                scope.spawn(|| {
+                    while let Some(segment) = unlisted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let found = scan(segment);
+                        searched.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
+                    }
+                });
+            }
+        });
+        found.extend(searched.into_inner().unwrap_or_else(PoisonError::into_inner));
+        found
+    }
+}
+
+/// The entries that a walk from header to header meets. Where there is no header, the walk goes on in steps of a
+/// granule: freed or never used bytes lie between entries.
+fn scan(segment: &Segment) -> Vec<Found> {
     const WINDOW: usize = 1 << 20;
     let end = segment.granules();
     let (mut found, mut at, mut window) = (Vec::new(), 0, HEADER);
@@ -171,19 +247,24 @@ fn scan(segment: &Segment, fingerprint: Fingerprint) -> Vec<Found> {
         let first = at;
         window = (window * 2).min(WINDOW);
         while let Some(header) = usize::try_from(at - first).ok().and_then(|nth| headers.get(nth)) {
-            let Some(cell) = Cell::decode(header) else {
+            let Some(entry) = Entry::decode(header) else {
                 at += 1;
                 continue;
             };
-            let (granules, align) = layout(cell.len);
-            if cell.key.fingerprint != fingerprint || granules > end - at || at % align != 0 {
+            let (granules, align) = layout(entry.len);
+            if granules > end - at || at % align != 0 {
                 at += 1;
                 continue;
             }
-            let global = segment.base() + at;
-            found.push(Found { key: cell.key, at: global, len: cell.len, sequence: cell.sequence });
+            found.push(Found {
+                key: entry.key,
+                at: segment.base() + at,
+                len: entry.len,
+                sequence: entry.sequence,
+                unused_runs: 0,
+            });
             at += granules;
-            if cell.len >= LARGE {
+            if entry.len >= LARGE {
                 // The next header is all that is wanted of the next page.
                 window = HEADER;
             }

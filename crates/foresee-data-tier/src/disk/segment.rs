@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file of cells, and its place in the tier's one address space.
+//! A file of entries, and its place in the tier's one address space.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::cell::GRANULE;
+use super::entry::GRANULE;
 
 /// Granules from one segment's first to the next one's. Far more than a file has, so that free room at the
 /// end of one never joins with free room at the start of the next.

@@ -10,24 +10,29 @@ use std::time::Instant;
 
 use foresee_units::Bytes;
 
-use super::cell::{Cell, GRANULE, HEADER, LARGE, PAGE, layout};
-use super::lane::Lane;
-use super::recover::Recovered;
+use super::entry::{Entry, GRANULE, HEADER, LARGE, PAGE, layout};
+use super::partition::Partition;
+use super::recover::{OtherEntry, Recovered};
 use super::segment::Segment;
+use crate::identity::EntryKey;
 use crate::memory::{Dest, Payload};
 use crate::op::{Outcome, SampleKey, Ticket};
 use crate::slab::{Pinned, Slab, SlotId};
 
-/// Small cells are gathered up to here and written at once: 1 KiB samples then cost a thousandth of a call.
+/// Small entries are gathered up to here and written at once: 1 KiB samples then cost a thousandth of a call.
 const CHUNK: u64 = 1 << 20;
 
 pub(super) struct State {
     pub(super) slab: Slab,
     pub(super) segments: Vec<Arc<Segment>>,
-    pub(super) lane: Option<Lane>,
+    /// `None` in a directory that can only be read, and once the tier is closed.
+    pub(super) partition: Option<Arc<Partition>>,
+    /// Entries that this data set does not need, taken out when their bytes are; the oldest last.
+    pub(super) others: Vec<OtherEntry>,
+    read_only: bool,
     pub(super) reads: VecDeque<Reading>,
     pub(super) writes: VecDeque<Writing>,
-    /// Chunks on their way to the disk, by their first granule. Their cells are read from here.
+    /// Chunks on their way to the disk, by their first granule. Their entries are read from here.
     sealed: BTreeMap<u64, Arc<Chunk>>,
     open: Option<Chunk>,
     spare: Vec<Vec<u8>>,
@@ -64,21 +69,21 @@ pub(super) struct Reading {
 pub(super) enum Writing {
     Chunk(Arc<Chunk>),
     Direct(Direct),
-    /// A new segment that has room for a cell of so many granules.
+    /// A new segment that has room for an entry of so many granules.
     Grow(u64),
 }
 
 /// A large sample, written from its owner's memory.
 pub(super) struct Direct {
     pub(super) ticket: Ticket,
-    pub(super) cell: Cell,
+    pub(super) entry: Entry,
     pub(super) pinned: Pinned,
     pub(super) segment: Arc<Segment>,
     pub(super) payload: Payload,
     pub(super) since: Instant,
 }
 
-/// Small cells in a row, as they will lie in a segment.
+/// Small entries in a row, as they will lie in a segment.
 pub(super) struct Chunk {
     /// Address of the first byte.
     pub(super) start: u64,
@@ -98,17 +103,25 @@ pub(super) enum Taken {
 }
 
 /// What a read found.
-pub(super) enum Source {
+pub(super) enum ReadState {
     Ended(Outcome, Dest),
     Queued,
 }
 
 impl State {
-    pub(super) fn new(recovered: Recovered, lane: Lane, limit: u64, reserve: u64, threads: usize) -> Self {
+    pub(super) fn new(
+        recovered: Recovered,
+        partition: Option<Partition>,
+        limit: u64,
+        reserve: u64,
+        threads: usize,
+    ) -> Self {
         Self {
             slab: recovered.slab,
             segments: recovered.segments,
-            lane: Some(lane),
+            read_only: partition.is_none(),
+            partition: partition.map(Arc::new),
+            others: recovered.others,
             reads: VecDeque::new(),
             writes: VecDeque::new(),
             sealed: BTreeMap::new(),
@@ -139,7 +152,8 @@ impl State {
     pub(super) fn memory(&self) -> u64 {
         let buffers = self.spare.iter().chain(self.sealed.values().map(|chunk| &chunk.bytes));
         let buffers = buffers.chain(self.open.as_ref().map(|chunk| &chunk.bytes));
-        (self.slab.memory() + buffers.map(Vec::capacity).sum::<usize>()) as u64
+        let others = self.others.capacity() * size_of::<OtherEntry>();
+        (self.slab.memory() + others + buffers.map(Vec::capacity).sum::<usize>()) as u64
     }
 
     /// What samples take of the capacity.
@@ -148,28 +162,35 @@ impl State {
     }
 
     /// Reads what is still in memory, queues what is not.
-    pub(super) fn read(&mut self, ticket: Ticket, key: SampleKey, offset: u64, mut dest: Dest) -> Source {
-        let Some(pinned) = self.slab.pin(&key) else { return Source::Ended(Outcome::Absent, dest) };
+    pub(super) fn read(&mut self, ticket: Ticket, key: SampleKey, offset: u64, mut dest: Dest) -> ReadState {
+        let Some(pinned) = self.slab.pin(&key) else { return ReadState::Ended(Outcome::Absent, dest) };
         if offset.checked_add(dest.len() as u64).is_none_or(|end| end > pinned.len) {
             self.slab.forget_slot(pinned.slot);
             self.slab.unpin(pinned.slot);
-            return Source::Ended(Outcome::Corrupt, dest);
+            return ReadState::Ended(Outcome::Corrupt, dest);
         }
         if let Some(bytes) = self.in_memory(pinned) {
             let from = usize::try_from(offset).expect("inside a chunk");
             let part = &bytes[from..from + dest.len()];
             dest.as_mut_slice().copy_from_slice(part);
             self.slab.unpin(pinned.slot);
-            return Source::Ended(Outcome::Ok, dest);
+            return ReadState::Ended(Outcome::Ok, dest);
         }
         let segment = self.segment_of(pinned.at);
         self.in_flight += 1;
         self.reads.push_back(Reading { ticket, key, pinned, segment, offset, dest, since: Instant::now() });
-        Source::Queued
+        ReadState::Queued
     }
 
-    /// Keeps a sample; `crc` is its payload's.
-    pub(super) fn write(&mut self, ticket: Ticket, key: SampleKey, payload: Payload, crc: u32) -> Taken {
+    /// Store a sample under `entry`; `crc` is its payload's.
+    pub(super) fn write(
+        &mut self,
+        ticket: Ticket,
+        key: SampleKey,
+        entry: EntryKey,
+        payload: Payload,
+        crc: u32,
+    ) -> Taken {
         let len = payload.as_slice().len() as u64;
         if let Some(pinned) = self.slab.pin(&key) {
             self.slab.unpin(pinned.slot);
@@ -177,24 +198,30 @@ impl State {
                 return Taken::Now(Outcome::Ok); // Equal keys mean equal bytes.
             }
         }
-        let cell = Cell { key, len, sequence: self.sequence, payload_crc: crc };
+        if self.read_only {
+            return Taken::Now(Outcome::Full);
+        }
+        let entry = Entry { key: entry, len, sequence: self.sequence, payload_crc: crc };
         self.sequence += 1;
         if len < LARGE {
-            return Taken::Now(self.gather(cell, payload.as_slice()));
+            return Taken::Now(self.gather(key, entry, payload.as_slice()));
         }
         if self.direct_room == 0 {
             return Taken::Now(Outcome::Throttled { retry_after: None });
         }
-        let placed = self.slab.place(key, len).or_else(|| {
+        let mut placed = self.slab.place(key, len).or_else(|| {
             self.seal();
             self.slab.place(key, len)
         });
+        while placed.is_none() && self.evict_other(layout(len).0) {
+            placed = self.slab.place(key, len);
+        }
         let Some(pinned) = placed else { return Taken::Now(self.no_room(len)) };
         let segment = self.segment_of(pinned.at);
         self.direct_room -= 1;
         self.in_flight += 1;
         let since = Instant::now();
-        self.writes.push_back(Writing::Direct(Direct { ticket, cell, pinned, segment, payload, since }));
+        self.writes.push_back(Writing::Direct(Direct { ticket, entry, pinned, segment, payload, since }));
         self.grow_ahead(layout(len).0);
         Taken::Later
     }
@@ -261,8 +288,8 @@ impl State {
         self.writes.push_back(Writing::Chunk(chunk));
     }
 
-    /// Bytes of the next segment, to hold cells of so many granules, or `None` if there is no room for it. Many
-    /// equal cells fill it without a rest.
+    /// Bytes of the next segment, to hold entries of so many granules, or `None` if there is no room for it. Many
+    /// equal entries fill it without a rest.
     pub(super) fn growth(&self, granules: u64) -> Option<u64> {
         let need = granules.checked_mul(GRANULE)?.checked_next_multiple_of(PAGE)?;
         let room = (self.limit - self.allocated) / PAGE * PAGE;
@@ -299,7 +326,7 @@ impl State {
         Arc::clone(&self.segments[Segment::nth_of(at)])
     }
 
-    /// The payload of a cell that is not on the disk yet.
+    /// The payload of an entry that is not on the disk yet.
     fn in_memory(&self, Pinned { at, len, .. }: Pinned) -> Option<&[u8]> {
         let sealed = self.sealed.range(..=at).next_back().map(|(_, chunk)| &**chunk);
         [sealed, self.open.as_ref()].into_iter().flatten().find_map(|chunk| {
@@ -308,8 +335,8 @@ impl State {
         })
     }
 
-    fn gather(&mut self, cell: Cell, payload: &[u8]) -> Outcome {
-        let granules = layout(cell.len).0;
+    fn gather(&mut self, key: SampleKey, entry: Entry, payload: &[u8]) -> Outcome {
+        let granules = layout(entry.len).0;
         if self.open.as_ref().is_some_and(|chunk| chunk.left() < granules) {
             self.seal();
         }
@@ -317,9 +344,11 @@ impl State {
             Some(chunk) => chunk,
             None if self.buffers == 0 => return Outcome::Throttled { retry_after: None },
             None => {
-                let Some((start, room)) = self.slab.take_run(granules, CHUNK / GRANULE) else {
-                    return self.no_room(cell.len);
-                };
+                let mut run = self.slab.take_run(granules, CHUNK / GRANULE);
+                while run.is_none() && self.evict_other(granules) {
+                    run = self.slab.take_run(granules, CHUNK / GRANULE);
+                }
+                let Some((start, room)) = run else { return self.no_room(entry.len) };
                 self.buffers -= 1;
                 self.grow_ahead(CHUNK / GRANULE);
                 let bytes = self.spare.pop().unwrap_or_default();
@@ -327,10 +356,10 @@ impl State {
             }
         };
         let at = chunk.start + chunk.bytes.len() as u64 / GRANULE;
-        let entered = self.slab.enter(cell.key, cell.len, at);
+        let entered = self.slab.enter(key, entry.len, at);
         if let Some(Pinned { slot, .. }) = entered {
-            let end = chunk.bytes.len() + usize::try_from(granules * GRANULE).expect("a small cell");
-            chunk.bytes.extend_from_slice(&cell.encode());
+            let end = chunk.bytes.len() + usize::try_from(granules * GRANULE).expect("a small entry");
+            chunk.bytes.extend_from_slice(&entry.encode());
             chunk.bytes.extend_from_slice(payload);
             chunk.bytes.resize(end, 0);
             chunk.slots.push(slot);
@@ -338,6 +367,16 @@ impl State {
         }
         self.open = Some(chunk);
         if entered.is_some() { Outcome::Ok } else { Outcome::Full }
+    }
+
+    /// Free the oldest entry of another data set if the tier cannot grow for an entry of so many granules; whether it did.
+    fn evict_other(&mut self, granules: u64) -> bool {
+        if self.growing || self.growth(granules).is_some() {
+            return false;
+        }
+        let Some(other) = self.others.pop() else { return false };
+        self.slab.give(other.at, layout(other.len).0);
+        true
     }
 
     /// Whether there will be room: a segment can be added, or threads still use room that was given up.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The few things that the disk tier asks of the kernel about a segment.
 //!
-//! A trait of its own so that a test can be the disk that is full, or that fails in the middle. Refuses to
-//! interpret: a failure is passed on as the kernel said it.
+//! A trait, so that a test can be the disk that is full, read-only, or that fails in the middle. A failure is passed on
+//! as the kernel reported it.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,7 +11,14 @@ use std::os::fd::AsFd;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fdatasync, ftruncate};
 use rustix::io::{Errno, preadv, pwritev};
 
+use super::folder::Folder;
+
 pub(super) trait Storage: Send + Sync {
+    /// Whether files can be created in a folder.
+    fn is_writable(&self, folder: &Folder) -> bool {
+        folder.is_writable()
+    }
+
     /// Gives a new file its length and the room for it.
     fn allocate(&self, file: &File, len: u64) -> io::Result<()>;
 

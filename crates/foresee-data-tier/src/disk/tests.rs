@@ -4,10 +4,13 @@
 //! Owns what the tests of every subject share: a tier with a queue of its own, samples with a known content,
 //! and looks at the files that a tier leaves.
 
+mod budget;
 mod directory;
 mod failing;
+mod planted;
 mod process_tests;
 mod properties;
+mod read_only;
 mod recovery;
 
 use std::fs;
@@ -20,19 +23,51 @@ use tempfile::TempDir;
 use super::*;
 use crate::conformance;
 use crate::memory::{Dest, Payload};
-use crate::op::Done;
+use crate::op::{Done, TagHash};
+use crate::{OriginOptions, Uri};
 
 const SET: Fingerprint = Fingerprint([7; 16]);
 const GRACE: Nanos = Nanos::from_secs(20);
 
 fn config(dir: &Path, capacity: u64) -> DiskConfig {
+    config_of(dir, capacity, "/data/set", SET)
+}
+
+/// For the data set `fingerprint`, stored at `uri`.
+fn config_of(dir: &Path, capacity: u64, uri: &str, fingerprint: Fingerprint) -> DiskConfig {
+    let uri = Uri::parse(uri).unwrap();
     DiskConfig {
         dir: dir.to_owned(),
         capacity: Bytes::new(capacity),
-        fingerprint: SET,
+        directory_capacity: Bytes::new(capacity),
+        source: Source::new(&uri, &OriginOptions::default()).unwrap(),
+        entries: Arc::new(Numbered { fingerprint }),
+        fingerprint,
         ranks: 1,
-        samples: 10_000,
         threads: 2,
+    }
+}
+
+/// A data set whose samples have their numbers as names, and a number above as tag.
+#[derive(Debug)]
+struct Numbered {
+    fingerprint: Fingerprint,
+}
+
+impl Entries for Numbered {
+    fn count(&self) -> u64 {
+        100_000
+    }
+
+    fn key(&self, id: SampleId) -> SampleKey {
+        SampleKey { fingerprint: self.fingerprint, ..key(id.0) }
+    }
+
+    fn entry(&self, key: &SampleKey) -> EntryKey {
+        let mut entry = EntryKey::default();
+        entry.0[..8].copy_from_slice(&key.id.0.to_le_bytes());
+        entry.0[8..].copy_from_slice(&key.tag.0.to_le_bytes());
+        entry
     }
 }
 

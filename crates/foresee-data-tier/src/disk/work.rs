@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The threads of the disk tier: each takes one job at a time and does its I/O without the lock.
 //!
-//! Apart from `state`, which decides. Refuses to retry: a write that fails costs its place, a read that fails
-//! its sample, and the tier goes on with what is left.
+//! `state` decides what they do. Nothing is retried: a write that fails costs its place, a read that fails its sample,
+//! and the tier continues with what is left.
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,10 @@ use std::time::Instant;
 
 use foresee_units::Bytes;
 
-use super::cell::{Cell, HEADER};
-use super::lane::create_segment;
+use super::Entries;
+use super::directory::Directory;
+use super::entry::{Entry, GRANULE, HEADER, PAGE};
+use super::partition::{Partition, segment_name};
 use super::segment::Segment;
 use super::state::{Chunk, Direct, Reading, State, Writing};
 use super::storage::Storage;
@@ -29,6 +31,10 @@ pub(super) struct Shared {
     pub(super) ended: Condvar,
     pub(super) completions: Completions,
     pub(super) storage: Box<dyn Storage>,
+    pub(super) directory: Directory,
+    pub(super) entries: Arc<dyn Entries>,
+    /// Bytes that this process asked for, as other processes see them.
+    pub(super) declared: u64,
     pub(super) bytes_written: AtomicU64,
     pub(super) faults: AtomicU64,
 }
@@ -112,7 +118,10 @@ impl Shared {
         let mut header = [0; HEADER];
         let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(payload)];
         let read = self.storage.read(segment.file(), &mut parts, segment.offset(pinned.at));
-        let sound = read.is_ok() && Cell::decode(&header).is_some_and(|cell| cell.proves(&key, payload));
+        let sound = read.is_ok() && {
+            let wanted = self.entries.entry(&key);
+            Entry::decode(&header).is_some_and(|entry| entry.proves(&wanted, payload))
+        };
         let outcome = if sound { Outcome::Ok } else { Outcome::Corrupt };
         if sound && !whole {
             let from = usize::try_from(offset).expect("inside the sample");
@@ -144,14 +153,14 @@ impl Shared {
 
     fn write_direct(&self, direct: Direct) {
         let times = Times::from(direct.since);
-        let Direct { ticket, cell, pinned, segment, payload, .. } = direct;
-        let header = Cell { payload_crc: crc32c::crc32c(payload.as_slice()), ..cell }.encode();
+        let Direct { ticket, entry, pinned, segment, payload, .. } = direct;
+        let header = Entry { payload_crc: crc32c::crc32c(payload.as_slice()), ..entry }.encode();
         let mut parts = [IoSlice::new(&header), IoSlice::new(payload.as_slice())];
         let written = self.write(&segment, &mut parts, pinned.at);
         drop(payload);
         let ok = written.is_ok();
         self.state().direct_ended(pinned.slot, ok, ok);
-        let (outcome, bytes) = if ok { (Outcome::Ok, cell.len) } else { (Outcome::Full, 0) };
+        let (outcome, bytes) = if ok { (Outcome::Ok, entry.len) } else { (Outcome::Full, 0) };
         self.end(ticket, outcome, bytes, times, written.err().as_ref());
     }
 
@@ -177,27 +186,48 @@ impl Shared {
         })
     }
 
-    /// Adds a segment. Only one is ever on its way, so what is decided here holds until it is there.
+    /// Add a segment. Only one is ever being added, so what is decided here holds until it is there.
     fn grow(&self, granules: u64) {
         let plan = {
             let mut state = self.state();
             let number = state.next_number;
             state.next_number += 1;
-            let path = state.lane.as_ref().map(|lane| lane.segment_path(number));
-            path.zip(state.growth(granules)).map(|(path, len)| (path, number, state.segments.len(), len))
+            let partition = state.partition.clone();
+            partition.zip(state.growth(granules)).map(|(partition, len)| {
+                let (nth, allocated) = (state.segments.len(), state.allocated);
+                (partition, number, nth, len, allocated)
+            })
         };
-        let Some((path, number, nth, len)) = plan else { return self.state().not_grown() };
-        let made = create_segment(&path).and_then(|file| {
-            self.storage.allocate(&file, len).inspect_err(|_| drop(fs::remove_file(&path)))?;
-            Ok(Segment::new(file, number, nth, len))
-        });
-        if let Ok(segment) = made {
-            self.state().grown(segment, len);
+        let Some((partition, number, nth, len, allocated)) = plan else { return self.state().not_grown() };
+        if let Ok((file, len)) = self.add_segment(&partition, number, len, allocated, granules * GRANULE) {
+            self.state().grown(Segment::new(file, number, nth, len), len);
         } else {
             self.faults.fetch_add(1, Ordering::Relaxed);
             self.state().not_grown();
         }
         self.completions.nudge();
+    }
+
+    /// Create a segment of `len` bytes, or of as many as the directory has, `least` or more. `allocated` bytes of this
+    /// tier are there already.
+    fn add_segment(
+        &self,
+        partition: &Partition,
+        number: u64,
+        len: u64,
+        allocated: u64,
+        least: u64,
+    ) -> io::Result<(File, u64)> {
+        let locked = self.directory.lock().map_err(io::Error::other)?;
+        let share = locked.share(self.declared).saturating_sub(allocated);
+        let len = locked.make_room(len.min(share)) / PAGE * PAGE;
+        if len < least {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let name = segment_name(number);
+        let file = partition.folder.create_file(&name)?;
+        self.storage.allocate(&file, len).inspect_err(|_| drop(partition.folder.remove_file(&name)))?;
+        Ok((file, len))
     }
 }
 

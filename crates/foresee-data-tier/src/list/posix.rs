@@ -20,11 +20,11 @@ const THREADS: usize = 8;
 /// Files between two looks at the cancel flag.
 const FILES_PER_CHECK: usize = 1024;
 
-/// Every file below `root`, in no order.
-pub(super) fn walk(root: &Path, tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
+/// Every file below `root`, in no order; whether the inode number counts in its tag.
+pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
     let top = open_dir(rustix::fs::CWD, root.as_os_str().as_bytes())
         .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))?;
-    let walk = Walk { root: &top, tally, state: Mutex::default(), work: Condvar::new() };
+    let walk = Walk { root: &top, with_inode, tally, state: Mutex::default(), work: Condvar::new() };
     walk.state().ready.push(Pending { key: Vec::new(), above: None });
     let parts = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| walk.run())).collect();
@@ -39,6 +39,8 @@ pub(super) fn walk(root: &Path, tally: &Tally<'_>) -> Result<Vec<Listed>, Origin
 
 struct Walk<'a> {
     root: &'a OwnedFd,
+    /// Whether tags contain the inode number.
+    with_inode: bool,
     tally: &'a Tally<'a>,
     state: Mutex<State>,
     work: Condvar,
@@ -144,7 +146,7 @@ impl Walk<'_> {
                 FileType::Directory => below.push(Pending { key, above: Some(Arc::clone(&above)) }),
                 FileType::RegularFile => {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
-                    files.push(Listed { key, size, tag: tag_of(&stat).to_vec() });
+                    files.push(Listed { key, size, tag: tag_of(&stat, self.with_inode) });
                     if (files.len() - first).is_multiple_of(FILES_PER_CHECK) {
                         self.tally.check()?;
                     }
@@ -166,7 +168,12 @@ fn stand_in(folder: &[u8]) -> Listed {
 }
 
 /// Size and tag of each of `keys` below `root`, in their order.
-pub(super) fn ask_each(root: &Path, keys: &[Vec<u8>], tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
+pub(super) fn ask_each(
+    root: &Path,
+    keys: &[Vec<u8>],
+    with_inode: bool,
+    tally: &Tally<'_>,
+) -> Result<Vec<Listed>, OriginError> {
     let top = open_dir(rustix::fs::CWD, root.as_os_str().as_bytes())
         .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))?;
     let mut listed = Vec::with_capacity(keys.len());
@@ -182,7 +189,7 @@ pub(super) fn ask_each(root: &Path, keys: &[Vec<u8>], tally: &Tally<'_>) -> Resu
             return Err(failed(std::io::ErrorKind::IsADirectory.into()));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        listed.push(Listed { key: key.clone(), size, tag: tag_of(&stat).to_vec() });
+        listed.push(Listed { key: key.clone(), size, tag: tag_of(&stat, with_inode) });
         tally.step(&listed[listed.len() - 1..]);
     }
     Ok(listed)
@@ -259,7 +266,7 @@ mod tests {
         assert_eq!(keys(root.path()), [b"a-b".as_slice(), b"a/2", b"a/\xff\xfe", b"b/1", b"z"]);
         let first = &listed(root.path()).expect("a listing")[0];
         let stat = rustix::fs::stat(root.path().join("a-b")).expect("a file");
-        assert_eq!((first.size, first.tag.as_slice()), (3, &crate::origin::tag_of(&stat)[..]));
+        assert_eq!((first.size, first.tag.as_slice()), (3, &crate::origin::tag_of(&stat, false)[..]));
     }
 
     #[test]

@@ -274,7 +274,19 @@ impl std::fmt::Debug for Door {
     }
 }
 
-fn s3(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<AmazonS3, OriginError> {
+/// The endpoint of a bucket's store as settings and environment name it; empty: Amazon's own.
+pub(crate) fn store_endpoint(uri: &Uri, options: &OriginOptions) -> Result<String, OriginError> {
+    let endpoint = endpoint_of(&s3_settings(uri, options)?).unwrap_or_default();
+    Ok(endpoint.trim_end_matches('/').to_ascii_lowercase())
+}
+
+fn endpoint_of(builder: &AmazonS3Builder) -> Option<String> {
+    let set = |key| builder.get_config_value(&key);
+    set(AmazonS3ConfigKey::S3Endpoint).or_else(|| set(AmazonS3ConfigKey::Endpoint))
+}
+
+/// A bucket's store with the settings of the environment, then those of `options`.
+fn s3_settings(uri: &Uri, options: &OriginOptions) -> Result<AmazonS3Builder, OriginError> {
     let bad = |name: &str, cause: String| OriginError::BadOption {
         uri: uri.to_string(),
         name: name.to_owned(),
@@ -297,9 +309,18 @@ fn s3(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<AmazonS3, Orig
             .map_err(|_| bad(name, "no such setting of an S3 store".to_owned()))?;
         builder = builder.with_config(key, value.as_str());
     }
-    let set = |key| builder.get_config_value(&key);
-    let endpoint = set(AmazonS3ConfigKey::S3Endpoint).or_else(|| set(AmazonS3ConfigKey::Endpoint));
-    let plain = endpoint.is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"));
+    Ok(builder)
+}
+
+fn s3(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<AmazonS3, OriginError> {
+    let bad = |name: &str, cause: String| OriginError::BadOption {
+        uri: uri.to_string(),
+        name: name.to_owned(),
+        cause,
+    };
+    let mut builder = s3_settings(uri, options)?;
+    let plain =
+        endpoint_of(&builder).is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"));
     for (name, value) in connection_settings(options, plain) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
     }

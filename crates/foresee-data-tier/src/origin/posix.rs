@@ -22,8 +22,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::flight::{Desk, Flight, deadline};
-use super::tag::posix_tag;
-use super::{Locate, Location, OriginError};
+use super::tag::{WITH_INODE, posix_tag};
+use super::{Locate, Location, OriginError, OriginOptions};
 use crate::completion::Completions;
 use crate::op::{Op, Outcome, SampleKey, Ticket};
 use crate::uri::Uri;
@@ -306,7 +306,7 @@ impl Shared {
             let asked = Instant::now();
             let stat = rustix::fs::fstat(&file).map_err(fault)?;
             flight.detail.stat = Some(Nanos::from(asked.elapsed()));
-            if tag_of(&stat)[..] != location.tag[..] {
+            if tag_of(&stat, location.tag.len() == WITH_INODE) != location.tag[..] {
                 let cause = "the file has changed since it was indexed; index the data set again";
                 return Err((Outcome::Changed, cause.into()));
             }
@@ -321,14 +321,30 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The tag of a file as `stat` describes it.
-pub(crate) fn tag_of(stat: &rustix::fs::Stat) -> super::PosixTag {
+/// The tag of a file as `stat` describes it; whether the inode number counts.
+pub(crate) fn tag_of(stat: &rustix::fs::Stat, with_inode: bool) -> Vec<u8> {
     // The fields' types differ from platform to platform; what does not fit is clamped.
     let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
     let mtime_ns = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(nanos);
     let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX);
-    posix_tag(u64::try_from(stat.st_size).unwrap_or(0), mtime_ns, stat.st_ino)
+    posix_tag(u64::try_from(stat.st_size).unwrap_or(0), mtime_ns, with_inode.then_some(stat.st_ino))
 }
+
+/// Whether the setting `file_tag` of a directory asks for inode numbers in tags.
+pub(crate) fn wants_inode(uri: &Uri, options: &OriginOptions) -> Result<bool, OriginError> {
+    match options.storage.get(FILE_TAG).map(String::as_str) {
+        None | Some("mtime") => Ok(false),
+        Some("inode") => Ok(true),
+        Some(other) => Err(OriginError::BadOption {
+            uri: uri.to_string(),
+            name: FILE_TAG.to_owned(),
+            cause: format!("{other:?} is neither \"mtime\" nor \"inode\""),
+        }),
+    }
+}
+
+/// The setting that says which facts tell one version of a file from the next.
+const FILE_TAG: &str = "file_tag";
 
 pub(super) fn open_root(root: &Path) -> Result<OwnedFd, OriginError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

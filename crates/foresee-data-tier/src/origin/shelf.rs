@@ -93,7 +93,7 @@ pub(crate) fn open_directory(completions: Completions, samples: &[Vec<u8>], thre
         std::fs::create_dir_all(root.join(&key).parent().expect("a parent")).expect("a directory");
         std::fs::write(root.join(&key), sample).expect("a file");
         let stat = rustix::fs::stat(root.join(&key)).expect("a file");
-        shelf.add(key.as_bytes(), None, sample.len() as u64, &tag_of(&stat));
+        shelf.add(key.as_bytes(), None, sample.len() as u64, &tag_of(&stat, false));
     }
     shelf.add(b"class 0/missing", None, 10, b"");
     let origin = PosixOrigin::new(&root, Arc::new(shelf), completions, threads).expect("a directory");

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tag that tells one version of an object from the next.
 //!
-//! Apart from reading and listing, which must agree on it: the listing writes a tag into the index, and every
-//! read compares it with what it finds. Refuses to guess: an object without a sign of its version has no tag.
+//! Listing and reading must agree on it: the listing writes a tag into the index, and every read compares it with what
+//! it finds. An object without a sign of its version has no tag.
 
-/// Tag of a file: size, modification time and inode number, 8 bytes each, little-endian.
-pub type PosixTag = [u8; 24];
-
-/// The tag of a file: `size` in bytes, `mtime_ns` since 1970 in nanoseconds, inode number `ino`.
+/// The tag of a file: `size` in bytes, `mtime_ns` since 1970 in nanoseconds and, if it is to count, the inode number
+/// `inode`; 8 bytes each, little-endian.
+///
+/// By default the inode number does not count: a copy that kept its times (`cp -a`, `rsync -a`) and a remount have
+/// other inode numbers and the same content. It detects a file that was replaced by one of equal size and time.
 ///
 /// ```
 /// use foresee_data_tier::posix_tag;
-/// let tag = posix_tag(3, 1_000_000_007, 42);
-/// assert_eq!((tag[0], tag[8], tag[16]), (3, 7, 42));
-/// assert_ne!(tag, posix_tag(3, 1_000_000_008, 42));
+/// let tag = posix_tag(3, 1_000_000_007, None);
+/// assert_eq!((tag.len(), tag[0], tag[8]), (16, 3, 7));
+/// assert_ne!(tag, posix_tag(3, 1_000_000_008, None));
+/// assert_eq!(posix_tag(3, 1_000_000_007, Some(42)), [&tag[..], &42_u64.to_le_bytes()].concat());
 /// ```
-pub fn posix_tag(size: u64, mtime_ns: i64, ino: u64) -> PosixTag {
-    let mut tag = [0; 24];
-    tag[..8].copy_from_slice(&size.to_le_bytes());
-    tag[8..16].copy_from_slice(&mtime_ns.to_le_bytes());
-    tag[16..].copy_from_slice(&ino.to_le_bytes());
+pub fn posix_tag(size: u64, mtime_ns: i64, inode: Option<u64>) -> Vec<u8> {
+    let mut tag = Vec::with_capacity(WITH_INODE);
+    tag.extend_from_slice(&size.to_le_bytes());
+    tag.extend_from_slice(&mtime_ns.to_le_bytes());
+    tag.extend(inode.map(u64::to_le_bytes).into_iter().flatten());
     tag
 }
+
+/// Bytes of a file's tag in which the inode number counts.
+pub(super) const WITH_INODE: usize = 24;
 
 /// The tag of an object in a store: its `ETag`; without one its `Last-Modified` in whole seconds, as
 /// `last-modified:SECONDS`; without either nothing.

@@ -30,7 +30,8 @@ fn the_disk_never_holds_more_than_the_capacity_whatever_the_sizes() {
 #[test]
 fn files_and_directories_are_for_this_user_only() {
     let dir = TempDir::new().unwrap();
-    let rig = Rig::open(&config(dir.path(), 4 << 20));
+    let cache = dir.path().join("cache");
+    let rig = Rig::open(&config(&cache, 4 << 20));
     assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
     rig.tier.close(GRACE);
     for file in [files(dir.path(), "seg"), files(dir.path(), "manifest"), files(dir.path(), "lock")].concat()
@@ -47,7 +48,11 @@ fn a_directory_that_cannot_be_used_is_named_with_what_to_do() {
     File::create(&file).unwrap();
     let open = |config: &DiskConfig| DiskTier::open(config, Completions::new(|| ())).unwrap_err().to_string();
     let text = open(&config(&file, 4 << 20));
-    assert!(text.contains("file/0707") && text.contains("remove the file or choose another"), "{text}");
+    assert!(
+        text.contains("/file is, or lies below, a file")
+            && text.contains("remove the file or choose another"),
+        "{text}"
+    );
     let text = open(&config(Path::new("/sys/foresee"), 4 << 20));
     assert!(text.contains("/sys/foresee") && text.contains("disk_size"), "{text}");
     let text = open(&config(dir.path(), 1_000_000));

@@ -72,7 +72,7 @@ fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
         let dir = TempDir::new().unwrap();
         let disk = Failing::after(segments, u64::MAX, u64::MAX);
         let rig = Rig::over(&config(dir.path(), 2 << 20), Box::new(disk));
-        // Cells of one granule leave no gap; 2 MiB would hold 32,768 of them.
+        // Entries of one granule leave no gap; 2 MiB would hold 32,768 of them.
         let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == Outcome::Ok).count() as u64;
         let facts = rig.tier.facts();
         assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.room()));

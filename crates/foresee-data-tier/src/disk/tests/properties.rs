@@ -28,7 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where to hurt a closed lane.
+/// Where to hurt a closed partition.
 #[derive(Clone, Debug)]
 enum Harm {
     Flip { file: prop::sample::Index, at: prop::sample::Index, with: u8 },

@@ -27,7 +27,7 @@ fn the_next_run_finds_what_a_clean_end_left() {
 }
 
 #[test]
-fn after_a_crash_every_cell_on_the_disk_is_found_by_its_header() {
+fn after_a_crash_every_entry_on_the_disk_is_found_by_its_header() {
     let dir = TempDir::new().unwrap();
     let (live, dead) = (dir.path().join("live"), dir.path().join("dead"));
     let rig = Rig::open(&config(&live, 16 << 20));
@@ -52,14 +52,15 @@ fn after_a_crash_every_cell_on_the_disk_is_found_by_its_header() {
             }
         }
     }
-    assert!(bad < 400, "{bad} torn cells");
+    assert!(bad < 400, "{bad} torn entries");
     assert_eq!(again.write(key(9000), &content(9000, 70_000)), Outcome::Ok);
 }
 
 #[test]
-fn two_runs_on_one_directory_have_a_lane_each_and_a_smaller_one_takes_over_both() {
+fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_both() {
     let dir = TempDir::new().unwrap();
-    let of_two = DiskConfig { ranks: 2, ..config(dir.path(), 4 << 20) };
+    let of_two =
+        DiskConfig { ranks: 2, directory_capacity: Bytes::new(8 << 20), ..config(dir.path(), 4 << 20) };
     let (first, second) = (Rig::open(&of_two), Rig::open(&of_two));
     assert_eq!(first.write(key(1), &content(1, 70_000)), Outcome::Ok);
     assert_eq!(second.write(key(2), &content(2, 3_000)), Outcome::Ok);
@@ -68,7 +69,7 @@ fn two_runs_on_one_directory_have_a_lane_each_and_a_smaller_one_takes_over_both(
 
     let again = [Rig::open(&of_two), Rig::open(&of_two)];
     let ids: BTreeSet<Vec<u64>> = again.iter().map(Rig::ids).collect();
-    assert_eq!(ids, BTreeSet::from([vec![1], vec![2]]), "filled lanes go first");
+    assert_eq!(ids, BTreeSet::from([vec![1], vec![2]]), "filled partitions go first");
     drop(again);
 
     let alone = Rig::open(&config(dir.path(), 8 << 20));
@@ -81,7 +82,7 @@ fn two_runs_on_one_directory_have_a_lane_each_and_a_smaller_one_takes_over_both(
 }
 
 #[test]
-fn a_smaller_capacity_cuts_the_lane_and_what_is_left_is_right() {
+fn a_smaller_capacity_cuts_the_partition_and_what_is_left_is_right() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::open(&config(dir.path(), 16 << 20));
     (0..120).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));

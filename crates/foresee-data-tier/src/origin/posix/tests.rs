@@ -42,7 +42,7 @@ fn outcome_for(prepare: impl FnOnce(&Path, &mut Shelf)) -> crate::Done {
 fn a_file_that_changed_is_noticed_and_named() {
     let done = outcome_for(|root, shelf| {
         let stat = rustix::fs::stat(root.join("a")).expect("a file");
-        shelf.add(b"a", None, 3, &tag_of(&stat));
+        shelf.add(b"a", None, 3, &tag_of(&stat, false));
         std::fs::write(root.join("a"), b"xyzw").expect("a file");
     });
     assert_eq!(done.outcome, Outcome::Changed);
@@ -50,11 +50,32 @@ fn a_file_that_changed_is_noticed_and_named() {
 }
 
 #[test]
+fn another_inode_is_a_change_only_if_the_tag_has_the_inode_number() {
+    for (with_inode, expected) in [(false, Outcome::Ok), (true, Outcome::Changed)] {
+        let done = outcome_for(|root, shelf| {
+            let stat = rustix::fs::stat(root.join("a")).expect("a file");
+            shelf.add(b"a", None, 3, &tag_of(&stat, with_inode));
+            let copy = root.join("copy");
+            std::fs::copy(root.join("a"), &copy).expect("a copy");
+            let times =
+                std::fs::metadata(root.join("a")).and_then(|original| original.modified()).expect("a time");
+            std::fs::File::options()
+                .write(true)
+                .open(&copy)
+                .and_then(|file| file.set_modified(times))
+                .expect("set");
+            std::fs::rename(copy, root.join("a")).expect("replaced");
+        });
+        assert_eq!(done.outcome, expected);
+    }
+}
+
+#[test]
 fn a_directory_in_a_files_place_is_a_change_and_named() {
     for tagged in [false, true] {
         let done = outcome_for(|root, shelf| {
             let stat = rustix::fs::stat(root.join("a")).expect("a file");
-            let tag = tag_of(&stat);
+            let tag = tag_of(&stat, false);
             shelf.add(b"a", None, 3, if tagged { &tag } else { b"" });
             std::fs::remove_file(root.join("a")).expect("a file");
             std::fs::create_dir(root.join("a")).expect("a directory");
@@ -75,7 +96,7 @@ fn a_short_file_without_a_tag_may_be_asked_again() {
 fn open_and_stat_are_measured_apart() {
     let done = outcome_for(|root, shelf| {
         let stat = rustix::fs::stat(root.join("a")).expect("a file");
-        shelf.add(b"a", None, 3, &tag_of(&stat));
+        shelf.add(b"a", None, 3, &tag_of(&stat, false));
     });
     assert!(done.detail.open.is_some_and(|open| open <= done.service), "{done:?}");
     assert!(done.detail.stat.is_some_and(|stat| stat <= done.service), "{done:?}");
@@ -110,7 +131,7 @@ fn header_reads_are_cut_at_the_end_of_the_file() {
     let root = tempfile::tempdir().expect("a directory");
     std::fs::write(root.path().join("a"), b"abcdef").expect("a file");
     let uri = Uri::from_path(root.path()).expect("a path");
-    let options = crate::OriginOptions::default();
+    let options = OriginOptions::default();
     let read = |key: &[u8], range| crate::read_whole(&uri, &options, key, range);
     assert_eq!(read(b"a", None).expect("a file"), b"abcdef");
     assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");

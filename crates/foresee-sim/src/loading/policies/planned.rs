@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, Source, StackAccess, TierRoom,
+    PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, SlowestTier, Source, StackAccess, TierRoom,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -131,10 +131,10 @@ impl Planning {
         let room = |capacity| TierRoom { capacity, align: 1, overhead: Bytes::ZERO };
         let tiers: Vec<_> = setup.scenario.cluster.tiers.iter().map(|tier| room(tier.capacity)).collect();
         // A disk below memory outlives the run; memory alone does not.
-        let lasting = tiers.len() > 1;
+        let slowest = if tiers.len() > 1 { SlowestTier::Durable } else { SlowestTier::OfThisRun };
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::MAX };
         let sizes = Arc::clone(&setup.sizes) as Arc<dyn SampleSizes>;
-        let planner = PlannerStack::new(config, lasting, sizes).expect("tiers and samples were counted");
+        let planner = PlannerStack::new(config, slowest, sizes).expect("tiers and samples were counted");
         Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0, nth: 0 }
     }
 

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Identity of cached bytes: where an object is stored, which version of it, and which range.
+//!
+//! Two data sets that contain the same object share its entry, and a data set of which one object changed finds all
+//! others. Credentials and presigned parts of a URI are no part of an identity: they may change from run to run.
+
+use std::fmt::Write as _;
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::origin::{OriginError, OriginOptions, store_endpoint};
+use crate::uri::{Place, Uri};
+
+/// Identity of some bytes at an origin, 128 bits: equal keys mean equal bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryKey(pub [u8; 16]);
+
+/// Where the objects of a data set are stored: kind of store, endpoint, bucket and prefix; or a directory.
+///
+/// ```
+/// use foresee_data_tier::{OriginOptions, Source, Uri};
+/// let source = |uri: &str| Source::new(&Uri::parse(uri)?, &OriginOptions::default());
+/// // How the path is divided between URI and key does not matter.
+/// let whole = source("s3://bucket/train")?.entry(b"cat/1.jpg", b"etag", 0, 100);
+/// assert_eq!(whole, source("s3://bucket")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
+/// assert_ne!(whole, source("s3://other")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
+/// # Ok::<_, foresee_data_tier::OriginError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    store: Vec<u8>,
+    /// In front of each key, with its slash.
+    prefix: Vec<u8>,
+    folder: String,
+}
+
+/// Characters of a folder's name that are taken from the URI.
+const READABLE: usize = 40;
+
+impl Source {
+    /// The source that `uri` and `options` name. A directory is taken by its real path, so that two links to it are one.
+    ///
+    /// # Errors
+    /// [`OriginError::BadOption`] for a setting that the store does not have.
+    pub fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
+        let (store, prefix) = match uri.place() {
+            Place::Directory(path) => {
+                let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                (fields(&[b"file"]), real.into_os_string().into_encoded_bytes())
+            }
+            Place::Bucket { name, prefix } => {
+                let endpoint = store_endpoint(uri, options)?;
+                let store = fields(&[b"s3", endpoint.as_bytes(), name.as_bytes()]);
+                (store, prefix.clone().into_bytes())
+            }
+            Place::Web { base, .. } => (fields(&[b"http"]), base.clone().into_bytes()),
+        };
+        let mut prefix = prefix;
+        if !prefix.is_empty() && !prefix.ends_with(b"/") {
+            prefix.push(b'/');
+        }
+        let folder = folder_name(uri, &fields(&[&store, &prefix]));
+        Ok(Self { store, prefix, folder })
+    }
+
+    /// Key of `len` bytes from `start` of the object `key` in the version `tag`.
+    pub fn entry(&self, key: &[u8], tag: &[u8], start: u64, len: u64) -> EntryKey {
+        let mut bytes = Vec::with_capacity(48 + self.store.len() + self.prefix.len() + key.len() + tag.len());
+        push_field(&mut bytes, &self.store);
+        bytes.extend_from_slice(&((self.prefix.len() + key.len()) as u64).to_le_bytes());
+        bytes.extend_from_slice(&self.prefix);
+        bytes.extend_from_slice(key);
+        push_field(&mut bytes, tag);
+        bytes.extend_from_slice(&start.to_le_bytes());
+        bytes.extend_from_slice(&len.to_le_bytes());
+        EntryKey(xxh3_128(&bytes).to_be_bytes())
+    }
+
+    /// Name of its folder in a cache directory: the end of the URI for people, then 16 hexadecimal digits.
+    pub fn folder(&self) -> &str {
+        &self.folder
+    }
+}
+
+/// Byte strings, each after its length.
+fn fields(parts: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        push_field(&mut bytes, part);
+    }
+    bytes
+}
+
+fn push_field(bytes: &mut Vec<u8>, field: &[u8]) {
+    bytes.extend_from_slice(&(field.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(field);
+}
+
+fn folder_name(uri: &Uri, identity: &[u8]) -> String {
+    let shown = uri.to_string();
+    let words = shown.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let plain = words.collect::<Vec<_>>().join("-");
+    let mut name = plain[plain.len().saturating_sub(READABLE)..].trim_start_matches('-').to_owned();
+    let digest = u64::try_from(xxh3_128(identity) >> 64).expect("64 bits");
+    write!(name, "-{digest:016x}").expect("a String takes everything");
+    name.trim_start_matches('-').to_owned()
+}
+
+/// Whether a folder of a cache directory has the name of a source.
+pub(crate) fn is_source_folder(name: &str) -> bool {
+    let digits = name.rsplit('-').next().unwrap_or_default();
+    digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(uri: &str, storage: &[(&str, &str)]) -> Source {
+        let storage = storage.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let options = OriginOptions { storage, ..OriginOptions::default() };
+        Source::new(&Uri::parse(uri).expect("a URI"), &options).expect("known settings")
+    }
+
+    #[test]
+    fn every_part_of_an_identity_counts_and_credentials_do_not() {
+        let endpoint = ("aws_endpoint", "http://127.0.0.1:9000");
+        let here = source("s3://b/train", &[endpoint]);
+        let key = here.entry(b"a", b"t", 0, 5);
+        let others = [
+            source("s3://b/train", &[("aws_endpoint", "http://127.0.0.1:9001")]).entry(b"a", b"t", 0, 5),
+            source("s3://c/train", &[endpoint]).entry(b"a", b"t", 0, 5),
+            here.entry(b"b", b"t", 0, 5),
+            here.entry(b"a", b"u", 0, 5),
+            here.entry(b"a", b"t", 1, 5),
+            here.entry(b"a", b"t", 0, 6),
+            here.entry(b"at", b"", 0, 5),
+        ];
+        assert!(others.iter().all(|other| *other != key), "{others:?}");
+        let secrets = [endpoint, ("aws_access_key_id", "me"), ("aws_secret_access_key", "secret")];
+        assert_eq!(source("s3://b/train", &secrets), here);
+        let signed = [source("https://h/a?sig=1", &[]), source("https://h/a?sig=2", &[])];
+        assert_eq!(signed[0], signed[1]);
+    }
+
+    #[test]
+    fn keys_stay_the_same_from_version_to_version() {
+        let key = source("http://host/data", &[]).entry(b"cat/1.jpg", b"\"etag\"", 0, 100);
+        assert_eq!(format!("{:032x}", u128::from_be_bytes(key.0)), "c63fcea032a58b67b7fd165dc7b370e8");
+    }
+
+    #[test]
+    fn links_to_a_directory_are_one_source() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).expect("a folder");
+        std::os::unix::fs::symlink(&data, dir.path().join("link")).expect("a link");
+        let of = |name: &str| {
+            let uri = Uri::from_path(&dir.path().join(name)).expect("a path");
+            Source::new(&uri, &OriginOptions::default()).expect("a source").entry(b"1", b"", 0, 1)
+        };
+        assert_eq!(of("data"), of("link"));
+    }
+
+    #[test]
+    fn a_folders_name_is_readable_short_and_plain() {
+        let name = source("s3://my bucket/../train/", &[]).folder().to_owned();
+        assert!(name.starts_with("s3-my-bucket-train-") && is_source_folder(&name), "{name}");
+        assert!(source(&format!("s3://b/{}", "é/".repeat(100)), &[]).folder().len() < 64);
+        assert!(is_source_folder(source("/", &[]).folder()));
+        assert!(!is_source_folder("partition-0") && !is_source_folder("0".repeat(32).as_str()));
+    }
+}

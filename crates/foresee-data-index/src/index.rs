@@ -29,6 +29,8 @@ pub struct Index {
 
 struct Inner {
     bytes: IndexBytes,
+    /// Whether the bytes are pages of a file, which the kernel takes back at will.
+    is_mapped: bool,
     contents: Contents,
     places: Places,
     fingerprint: [u8; 16],
@@ -69,13 +71,25 @@ impl Index {
     /// [`IndexError::NotAnIndex`], [`IndexError::NewerVersion`], [`IndexError::Truncated`] or
     /// [`IndexError::Damaged`]; none knows the file's name, the caller adds it.
     pub fn open(bytes: IndexBytes) -> Result<Self, IndexError> {
+        Self::open_bytes(bytes, false)
+    }
+
+    /// Opens an index from a mapped file, as [`Self::open`]; its bytes do not count as memory of this process.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_mapped(file: IndexBytes) -> Result<Self, IndexError> {
+        Self::open_bytes(file, true)
+    }
+
+    fn open_bytes(bytes: IndexBytes, is_mapped: bool) -> Result<Self, IndexError> {
         let (contents, places) = Contents::read((*bytes).as_ref())?;
         if uri::base_uri(&contents.base_uri) != contents.base_uri {
             return Err(IndexError::Damaged { what: "its base URI is not one that an index holds" });
         }
         let fingerprint = fingerprint::from_hex(&contents.fingerprint)
             .ok_or(IndexError::Damaged { what: "its fingerprint is none" })?;
-        Ok(Self { inner: Arc::new(Inner { bytes, contents, places, fingerprint }) })
+        Ok(Self { inner: Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint }) })
     }
 
     /// How many samples, 1 or more.
@@ -207,6 +221,11 @@ impl Index {
     /// Bytes of all samples.
     pub fn total_bytes(&self) -> Bytes {
         Bytes::new(self.contents().total_bytes)
+    }
+
+    /// Memory that the index takes of this process; nothing for a mapped file.
+    pub fn memory(&self) -> Bytes {
+        Bytes::new(if self.inner.is_mapped { 0 } else { self.file().len() as u64 })
     }
 
     fn assert_within(&self, sample: SampleId) {

@@ -95,7 +95,8 @@ impl Cache {
         let taken: Bytes = others.iter().map(|member| member.fixed).sum();
         if !self.ram.is_zero() && taken.saturating_add(fixed) > self.ram {
             let fault = format!(
-                "ram={} does not hold the staging buffers and tables of {} loaders ({}); set more ram, or smaller batches",
+                "ram={} does not hold the staging buffers, tables and listings of {} loaders ({}); set more ram, or smaller \
+                 batches, or open an index file that `foresee index` has made",
                 self.ram,
                 others.len() + 1,
                 taken.saturating_add(fixed)

@@ -70,7 +70,7 @@ pub fn open_index(path: &Path) -> Result<Index, IndexingError> {
     // SAFETY: an index file is never changed in place: `save_index` writes another and renames it over this one,
     // so the mapped inode stays as it is. (Truncating it by hand while training runs ends the process.)
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fault)?;
-    Ok(Index::open(Arc::new(map))?)
+    Ok(Index::open_mapped(Arc::new(map))?)
 }
 
 /// Writes an index file: another file first, then a rename, so nobody ever sees half of one. The file that `index`

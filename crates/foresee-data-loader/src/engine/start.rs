@@ -75,7 +75,8 @@ impl Loader {
         let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
         let index = self.data.index();
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
-        let staged = self.config.staging.saturating_add(tables);
+        // A listing of this process is memory of the process; an index file's pages are not.
+        let staged = self.config.staging.saturating_add(tables).saturating_add(index.memory());
         let (copies, within) = self.copies_room(staged);
         let fixed = staged.saturating_add(within);
         let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;

@@ -75,6 +75,10 @@ fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
     let options = epochs(&set, 2);
     let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
     run(&set, &first, &options);
+    // The last copies are still being written.
+    wait_until("all samples on the disk", || {
+        first.stats().totals.done(Op::Write, Source::Disk).is_some_and(|done| done.samples == 20)
+    });
     first.close();
     let of_first = set.index.fingerprint();
     fs::write(set.dir.path().join("000003"), [9; 2000]).expect("a file");

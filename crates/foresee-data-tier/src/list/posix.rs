@@ -33,7 +33,7 @@ pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<V
     let parts: Vec<Vec<Listed>> = parts;
     match walk.state.into_inner().unwrap_or_else(PoisonError::into_inner).failed {
         Some(error) => Err(error),
-        None => Ok(parts.concat()),
+        None => Ok(parts.into_iter().flatten().collect()),
     }
 }
 

@@ -85,11 +85,11 @@ class Cache:
     ram: int | str = _DEFAULT_RAM_BYTES
     """Memory of this process for samples, staging and tables together: bytes, or "16GB". 0: staging only."""
     disk: str | os.PathLike[str] | None = None
-    """Directory of this node's fast disk; made if missing, mode 0700. If other users can write to it, a private folder in it
-    is used; if it is read-only, what is there is read. None: no disk tier."""
+    """Directory of this node's fast disk; made if missing, mode 0700. If other users can write to it, a private folder
+    in it is used; if it is read-only, what is there is read. None: no disk tier."""
     disk_size: int | str | None = None
-    """Bytes that ``disk`` may take, with everything that earlier and concurrent runs have stored there; the oldest unused
-    data leave first. Needed with ``disk``, refused without: no limit is ever guessed."""
+    """Bytes that ``disk`` may take, with everything that earlier and concurrent runs have stored there; the oldest
+    unused data leave first. Needed with ``disk``, refused without: no limit is ever guessed."""
     peers: bool = False
     """Share samples between machines. Not in this version: True is refused."""
     _handle: list[Any] = field(default_factory=list, init=False, repr=False)

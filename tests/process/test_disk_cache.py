@@ -102,7 +102,7 @@ def test_with_inode_numbers_in_its_tags_an_index_does_not_fit_a_copy(folder: Pat
 
 
 def test_a_file_tag_that_does_not_exist_is_refused(folder: Path) -> None:
-    with pytest.raises(OriginError, match='file_tag.*"ctime" is neither "mtime" nor "inode"'):
+    with pytest.raises(OriginError, match=r'file_tag.*"ctime" is neither "mtime" nor "inode"'):
         foresee.Loader(folder, batch_size=1, storage_options={"file_tag": "ctime"})
 
 

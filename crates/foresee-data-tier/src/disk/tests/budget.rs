@@ -6,6 +6,43 @@ use super::*;
 const OTHER: Fingerprint = Fingerprint([8; 16]);
 const MIB: u64 = 1 << 20;
 
+/// The same place as [`Numbered`], with another version of sample 7.
+#[derive(Debug)]
+struct Changed;
+
+impl Entries for Changed {
+    fn count(&self) -> u64 {
+        100
+    }
+
+    fn key(&self, id: SampleId) -> SampleKey {
+        let tag = if id.0 == 7 { TagHash(999) } else { key(id.0).tag };
+        SampleKey { fingerprint: OTHER, id, tag }
+    }
+
+    fn entry(&self, key: &SampleKey) -> EntryKey {
+        Numbered { fingerprint: OTHER }.entry(key)
+    }
+}
+
+/// The same place, with other objects altogether.
+#[derive(Debug)]
+struct Replaced;
+
+impl Entries for Replaced {
+    fn count(&self) -> u64 {
+        1000
+    }
+
+    fn key(&self, id: SampleId) -> SampleKey {
+        SampleKey { fingerprint: OTHER, ..key(id.0) }
+    }
+
+    fn entry(&self, key: &SampleKey) -> EntryKey {
+        EntryKey(u128::from(key.id.0 + 1_000_000).to_be_bytes())
+    }
+}
+
 /// Fill a tier with samples of 100,000 bytes; return how many it took.
 fn fill(rig: &Rig, fingerprint: Fingerprint, first: u64) -> u64 {
     let key = |id| SampleKey { fingerprint, ..key(id) };
@@ -50,21 +87,6 @@ fn one_changed_sample_leaves_all_others_in_the_cache() {
     (0..100).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 9_000)), Outcome::Ok));
     drop(rig);
 
-    /// The same place, with another version of sample 7.
-    #[derive(Debug)]
-    struct Changed;
-    impl Entries for Changed {
-        fn count(&self) -> u64 {
-            100
-        }
-        fn key(&self, id: SampleId) -> SampleKey {
-            let tag = if id.0 == 7 { TagHash(999) } else { key(id.0).tag };
-            SampleKey { fingerprint: OTHER, id, tag }
-        }
-        fn entry(&self, key: &SampleKey) -> EntryKey {
-            Numbered { fingerprint: OTHER }.entry(key)
-        }
-    }
     let changed =
         DiskConfig { entries: Arc::new(Changed), fingerprint: OTHER, ..config(dir.path(), 16 * MIB) };
     let rig = Rig::open(&changed);
@@ -86,26 +108,12 @@ fn entries_that_no_run_needs_leave_before_the_partition_is_full_for_those_it_nee
     // The same place lists other samples now: none of the old ones is needed.
     let rig = Rig::open(&DiskConfig {
         fingerprint: OTHER,
-        entries: Arc::new(Shifted),
+        entries: Arc::new(Replaced),
         ..config(dir.path(), 8 * MIB)
     });
     assert!(rig.held.is_empty());
     assert!(fill(&rig, OTHER, 0) >= taken - 1);
     assert!(blocks(dir.path()) <= 8 * MIB);
-
-    #[derive(Debug)]
-    struct Shifted;
-    impl Entries for Shifted {
-        fn count(&self) -> u64 {
-            1000
-        }
-        fn key(&self, id: SampleId) -> SampleKey {
-            SampleKey { fingerprint: OTHER, ..key(id.0) }
-        }
-        fn entry(&self, key: &SampleKey) -> EntryKey {
-            EntryKey(u128::from(key.id.0 + 1_000_000).to_be_bytes())
-        }
-    }
 }
 
 #[test]

@@ -50,7 +50,9 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
     drop(writers);
     for with_manifest in [true, false] {
         if !with_manifest {
-            files(dir.path(), "manifest").iter().for_each(|path| fs::remove_file(path).unwrap());
+            for path in files(dir.path(), "manifest") {
+                fs::remove_file(path).unwrap();
+            }
         }
         let before = snapshot(dir.path());
         let readers = [0, 1].map(|_| Rig::over(&of_two, Box::new(ReadOnly)));

@@ -185,6 +185,9 @@ class Batch:
 
         ``kind``: ``missing``, ``changed``, ``denied``, ``corrupt``, ``timeout`` or ``failed``.
         """
+    @property
+    def turns(self) -> list[tuple[str, int]]:
+        """If it was waited for: causes, and the nanosecond of ``Loader.now`` since which each one lasted."""
     def __len__(self) -> int: ...
 
 @final
@@ -656,6 +659,20 @@ class Loader:
         Raises:
             StallTimeout: ``timeout_ms`` (1 or more) passed; the batch is still coming, call again.
             Closed: another thread called ``close()``.
+        """
+
+    def now(self) -> int:
+        """Nanoseconds since the loader was made: the clock of its ledger."""
+
+    def turns(self) -> list[tuple[str, int]]:
+        """As ``Batch.turns``, of a wait in ``next_batch`` that is under way or ended without a batch."""
+
+    def record_wait(
+        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[tuple[str, int]]
+    ) -> None:
+        """Book a wait of the training loop, from ``asked`` to ``got``, nanoseconds of ``now``.
+
+        ``turns``: stages of the batch that ended it, as ``Batch.turns`` and further ones; in order.
         """
 
     def read(self, sample: int) -> bytes:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foresee import _native
     from foresee._batch import Bytes, Ints
     from foresee._orders import RunOrder
+    from foresee._waits import Turn
     from foresee._world import World
 
 
@@ -36,6 +37,7 @@ class PlainBatch:
     start: int
     last: bool
     faults: list[tuple[int, str, str, bool]]
+    turns: list[Turn]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,6 +74,7 @@ class PlainEngine:
         self._ids: Ints = np.zeros(0, np.int64)
         self._bounds: Ints = np.zeros(1, np.int64)
         self._step = 0
+        self._asked = 0
 
     def start(self) -> None:
         """Nothing to start."""
@@ -101,6 +104,7 @@ class PlainEngine:
         steps = len(self._bounds) - 1
         if self._step >= steps:
             return None
+        self._asked = self.now()
         start, stop = int(self._bounds[self._step]), int(self._bounds[self._step + 1])
         ids = np.ascontiguousarray(self._ids[start:stop])
         parts: list[bytes] = []
@@ -125,7 +129,20 @@ class PlainEngine:
             start=start,
             last=self._step == steps,
             faults=faults,
+            turns=self.turns(),
         )
+
+    def now(self) -> int:
+        """Nanoseconds of the loader's clock."""
+        return self._native.now()
+
+    def turns(self) -> list[Turn]:
+        """What the last call of ``next_batch`` waits for, or waited for."""
+        return [("origin_read", self._asked)]
+
+    def record_wait(self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[Turn]) -> None:
+        """Book a wait of the training loop."""
+        self._native.record_wait(epoch, step, samples, asked, got, turns)
 
     def read(self, sample: int) -> bytes:
         """One sample, from the file itself where it is one."""
@@ -152,7 +169,8 @@ class PlainEngine:
 
     def stats(self) -> dict[str, Any]:
         """What plain reads can know."""
-        return {"off": True, "samples": self._samples, "bytes": self._bytes}
+        waits = self._native.stats()["waits"]
+        return {"off": True, "samples": self._samples, "bytes": self._bytes, "waits": waits}
 
     def close(self) -> None:
         """Refuse further batches."""

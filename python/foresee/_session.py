@@ -23,6 +23,7 @@ from foresee._faults import Faults, OnError
 from foresee._orders import RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
+from foresee._waits import PREPARING, Waits
 from foresee.errors import ConfigError, ForeseeError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Session:
         self.engine: Engine = native
         if settings.off:
             self.engine = PlainEngine(native, source, order, world, per_batch, drop_last=drop_last)
+        self.waits = Waits(self.engine)
         seed = 0 if order is None else order.seed
         self.faults = Faults(on_error, source.index, world.rank, seed, self.engine.read)
         self._audit = Audit(world, seed)
@@ -133,6 +135,9 @@ class Session:
             )
         self._begun = place
         self._handed = _Prefix()
+        # One for each iterator: an older one that is collected ends no wait but its own.
+        self.waits.flush()
+        self.waits = Waits(self.engine)
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
         if self._beside is not None:
             self._beside.begin(whole=place.position == 0)
@@ -173,6 +178,17 @@ class Session:
         """Keep what was announced, for the audit."""
         self._announced = announced
 
+    def next_batch(self, timeout_ms: int | None) -> RawBatch | None:
+        """The engine's next batch, for the thread of the training loop; None at the epoch's end."""
+        try:
+            raw = self.engine.next_batch(timeout_ms=timeout_ms)
+        except BaseException:
+            self.waits.follow(self.engine.turns())
+            raise
+        if raw is not None and raw.turns:
+            self.waits.follow(raw.turns)
+        return raw
+
     def batch(self, raw: RawBatch, start: int) -> Batch:
         """``raw`` with its faults dealt with; ``start``: position at which its epoch began or was resumed.
 
@@ -200,8 +216,17 @@ class Session:
         steps, samples, finished = self._handed.add(raw)
         self.progress.handed(token, self.position(steps, samples), finished=finished)
         self._audit.record(raw.epoch, raw.start, raw.ids)
+
+    def delivered(self, waits: Waits, raw: Receipt) -> None:
+        """Nothing but ``yield`` is left to do for ``raw``: its wait is over."""
+        waits.got(raw.epoch, raw.step, len(raw))
         if self._beside is not None:
-            self._beside.handed(finished=finished)
+            self._beside.handed(finished=self.progress.place.finished)
+
+    def end_wait(self, waits: Waits) -> None:
+        """End a wait to which no batch came: an error, a timeout or the epoch's end."""
+        waits.got(self._begun.epoch, self._handed.reached[0], 0)
+        waits.flush()
 
     def position(self, steps: int, samples: int) -> int:
         """Position after this rank's ``steps`` with ``samples`` since the epoch began or was resumed."""
@@ -266,6 +291,7 @@ class Session:
 
     def stats(self) -> dict[str, Any]:
         """Counters of the engine, and of ``on_error``."""
+        self.waits.flush()
         return {**self.engine.stats(), "on_error": self.faults.counts()}
 
     def close(self) -> None:
@@ -302,8 +328,14 @@ class Session:
         )
 
         def waits() -> dict[str, float]:
+            # Work on samples is part of a step here: the simulation knows reads alone.
+            self.waits.flush()
             told = engine.stats()["waits"]
-            return {cause: each["seconds"] for cause, each in told.items() if each is not None}
+            return {
+                cause: each["seconds"]
+                for cause, each in told.items()
+                if each is not None and cause not in PREPARING
+            }
 
         return beside.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
 

@@ -210,11 +210,14 @@ class Lap:
         self._asked = 0
         self._got: int | None = None
 
-    def ask(self) -> None:
-        """A batch is asked for, so the step before has ended; what passes at the gate is in no step."""
+    def ask(self) -> bool:
+        """A batch is asked for, so the step before has ended; what passes at the gate is in no step. Whether it was
+        held there.
+        """
         now = self.end()
         held = self._meter._pass_gate()  # noqa: SLF001 - the clock is the meter's other half
         self._asked = self._meter.now() if held else now
+        return held
 
     def got(self) -> None:
         """It is there."""

@@ -191,22 +191,29 @@ class Loader(Face):
         session = self._session
         over = place.finished
         lap = self._meter.lap(steps=len(self), order=self._order.mark)
+        waits = session.waits
         try:
             while not over:
+                waits.ask()
                 session.progress.check(token)
-                lap.ask()
-                raw = session.engine.next_batch(timeout_ms=self._timeout_ms)
+                if lap.ask():
+                    waits.ask()
+                raw = session.next_batch(self._timeout_ms)
                 if raw is None:
                     over = True
                     break
                 lap.got()
+                if raw.faults:
+                    waits.turns.enter("origin_read")
                 batch = session.batch(raw, place.position)
                 session.hand_over(token, raw)
                 over = raw.last
+                session.delivered(waits, raw)
                 del raw
                 yield batch
                 del batch
         finally:
+            session.end_wait(waits)
             lap.end()
             if not over and session.progress.is_current(token) and not session.is_forked:
                 session.abandon(token)

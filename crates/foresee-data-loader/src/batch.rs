@@ -4,7 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use foresee_units::{Epoch, SampleId, Step};
+use foresee_ledger::Cause;
+use foresee_units::{Epoch, Nanos, SampleId, Step};
 
 use crate::buffer::Buffer;
 
@@ -76,6 +77,8 @@ pub struct Batch {
     pub offsets: Vec<u64>,
     /// What could not be read.
     pub faults: Vec<Fault>,
+    /// If it was waited for: why, and since when each cause, on the loader's clock.
+    pub turns: Vec<(Cause, Nanos)>,
     pub(crate) buffer: Arc<Buffer>,
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
 use foresee_data_tier::{DiskTier, Tier, Uri, read_whole};
-use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals};
+use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals, divide};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
 
 use crate::batch::Batch;
@@ -48,6 +48,23 @@ pub enum Next {
         /// Sample, source and URI.
         what: Option<String>,
     },
+}
+
+/// One wait of the consumer, over; times on the loader's clock.
+#[derive(Clone, Debug)]
+pub struct ConsumerWait {
+    /// Epoch and step of the batch that was waited for.
+    pub epoch: Epoch,
+    /// See `epoch`.
+    pub step: Step,
+    /// Samples of the batch; 0 where the wait ended without one.
+    pub samples: u32,
+    /// When it was asked for.
+    pub asked: Nanos,
+    /// When it was there.
+    pub got: Nanos,
+    /// Which stages it was in, and since when each; see [`divide`].
+    pub turns: Vec<(Cause, Nanos)>,
 }
 
 /// Counters of a loader.
@@ -116,15 +133,21 @@ impl Loader {
 
     /// Opens tiers and threads, and begins to stage. Idempotent; the first `next_batch` does it too.
     pub fn start(&self) -> Result<(), LoaderError> {
+        self.open().map(drop)
+    }
+
+    /// As `start`; whether it was this call that opened them.
+    fn open(&self) -> Result<bool, LoaderError> {
         self.same_process()?;
         let mut running = self.lock_running();
         if self.shared.handover.is_closed() {
             return Err(LoaderError::Closed);
         }
-        if running.is_none() {
+        let opens = running.is_none();
+        if opens {
             *running = Some(self.spawn()?);
         }
-        Ok(())
+        Ok(opens)
     }
 
     /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway. An epoch behind the
@@ -178,24 +201,40 @@ impl Loader {
     }
 
     /// Waits for the next batch, at most `tick`; more than a century, `Duration::MAX` too, is no limit.
+    ///
+    /// The wait is not booked: what the consumer does with the batch before its step begins is known to the caller
+    /// alone, who tells it by [`Loader::record_wait`].
     pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
-        self.start()?;
+        let asked = self.now();
+        if self.open()? {
+            self.shared.handover.note_opened(asked);
+        }
         let began = Instant::now();
         let since = *lock(&self.waiting_since).get_or_insert(began);
-        let taken = self.shared.handover.take(tick.min(LONGEST_TICK))?;
-        let waited = since.elapsed().into();
+        let taken = self.shared.handover.take(tick.min(LONGEST_TICK), asked)?;
         let Some(handed) = taken else {
-            let what = self.shared.handover.peek_note().map(|note| note.what);
-            return Ok(Next::Waiting { waited, what });
+            let what = self.shared.handover.waited_for();
+            return Ok(Next::Waiting { waited: since.elapsed().into(), what });
         };
         *lock(&self.waiting_since) = None;
         match handed {
-            Handed::Batch(batch) => {
-                self.book_wait(&batch, waited);
-                Ok(Next::Batch(Box::new(batch)))
-            }
+            Handed::Batch(batch) => Ok(Next::Batch(Box::new(batch))),
             Handed::End(_) => Ok(Next::EpochEnd),
         }
+    }
+
+    /// The loader's clock: since it was made. Entries of the ledger are on it.
+    pub fn now(&self) -> Nanos {
+        self.shared.books.now()
+    }
+
+    /// Why the wait that is under way in [`Loader::next_batch`], or ended there without a batch, lasts: each cause so
+    /// far, and since when.
+    pub fn turns(&self) -> Vec<(Cause, Nanos)> {
+        if self.same_process().is_err() {
+            return Vec::new();
+        }
+        self.shared.handover.turns()
     }
 
     /// One sample from the origin, past plan and caches, on the caller's thread.
@@ -264,29 +303,37 @@ impl Loader {
         self.shared.books.close();
     }
 
-    fn book_wait(&self, batch: &Batch, waited: Nanos) {
-        let cause = self.shared.handover.wait_note().map_or(Cause::Copy, |note| note.cause);
-        let now = self.shared.books.now();
-        self.shared.books.add(Entry {
-            start: now.saturating_sub(waited),
-            duration: waited,
-            rank: self.shared.books.rank(),
-            epoch: batch.epoch,
-            step: Step(batch.step.0),
-            subject: Subject::Batch,
-            op: Op::Wait,
-            source: match cause {
-                Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
-                Cause::Disk => Source::Disk,
-                Cause::Peer => Source::Peer,
-                Cause::Plan | Cause::Copy | Cause::Transform | Cause::Gradient => Source::None,
-            },
-            cause: Some(cause),
-            bytes: Bytes::ZERO,
-            samples: u32::try_from(batch.ids.len()).unwrap_or(u32::MAX),
-            attempt: 1,
-            outcome: Outcome::Ok,
-        });
+    /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
+    /// A forked child books nothing: a lock may be held for ever there.
+    pub fn record_wait(&self, wait: &ConsumerWait) {
+        if self.same_process().is_err() {
+            return;
+        }
+        let parts = divide(wait.asked, wait.got, &wait.turns);
+        let mut start = wait.asked;
+        for (left, &(cause, duration)) in (0..parts.len()).rev().zip(&parts) {
+            self.shared.books.add(Entry {
+                start,
+                duration,
+                rank: self.shared.books.rank(),
+                epoch: wait.epoch,
+                step: wait.step,
+                subject: Subject::Batch,
+                op: Op::Wait,
+                source: match cause {
+                    Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
+                    Cause::Disk => Source::Disk,
+                    Cause::Peer => Source::Peer,
+                    _ => Source::None,
+                },
+                cause: Some(cause),
+                bytes: Bytes::ZERO,
+                samples: if left == 0 { wait.samples } else { 0 },
+                attempt: 1,
+                outcome: Outcome::Ok,
+            });
+            start += duration;
+        }
     }
 
     fn tell(&self, command: Command) {

@@ -16,6 +16,7 @@ use crate::batch::Batch;
 use crate::bell::Bell;
 use crate::errors::LoaderError;
 use crate::gather::Gather;
+use crate::trail::Trail;
 
 /// What the consumer gets.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ enum Edge {
 #[derive(Clone, Debug)]
 pub(crate) struct WaitNote {
     pub(crate) cause: Cause,
+    /// Number of the read that is waited for.
+    pub(crate) read: Option<u64>,
     /// Sample, source and URI, in words.
     pub(crate) what: String,
 }
@@ -65,7 +68,9 @@ struct State {
     wake_at: Option<usize>,
     /// The consumer stands and waits.
     wanted: bool,
-    note: Option<WaitNote>,
+    /// What is being waited for, in words.
+    what: Option<String>,
+    trail: Trail,
     /// The run has no further epoch.
     finished: bool,
     closed: bool,
@@ -105,7 +110,8 @@ impl Handover {
             taken: 0,
             wake_at: None,
             wanted: false,
-            note: None,
+            what: None,
+            trail: Trail::default(),
             finished: false,
             closed: false,
             broken: None,
@@ -122,22 +128,22 @@ impl Handover {
 
     // ---- the consumer's side
 
-    /// Takes what comes next, or gives up after `tick`: `Ok(None)`. The time stood still, and why, is for the
-    /// caller to book.
-    pub(crate) fn take(&self, tick: Duration) -> Result<Option<Handed>, LoaderError> {
+    /// Takes what comes next, or gives up after `tick`: `Ok(None)`. A batch that was waited for says why. `now`: of the
+    /// loader's clock.
+    pub(crate) fn take(&self, tick: Duration, now: Nanos) -> Result<Option<Handed>, LoaderError> {
         let until = Instant::now() + tick;
         let mut state = self.lock();
         loop {
             if state.closed {
                 return Err(LoaderError::Closed);
             }
-            if let Some(handed) = state.queue.pop_front() {
+            if let Some(mut handed) = state.queue.pop_front() {
                 if matches!(handed, Handed::End(_)) && matches!(state.edge, Edge::Left) {
                     state.edge = Edge::Within;
                     state.taken += 1;
                     continue;
                 }
-                self.note_taken(&mut state, &handed);
+                self.note_taken(&mut state, &mut handed);
                 return Ok(Some(handed));
             }
             if let Some(error) = &state.broken {
@@ -148,6 +154,7 @@ impl Handover {
             }
             if !state.wanted {
                 state.wanted = true;
+                state.trail.begin(now);
                 self.bell.ring();
             }
             if let Some(gather) = state.shared.take() {
@@ -163,11 +170,14 @@ impl Handover {
         }
     }
 
-    fn note_taken(&self, state: &mut State, handed: &Handed) {
+    fn note_taken(&self, state: &mut State, handed: &mut Handed) {
         let waited = std::mem::take(&mut state.wanted);
         state.taken += 1;
+        state.what = None;
+        let turns = state.trail.end();
         match handed {
             Handed::Batch(batch) => {
+                batch.turns = turns;
                 state.standing.epoch = batch.epoch;
                 state.standing.fresh = false;
                 state.edge = if batch.last { Edge::Over(batch.epoch) } else { Edge::Within };
@@ -193,13 +203,18 @@ impl Handover {
     }
 
     /// What the driver last said of the wait; `None` before it has looked.
-    pub(crate) fn wait_note(&self) -> Option<WaitNote> {
-        self.lock().note.take()
+    pub(crate) fn waited_for(&self) -> Option<String> {
+        self.lock().what.clone()
     }
 
-    /// The same, left in place.
-    pub(crate) fn peek_note(&self) -> Option<WaitNote> {
-        self.lock().note.clone()
+    /// Causes of the present wait so far, and since when each.
+    pub(crate) fn turns(&self) -> Vec<(Cause, Nanos)> {
+        self.lock().trail.turns()
+    }
+
+    /// The loader was opened by the consumer, from `since` on.
+    pub(crate) fn note_opened(&self, since: Nanos) {
+        self.lock().trail.opened(since);
     }
 
     /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already. Behind the
@@ -225,7 +240,8 @@ impl Handover {
         state.queue.clear();
         state.shared = None;
         state.finished = false;
-        state.note = None;
+        state.what = None;
+        state.trail.clear();
         state.last_take = None;
         Some(state.generation)
     }
@@ -270,12 +286,12 @@ impl Handover {
         }
     }
 
-    /// Says what the consumer is waiting for. The first word on a wait stands: it is the wait's cause.
-    pub(crate) fn explain(&self, note: WaitNote) {
+    /// Says what the consumer is waiting for at the moment.
+    pub(crate) fn explain(&self, note: WaitNote, now: Nanos) {
         let mut state = self.lock();
         if state.wanted {
-            let cause = state.note.as_ref().map_or(note.cause, |first| first.cause);
-            state.note = Some(WaitNote { cause, what: note.what });
+            state.trail.name(note.cause, note.read, now);
+            state.what = Some(note.what);
         }
     }
 
@@ -333,9 +349,12 @@ mod tests {
         handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
         assert_eq!(handover.seek(Epoch(5), 0, false), Some(1));
         handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
-        assert!(matches!(handover.take(Duration::from_millis(1)), Ok(None)));
+        assert!(matches!(handover.take(Duration::from_millis(1), Nanos::ZERO), Ok(None)));
         handover.push(1, std::iter::once(Handed::End(Epoch(5))), false);
-        assert!(matches!(handover.take(Duration::from_millis(1)), Ok(Some(Handed::End(Epoch(5))))));
+        assert!(matches!(
+            handover.take(Duration::from_millis(1), Nanos::ZERO),
+            Ok(Some(Handed::End(Epoch(5))))
+        ));
         assert_eq!(handover.seek(Epoch(6), 0, false), None, "the end of an epoch is the start of the next");
     }
 
@@ -344,7 +363,7 @@ mod tests {
         let handover = place();
         let ready = [Handed::Batch(batch(0, true)), Handed::End(Epoch(0)), Handed::Batch(batch(1, false))];
         handover.push(0, ready.into_iter(), false);
-        let next = || handover.take(Duration::ZERO).expect("open").expect("ready");
+        let next = || handover.take(Duration::ZERO, Nanos::ZERO).expect("open").expect("ready");
         assert!(matches!(next(), Handed::Batch(_)));
         assert_eq!(handover.seek(Epoch(1), 0, false), None);
         assert!(matches!(next(), Handed::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
@@ -365,6 +384,7 @@ mod tests {
             labels: Vec::new(),
             offsets: vec![0],
             faults: Vec::new(),
+            turns: Vec::new(),
             buffer,
         }
     }
@@ -373,19 +393,29 @@ mod tests {
     fn close_ends_a_wait_in_another_thread() {
         let handover = Arc::new(place());
         let other = Arc::clone(&handover);
-        let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60)));
+        let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60), Nanos::ZERO));
         handover.close();
         assert!(matches!(waiter.join().expect("the waiter ends"), Err(LoaderError::Closed)));
     }
 
     #[test]
-    fn the_first_word_on_a_wait_is_its_cause() {
+    fn a_batch_that_was_waited_for_says_why_and_the_next_one_does_not() {
         let handover = place();
-        assert!(matches!(handover.take(Duration::ZERO), Ok(None)));
-        let note = |cause| WaitNote { cause, what: "sample 1".to_owned() };
-        handover.explain(note(Cause::OriginQueue));
-        handover.explain(note(Cause::Copy));
-        assert_eq!(handover.wait_note().map(|note| note.cause), Some(Cause::OriginQueue));
-        assert!(handover.wait_note().is_none());
+        let at = Nanos::from_millis;
+        assert!(matches!(handover.take(Duration::ZERO, at(1)), Ok(None)));
+        let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
+        handover.explain(note(Cause::OriginQueue), at(2));
+        handover.explain(note(Cause::Copy), at(3));
+        assert_eq!(handover.waited_for().as_deref(), Some("sample 1"));
+        let turns = [(Cause::OriginQueue, at(1)), (Cause::Copy, at(3))];
+        assert_eq!(handover.turns(), turns);
+        handover.push(0, [batch(0, false), batch(0, false)].map(Handed::Batch).into_iter(), false);
+        for expected in [&turns[..], &[]] {
+            let taken = handover.take(Duration::ZERO, at(9)).expect("open");
+            assert!(matches!(taken, Some(Handed::Batch(batch)) if batch.turns == expected));
+        }
+        assert!(handover.waited_for().is_none());
+        handover.explain(note(Cause::Plan), at(10));
+        assert!(handover.turns().is_empty(), "nobody waits");
     }
 }

@@ -24,6 +24,7 @@ mod indexing;
 mod orders;
 mod reads;
 mod staging;
+mod trail;
 
 pub use batch::{Batch, Fault, FaultKind};
 pub use cache::Cache;
@@ -33,6 +34,6 @@ pub use calibrate::{
 };
 pub use config::LoaderOptions;
 pub use driver::DriverFacts;
-pub use engine::{Loader, LoaderStats, Next};
+pub use engine::{ConsumerWait, Loader, LoaderStats, Next};
 pub use errors::LoaderError;
 pub use indexing::{IndexingError, build_index, open_index, save_index};

@@ -64,6 +64,8 @@ pub(crate) struct Read {
     pub(crate) tries: u32,
     /// Attempts under way.
     pub(crate) active: u32,
+    /// Attempts that failed.
+    pub(crate) failed: u32,
     /// An attempt is filling the batch's own memory.
     pub(crate) direct: bool,
     /// How a hedge ended, while the attempt that it overtook may still touch the batch's memory.
@@ -86,6 +88,7 @@ impl Read {
             waiters: Vec::new(),
             tries: 0,
             active: 0,
+            failed: 0,
             direct: false,
             overtaken_by: None,
             message: None,

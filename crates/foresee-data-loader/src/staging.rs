@@ -70,6 +70,7 @@ impl Stage {
             labels: self.labels,
             offsets: self.offsets,
             faults: self.faults,
+            turns: Vec::new(),
             buffer: self.buffer,
         }
     }

@@ -258,6 +258,11 @@ impl Dispatch {
         [ready, rested, hedge].into_iter().flatten().min().map(|at| at.max(paused))
     }
 
+    /// Whether nothing is asked for at the moment because the source refused or failed.
+    pub fn is_paused(&self, now: Nanos) -> bool {
+        now < self.limiter.paused_until()
+    }
+
     /// The figures as they stand.
     pub fn stats(&self) -> DispatchStats {
         DispatchStats {

@@ -20,6 +20,11 @@ macro_rules! words {
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
+
+            /// The variant with this spelling.
+            pub fn named(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|variant| variant.word() == word)
+            }
         }
     };
 }
@@ -77,24 +82,29 @@ words! {
 }
 
 words! {
-    /// Why the consumer waited: the state of the first missing sample of its batch when the wait began, or a gradient.
+    /// Why the consumer waited: the stage that its batch was in, of the first missing sample while there is one; or a
+    /// gradient.
     Cause {
-        /// The batch was not planned yet: start-up, a seek, or an order that was not announced.
+        /// The batch was not planned yet: start-up, a seek, an order that was not announced or is being drawn.
         Plan => "plan",
         /// In the queue for the origin: its rate or its limit on requests binds.
         OriginQueue => "origin_queue",
         /// Being read at the origin: its latency binds.
         OriginRead => "origin_read",
-        /// Between two attempts at the origin, after a fault or a throttle.
+        /// Not there because of a fault or a throttle: attempts that failed, pauses, and further attempts.
         OriginRetry => "origin_retry",
         /// Being read from the disk tier.
         Disk => "disk",
         /// Being read from another rank's tier.
         Peer => "peer",
-        /// Complete but for copies within memory.
+        /// Complete but for copies within memory, and for what handing it over takes.
         Copy => "copy",
-        /// Handed to a transform that has not returned.
+        /// Being decoded or transformed, or waiting for a thread that does so.
         Transform => "transform",
+        /// Samples being put together to a batch.
+        Collate => "collate",
+        /// At a worker process, or waiting for one.
+        Workers => "workers",
         /// A tensor's average has not landed.
         Gradient => "gradient",
     }
@@ -206,5 +216,7 @@ mod tests {
         check(Source::ALL, |source| source as usize, Source::word);
         check(Cause::ALL, |cause| cause as usize, Cause::word);
         check(Outcome::ALL, |outcome| outcome as usize, Outcome::word);
+        assert!(Cause::ALL.iter().all(|&cause| Cause::named(cause.word()) == Some(cause)));
+        assert_eq!(Cause::named("moon"), None);
     }
 }

@@ -15,8 +15,10 @@ mod entry;
 mod histogram;
 mod table;
 mod totals;
+mod waits;
 
 pub use entry::{Cause, Entry, Op, Outcome, Source, Subject};
 pub use histogram::Histogram;
 pub use table::{LedgerError, LedgerWriter, schema};
 pub use totals::{Tally, Totals};
+pub use waits::divide;

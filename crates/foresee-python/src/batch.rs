@@ -5,6 +5,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use foresee_data_loader as core;
+use foresee_ledger::Cause;
+use foresee_units::Nanos;
 use numpy::PyArray1;
 use numpy::ndarray::ArrayView1;
 use pyo3::prelude::*;
@@ -83,9 +85,19 @@ impl Batch {
         self.batch.faults.iter().map(row).collect()
     }
 
+    #[getter]
+    fn turns(&self) -> Vec<(&'static str, u64)> {
+        words(&self.batch.turns)
+    }
+
     fn __len__(&self) -> usize {
         self.batch.ids.len()
     }
+}
+
+/// Causes of waiting as Python has them, with the nanosecond since which each one lasted.
+pub(crate) fn words(turns: &[(Cause, Nanos)]) -> Vec<(&'static str, u64)> {
+    turns.iter().map(|&(cause, since)| (cause.word(), since.get())).collect()
 }
 
 fn signed<'py>(py: Python<'py>, numbers: &[u64]) -> Bound<'py, PyArray1<i64>> {

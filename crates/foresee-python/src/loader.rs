@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foresee_data_loader as core;
-use foresee_data_loader::{LoaderError, LoaderOptions, Next};
+use foresee_data_loader::{ConsumerWait, LoaderError, LoaderOptions, Next};
 use foresee_data_order::Order;
-use foresee_units::{Bytes, Epoch, Nanos, SampleId, World};
+use foresee_ledger::Cause;
+use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step, World};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, words};
 use crate::cache::Cache;
 use crate::index::Index;
 use crate::{errors, stats};
@@ -119,6 +121,38 @@ impl Loader {
                 log.call_method1("warning", (format!("no batch for {waited}: waiting for {what}"),))?;
             }
         }
+    }
+
+    fn now(&self) -> u64 {
+        self.engine.now().get()
+    }
+
+    fn turns(&self) -> Vec<(&'static str, u64)> {
+        words(&self.engine.turns())
+    }
+
+    fn record_wait(
+        &self,
+        epoch: u64,
+        step: u64,
+        samples: u32,
+        asked: u64,
+        got: u64,
+        turns: Vec<(PyBackedStr, u64)>,
+    ) -> PyResult<()> {
+        let known = |(word, since): (PyBackedStr, u64)| {
+            let cause = Cause::named(&word).ok_or_else(|| errors::defect("a cause of waiting"))?;
+            Ok((cause, Nanos::new(since)))
+        };
+        self.engine.record_wait(&ConsumerWait {
+            epoch: Epoch(epoch),
+            step: Step(step),
+            samples,
+            asked: Nanos::new(asked),
+            got: Nanos::new(got),
+            turns: turns.into_iter().map(known).collect::<PyResult<_>>()?,
+        });
+        Ok(())
     }
 
     fn read<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Bound<'py, PyBytes>> {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from foresee._batch import Bytes, Ints
+    from foresee._waits import Turns
 
 
 class SampleError(Exception):
@@ -61,13 +62,14 @@ class Recipe:
         """Whether batches need no work."""
         return self.collate_fn is None and not self.dataset.per_sample and not self.dataset.is_overridden
 
-    def assemble(self, work: Work, *, seed_globals: bool = False) -> Any:
+    def assemble(self, work: Work, *, seed_globals: bool = False, turns: Turns | None = None) -> Any:
         """The batch.
 
         Args:
             work: what it is made of.
             seed_globals: whether to seed ``random``, NumPy and torch before each sample: right in a process
                 that does nothing else, wrong on a thread beside the training loop.
+            turns: stages of the batch.
 
         Raises:
             SampleError: a sample could not be decoded or transformed.
@@ -79,7 +81,10 @@ class Recipe:
         generator = torch.Generator() if transform is not None and accepts_generator(transform) else None
         seeds = _Seeds(work, generator, seed_globals=seed_globals)
         make = self._overridden if dataset.is_overridden else self._samples
-        return (self.collate_fn or default_collate)(make(work, seeds))
+        samples = make(work, seeds)
+        if turns is not None:
+            turns.enter("collate")
+        return (self.collate_fn or default_collate)(samples)
 
     def _samples(self, work: Work, seeds: _Seeds) -> list[Any]:
         samples = []

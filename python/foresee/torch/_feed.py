@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to the training loop: at once, or some of them ahead.
+"""Batches on their way to the training loop: at once, or some of them ahead. Each one knows its stages.
 
 ``Direct`` asks the engine and makes the batch in the caller's thread: right where there is nothing to make.
 ``Ahead`` has a thread that takes batches from the engine and hands them to an executor (threads or
@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foresee._waits import Turns
 from foresee.errors import Closed, StallTimeout
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Job:
     start: int
     """Position at which its epoch began or was resumed."""
     seed: int
+    turns: Turns
+    """Stages that it goes through."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +89,10 @@ class Direct:
     def next(self, timeout_ms: int | None) -> tuple[Receipt, Any] | None:
         """The next batch; None at the epoch's end."""
         assert self._target is not None, "restart comes first"
-        raw = self._session.engine.next_batch(timeout_ms=timeout_ms)
+        raw = self._session.next_batch(timeout_ms)
         if raw is None:
             return None
-        value = self._make(Job(raw, self._target.place.position, self._target.seed))
+        value = self._make(Job(raw, self._target.place.position, self._target.seed, self._session.waits.turns))
         return Receipt.of(raw), value
 
     def close(self) -> None:
@@ -103,6 +106,7 @@ class _Slot:
     receipt: Receipt | None = None
     future: Future[Any] | None = None
     error: BaseException | None = None
+    turns: Turns | None = None
 
     @property
     def ready(self) -> bool:
@@ -171,14 +175,19 @@ class Ahead:
             SampleFault: it cannot be made.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        waits = self._session.waits
         with self._changed:
-            while (slot := self._pick()) is None:
-                if self._closed:
-                    raise Closed("the loader is closed")
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise StallTimeout(f"no batch within {timeout_ms} ms; it is still coming, ask again")
-                self._changed.wait(left)
+            slot = self._pick()
+            if slot is None:
+                try:
+                    slot = self._wait(deadline, timeout_ms)
+                except BaseException:
+                    head = self._slots[0].turns if self._slots else None
+                    waits.follow(self._session.engine.turns() if head is None else head.list)
+                    raise
+                # One that was ready has been waited for by nobody.
+                if slot.turns is not None:
+                    waits.follow(slot.turns.list)
             self._at = None
             self._changed.notify_all()
             if slot.error is not None:
@@ -199,6 +208,16 @@ class Ahead:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
 
+    def _wait(self, deadline: float | None, timeout_ms: int | None) -> _Slot:
+        while (slot := self._pick()) is None:
+            if self._closed:
+                raise Closed("the loader is closed")
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise StallTimeout(f"no batch within {timeout_ms} ms; it is still coming, ask again")
+            self._changed.wait(left)
+        return slot
+
     def _pick(self) -> _Slot | None:
         slots: Sequence[_Slot] = self._slots
         for slot in slots if not self._in_order else list(slots)[:1]:
@@ -218,6 +237,7 @@ class Ahead:
 
     def _run(self) -> None:
         course: Target | None = None
+        job: Job | None = None
         ended = False
         while True:
             with self._changed:
@@ -243,12 +263,14 @@ class Ahead:
                 slot = _Slot()
                 if raw is not None:
                     start = course.place.position if raw.epoch == course.place.epoch else 0
-                    slot = _Slot(Receipt.of(raw), self._submit(Job(raw, start, course.seed)))
+                    turns = Turns(self._session.engine.now, raw.turns)
+                    job = Job(raw, start, course.seed, turns)
+                    slot = _Slot(Receipt.of(raw), self._submit(job), turns=turns)
             except StallTimeout:
                 continue
             except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for the batch
                 slot = _Slot(error=error)
-            raw = None
+            raw = job = None
             self._place(turn, slot)
             ended = slot.receipt is not None and slot.receipt.last
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from foresee._session import Session
+    from foresee._waits import Turns
     from foresee.torch._workers import WorkerPool
 
 # Threads that only copy batches into page-locked memory; more of them mostly wait for the interpreter.
@@ -90,9 +91,11 @@ class Resources:
             self._context = CallerContext()
         return self._feed
 
-    def epoch_over(self) -> None:
-        """All batches of an epoch are made, or not wanted."""
+    def epoch_over(self, turns: Turns | None = None) -> None:
+        """All batches of an epoch are made, or not wanted. ``turns``: of the wait in which workers are ended."""
         if self._pool is not None and not self._persistent:
+            if turns is not None:
+                turns.enter("workers")
             pool, self._pool = self._pool, None
             pool.close()
 
@@ -134,29 +137,43 @@ class Resources:
         if self._recipe.whole and not self._pin and not raw.faults:
             # After a step all caches are cold: what is not called is most of what a batch that needs no work can save.
             return self._recipe.dataset.stack(raw.data, raw.offsets, raw.labels)
+        turns = job.turns
+        if raw.faults:
+            turns.enter("origin_read")
         batch = self._session.batch(raw, job.start)
         while True:
+            if not self._recipe.whole:
+                turns.enter("transform")
             work = Work(
                 batch.data, batch.offsets, batch.ids, batch.labels, batch.positions, batch.epoch, job.seed
             )
             try:
-                value = self._recipe.assemble(work)
+                value = self._recipe.assemble(work, turns=turns)
             except SampleError as error:
+                turns.enter("origin_read")
                 batch = mend(self._session, batch, error)
             else:
-                return _pinned(value) if self._pin else value
+                if not self._pin:
+                    return value
+                turns.enter("copy")
+                return _pinned(value)
 
     def _run(self, job: Job) -> Future[Any]:
         """The batch, on one of the threads."""
         assert self._threads is not None, "made with the feed"
         assert self._context is not None, "opened with the epoch"
+        # The thread may come later: until then the batch waits for other transforms.
+        job.turns.enter("copy" if self._recipe.whole else "transform")
         return self._threads.submit(self._context.run, self._make, job)
 
     def _submit(self, job: Job) -> Future[Any]:
         """The batch, by a worker."""
         assert self._pool is not None, "opened with the epoch"
+        if job.raw.faults:
+            job.turns.enter("origin_read")
         batch = self._session.batch(job.raw, job.start)
-        return self._pool.submit(batch, job.seed)
+        job.turns.enter("workers")
+        return self._pool.submit(batch, job.seed, job.turns)
 
     def _open_pool(self, base_seed: int) -> None:
         if self._pool is not None and self._pool.broken:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from foresee._batch import Batch, Bytes
     from foresee._session import Session
+    from foresee._waits import Turns
 
 # A worker that was told to end has this long, in seconds, before it is killed.
 _GRACE = 2.0
@@ -54,6 +55,7 @@ class _Task:
     batch: Batch
     seed: int
     slot: int
+    turns: Turns
 
 
 @dataclass(eq=False)
@@ -123,7 +125,7 @@ class WorkerPool:
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
-    def submit(self, batch: Batch, seed: int) -> Future[Any]:
+    def submit(self, batch: Batch, seed: int, turns: Turns) -> Future[Any]:
         """Have ``batch`` made by the next worker; waits for a slot of it."""
         future: Future[Any] = Future()
         with self._changed:
@@ -137,7 +139,7 @@ class WorkerPool:
                 future.set_exception(worker.death)
                 return future
             self._serial += 1
-            serial, task = self._serial, _Task(future, batch, seed, worker.free.pop())
+            serial, task = self._serial, _Task(future, batch, seed, worker.free.pop(), turns)
             worker.tasks[serial] = task
         self._send(worker, serial, task)
         return future
@@ -213,11 +215,14 @@ class WorkerPool:
         error: BaseException | None = None
         try:
             if message["ok"]:
+                task.turns.enter("copy")
                 outcome = self._value(worker, task, message)
             elif message["sample"] is not None and not task.future.cancelled():
                 failed = SampleError(*message["sample"])
                 failed.__cause__ = _remote(message)
+                task.turns.enter("origin_read")
                 task.batch = mend(self._session, task.batch, failed)
+                task.turns.enter("workers")
                 self._send(worker, message["task"], task)
                 return
             else:

@@ -285,16 +285,22 @@ class DataLoader(Face):
         lead = self.num_workers * (self.prefetch_factor or 0)
         handed, over = 0, place.finished
         lap = self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark)
+        waits = session.waits
         try:
+            waits.ask().turns.enter("plan")
             if target is None and not over:
                 session.progress.check(token)
                 target = self._target(place)
             plan.handed(lead)
             if target is not None and not over:
                 feed.restart(target)
+            waits.turns.enter("copy")
             while not over:
+                if handed:
+                    waits.ask()
                 session.progress.check(token)
-                lap.ask()
+                if lap.ask():
+                    waits.ask()
                 delivery = feed.next(self._timeout_ms)
                 if delivery is None:
                     over = True
@@ -306,12 +312,14 @@ class DataLoader(Face):
                 plan.handed(handed + lead)
                 over = session.progress.place.finished
                 if over:
-                    self._resources.epoch_over()
+                    self._resources.epoch_over(waits.turns)
+                session.delivered(waits, receipt)
                 del delivery
                 yield value
                 del value
             plan.handed(handed + lead + 1)
         finally:
+            session.end_wait(waits)
             lap.end()
             if session.progress.is_current(token) and not over and not session.is_forked:
                 feed.pause()

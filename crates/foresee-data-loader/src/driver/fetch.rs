@@ -283,6 +283,8 @@ impl Driver {
             if let Some(read) = self.reads.get(part.ticket) {
                 read.active = read.active.saturating_sub(1);
                 if done.outcome != Outcome::Ok {
+                    // One that lost against its twin was called off.
+                    read.failed += u32::from(done.outcome != Outcome::Cancelled);
                     read.message.clone_from(&done.detail.message);
                 }
                 first.get_or_insert((read.sample, read.spot.slot));

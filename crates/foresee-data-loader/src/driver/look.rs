@@ -55,16 +55,20 @@ impl Driver {
             } else {
                 "the face to announce an epoch"
             };
-            self.shared.handover.explain(WaitNote { cause: Cause::Plan, what: what.to_owned() });
-            return;
+            return self.explain(Cause::Plan, None, what.to_owned());
         };
         let (pending, planned) = (stage.pending, stage.planned == stage.ids.len());
-        let note = if let Some((_, read)) = self.reads.first_missing(slot).filter(|_| pending > 0) {
-            let (cause, state) = match (read.from, read.active > 0, read.tries) {
+        let held_back = self.dispatch.is_paused(self.now());
+        if let Some((number, read)) = self.reads.first_missing(slot).filter(|_| pending > 0) {
+            let (cause, state) = match (read.from, read.active > 0, read.failed > 0) {
                 (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
-                (From::Origin, true, _) => (Cause::OriginRead, "being read at the origin"),
-                (From::Origin, false, 0) => (Cause::OriginQueue, "in the queue for the origin"),
-                (From::Origin, false, _) => (Cause::OriginRetry, "between two attempts at the origin"),
+                (From::Origin, true, false) => (Cause::OriginRead, "being read at the origin"),
+                (From::Origin, true, true) => (Cause::OriginRetry, "being read at the origin once more"),
+                (From::Origin, false, true) => (Cause::OriginRetry, "between two attempts at the origin"),
+                (From::Origin, false, false) if held_back => {
+                    (Cause::OriginRetry, "in the queue for the origin, which refuses requests")
+                }
+                (From::Origin, false, false) => (Cause::OriginQueue, "in the queue for the origin"),
             };
             let said = read.message.as_deref().map(|said| format!(", last fault: {said}"));
             let what = format!(
@@ -74,11 +78,14 @@ impl Driver {
                 self.shared.books.rank(),
                 said.unwrap_or_default()
             );
-            WaitNote { cause, what }
+            self.explain(cause, Some(number), what);
         } else {
             let what = if planned { "copies within memory" } else { "the plan of the batch" };
-            WaitNote { cause: Cause::Copy, what: what.to_owned() }
-        };
-        self.shared.handover.explain(note);
+            self.explain(Cause::Copy, None, what.to_owned());
+        }
+    }
+
+    fn explain(&self, cause: Cause, read: Option<u64>, what: String) {
+        self.shared.handover.explain(WaitNote { cause, read, what }, self.now());
     }
 }

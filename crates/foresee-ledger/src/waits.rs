@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Division of one wait of the training loop among its causes.
+//!
+//! Causes overlap: while a batch is at a worker, other samples are being read. The rule is that each instant has one
+//! owner: the stage that the batch which ends the wait was in at that instant.
+
+use foresee_units::Nanos;
+
+use crate::entry::Cause;
+
+/// The time from `asked` to `got` by cause, in the order in which the causes first own an instant. The parts add up to
+/// exactly the whole.
+///
+/// `turns` names each stage of the batch and when it began, in order. Time before the first one belongs to the first
+/// one, time after the last one to the last one. A batch without any was ready: its wait is a [`Cause::Copy`]. Stages
+/// that began before `asked` own only what follows.
+///
+/// ```
+/// use foresee_ledger::{Cause, divide};
+/// use foresee_units::Nanos;
+///
+/// let turns = [(Cause::OriginRead, Nanos::new(5)), (Cause::Transform, Nanos::new(40))];
+/// let parts = divide(Nanos::new(10), Nanos::new(100), &turns);
+/// assert_eq!(parts, [(Cause::OriginRead, Nanos::new(30)), (Cause::Transform, Nanos::new(60))]);
+/// ```
+pub fn divide(asked: Nanos, got: Nanos, turns: &[(Cause, Nanos)]) -> Vec<(Cause, Nanos)> {
+    let mut parts: Vec<(Cause, Nanos)> = Vec::new();
+    let mut own = |cause: Cause, time: Nanos| {
+        if time == Nanos::ZERO {
+            return;
+        }
+        match parts.iter_mut().find(|(known, _)| *known == cause) {
+            Some((_, sum)) => *sum += time,
+            None => parts.push((cause, time)),
+        }
+    };
+    let mut owner = turns.first().map_or(Cause::Copy, |&(cause, _)| cause);
+    let mut at = asked;
+    for &(cause, since) in turns {
+        let since = since.clamp(at, got.max(at));
+        own(owner, since.saturating_sub(at));
+        (owner, at) = (cause, since);
+    }
+    own(owner, got.saturating_sub(at));
+    if parts.is_empty() {
+        parts.push((owner, Nanos::ZERO));
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Cause = Cause::OriginRead;
+    const B: Cause = Cause::Transform;
+
+    fn parts(asked: u64, got: u64, turns: &[(Cause, u64)]) -> Vec<(Cause, u64)> {
+        let turns: Vec<_> = turns.iter().map(|&(cause, since)| (cause, Nanos::new(since))).collect();
+        let parts = divide(Nanos::new(asked), Nanos::new(got), &turns);
+        parts.into_iter().map(|(cause, time)| (cause, time.get())).collect()
+    }
+
+    #[test]
+    fn a_batch_that_was_ready_waits_for_copies_only() {
+        assert_eq!(parts(5, 9, &[]), [(Cause::Copy, 4)]);
+    }
+
+    #[test]
+    fn a_cause_that_comes_back_has_one_sum() {
+        assert_eq!(parts(0, 10, &[(A, 0), (B, 3), (A, 4), (B, 9)]), [(A, 8), (B, 2)]);
+    }
+
+    #[test]
+    fn stages_that_ended_before_the_loop_asked_own_nothing() {
+        assert_eq!(parts(100, 130, &[(A, 10), (B, 50)]), [(B, 30)]);
+    }
+
+    #[test]
+    fn a_wait_of_no_time_has_an_owner() {
+        assert_eq!(parts(7, 7, &[(A, 2)]), [(A, 0)]);
+        assert_eq!(parts(7, 7, &[]), [(Cause::Copy, 0)]);
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole_whatever_the_turns_say() {
+        let mut state = 1_u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..2000 {
+            let asked = draw(50);
+            let got = asked + draw(50);
+            let turns: Vec<_> = (0..draw(8))
+                .map(|_| {
+                    let cause = usize::try_from(draw(Cause::ALL.len() as u64)).expect("few causes");
+                    (Cause::ALL[cause], draw(120))
+                })
+                .collect();
+            let parts = parts(asked, got, &turns);
+            assert_eq!(parts.iter().map(|&(_, time)| time).sum::<u64>(), got - asked, "{turns:?}");
+            for (cause, _) in &parts {
+                assert_eq!(parts.iter().filter(|(other, _)| other == cause).count(), 1);
+            }
+        }
+    }
+}

@@ -140,7 +140,9 @@ class PlainEngine:
         """What the last call of ``next_batch`` waits for, or waited for."""
         return [("origin_read", self._asked)]
 
-    def record_wait(self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[Turn]) -> None:
+    def record_wait(
+        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[Turn]
+    ) -> None:
         """Book a wait of the training loop."""
         self._native.record_wait(epoch, step, samples, asked, got, turns)
 

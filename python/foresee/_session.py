@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("foresee")
 #: Samples whose sizes tell how the sizes of all of them scatter.
 _SIZES = 1024
+#: Batches of fewer bytes are small: their next() takes so little that letting go of one counts. Kept for a step longer,
+#: they take no memory to speak of.
+_SMALL = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Session:
         if settings.off:
             self.engine = PlainEngine(native, source, order, world, per_batch, drop_last=drop_last)
         self.waits = Waits(self.engine)
+        self.is_small = source.index.total_bytes // max(1, len(source.index)) * per_batch < _SMALL
         seed = 0 if order is None else order.seed
         self.faults = Faults(on_error, source.index, world.rank, seed, self.engine.read)
         self._audit = Audit(world, seed)

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from typing_extensions import Self
-
 __all__ = ["PREPARING", "Turn", "Turns", "Waits"]
 
 Turn = tuple[str, int]
@@ -28,15 +25,19 @@ PREPARING = ("transform", "collate", "workers")
 class Turns:
     """Stages of one batch on its way, in order. Handed from thread to thread, never used by two at once."""
 
-    __slots__ = ("_now", "list")
+    __slots__ = ("list", "now")
 
     def __init__(self, now: Callable[[], int], turns: Iterable[Turn] = ()) -> None:
-        self._now = now
+        self.now = now
         self.list: list[Turn] = list(turns)
 
     def enter(self, cause: str) -> None:
         """From now on the batch is in the stage ``cause``."""
-        self.list.append((cause, self._now()))
+        self.list.append((cause, self.now()))
+
+    def follow(self, turns: Iterable[Turn]) -> None:
+        """The batch was in these stages."""
+        self.list.extend(turns)
 
 
 class Recorder(Protocol):
@@ -51,43 +52,39 @@ class Recorder(Protocol):
         """Book a wait."""
 
 
-class Waits:
+class Waits(Turns):
     """The clock of one loop: ``ask`` when ``next()`` begins, ``got`` before it returns.
 
-    A wait is booked when the next one begins, or when ``flush`` is called, so that booking is inside the time that is
-    measured.
+    In between it has the stages of the batch that is waited for. A wait is booked when the next one begins, or when
+    ``flush`` is called, so that booking is inside the time that is measured.
     """
 
+    __slots__ = ("_asked", "_due", "_record")
+
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.now = recorder.now
+        super().__init__(recorder.now)
+        self._record = recorder.record_wait
         self._asked: int | None = None
         self._due: deque[tuple[int, int, int, int, int, list[Turn]]] = deque()
-        self.turns = Turns(self.now)
 
-    def ask(self) -> Self:
+    def ask(self) -> None:
         """A batch is asked for."""
         self._asked = self.now()
-        self.turns = Turns(self.now)
+        self.list = []
         if self._due:
             self.flush()
-        return self
-
-    def follow(self, turns: Iterable[Turn]) -> None:
-        """The batch that is waited for was in these stages."""
-        self.turns.list.extend(turns)
 
     def got(self, epoch: int, step: int, samples: int) -> None:
         """The wait ends with ``samples`` of a step, or with 0 and no batch."""
         if self._asked is not None:
-            self._due.append((epoch, step, samples, self._asked, self.now(), self.turns.list))
+            self._due.append((epoch, step, samples, self._asked, self.now(), self.list))
             self._asked = None
 
     def flush(self) -> None:
-        """Book what has ended. From any thread."""
-        while True:
+        """Book what has ended. From any thread: each wait is taken out once."""
+        while self._due:
             try:
                 wait = self._due.popleft()
             except IndexError:
                 return
-            self._recorder.record_wait(*wait)
+            self._record(*wait)

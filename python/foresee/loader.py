@@ -192,9 +192,13 @@ class Loader(Face):
         over = place.finished
         lap = self._meter.lap(steps=len(self), order=self._order.mark)
         waits = session.waits
+        batch: Batch | None = None
+        _before: Batch | None = None
         try:
             while not over:
                 waits.ask()
+                # The loop lets go of a batch when it has the next one. A small one is let go of here, inside the wait.
+                _before, batch = batch if session.is_small else None, None
                 session.progress.check(token)
                 if lap.ask():
                     waits.ask()
@@ -204,14 +208,13 @@ class Loader(Face):
                     break
                 lap.got()
                 if raw.faults:
-                    waits.turns.enter("origin_read")
+                    waits.enter("origin_read")
                 batch = session.batch(raw, place.position)
                 session.hand_over(token, raw)
                 over = raw.last
                 session.delivered(waits, raw)
                 del raw
                 yield batch
-                del batch
         finally:
             session.end_wait(waits)
             lap.end()

@@ -91,8 +91,8 @@ def test_the_rows_add_up_to_the_statistics(
         assert sums["ns"][cause] / 1e9 == pytest.approx(0 if figures is None else figures["seconds"]), cause
     # Nothing is in the ledger that the statistics do not show.
     assert set(sums["count"]) <= seen
-    waited = sum(figures["count"] for figures in stats["waits"].values() if figures is not None)
-    assert waited == 3 * 12
+    waited = sum(figures["samples"] for figures in stats["waits"].values() if figures is not None)
+    assert waited == 3 * len(loader.index)
 
 
 def test_columns_are_those_of_the_format_and_bounds_hold(

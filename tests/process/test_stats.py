@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.data import assert_exact, content, epoch, key, make_folder
 from support.servers import Testbed
-from support.waiting import wait_until
+from support.waiting import moment, wait_until
 
 import foresee
 import foresee.torch as ft
@@ -111,9 +111,33 @@ def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_retry"]["count"] >= 1
-    for cause in ("disk", "transform"):
+    for cause in ("disk", "transform", "collate", "workers"):
         assert waits[cause] is None
-    assert sum(figures["count"] for figures in waits.values() if figures) == len(loader)
+    assert sum(figures["samples"] for figures in waits.values() if figures) == len(loader.index)
+
+
+@pytest.mark.parametrize(
+    ("fault", "at_least_s"),
+    [
+        # What the origin asks for, and the shortest pause after a second fault.
+        ({"kind": "status", "status": 503, "retry_after_s": 1, "path": "/train/", "next": 8}, 1.0),
+        ({"kind": "reset", "path": key(0, 96), "next": 3}, 0.25),
+    ],
+    ids=["refused", "dropped"],
+)
+def test_a_storm_is_waited_for_as_retry_and_not_as_reading(
+    remote: tuple[Testbed, str], fault: dict[str, Any], at_least_s: float
+) -> None:
+    testbed, uri = remote
+    options = {**OPTIONS, "endpoint": testbed.url}
+    with foresee.Loader(uri, storage_options=options, batch_size=8) as loader:
+        testbed.faults(fault)
+        asked = moment()
+        next(iter(loader))
+        whole = moment() - asked
+        waits = {cause: each["seconds"] for cause, each in loader.stats()["waits"].items() if each}
+    assert waits["origin_retry"] >= at_least_s
+    assert sum(waits.values()) <= whole
 
 
 def refused(loader: foresee.Loader) -> int:

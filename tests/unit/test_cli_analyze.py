@@ -39,6 +39,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "c": {},
     }
     monkeypatch.setattr(analysis.ledger, "read_epochs", lambda path: epochs[Path(path).name])
+    waited = {"a": {"rank 0": {"copy": 0.1}, "rank 1": {"transform": 4.0, "origin_read": 2.0, "copy": 0.001}}}
+    monkeypatch.setattr(analysis.waits, "read", lambda path, *, epoch: waited.get(Path(path).name, {}))
     return tmp_path
 
 
@@ -331,3 +333,12 @@ def test_a_package_that_is_missing_is_the_environments_fault(capsys, tmp_path: P
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["analyze", str(tmp_path / "a.darshan"), "--tier", "gfs=/"]) == 3
     assert "foresee[darshan]" in capsys.readouterr().err
+
+
+def test_the_loop_that_waited_longest_says_for_what(capsys, folders: Path) -> None:
+    told = facts(capsys, str(folders / "a"), str(folders / "b"))
+    assert [each["path"] for each in told["waits"]] == [str(folders / "a"), str(folders / "b")]
+    assert told["waits"][0]["ranks"]["rank 1"]["transform"] == 4.0
+    assert told["waits"][1]["ranks"] == {}
+    assert main(["analyze", str(folders / "a")]) == 0
+    assert "waited longest: rank 1, 6.001 s (transform 4, origin_read 2)" in capsys.readouterr().out

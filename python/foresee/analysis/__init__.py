@@ -2,14 +2,14 @@
 """Where a finished job's I/O time went: tables by process and class, out of run folders and Darshan logs.
 
 ``table`` is what both become, ``ledger`` and ``darshan`` read them, ``offers`` reads what could be bought, ``answers``
-asks what holds the job back and what would meet a goal, of ``foresee.models.storage``, which knows no file, and
-``epochs`` tells run folders' epochs apart. Needs no torch; ``ledger`` needs the extra of that name, ``darshan``
-likewise.
+asks what holds the job back and what would meet a goal, of ``foresee.models.storage``, which knows no file, ``epochs``
+tells run folders' epochs apart, and ``waits`` reads what their training loops waited for. Needs no torch; ``ledger``
+and ``waits`` need the extra ``ledger``, ``darshan`` needs the extra of its name.
 """
 
 from __future__ import annotations
 
-from foresee.analysis import answers, darshan, epochs, ledger, offers
+from foresee.analysis import answers, darshan, epochs, ledger, offers, waits
 from foresee.analysis.table import IoTable, align, join
 
-__all__ = ["IoTable", "align", "answers", "darshan", "epochs", "join", "ledger", "offers"]
+__all__ = ["IoTable", "align", "answers", "darshan", "epochs", "join", "ledger", "offers", "waits"]

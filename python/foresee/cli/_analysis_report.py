@@ -34,6 +34,7 @@ def report(facts: dict[str, Any], *, rated: bool) -> str:
             lines.append(f"{name}: not measured by process{shown}")
     for told in facts["epochs"] or ():
         lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
+    lines += [line for told in facts.get("waits", ()) for line in _waits(told, several=several)]
     if facts["best_rate"] is not None:
         lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
     if facts["goal"] is not None:
@@ -80,6 +81,20 @@ def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> l
         return [f"{label:<24}not measured by process"]
     cells = "".join(f"{slowest['by_class'].get(name, 0.0):>12,.4g}" for name in classes)
     return [f"{label:<24}{cells}{slowest['seconds']:>12,.4g}  {slowest['bottleneck']} ({slowest['process']})"]
+
+
+def _waits(told: dict[str, Any], *, several: bool) -> list[str]:
+    """What the rank that waited longest waited for."""
+    if not told["ranks"]:
+        return []
+    rank, causes = max(told["ranks"].items(), key=lambda each: sum(each[1].values()))
+    parts = [
+        f"{cause} {seconds:,.4g}"
+        for cause, seconds in causes.items()
+        if seconds >= 0.01 * sum(causes.values())
+    ]
+    where = f" in {told['path']}" if several else ""
+    return [f"waited longest{where}: {rank}, {sum(causes.values()):,.4g} s ({', '.join(parts)})"]
 
 
 def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str]:

@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
     if options.what_if:
         question = replace(question, change=change(options.what_if, next(iter(tables.values())).classes))
     facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
+    facts["waits"] = _waits(options)
     rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
     if options.plot is not None:
         _svg.write(options.plot, _analysis_plots.bars(tables, facts))
@@ -183,6 +184,14 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
     if len(tables) < 2:
         return None
     return [{"epoch": epoch, "slowest": answers.slowest(table)} for epoch, table in tables.items()]
+
+
+def _waits(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the training loops of run folders waited for."""
+    from foresee.analysis import waits
+
+    paths = [path for _, path in map(_input, options.inputs) if os.path.isdir(path)]
+    return [{"path": path, "ranks": waits.read(path, epoch=options.epoch)} for path in paths]
 
 
 def _folders(options: argparse.Namespace) -> dict[float, list[str]]:

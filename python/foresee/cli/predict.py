@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from foresee._waits import PREPARING
 from foresee.cli import _svg
 from foresee.cli._status import Status
 from foresee.errors import ConfigError
@@ -152,6 +153,11 @@ def _facts(
     }
 
 
+def _stall(traced: dict[str, Any]) -> float:
+    """Seconds of waiting for reads, of all ranks: what the simulations have."""
+    return sum(seconds for cause, seconds in traced["waits_s"].items() if cause not in PREPARING)
+
+
 def _report(facts: dict[str, Any]) -> str:
     traced = facts["traced"]
     lines = [
@@ -167,7 +173,7 @@ def _report(facts: dict[str, Any]) -> str:
         f"{'policy':<19}{'total':>28}{'first epoch':>28}{'later epochs':>28}{'stall':>10}",
         (
             f"{'measured here':<19}{'':>28}{_plain(traced['first_epoch_s']):>28}{_plain(traced['later_epoch_s']):>28}"
-            f"{sum(traced['waits_s'].values()) / traced['ranks']:>10,.2f}"
+            f"{_stall(traced) / traced['ranks']:>10,.2f}"
         ),
     ]
     for one in facts["policies"]:

@@ -4,9 +4,9 @@
 Only what does not depend on the machine's storage is of use elsewhere; that is what is kept here, beside the measured
 times of the run. Refuses to guess: what the ledgers leave open stands in ``limits``.
 
-A step computes from the end of its batch's wait to the beginning of the next wait. Ranks that wait for each other at
-the end of a step hide their waiting there; so of every step the least over ranks counts, which is that of the rank
-that had its batch last and kept the others waiting.
+A step computes from the end of its batch's wait to the beginning of the next wait, transforms included. Ranks that
+wait for each other at the end of a step hide their waiting there; so of every step the least over ranks counts, which
+is that of the rank that had its batch last and kept the others waiting.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee._waits import PREPARING
 from foresee.analysis import ledger
 from foresee.errors import ConfigError
 
@@ -58,7 +59,9 @@ class Trace:
     order: str
     """``sequential``, or ``distributed`` for any shuffled order."""
     compute: NDArray[np.float64]
-    """Seconds that each step computed, all epochs; the last step of an epoch is followed by no wait and left out."""
+    """Seconds that each step computed and its batch was transformed, all epochs. The last step of an epoch is followed
+    by no wait and left out.
+    """
     waits: Mapping[str, float]
     """Seconds of waiting by cause, added up over ranks."""
     epoch_s: tuple[float, ...]
@@ -85,7 +88,7 @@ def read(folder: str | os.PathLike[str]) -> Trace:
     ranks = max(by_rank) + 1
     if missing := sorted(set(range(ranks)) - by_rank.keys()):
         limits.append(f"cluster.ranks: {_listed(missing)} left no ledger; taken to be like the others")
-    waits = {rank: _of(columns, op="wait") for rank, columns in by_rank.items()}
+    waits = {rank: _waits(columns) for rank, columns in by_rank.items()}
     epochs = 1 + max(int(each["epoch"].max()) for each in waits.values())
     steps = 1 + max(int(each["step"].max()) for each in waits.values())
     whole = _whole(waits, steps, epochs)
@@ -111,7 +114,7 @@ def read(folder: str | os.PathLike[str]) -> Trace:
         sizes=sizes,
         order="sequential" if _sequential(by_rank, ranks, batch) else "distributed",
         compute=compute,
-        waits=_by_cause(waits),
+        waits=_by_cause(by_rank),
         epoch_s=tuple(_epoch_s(waits, epoch, float(np.median(compute))) for epoch in whole),
         fetches=max(_together(columns) for columns in by_rank.values()),
         preprocess_rate=_decoded(by_rank),
@@ -164,6 +167,31 @@ def _of(columns: _Columns, *, op: str) -> _Columns:
     """Entries of the batches' own operation; those of gradients are about tensors."""
     which = (columns["op"] == op) & (columns["subject"] == "batch")
     return {key: column[which] for key, column in columns.items()}
+
+
+def _waits(columns: _Columns) -> _Columns:
+    """The waits for batches, one row each: when it began, how long the batch was being read, its step and samples.
+
+    The ledger has one row per cause, the last one with the samples. Decoding, transforms and workers are not simulated:
+    their time is the step's.
+    """
+    rows = _of(columns, op="wait")
+    order = np.argsort(rows["start_ns"], kind="stable")
+    rows = {key: column[order] for key, column in rows.items()}
+    last = np.flatnonzero(rows["samples"] > 0)
+    wait = np.searchsorted(last, np.arange(len(order)))
+    # Rows after the last samples are of a wait that was cut off.
+    known = wait < len(last)
+    reading = known & ~np.isin(rows["cause"].astype(str), PREPARING)
+    spent = np.bincount(wait[reading], rows["duration_ns"][reading], len(last)).astype(np.int64)
+    first = np.concatenate([[0], last[:-1] + 1])[: len(last)]
+    return {
+        "epoch": rows["epoch"][last],
+        "step": rows["step"][last],
+        "samples": rows["samples"][last],
+        "start_ns": rows["start_ns"][first],
+        "duration_ns": spent,
+    }
 
 
 def _whole(waits: Mapping[int, _Columns], steps: int, epochs: int) -> list[int]:
@@ -245,9 +273,10 @@ def _sequential(by_rank: Mapping[int, _Columns], ranks: int, batch: int) -> bool
     return True
 
 
-def _by_cause(waits: Mapping[int, _Columns]) -> dict[str, float]:
+def _by_cause(by_rank: Mapping[int, _Columns]) -> dict[str, float]:
     seconds: dict[str, float] = {}
-    for each in waits.values():
+    for columns in by_rank.values():
+        each = _of(columns, op="wait")
         for cause in set(each["cause"].tolist()):
             spent = float(each["duration_ns"][each["cause"] == cause].sum()) / _NS
             seconds[cause] = seconds.get(cause, 0.0) + spent

@@ -92,7 +92,7 @@ class Direct:
         raw = self._session.next_batch(timeout_ms)
         if raw is None:
             return None
-        value = self._make(Job(raw, self._target.place.position, self._target.seed, self._session.waits.turns))
+        value = self._make(Job(raw, self._target.place.position, self._target.seed, self._session.waits))
         return Receipt.of(raw), value
 
     def close(self) -> None:

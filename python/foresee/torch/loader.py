@@ -286,18 +286,23 @@ class DataLoader(Face):
         handed, over = 0, place.finished
         lap = self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark)
         waits = session.waits
+        value: Any = None
+        _before: Any = None
         try:
-            waits.ask().turns.enter("plan")
+            waits.ask()
+            waits.enter("plan")
             if target is None and not over:
                 session.progress.check(token)
                 target = self._target(place)
             plan.handed(lead)
             if target is not None and not over:
                 feed.restart(target)
-            waits.turns.enter("copy")
+            waits.enter("copy")
             while not over:
                 if handed:
                     waits.ask()
+                    # As in foresee.Loader. Tensors let other threads run first when they are let go of.
+                    _before, value = value if session.is_small else None, None
                 session.progress.check(token)
                 if lap.ask():
                     waits.ask()
@@ -312,11 +317,10 @@ class DataLoader(Face):
                 plan.handed(handed + lead)
                 over = session.progress.place.finished
                 if over:
-                    self._resources.epoch_over(waits.turns)
+                    self._resources.epoch_over(waits)
                 session.delivered(waits, receipt)
                 del delivery
                 yield value
-                del value
             plan.handed(handed + lead + 1)
         finally:
             session.end_wait(waits)

@@ -119,6 +119,31 @@ def own_count(stats: dict[str, Any] | None) -> tuple[int, int] | None:
     return sum(read["count"] for read in reads), sum(read["bytes"] for read in reads)
 
 
+def causes(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    """What Foresee waited for since ``before``, the two longest causes, in brackets; empty where it is not known.
+
+    >>> waits = lambda **seconds: {"waits": {cause: {"seconds": seconds[cause]} for cause in seconds}}
+    >>> causes(waits(transform=1.0), waits(transform=1.5, origin_read=4.0, copy=0.2))
+    ' (origin_read 4.0, transform 0.5)'
+    """
+    if now is None:
+        return ""
+    spent = {
+        cause: each["seconds"] - seconds_of(before, cause)
+        for cause, each in now["waits"].items()
+        if each is not None
+    }
+    longest = sorted(spent.items(), key=lambda each: -each[1])[:2]
+    parts = [f"{cause} {seconds:.1f}" for cause, seconds in longest if seconds >= 0.05]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def seconds_of(stats: dict[str, Any] | None, cause: str) -> float:
+    """What was waited for ``cause`` by then, in seconds."""
+    each = None if stats is None else stats["waits"].get(cause)
+    return 0.0 if each is None else float(each["seconds"])
+
+
 def table(result: dict[str, Any], *, origin: str, fastest_s: float | None) -> str:
     """The comparison in words and columns. ``fastest_s``: what the origin needs for one pass; None: not known."""
     lines = [f"{'loader':<9}{'epoch':<9}{'time':>9}{'waited':>10}{'requests':>14}{'MB':>14}"]

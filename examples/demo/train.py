@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 from processes import end_with_parent
+from report import causes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -182,7 +183,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
     try:
         for number in range(given.epochs):
             kept: list[Pair] = []
-            progress.epoch = number
+            progress.begin(number, loader.stats)
             epoch = one_epoch(learner, keeping(loader.epoch(number), kept), progress)
             epoch["stats"] = loader.stats()
             epoch["origin"] = origin.since()
@@ -192,7 +193,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
         loader.close()
     weights = learner.digest()
     steps = len(epochs[-1]["losses"])
-    progress.epoch = None
+    progress.begin(None, lambda: None)
     without_io = one_epoch(learner, itertools.islice(itertools.cycle(ready), steps), progress)
     return {
         "rank": dist.get_rank(),
@@ -316,35 +317,47 @@ class Origin:
 
 
 class Progress:
-    """Rank 0's live line on stderr: rewritten on a terminal, else one line per epoch."""
+    """Rank 0's live line on stderr: rewritten on a terminal, else one line per epoch. Waits in it are rank 0's own."""
 
     def __init__(self, given: argparse.Namespace) -> None:
-        self.epoch: int | None = None
+        self._epoch: int | None = None
+        self._stats: Callable[[], dict[str, Any] | None] = lambda: None
+        self._before: dict[str, Any] | None = None
         self._name = given.loader
         self._epochs = given.epochs
         self._shown = dist.get_rank() == 0
         self._live = self._shown and sys.stderr.isatty()
         self._last = 0.0
 
+    def begin(self, epoch: int | None, stats: Callable[[], dict[str, Any] | None]) -> None:
+        """``epoch`` begins, None without I/O; ``stats``: the loader's counters, where it keeps some."""
+        self._epoch = epoch
+        self._stats = stats
+        self._before = stats() if self._shown else None
+
     def show(self, steps: int, loss: float, waited_s: float) -> None:
         """The loop has done ``steps`` of this epoch."""
         now = time.monotonic()
         if self._live and now - self._last >= PROGRESS_EVERY_S:
             self._last = now
-            text = f"{self._what()}  step {steps:>4}  loss {loss:6.3f}  waited {waited_s:5.1f} s"
+            text = f"{self._what()}  step {steps:>4}  loss {loss:6.3f}  {self._waited(waited_s)}"
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def end(self, seconds: float, steps: int, waited_s: float) -> None:
         """The epoch is over."""
         if self._shown:
-            text = f"{self._what()}  {steps:>4} steps  {seconds:5.1f} s, of it waited {waited_s:5.1f} s"
+            text = f"{self._what()}  {steps:>4} steps  {seconds:5.1f} s, of it {self._waited(waited_s)}"
             start, clear = ("\r", "\x1b[K") if self._live else ("", "")
             print(f"{start}{text}{clear}", file=sys.stderr, flush=True)
 
+    def _waited(self, seconds: float) -> str:
+        """Whose wait it is, and for what where the loader says so."""
+        return f"rank 0 waited {seconds:5.1f} s{causes(self._before, self._stats())}"
+
     def _what(self) -> str:
-        if self.epoch is None:
+        if self._epoch is None:
             return f"  {self._name:<8} without I/O "
-        return f"  {self._name:<8} epoch {self.epoch + 1} of {self._epochs}"
+        return f"  {self._name:<8} epoch {self._epoch + 1} of {self._epochs}"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 """Waits of one training loop: the time inside ``next()``, divided by cause.
 
 Each instant has one owner: the stage that the batch which ends the wait was in at that instant. The engine names the
-stages until the bytes are there, whoever makes a batch of them names the rest; ``foresee_ledger::divide`` adds them up.
-A batch that was ready is a wait for ``copy``. ``docs/waits.md`` has the rule and all causes.
+stages until the bytes are there, the code that makes a batch of them names the rest; ``foresee_ledger::divide`` adds
+them up. A batch that was ready is a wait for ``copy``. ``docs/formats/ledger.md`` has the rule and all causes.
 """
 
 from __future__ import annotations

@@ -116,3 +116,19 @@ def test_where_the_origin_does_not_count_only_the_loaders_own_counts_are_shown(r
     table = report.table(result, origin="s3://bucket", fastest_s=None)
     assert [line.count(report.NOT_MEASURED) for line in table.splitlines()[1:5]] == [2, 2, 2, 0]
     assert "one pass" not in table
+
+
+def test_the_live_line_says_what_was_waited_for_in_this_epoch(report: ModuleType) -> None:
+    def stats(**seconds: float | None) -> dict[str, Any]:
+        return {
+            "waits": {cause: None if each is None else {"seconds": each} for cause, each in seconds.items()}
+        }
+
+    before = stats(transform=1.0, origin_read=None)
+    assert (
+        report.causes(before, stats(transform=1.5, origin_read=4.0, copy=0.2))
+        == " (origin_read 4.0, transform 0.5)"
+    )
+    assert report.causes(before, stats(transform=1.01, origin_read=None)) == ""
+    assert report.causes(None, stats(transform=1.01)) == " (transform 1.0)"
+    assert report.causes(None, None) == ""

@@ -103,7 +103,7 @@ words! {
         Transform => "transform",
         /// Samples being put together to a batch.
         Collate => "collate",
-        /// At a worker process, or waiting for one.
+        /// With one of the `workers` that make batches, or waiting for one.
         Workers => "workers",
         /// A tensor's average has not landed.
         Gradient => "gradient",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Division of one wait of the training loop among its causes.
 //!
-//! Causes overlap: while a batch is at a worker, other samples are being read. The rule is that each instant has one
+//! Causes overlap: while a batch is transformed, other samples are being read. The rule is that each instant has one
 //! owner: the stage that the batch which ends the wait was in at that instant.
 
 use foresee_units::Nanos;

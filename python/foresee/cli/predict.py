@@ -155,7 +155,8 @@ def _facts(
 
 def _stall(traced: dict[str, Any]) -> float:
     """Seconds of waiting for reads, of all ranks: what the simulations have."""
-    return sum(seconds for cause, seconds in traced["waits_s"].items() if cause not in PREPARING)
+    waits: dict[str, float] = traced["waits_s"]
+    return sum(seconds for cause, seconds in waits.items() if cause not in PREPARING)
 
 
 def _report(facts: dict[str, Any]) -> str:

@@ -118,8 +118,8 @@ class Face(ABC):
 
         ``waits`` has the time inside ``next()`` by cause, each with ``seconds``: ``plan`` (start, order),
         ``origin_queue``, ``origin_read``, ``origin_retry`` (after faults and throttling), ``disk``, ``copy`` (in
-        memory, and the hand-over), ``transform`` (decoding too), ``collate``, ``workers``. Each instant has one cause, that of
-        the stage which the batch was in, so they add up to the time that the loop waited.
+        memory, and the hand-over), ``transform`` (decoding too), ``collate``, ``workers``. Each instant has one cause,
+        that of the stage which the batch was in, so they add up to the time that the loop waited.
         """
         return self._session.stats()
 

@@ -38,6 +38,10 @@ class Testbed:
         limits = {"bytes_per_s": bytes_per_s, "requests_per_s": requests_per_s, "latency_ms": latency_ms}
         self._ask("limits", json.dumps(limits).encode())
 
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """Fail from now on as these say, in place of those before."""
+        self._ask("faults", json.dumps(rules).encode())
+
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None

@@ -185,7 +185,7 @@ class Ahead:
                     head = self._slots[0].turns if self._slots else None
                     waits.follow(self._session.engine.turns() if head is None else head.list)
                     raise
-                # One that was ready has been waited for by nobody.
+                # The stages of a batch that was ready were over before the loop asked.
                 if slot.turns is not None:
                     waits.follow(slot.turns.list)
             self._at = None

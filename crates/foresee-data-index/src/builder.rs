@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::IndexError;
 use crate::fingerprint::Object;
-use crate::layout::folder::{Class, ClassesSeen};
+use crate::layout::folder::{self, Class, ClassesSeen};
 use crate::layout::npy::{NpyHead, NpyHeader};
 use crate::layout::rows::{self, Cut};
 use crate::layout::{Layout, LayoutOptions};
@@ -67,23 +67,42 @@ impl IndexBuilder {
         })
     }
 
+    /// Whether an object of this key, or an object in a folder of this key (it ends in `/`), can be a sample.
+    pub fn wants(&self, key: &[u8]) -> bool {
+        if key.ends_with(b"/") {
+            let class = folder::class(key).unwrap_or_default();
+            return !matches!(self.options, LayoutOptions::Folder(_)) || !folder::is_left_behind(class);
+        }
+        self.options.takes(key)
+    }
+
     /// Takes one listed object, in any order. Objects that the layout does not take are counted, no more.
     pub fn handle_listed(&mut self, listed: Listed) -> Result<(), IndexError> {
-        uri::check_key(&self.base, &listed.key)?;
         let shown = |builder: &Self| uri::show(&builder.base, &listed.key);
-        if listed.tag.len() > TAG_BYTES_MAX {
-            let (bytes, max) = (listed.tag.len() as u64, TAG_BYTES_MAX as u64);
-            return Err(IndexError::TagTooLong { uri: shown(self), bytes, max });
-        }
         if matches!(self.options, LayoutOptions::Folder(_)) {
             self.classes.see(&listed.key);
         }
         if matches!(self.options, LayoutOptions::Npy) && listed.key.ends_with(b".npz") {
             return Err(IndexError::Npz { uri: shown(self) });
         }
-        if !self.options.takes(&listed.key) {
-            self.ignored += u64::from(!listed.key.ends_with(b"/"));
-            return Ok(());
+        let takes = self.options.takes(&listed.key);
+        match uri::check_key(&self.base, &listed.key) {
+            // Users name the keys of a web server one by one, and a query hides a name's end.
+            Err(error)
+                if takes
+                    || matches!(error, IndexError::KeyEmpty { .. } | IndexError::KeyPresigned { .. }) =>
+            {
+                return Err(error);
+            }
+            _ if !takes => {
+                self.ignored += u64::from(!listed.key.ends_with(b"/"));
+                return Ok(());
+            }
+            _ => {}
+        }
+        if listed.tag.len() > TAG_BYTES_MAX {
+            let (bytes, max) = (listed.tag.len() as u64, TAG_BYTES_MAX as u64);
+            return Err(IndexError::TagTooLong { uri: shown(self), bytes, max });
         }
         let held = self.store.keep(&listed);
         self.held.push(held);

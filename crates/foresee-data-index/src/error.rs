@@ -48,7 +48,10 @@ pub enum IndexError {
     },
 
     /// Nothing to train on.
-    #[error("no sample in {uri}: {ignored} listed objects, none fits {layout}; check the URI and the layout")]
+    #[error(
+        "no sample in {uri}: {}; check the URI, layout= (--layout) and extensions= (--extensions)",
+        none_fits(*.ignored, .layout)
+    )]
     Empty {
         /// The data set.
         uri: String,
@@ -60,7 +63,7 @@ pub enum IndexError {
     /// A folder layout without folders.
     #[error(
         "no class folder in {uri}: a folder data set keeps its samples in URI/CLASS/...; \
-         for samples without classes use the layout flat"
+         for samples without classes make an index with `foresee index {uri} --layout flat -o FILE`"
     )]
     NoClasses {
         /// The data set.
@@ -68,8 +71,8 @@ pub enum IndexError {
     },
     /// Class folders without a single sample, as `ImageFolder` refuses them.
     #[error(
-        "no sample in {count} class folders of {uri}, the first is {class}; \
-         supported extensions: {extensions}; set allow_empty to keep empty classes"
+        "no sample in {count} class folders of {uri}, the first is {class}; supported extensions: {extensions}; \
+         allow_empty=True (--allow-empty) keeps empty classes, exclude={class:?} (--exclude) leaves the folder out"
     )]
     EmptyClasses {
         /// The data set.
@@ -78,6 +81,8 @@ pub enum IndexError {
         class: String,
         /// How many there are.
         count: u64,
+        /// How many class folders there are in all.
+        of: u64,
         /// What would have been taken.
         extensions: String,
     },
@@ -88,7 +93,10 @@ pub enum IndexError {
         uri: String,
     },
     /// `..`, a leading `/` or a full URL: the object would lie outside the data set.
-    #[error("{uri} lies outside its data set; keys are relative to the URI and never go up")]
+    #[error(
+        "{uri} lies outside its data set: its key begins with / or has .. as a part; rename the object, or leave it out \
+         with exclude= (--exclude)"
+    )]
     KeyEscapes {
         /// The object, as far as it may be shown.
         uri: String,
@@ -127,6 +135,14 @@ pub enum IndexError {
     KeyPresigned {
         /// The object without its query.
         uri: String,
+    },
+    /// A pattern of what to leave out that is none.
+    #[error("exclude={pattern:?} is no pattern: {cause}; write a name or a path, with *, ? or [a-z] in it")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// Why not.
+        cause: &'static str,
     },
     /// Extensions are compared with names in lower case, so this one would match nothing.
     #[error("extension {extension:?} would match nothing: write it in lower case and not empty")]
@@ -214,4 +230,13 @@ pub enum IndexError {
     /// The index could not be written.
     #[error("the index could not be written: {0}")]
     Write(#[from] std::io::Error),
+}
+
+/// What was found instead of a sample.
+fn none_fits(ignored: u64, layout: &str) -> String {
+    match ignored {
+        0 => "nothing is listed there".to_owned(),
+        1 => format!("1 object is listed and does not fit the layout {layout}"),
+        _ => format!("{ignored} objects are listed and none fits the layout {layout}"),
+    }
 }

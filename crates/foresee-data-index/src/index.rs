@@ -118,6 +118,11 @@ impl Index {
         uri::show(self.base_uri(), self.key(sample))
     }
 
+    /// As [`Self::uri`], where the objects have moved to `base`, of which only the redacted form is shown.
+    pub fn uri_below(&self, base: &str, sample: SampleId) -> String {
+        uri::show(&uri::base_uri(base), self.key(sample))
+    }
+
     /// Where a sample lies in its object.
     pub fn range(&self, sample: SampleId) -> ByteRange {
         self.entry(sample).map_or(ByteRange::default(), |entry| entry.range)

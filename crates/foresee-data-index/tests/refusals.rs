@@ -166,3 +166,48 @@ fn the_fingerprint_forgets_where_and_when_and_nothing_else() {
     assert_ne!(one, written("s3://one", 1, 6, "x"));
     assert_ne!(one, written("s3://one", 1, 5, "y"));
 }
+
+#[test]
+fn keys_and_folders_that_hold_no_sample_never_refuse_the_others() {
+    let folder =
+        |allow_empty| LayoutOptions::Folder(FolderOptions { allow_empty, ..FolderOptions::default() });
+    let left_out =
+        ["../x.txt", "/x.txt", "_temporary//0/part", ".ipynb_checkpoints/", "cat/a\nb.txt", "cat/"];
+    let listing: Vec<_> = left_out
+        .iter()
+        .chain(&["cat/1.png", "cat//2.png", "_used/3.png"])
+        .map(|key| listed(key, 1, ""))
+        .collect();
+    let found = index(folder(false), &listing);
+    assert_eq!(found.classes(), [b"_used".as_slice(), b"cat"]);
+    assert_eq!(found.len(), 3);
+    let found = index(folder(true), &listing);
+    assert_eq!(found.classes(), [b".ipynb_checkpoints".as_slice(), b"_temporary", b"_used", b"cat"]);
+    for key in ["../x.png", "/x.png", "cat/../x.png"] {
+        let error =
+            plan("s3://b/d", folder(false), &[listed("cat/1.png", 1, ""), listed(key, 1, "")]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("s3://b/d/{key} lies outside")) && text.contains("exclude="),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_wanted_only_where_it_could_be_a_sample() {
+    let wants = |options: LayoutOptions, key: &str| {
+        IndexBuilder::new("/d", options, 0).unwrap().wants(key.as_bytes())
+    };
+    let folder = || LayoutOptions::Folder(FolderOptions::default());
+    for (key, in_folders, flat) in [
+        ("cat/1.png", true, true),
+        ("cat/notes.txt", false, true),
+        ("1.png", false, true),
+        ("private/", true, true),
+        ("cat/.private/", true, true),
+        (".Trash-0/", false, true),
+    ] {
+        assert_eq!((wants(folder(), key), wants(FLAT, key)), (in_folders, flat), "{key}");
+    }
+}

@@ -6,7 +6,9 @@
 //! file name, each as Python compares text ([`super::text`]). Comparing the whole key would differ: `a.b/x`
 //! comes after `a/x`, for the folder `a` comes before `a.b`, though `.` is below `/`.
 //!
-//! Refuses a class without samples unless `allow_empty` says otherwise, and a data set without classes.
+//! Refuses a class without samples unless `allow_empty` says otherwise, and a data set without classes. A folder whose
+//! name begins with `.` or `_` and that has no sample is no class, unless `allow_empty` is set: editors, operating systems
+//! and Spark leave such folders behind (`.ipynb_checkpoints`, `_temporary`).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -42,6 +44,11 @@ pub(crate) fn class(key: &[u8]) -> Option<&[u8]> {
     key.iter().position(|&byte| byte == b'/').map(|end| &key[..end])
 }
 
+/// Whether a folder of this name is no class unless it has samples.
+pub(crate) fn is_left_behind(name: &[u8]) -> bool {
+    name.starts_with(b".") || name.starts_with(b"_")
+}
+
 /// The order of samples.
 pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     let (one_folder, one_name) = split(one);
@@ -74,7 +81,8 @@ pub(crate) struct ClassesSeen {
 impl ClassesSeen {
     /// Takes note of a listed key.
     pub(crate) fn see(&mut self, key: &[u8]) {
-        let Some(class) = class(key) else { return };
+        // A bucket's keys may have parts that no directory has.
+        let Some(class) = class(key).filter(|class| !matches!(*class, b"" | b"..")) else { return };
         if class != self.last {
             self.last = class.to_vec();
             self.names.insert(class.to_vec());
@@ -90,9 +98,6 @@ impl ClassesSeen {
     ) -> Result<Vec<Class>, IndexError> {
         let mut classes: Vec<Class> = self.names.into_iter().map(|name| Class { name, samples: 0 }).collect();
         classes.sort_by(|one, other| text::compare(&one.name, &other.name));
-        if classes.is_empty() {
-            return Err(IndexError::NoClasses { uri: base.to_owned() });
-        }
         let mut current = 0;
         for key in keys {
             while Some(classes[current].name.as_slice()) != class(key) {
@@ -100,12 +105,19 @@ impl ClassesSeen {
             }
             classes[current].samples += 1;
         }
+        if !options.allow_empty {
+            classes.retain(|class| class.samples > 0 || !is_left_behind(&class.name));
+        }
+        if classes.is_empty() {
+            return Err(IndexError::NoClasses { uri: base.to_owned() });
+        }
         let mut empty = classes.iter().filter(|class| class.samples == 0);
         match empty.next() {
             Some(first) if !options.allow_empty => Err(IndexError::EmptyClasses {
                 uri: base.to_owned(),
                 class: uri::show("", &first.name),
                 count: 1 + empty.count() as u64,
+                of: classes.len() as u64,
                 extensions: options.extensions.join(" "),
             }),
             _ => Ok(classes),

@@ -19,7 +19,8 @@ pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     }
 }
 
-fn code_points(name: &[u8]) -> impl Iterator<Item = u32> {
+/// The code points of a name as Python sees it.
+pub(crate) fn code_points(name: &[u8]) -> impl Iterator<Item = u32> {
     name.utf8_chunks().flat_map(|chunk| {
         let escaped = chunk.invalid().iter().map(|&byte| 0xdc00 + u32::from(byte));
         chunk.valid().chars().map(u32::from).chain(escaped)

@@ -20,6 +20,8 @@ pub enum FaultKind {
     Denied,
     /// Bytes that fail a check.
     Corrupt,
+    /// The origin refused every attempt because it was asked too often.
+    Throttled,
     /// Tried until patience ended.
     Timeout,
     /// Anything else that is final.
@@ -34,6 +36,7 @@ impl FaultKind {
             Self::Changed => "changed",
             Self::Denied => "denied",
             Self::Corrupt => "corrupt",
+            Self::Throttled => "throttled",
             Self::Timeout => "timeout",
             Self::Failed => "failed",
         }

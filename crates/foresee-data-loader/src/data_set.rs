@@ -14,13 +14,20 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug)]
 pub(crate) struct DataSet {
     index: Index,
+    /// Where its objects are now.
+    base: String,
     fingerprint: Fingerprint,
 }
 
 impl DataSet {
-    pub(crate) fn new(index: Index) -> Self {
+    pub(crate) fn new(index: Index, base: &str) -> Self {
         let fingerprint = Fingerprint(index.fingerprint());
-        Self { index, fingerprint }
+        Self { index, base: base.to_owned(), fingerprint }
+    }
+
+    /// Where a sample's object is now, for messages.
+    pub(crate) fn uri(&self, id: SampleId) -> String {
+        self.index.uri_below(&self.base, id)
     }
 
     pub(crate) const fn index(&self) -> &Index {

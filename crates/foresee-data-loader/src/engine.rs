@@ -121,9 +121,9 @@ impl Loader {
             bell,
         };
         Ok(Self {
+            data: Arc::new(DataSet::new(index, &config.uri)),
             config,
             cache,
-            data: Arc::new(DataSet::new(index)),
             shared: Arc::new(shared),
             running: Mutex::default(),
             waiting_since: Mutex::default(),
@@ -258,7 +258,7 @@ impl Loader {
         }
         Err(LoaderError::Changed {
             sample,
-            uri: index.uri(sample),
+            uri: self.data.uri(sample),
             found: Bytes::new(bytes.len() as u64),
             indexed: Bytes::new(range.len),
         })

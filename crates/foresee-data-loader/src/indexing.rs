@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use foresee_data_index::{Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary};
-use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Uri, list, read_whole};
+use foresee_data_index::{Exclude, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary};
+use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri, list, read_whole};
 
 /// Why there is no index.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +36,15 @@ pub enum IndexingError {
 
 /// Lists `uri` and makes an index of it, in memory.
 ///
-/// `storage`: options of the origin, used and not kept. `keys`: objects of an origin that has no listing.
+/// `storage`: options of the origin, used and not kept. `keys`: objects of an origin that has no listing. `exclude`: what
+/// is left out. What cannot be read and is no sample is left out too.
 /// `progress` is called from several threads; `cancel` ends the listing with [`OriginError::Cancelled`].
 pub fn build_index(
     uri: &str,
     storage: Vec<(String, String)>,
     layout: LayoutOptions,
     keys: Option<&[Vec<u8>]>,
+    exclude: &Exclude,
     progress: &(dyn Fn(ListProgress) + Sync),
     cancel: &AtomicBool,
 ) -> Result<(Index, Summary), IndexingError> {
@@ -50,7 +52,12 @@ pub fn build_index(
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut builder = IndexBuilder::new(uri, layout, created)?;
-    for found in list(&place, &options, keys, progress, cancel)? {
+    let selection = Selection { keys, is_excluded: &|key| exclude.matches(key) };
+    let listing = list(&place, &options, selection, progress, cancel)?;
+    if let Some(unreadable) = listing.unreadable.into_iter().find(|one| builder.wants(&one.key)) {
+        return Err(unreadable.error.into());
+    }
+    for found in listing.objects {
         builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
     }
     while let Some(wanted) = builder.poll_head() {
@@ -125,8 +132,16 @@ mod tests {
         }
         let uri = data.path().display().to_string();
         let layout = LayoutOptions::Flat { extensions: Vec::new() };
-        let (built, _) =
-            build_index(&uri, Vec::new(), layout, None, &|_| {}, &AtomicBool::new(false)).expect("an index");
+        let (built, _) = build_index(
+            &uri,
+            Vec::new(),
+            layout,
+            None,
+            &Exclude::default(),
+            &|_| {},
+            &AtomicBool::new(false),
+        )
+        .expect("an index");
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
         save_index(&built, &first).expect("saved");
         let mapped = open_index(&first).expect("an index");

@@ -2,8 +2,9 @@
 //! What an origin holds: every object with its size and tag, once per run, for the index.
 //!
 //! Apart from reading: a listing runs before training, over all objects at once, and is bounded by requests
-//! rather than bytes. Refuses to be lazy: an entry that cannot be read is an error now, not at step 90,000.
+//! rather than bytes. What cannot be read is told, with its error: whether it is a sample is not known here.
 
+mod beside;
 mod posix;
 mod split;
 mod store;
@@ -25,6 +26,25 @@ pub struct Listed {
     pub tag: Vec<u8>,
 }
 
+/// What a listing found.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// All objects that can be read, sorted by the bytes of their keys; and folders of the first level, whose keys end in
+    /// `/`: a class may have no file.
+    pub objects: Vec<Listed>,
+    /// The others, sorted alike.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// An object, or with a `/` at the end of its key a folder, that is there and cannot be read.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// As that of a [`Listed`].
+    pub key: Vec<u8>,
+    /// Why not, and what to do.
+    pub error: OriginError,
+}
+
 /// How far a listing has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListProgress {
@@ -36,41 +56,71 @@ pub struct ListProgress {
     pub steps: u64,
 }
 
-/// Lists everything below `uri`, sorted by the bytes of its key. Blocks; many requests run at once.
+/// Which objects to list.
+#[derive(Clone, Copy)]
+pub struct Selection<'a> {
+    /// These and no others: those of a plain HTTP server, which has no listing, or the few that are wanted of a directory
+    /// or bucket.
+    pub keys: Option<&'a [Vec<u8>]>,
+    /// Whether to leave out the object of a key or, where the key ends in `/`, a folder and all that is in it.
+    pub is_excluded: &'a (dyn Fn(&[u8]) -> bool + Sync),
+}
+
+impl Default for Selection<'_> {
+    fn default() -> Self {
+        Self { keys: None, is_excluded: &|_| false }
+    }
+}
+
+impl fmt::Debug for Selection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Selection").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// Lists everything of `selection` below `uri`. Blocks; many requests run at once.
 ///
-/// `keys` names the objects: those of a plain HTTP server, which has no listing, or the few that are wanted of
-/// a directory or bucket; nothing else is looked at then. `progress` is called from several threads, about
-/// once per directory or page. `cancel` ends the listing at the next directory or page.
+/// `progress` is called from several threads, about once per directory or page. `cancel` ends the listing at the next
+/// directory or page.
 ///
 /// A directory is walked as Python's `os.walk(followlinks=True)` walks it; a link that leads back to a
-/// directory above itself is not entered again. Directories of the first level are told, too, as keys that end
-/// in `/`: a class may have no file. Sockets, pipes and devices are left out. In a bucket,
-/// zero-byte stand-ins for directories (`prefix/`) are left out.
+/// directory above itself is not entered again. Sockets, pipes and devices are left out. In a bucket, stand-ins for
+/// directories (`prefix/`) are told where they are on the first level, and left out below.
 ///
 /// # Errors
-/// An unreadable directory, a link that leads nowhere, a key the store client cannot express, and whatever
-/// the origin answers.
+/// A directory that is not there, a bucket's prefix without any object, and whatever the origin answers. A directory,
+/// file or link below `uri` that cannot be read, and a key that the store client cannot express, are
+/// [`Listing::unreadable`].
 pub fn list(
     uri: &Uri,
     options: &OriginOptions,
-    keys: Option<&[Vec<u8>]>,
+    selection: Selection<'_>,
     progress: &(dyn Fn(ListProgress) + Sync),
     cancel: &AtomicBool,
-) -> Result<Vec<Listed>, OriginError> {
-    let tally = Tally { sums: Sums::default(), progress, cancel, uri };
-    let mut listed = match (uri.place(), keys) {
+) -> Result<Listing, OriginError> {
+    let wanted: Option<Vec<Vec<u8>>> =
+        selection.keys.map(|keys| keys.iter().filter(|key| !(selection.is_excluded)(key)).cloned().collect());
+    let tally = Tally { sums: Sums::default(), progress, cancel, uri, is_excluded: selection.is_excluded };
+    let mut listing = match (uri.place(), wanted) {
         (Place::Directory(root), None) => posix::walk(root, wants_inode(uri, options)?, &tally)?,
         (Place::Directory(root), Some(keys)) => {
-            posix::ask_each(root, keys, wants_inode(uri, options)?, &tally)?
+            Listing::of(posix::ask_each(root, &keys, wants_inode(uri, options)?, &tally)?)
         }
         (Place::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &tally)?,
         (Place::Bucket { .. } | Place::Web { .. }, Some(keys)) => {
-            store::ask_each(&Client::new(uri, options)?, keys, &tally)?
+            Listing::of(store::ask_each(&Client::new(uri, options)?, &keys, &tally)?)
         }
         (Place::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
     };
-    listed.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    Ok(listed)
+    listing.objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    listing.unreadable.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(listing)
+}
+
+impl Listing {
+    const fn of(objects: Vec<Listed>) -> Self {
+        Self { objects, unreadable: Vec::new() }
+    }
 }
 
 /// The running sums of one listing, shared by its threads or tasks.
@@ -79,6 +129,7 @@ struct Tally<'a> {
     progress: &'a (dyn Fn(ListProgress) + Sync),
     cancel: &'a AtomicBool,
     uri: &'a Uri,
+    is_excluded: &'a (dyn Fn(&[u8]) -> bool + Sync),
 }
 
 #[derive(Default)]

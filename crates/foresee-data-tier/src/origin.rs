@@ -8,10 +8,12 @@
 mod client;
 mod fault;
 pub(crate) mod flight;
+mod list_page;
 mod pages;
 mod posix;
 #[cfg(test)]
 pub(crate) mod process_tests;
+mod profiles;
 #[cfg(test)]
 pub(crate) mod shelf;
 mod store;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use foresee_units::{Nanos, SampleId};
 
 pub(crate) use client::{Client, Door, Failure, store_endpoint};
+pub(crate) use list_page::{ListPage, PageObject};
 pub use pages::CachedPages;
 pub use posix::PosixOrigin;
 pub(crate) use posix::{safe_key, tag_of, wants_inode};
@@ -159,18 +162,14 @@ pub enum OriginError {
         /// What is wrong and how it is written.
         cause: &'static str,
     },
-    /// No such scheme.
-    #[error("origin uri {uri:?} has an unknown scheme; use a path, file://, s3://, http:// or https://")]
-    UnknownScheme {
+    /// A scheme that is not supported.
+    #[error("origin uri {uri:?}: {scheme}:// is not supported; {remedy}")]
+    Scheme {
         /// Without secrets.
         uri: String,
-    },
-    /// A scheme whose place is kept but that is not served yet.
-    #[error("origin {uri} has a scheme that is not served yet; until then {remedy}")]
-    SchemeComesLater {
-        /// Without secrets.
-        uri: String,
-        /// What to do meanwhile.
+        /// As given.
+        scheme: String,
+        /// What to do instead.
         remedy: &'static str,
     },
     /// A setting that the store does not know or cannot read.
@@ -185,13 +184,41 @@ pub enum OriginError {
         /// What is wrong with it.
         cause: String,
     },
-    /// The directory, bucket or object does not exist.
-    #[error("{uri} does not exist ({cause}); check its spelling and, for a bucket, its region and endpoint")]
+    /// The bucket, or an object in a store, does not exist.
+    #[error("{uri} does not exist ({cause}); check its spelling, and for a bucket its region and endpoint")]
     Missing {
         /// What was looked for.
         uri: String,
         /// The answer.
         cause: String,
+    },
+    /// The directory or file does not exist.
+    #[error("{uri} does not exist; {remedy}")]
+    NoFile {
+        /// What was looked for.
+        uri: String,
+        /// What to write instead.
+        remedy: String,
+    },
+    /// A bucket's listing is empty.
+    #[error("nothing is stored at {uri}; {found}")]
+    Nothing {
+        /// What was listed.
+        uri: String,
+        /// What the bucket has instead.
+        found: String,
+    },
+    /// A file or folder that was listed and cannot be read.
+    #[error("{uri} cannot be read ({cause}); {remedy}, or leave it out with exclude= (--exclude)")]
+    Unreadable {
+        /// The file or folder.
+        uri: String,
+        /// The system's answer.
+        cause: String,
+        /// How to make it readable.
+        remedy: &'static str,
+        /// The kind of the system's answer; a link that leads nowhere or to itself is not found.
+        kind: std::io::ErrorKind,
     },
     /// Something else lies where an object was.
     #[error("{uri} has changed since it was indexed ({cause}); index the data set again")]
@@ -212,7 +239,7 @@ pub enum OriginError {
     /// No credentials could be found or refreshed.
     #[error(
         "{uri}: no usable credentials ({cause}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-         skip_signature=true for a public bucket"
+         skip_signature=true in storage_options= (--option skip_signature=true) for a public bucket"
     )]
     NoCredentials {
         /// What was asked for.
@@ -220,7 +247,43 @@ pub enum OriginError {
         /// What was tried.
         cause: String,
     },
-    /// Nobody answers.
+    /// The bucket lies in another region.
+    #[error(
+        "{uri} failed ({cause}); set region {} in storage_options= (--option region=...) or as AWS_REGION={}",
+        .region.as_deref().map_or_else(|| "of the bucket".to_owned(), |region| format!("{region:?}")),
+        .region.as_deref().unwrap_or("...")
+    )]
+    WrongRegion {
+        /// What was asked for.
+        uri: String,
+        /// The answer.
+        cause: String,
+        /// The bucket's, if the answer names it.
+        region: Option<String>,
+    },
+    /// Requests carry their time, and the store's clock shows another.
+    #[error(
+        "{uri} failed ({cause}); set this host's clock, such as with `timedatectl set-ntp true`, and try again"
+    )]
+    ClockDiffers {
+        /// What was asked for.
+        uri: String,
+        /// The answer, with both times.
+        cause: String,
+    },
+    /// Something that is no store answered.
+    #[error(
+        "{uri} is not served by a store ({cause}); name the address of the S3 API, not of its web console, as endpoint \
+         in storage_options= (--option endpoint=...) or as AWS_ENDPOINT_URL, and look for a proxy or login page in \
+         between"
+    )]
+    NoStore {
+        /// What was asked for.
+        uri: String,
+        /// What answered.
+        cause: String,
+    },
+    /// No answer came.
     #[error("{uri} cannot be reached ({cause}); check the endpoint, the network and proxy settings")]
     Unreachable {
         /// What was asked for.
@@ -228,8 +291,10 @@ pub enum OriginError {
         /// The fault.
         cause: String,
     },
-    /// A key that this origin cannot hold.
-    #[error("key {key:?} cannot be read below {uri}: {cause}")]
+    /// A key that cannot be asked for.
+    #[error(
+        "key {key:?} cannot be read below {uri}: {cause}; rename the object, or leave it out with exclude= (--exclude)"
+    )]
     BadKey {
         /// The origin.
         uri: String,
@@ -247,7 +312,10 @@ pub enum OriginError {
         cause: String,
     },
     /// Plain HTTP has no listing.
-    #[error("{uri} is plain HTTP, which has no listing; give its keys, one per line, with --keys FILE")]
+    #[error(
+        "{uri} is plain HTTP, which has no listing; write its keys, one per line, to a file, make an index with \
+         `foresee index {uri} --keys FILE -o NAME.fidx`, and give that index instead of the URI"
+    )]
     NoListing {
         /// The origin.
         uri: String,
@@ -275,7 +343,7 @@ impl OriginError {
     pub(crate) fn from_io(uri: impl Into<String>, error: &std::io::Error) -> Self {
         let (uri, cause) = (uri.into(), error.to_string());
         match error.kind() {
-            std::io::ErrorKind::NotFound => Self::Missing { uri, cause },
+            std::io::ErrorKind::NotFound => Self::NoFile { uri, remedy: "check the path".to_owned() },
             std::io::ErrorKind::PermissionDenied => Self::Denied { uri, cause },
             _ => Self::Failed { uri, cause },
         }

@@ -32,7 +32,7 @@ impl Uri {
     /// Reads a URI; anything without `scheme://` is a path.
     ///
     /// # Errors
-    /// [`OriginError::UnknownScheme`] with the schemes there are; [`OriginError::BadUri`] if a part is missing.
+    /// [`OriginError::Scheme`] with what to do instead; [`OriginError::BadUri`] if a part is missing.
     pub fn parse(text: &str) -> Result<Self, OriginError> {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Self::directory(text.as_bytes());
@@ -69,11 +69,11 @@ impl Uri {
                 let base = format!("{scheme}://{authority}/{path}").trim_end_matches('/').to_owned();
                 Ok(Self { place: Place::Web { base, query } })
             }
-            "gs" | "gcs" | "az" | "abfs" | "abfss" => Err(OriginError::SchemeComesLater {
+            other => Err(OriginError::Scheme {
                 uri: redact(text),
-                remedy: "use the store's S3-compatible endpoint through s3:// and AWS_ENDPOINT_URL, or mount it",
+                scheme: scheme.to_owned(),
+                remedy: instead_of(other),
             }),
-            _ => Err(OriginError::UnknownScheme { uri: redact(text) }),
         }
     }
 
@@ -113,6 +113,32 @@ impl Uri {
             Place::Directory(_) | Place::Bucket { .. } => &key,
         };
         format!("{}/{key}", self.to_string().trim_end_matches('/'))
+    }
+}
+
+/// What to do with data behind a scheme that is not supported.
+fn instead_of(scheme: &str) -> &'static str {
+    match scheme {
+        "gs" | "gcs" => {
+            "use Google's S3 API: s3://bucket/prefix with endpoint https://storage.googleapis.com and an HMAC key in \
+             storage_options= (--option) or the AWS_ variables, or mount the bucket with gcsfuse"
+        }
+        "az" | "azure" | "abfs" | "abfss" | "adl" | "wasb" | "wasbs" => {
+            "Azure has no S3 API: mount the container with blobfuse2 and give the directory, or list the blobs for \
+             `foresee index https://ACCOUNT.blob.core.windows.net/CONTAINER?SAS --keys FILE -o NAME.fidx`"
+        }
+        "hf" => {
+            "download the data set with `hf download REPOSITORY --repo-type dataset --local-dir DIRECTORY` and give the \
+             directory"
+        }
+        "r2" | "b2" | "oss" | "cos" | "obs" | "minio" | "swift" | "oci" | "cos-n" | "cosn" | "s3n" => {
+            "use the store's S3 API: s3://bucket/prefix, and its address as endpoint in storage_options= (--option) or \
+             as AWS_ENDPOINT_URL"
+        }
+        "hdfs" | "webhdfs" | "dbfs" | "nfs" | "smb" | "ssh" | "sftp" | "ftp" | "ftps" | "gdrive" => {
+            "mount the file system and give the directory"
+        }
+        _ => "use a path, file://, s3://, http:// or https://",
     }
 }
 
@@ -215,11 +241,25 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_that_comes_later_says_what_to_do_and_an_unknown_one_names_those_there_are() {
-        let later = Uri::parse("gs://bucket/x").expect_err("not yet").to_string();
-        assert!(later.contains("gs://bucket/x") && later.contains("AWS_ENDPOINT_URL"), "{later}");
-        let unknown = Uri::parse("ftp://u:secret@h/x").expect_err("no such scheme").to_string();
-        assert!(unknown.contains("ftp://h/x") && unknown.contains("s3://"), "{unknown}");
+    fn a_scheme_that_is_not_supported_says_what_to_do_instead() {
+        for (uri, remedy) in [
+            ("gs://bucket/x", "https://storage.googleapis.com"),
+            ("az://container/x", "blobfuse2"),
+            ("abfss://container@account.dfs.core.windows.net/x", "blobfuse2"),
+            ("hf://datasets/me/set", "hf download"),
+            ("R2://bucket/x", "AWS_ENDPOINT_URL"),
+            ("hdfs://host/x", "mount"),
+            ("ftp://u:secret@h/x", "mount"),
+            ("gopher://h/x", "s3://"),
+        ] {
+            let text = Uri::parse(uri).expect_err(uri).to_string();
+            let scheme = uri.split_once("://").expect("a scheme").0;
+            assert!(
+                text.contains(remedy) && text.contains(&format!("{scheme}:// is not supported")),
+                "{text}"
+            );
+            assert!(!text.contains("secret"), "{text}");
+        }
         assert!(Uri::parse("s3:///x").is_err());
         assert!(Uri::parse("http:///x").is_err());
         assert!(Uri::parse("file://x").is_err());

@@ -18,6 +18,7 @@ mod classes {
     pyo3::import_exception!(foresee.errors, ConfigError);
     pyo3::import_exception!(foresee.errors, ForeseeError);
     pyo3::import_exception!(foresee.errors, IndexInvalid);
+    pyo3::import_exception!(foresee.errors, NoSamples);
     pyo3::import_exception!(foresee.errors, OriginChanged);
     pyo3::import_exception!(foresee.errors, OriginDenied);
     pyo3::import_exception!(foresee.errors, OriginError);
@@ -155,7 +156,15 @@ fn is_config(error: &WireError) -> bool {
 }
 
 pub(crate) fn of_index(error: &IndexError) -> PyErr {
-    classes::IndexInvalid::new_err(error.to_string())
+    match error {
+        IndexError::Empty { .. } | IndexError::NoClasses { .. } => {
+            classes::NoSamples::new_err(error.to_string())
+        }
+        IndexError::EmptyClasses { count, of, .. } if count == of => {
+            classes::NoSamples::new_err(error.to_string())
+        }
+        _ => classes::IndexInvalid::new_err(error.to_string()),
+    }
 }
 
 pub(crate) fn invalid_index(message: String) -> PyErr {
@@ -168,11 +177,20 @@ pub(crate) fn defect(what: &str) -> PyErr {
 }
 
 pub(crate) fn of_origin(error: &OriginError) -> PyErr {
+    use std::io::ErrorKind;
     let message = error.to_string();
     match error {
-        OriginError::Missing { .. } => classes::OriginMissing::new_err(message),
+        OriginError::Missing { .. }
+        | OriginError::NoFile { .. }
+        | OriginError::Nothing { .. }
+        | OriginError::Unreadable { kind: ErrorKind::NotFound, .. } => {
+            classes::OriginMissing::new_err(message)
+        }
         OriginError::Changed { .. } => classes::OriginChanged::new_err(message),
-        OriginError::Denied { .. } | OriginError::NoCredentials { .. } => {
+        OriginError::Denied { .. }
+        | OriginError::NoCredentials { .. }
+        | OriginError::ClockDiffers { .. }
+        | OriginError::Unreadable { kind: ErrorKind::PermissionDenied, .. } => {
             classes::OriginDenied::new_err(message)
         }
         _ => classes::OriginError::new_err(message),

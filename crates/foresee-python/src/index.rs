@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Class `Index`: what a data set consists of.
 
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,15 +10,16 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use foresee_data_index as core;
-use foresee_data_index::{FolderOptions, Layout, LayoutOptions};
+use foresee_data_index::{Exclude, FolderOptions, Layout, LayoutOptions};
 use foresee_data_loader::{build_index, open_index, save_index};
 use foresee_data_tier::ListProgress;
 use foresee_units::SampleId;
 use numpy::PyArray1;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::arguments::{taken, taken_if_given, user_path};
 use crate::errors;
 
 /// Between two calls of a progress callback, and between two looks for Ctrl-C.
@@ -31,32 +33,63 @@ pub(crate) struct Index {
 #[pymethods]
 impl Index {
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    fn open(path: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (py, path) = (path.py(), user_path(path, "path")?);
         let index = py.detach(|| open_index(&path)).map_err(|error| errors::of_opening(error, &path))?;
         Ok(Self { index })
     }
 
     #[staticmethod]
-    #[pyo3(signature = (uri, *, layout, extensions=None, row_bytes=None, keys=None, options=None, progress=None))]
+    #[pyo3(signature = (
+        uri, *, layout, extensions=None, allow_empty=false, row_bytes=None, keys=None, exclude=None, options=None,
+        progress=None
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn build(
-        py: Python<'_>,
-        uri: &str,
-        layout: &str,
-        extensions: Option<Vec<String>>,
-        row_bytes: Option<u64>,
-        keys: Option<Vec<Vec<u8>>>,
-        options: Option<std::collections::BTreeMap<String, String>>,
+        uri: &Bound<'_, PyAny>,
+        layout: &Bound<'_, PyAny>,
+        extensions: Option<&Bound<'_, PyAny>>,
+        allow_empty: bool,
+        row_bytes: Option<&Bound<'_, PyAny>>,
+        keys: Option<&Bound<'_, PyAny>>,
+        exclude: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let layout = layout_of(layout, extensions, row_bytes)?;
-        let storage = options.unwrap_or_default().into_iter().collect();
+        let py = uri.py();
+        let uri = user_path(uri, "uri")?;
+        let uri = uri.to_str().ok_or_else(|| {
+            errors::of_setting(format!(
+                "uri={} is not UTF-8; rename the directory, or link to it by another name",
+                uri.display()
+            ))
+        })?;
+        let layout = layout_of(
+            &taken::<String>(layout, "layout", LAYOUTS)?,
+            taken_if_given(extensions, "extensions", "a list of texts, such as [\".jpg\"]")?,
+            allow_empty,
+            taken_if_given(row_bytes, "row_bytes", "a whole number of 1 or more")?,
+        )?;
+        let keys: Option<Vec<Vec<u8>>> = taken_if_given(keys, "keys", "a list of bytes")?;
+        let exclude: Option<Vec<Vec<u8>>> = taken_if_given(exclude, "exclude", "a list of bytes")?;
+        let exclude = Exclude::new(exclude.unwrap_or_default())
+            .map_err(|error| errors::of_setting(error.to_string()))?;
+        let storage: Option<std::collections::BTreeMap<String, String>> = match options {
+            // Credentials are among them.
+            Some(options) => Some(options.extract().map_err(|_| {
+                errors::of_setting(
+                    "options: texts by name expected, such as {\"region\": \"eu-1\"}".to_owned(),
+                )
+            })?),
+            None => None,
+        };
+        let storage = storage.unwrap_or_default().into_iter().collect();
         let listener = Arc::new(Listener::new(progress));
         let (uri, heard) = (uri.to_owned(), Arc::clone(&listener));
         let (done, listed) = sync_channel(1);
         Builder::new().name("foresee-index".to_owned()).spawn(move || {
-            let built =
-                build_index(&uri, storage, layout, keys.as_deref(), &|now| heard.hear(now), &heard.cancel);
+            let hear = |now| heard.hear(now);
+            let built = build_index(&uri, storage, layout, keys.as_deref(), &exclude, &hear, &heard.cancel);
             // After Ctrl-C nobody waits for it.
             let _ = done.send(built);
         })?;
@@ -65,7 +98,8 @@ impl Index {
         Ok(Self { index })
     }
 
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    fn save(&self, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (py, path) = (path.py(), user_path(path, "path")?);
         py.detach(|| save_index(&self.index, &path)).map_err(errors::of_indexing)
     }
 
@@ -105,8 +139,9 @@ impl Index {
     }
 
     #[getter]
-    fn classes(&self) -> Vec<String> {
-        self.index.classes().into_iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    fn classes(&self) -> Vec<OsString> {
+        // As `os.fsdecode`: two names that are not UTF-8 stay two.
+        self.index.classes().into_iter().map(|name| OsStr::from_bytes(name).to_owned()).collect()
     }
 
     #[getter]
@@ -140,19 +175,21 @@ impl Index {
         }
     }
 
-    fn sample_uri(&self, sample: u64) -> PyResult<String> {
-        Ok(self.index.uri(self.checked(sample)?))
+    #[pyo3(signature = (sample, *, base=None))]
+    fn sample_uri(&self, sample: &Bound<'_, PyAny>, base: Option<&str>) -> PyResult<String> {
+        let sample = self.checked(sample)?;
+        Ok(base.map_or_else(|| self.index.uri(sample), |base| self.index.uri_below(base, sample)))
     }
 
-    fn key(&self, sample: u64) -> PyResult<&[u8]> {
+    fn key(&self, sample: &Bound<'_, PyAny>) -> PyResult<&[u8]> {
         Ok(self.index.key(self.checked(sample)?))
     }
 
-    fn size(&self, sample: u64) -> PyResult<u64> {
+    fn size(&self, sample: &Bound<'_, PyAny>) -> PyResult<u64> {
         Ok(self.index.size(self.checked(sample)?).get())
     }
 
-    fn label(&self, sample: u64) -> PyResult<Option<i64>> {
+    fn label(&self, sample: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         Ok(self.index.label(self.checked(sample)?))
     }
 
@@ -171,29 +208,44 @@ impl Index {
 }
 
 impl Index {
-    fn checked(&self, sample: u64) -> PyResult<SampleId> {
-        if sample < self.index.len() {
-            return Ok(SampleId(sample));
+    fn checked(&self, sample: &Bound<'_, PyAny>) -> PyResult<SampleId> {
+        let id: i128 = taken(sample, "sample", "a whole number")?;
+        match u64::try_from(id) {
+            Ok(id) if id < self.index.len() => Ok(SampleId(id)),
+            _ => Err(PyIndexError::new_err(format!(
+                "sample {id} is outside the data set of {}",
+                self.index.len()
+            ))),
         }
-        Err(PyIndexError::new_err(format!("sample {sample} is outside the data set of {}", self.index.len())))
     }
 }
 
-fn layout_of(name: &str, extensions: Option<Vec<String>>, row_bytes: Option<u64>) -> PyResult<LayoutOptions> {
+const LAYOUTS: &str = "use folder, flat, npy or bin";
+
+fn layout_of(
+    name: &str,
+    extensions: Option<Vec<String>>,
+    allow_empty: bool,
+    row_bytes: Option<u64>,
+) -> PyResult<LayoutOptions> {
     Ok(match name {
-        "folder" => LayoutOptions::Folder(match extensions {
-            Some(extensions) => FolderOptions { extensions, ..FolderOptions::default() },
-            None => FolderOptions::default(),
-        }),
+        "folder" => {
+            let pictures = FolderOptions { allow_empty, ..FolderOptions::default() };
+            LayoutOptions::Folder(match extensions {
+                Some(extensions) => FolderOptions { extensions, ..pictures },
+                None => pictures,
+            })
+        }
         "flat" => LayoutOptions::Flat { extensions: extensions.unwrap_or_default() },
         "npy" => LayoutOptions::Npy,
         "bin" => LayoutOptions::Bin {
-            row_bytes: row_bytes
-                .ok_or_else(|| PyValueError::new_err("layout 'bin' needs row_bytes, the size of one row"))?,
+            row_bytes: row_bytes.ok_or_else(|| {
+                errors::of_setting("layout 'bin' needs row_bytes=, the size of one row".to_owned())
+            })?,
             extensions: extensions.unwrap_or_default(),
         },
         other => {
-            return Err(PyValueError::new_err(format!("layout is {other:?}; use folder, flat, npy or bin")));
+            return Err(errors::of_setting(format!("layout={other:?}; {LAYOUTS}")));
         }
     })
 }

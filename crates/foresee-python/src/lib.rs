@@ -6,6 +6,7 @@
 
 #![expect(clippy::needless_pass_by_value, reason = "arguments are extracted from Python objects, by value")]
 
+mod arguments;
 mod batch;
 mod cache;
 mod calibrate;

@@ -94,7 +94,7 @@ impl OriginTrial {
         let bell = Arc::new(Bell::default());
         let ringer = Arc::clone(&bell);
         let completions = Completions::new(move || ringer.ring());
-        let data = Arc::new(DataSet::new(index));
+        let data = Arc::new(DataSet::new(index, uri));
         let tier = open_origin(&place, &options, Arc::clone(&data) as _, completions.clone())?;
         let pages = CachedPages::of(&place)?;
         Ok(Self { data, tier, completions, bell, pages, order, state: Mutex::default() })
@@ -289,7 +289,7 @@ impl OriginTrial {
             (None, Outcome::Absent) => "it does not exist any more; index the data set again".to_owned(),
             (None, outcome) => format!("{outcome:?}"),
         };
-        CalibrateError::Sample { uri: self.data.index().uri(id), why }
+        CalibrateError::Sample { uri: self.data.uri(id), why }
     }
 
     /// Nobody waits for these any more.
@@ -316,7 +316,7 @@ impl std::fmt::Debug for OriginTrial {
 mod tests {
     use super::*;
     use crate::indexing::build_index;
-    use foresee_data_index::LayoutOptions;
+    use foresee_data_index::{Exclude, LayoutOptions};
 
     fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginTrial, CalibrateError>) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -325,7 +325,15 @@ mod tests {
         }
         let uri = folder.path().display().to_string();
         let layout = LayoutOptions::Flat { extensions: Vec::new() };
-        let built = build_index(&uri, Vec::new(), layout, None, &|_| {}, &AtomicBool::new(false));
+        let built = build_index(
+            &uri,
+            Vec::new(),
+            layout,
+            None,
+            &Exclude::default(),
+            &|_| {},
+            &AtomicBool::new(false),
+        );
         let trial = OriginTrial::open(built.expect("an index").0, &uri, Vec::new());
         (folder, trial)
     }

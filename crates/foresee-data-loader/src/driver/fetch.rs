@@ -434,6 +434,7 @@ fn fault_message(read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> St
         FaultKind::Changed => "the object has changed since it was indexed",
         FaultKind::Denied => "the origin refuses access",
         FaultKind::Corrupt => "the bytes do not match the index",
+        FaultKind::Throttled => "the origin is throttling: it allows fewer requests",
         FaultKind::Timeout => "the origin gave no answer",
         FaultKind::Failed => "the read failed",
     };
@@ -467,7 +468,8 @@ const fn kind_of(cause: Cause) -> FaultKind {
         Cause::Changed => FaultKind::Changed,
         Cause::Denied => FaultKind::Denied,
         Cause::Corrupt => FaultKind::Corrupt,
-        Cause::Throttled | Cause::Timeout | Cause::Broken | Cause::Interrupted => FaultKind::Timeout,
+        Cause::Throttled => FaultKind::Throttled,
+        Cause::Timeout | Cause::Broken | Cause::Interrupted => FaultKind::Timeout,
         Cause::Fatal => FaultKind::Failed,
     }
 }
@@ -491,6 +493,13 @@ const fn word_of(outcome: Outcome) -> foresee_ledger::Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn throttling_is_told_apart_from_silence() {
+        assert_eq!(kind_of(Cause::Throttled), FaultKind::Throttled);
+        assert_eq!(kind_of(Cause::Timeout), FaultKind::Timeout);
+        assert_eq!((FaultKind::Throttled.word(), FaultKind::Throttled.permanent()), ("throttled", false));
+    }
 
     #[test]
     fn a_ticket_says_whose_it_is() {

@@ -74,7 +74,7 @@ impl Driver {
             let what = format!(
                 "sample {} ({}) on rank {}, {state}{}",
                 read.sample,
-                self.data.index().uri(read.sample),
+                self.data.uri(read.sample),
                 self.shared.books.rank(),
                 said.unwrap_or_default()
             );

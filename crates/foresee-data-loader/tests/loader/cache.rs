@@ -87,6 +87,7 @@ fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
         Vec::new(),
         set.index.layout().options(),
         None,
+        &foresee_data_index::Exclude::default(),
         &|_| {},
         &std::sync::atomic::AtomicBool::new(false),
     )

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use foresee_data_index::{Index, LayoutOptions};
+use foresee_data_index::{Exclude, Index, LayoutOptions};
 use foresee_data_loader::{Batch, Cache, Loader, LoaderError, LoaderOptions, Next, build_index};
 use foresee_data_order::Order;
 use foresee_ledger::{Op, Source};
@@ -149,7 +149,8 @@ pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
 
 pub(crate) fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]>) -> Index {
     let (index, _) =
-        build_index(uri, Vec::new(), layout, keys, &|_| {}, &AtomicBool::new(false)).expect("an index");
+        build_index(uri, Vec::new(), layout, keys, &Exclude::default(), &|_| {}, &AtomicBool::new(false))
+            .expect("an index");
     index
 }
 

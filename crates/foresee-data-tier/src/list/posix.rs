@@ -2,7 +2,7 @@
 //! Walks a directory tree with several threads.
 //!
 //! Apart from other listings: here a name is bytes, links exist, and the cost is one `stat` per file, which a
-//! network file system answers slowly but many at a time. Refuses to skip what it cannot read.
+//! network file system answers slowly but many at a time. What cannot be read is told with its error.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Listed, Tally};
+use super::{Listed, Listing, Tally, Unreadable, beside};
 use crate::origin::{OriginError, safe_key, tag_of};
 
 /// Threads of one walk: stats on a network file system overlap well, on a local one the cores are the limit.
@@ -21,9 +21,8 @@ const THREADS: usize = 8;
 const FILES_PER_CHECK: usize = 1024;
 
 /// Every file below `root`, in no order; whether the inode number counts in its tag.
-pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
-    let top = open_dir(rustix::fs::CWD, root.as_os_str().as_bytes())
-        .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))?;
+pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<Listing, OriginError> {
+    let top = open_top(root)?;
     let walk = Walk { root: &top, with_inode, tally, state: Mutex::default(), work: Condvar::new() };
     walk.state().ready.push(Pending { key: Vec::new(), above: None });
     let parts = std::thread::scope(|scope| {
@@ -31,9 +30,10 @@ pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<V
         threads.into_iter().map(|thread| thread.join().expect("a walking thread does not panic")).collect()
     });
     let parts: Vec<Vec<Listed>> = parts;
-    match walk.state.into_inner().unwrap_or_else(PoisonError::into_inner).failed {
+    let state = walk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.failed {
         Some(error) => Err(error),
-        None => Ok(parts.into_iter().flatten().collect()),
+        None => Ok(Listing { objects: parts.into_iter().flatten().collect(), unreadable: state.unreadable }),
     }
 }
 
@@ -51,6 +51,7 @@ struct State {
     ready: Vec<Pending>,
     busy: usize,
     failed: Option<OriginError>,
+    unreadable: Vec<Unreadable>,
 }
 
 /// A directory yet to be read; `key` is empty for the root.
@@ -115,35 +116,61 @@ impl Walk<'_> {
         below: &mut Vec<Pending>,
     ) -> Result<(), OriginError> {
         self.tally.check()?;
-        let failed = |key: &[u8], errno: Errno| {
-            OriginError::from_io(self.tally.uri.join(key), &std::io::Error::from(errno))
-        };
-        let here = |errno| failed(&pending.key, errno);
+        let is_excluded = self.tally.is_excluded;
+        let failed = |errno: Errno| OriginError::from_io(self.tally.uri.to_string(), &errno.into());
         let name: &[u8] = if pending.key.is_empty() { b"." } else { &pending.key };
-        let dir = open_dir(self.root, name).map_err(here)?;
-        let identity = identity_of(&rustix::fs::fstat(&dir).map_err(here)?);
+        let opened =
+            open_dir(self.root, name).and_then(|dir| Ok((identity_of(&rustix::fs::fstat(&dir)?), dir)));
+        let (identity, dir) = match opened {
+            Ok(opened) => opened,
+            Err(errno) if pending.key.is_empty() => return Err(failed(errno)),
+            Err(errno) => {
+                self.note_unreadable(with_slash(&pending.key), errno);
+                return Ok(());
+            }
+        };
         if pending.leads_back(identity) {
             return Ok(());
         }
         let above = Arc::new(Above { identity, above: pending.above.clone() });
         let first = files.len();
-        let mut entries = Dir::read_from(&dir).map_err(here)?;
+        let mut entries = Dir::read_from(&dir).map_err(failed)?;
         while let Some(entry) = entries.read() {
-            let entry = entry.map_err(here)?;
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(errno) if pending.key.is_empty() => return Err(failed(errno)),
+                Err(errno) => {
+                    self.note_unreadable(with_slash(&pending.key), errno);
+                    break;
+                }
+            };
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
             let key = join(&pending.key, name);
             // A directory needs no stat, a file needs its size, anything else must first be looked at.
+            let mut add_folder = |key: Vec<u8>| {
+                if !is_excluded(&with_slash(&key)) {
+                    below.push(Pending { key, above: Some(Arc::clone(&above)) });
+                }
+            };
             if entry.file_type() == FileType::Directory {
-                below.push(Pending { key, above: Some(Arc::clone(&above)) });
+                add_folder(key);
                 continue;
             }
-            let stat = rustix::fs::statat(&dir, entry.file_name(), AtFlags::empty())
-                .map_err(|errno| failed(&key, errno))?;
+            if is_excluded(&key) {
+                continue;
+            }
+            let stat = match rustix::fs::statat(&dir, entry.file_name(), AtFlags::empty()) {
+                Ok(stat) => stat,
+                Err(errno) => {
+                    self.note_unreadable(key, errno);
+                    continue;
+                }
+            };
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => below.push(Pending { key, above: Some(Arc::clone(&above)) }),
+                FileType::Directory => add_folder(key),
                 FileType::RegularFile => {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
                     files.push(Listed { key, size, tag: tag_of(&stat, self.with_inode) });
@@ -161,10 +188,37 @@ impl Walk<'_> {
         }
         Ok(())
     }
+
+    fn note_unreadable(&self, key: Vec<u8>, errno: Errno) {
+        let kind = std::io::Error::from(errno).kind();
+        let link = "repair or remove the link";
+        let (kind, cause, remedy) = match errno {
+            Errno::NOENT => (kind, "a link that leads nowhere".to_owned(), link),
+            Errno::LOOP => (std::io::ErrorKind::NotFound, "a link that leads to itself".to_owned(), link),
+            Errno::ACCESS | Errno::PERM => (kind, errno.to_string(), "grant permission to read it"),
+            _ => (kind, errno.to_string(), "repair it"),
+        };
+        let error = OriginError::Unreadable { uri: self.tally.uri.join(&key), cause, remedy, kind };
+        self.state().unreadable.push(Unreadable { key, error });
+    }
+}
+
+fn open_top(root: &Path) -> Result<OwnedFd, OriginError> {
+    open_dir(rustix::fs::CWD, root.as_os_str().as_bytes()).map_err(|errno| {
+        let uri = root.display().to_string();
+        match errno {
+            Errno::NOENT => OriginError::NoFile { uri, remedy: beside::of_directory(root) },
+            _ => OriginError::from_io(uri, &errno.into()),
+        }
+    })
 }
 
 fn stand_in(folder: &[u8]) -> Listed {
-    Listed { key: [folder, b"/"].concat(), size: 0, tag: Vec::new() }
+    Listed { key: with_slash(folder), size: 0, tag: Vec::new() }
+}
+
+fn with_slash(folder: &[u8]) -> Vec<u8> {
+    [folder, b"/"].concat()
 }
 
 /// Size and tag of each of `keys` below `root`, in their order.
@@ -174,8 +228,7 @@ pub(super) fn ask_each(
     with_inode: bool,
     tally: &Tally<'_>,
 ) -> Result<Vec<Listed>, OriginError> {
-    let top = open_dir(rustix::fs::CWD, root.as_os_str().as_bytes())
-        .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))?;
+    let top = open_top(root)?;
     let mut listed = Vec::with_capacity(keys.len());
     for key in keys {
         tally.check()?;
@@ -231,123 +284,4 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::symlink;
-    use std::path::Path;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use crate::{ListProgress, Listed, OriginError, OriginOptions, Uri, list};
-
-    fn listed(root: &Path) -> Result<Vec<Listed>, OriginError> {
-        let uri = Uri::from_path(root)?;
-        list(&uri, &OriginOptions::default(), None, &|_| {}, &AtomicBool::new(false))
-    }
-
-    fn keys(root: &Path) -> Vec<Vec<u8>> {
-        let all = listed(root).expect("a listing").into_iter().map(|listed| listed.key);
-        all.filter(|key| !key.ends_with(b"/")).collect()
-    }
-
-    fn tree(files: &[&[u8]]) -> tempfile::TempDir {
-        let root = tempfile::tempdir().expect("a directory");
-        for file in files {
-            let path = root.path().join(std::ffi::OsStr::from_bytes(file));
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-            std::fs::write(path, file).expect("a file");
-        }
-        root
-    }
-
-    #[test]
-    fn files_come_sorted_by_the_bytes_of_their_keys_with_size_and_tag() {
-        let root = tree(&[b"b/1", b"a/2", b"a-b", b"a/\xff\xfe", b"z"]);
-        assert_eq!(keys(root.path()), [b"a-b".as_slice(), b"a/2", b"a/\xff\xfe", b"b/1", b"z"]);
-        let first = &listed(root.path()).expect("a listing")[0];
-        let stat = rustix::fs::stat(root.path().join("a-b")).expect("a file");
-        assert_eq!((first.size, first.tag.as_slice()), (3, &crate::origin::tag_of(&stat, false)[..]));
-    }
-
-    #[test]
-    fn folders_of_the_first_level_are_told_even_when_they_are_empty() {
-        let root = tree(&[b"a/1", b"b/below/2", b"z"]);
-        std::fs::create_dir(root.path().join("empty")).expect("a directory");
-        let all = listed(root.path()).expect("a listing").into_iter().map(|listed| listed.key);
-        let folders: Vec<_> = all.filter(|key| key.ends_with(b"/")).collect();
-        assert_eq!(folders, [b"a/".as_slice(), b"b/", b"empty/"]);
-    }
-
-    #[test]
-    fn named_keys_are_asked_for_and_nothing_else_is_looked_at() {
-        let root = tree(&[b"a/1", b"a/2", b"z"]);
-        let uri = Uri::from_path(root.path()).expect("a path");
-        let ask = |keys: &[Vec<u8>]| {
-            list(&uri, &OriginOptions::default(), Some(keys), &|_| {}, &AtomicBool::new(false))
-        };
-        let found = ask(&[b"z".to_vec(), b"a/1".to_vec()]).expect("both are there");
-        assert_eq!(found.iter().map(|one| one.key.as_slice()).collect::<Vec<_>>(), [b"a/1".as_slice(), b"z"]);
-        assert_eq!(found[1], *listed(root.path()).expect("a listing").last().expect("z is last"));
-        for wrong in [b"missing".as_slice(), b"a", b"../z"] {
-            let said = ask(&[wrong.to_vec()]).expect_err("no such file").to_string();
-            assert!(said.contains(&*String::from_utf8_lossy(wrong)), "{said}");
-        }
-    }
-
-    #[test]
-    fn links_are_followed_and_a_link_back_up_is_not_entered_again() {
-        let root = tree(&[b"a/1", b"elsewhere/2"]);
-        symlink(root.path().join("elsewhere"), root.path().join("a/there")).expect("a link");
-        symlink(root.path(), root.path().join("a/back")).expect("a link");
-        symlink("1", root.path().join("a/same")).expect("a link");
-        assert_eq!(keys(root.path()), [b"a/1".as_slice(), b"a/same", b"a/there/2", b"elsewhere/2"]);
-    }
-
-    #[test]
-    fn a_link_to_nowhere_is_an_error_that_names_it() {
-        let root = tree(&[b"a/1"]);
-        symlink("nowhere", root.path().join("a/lost")).expect("a link");
-        let error = listed(root.path()).expect_err("a broken link").to_string();
-        assert!(error.contains("/a/lost does not exist"), "{error}");
-    }
-
-    #[test]
-    fn pipes_are_left_out_and_empty_directories_hold_nothing() {
-        let root = tree(&[]);
-        std::fs::create_dir(root.path().join("empty")).expect("a directory");
-        let mode = rustix::fs::Mode::RUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, root.path().join("p"), rustix::fs::FileType::Fifo, mode, 0)
-            .expect("a pipe");
-        assert_eq!(keys(root.path()), Vec::<Vec<u8>>::new());
-    }
-
-    #[test]
-    fn a_missing_root_and_a_raised_flag_end_the_listing_with_a_name() {
-        let gone = listed(Path::new("/no/such/root")).expect_err("missing").to_string();
-        assert!(gone.contains("/no/such/root does not exist"), "{gone}");
-        let root = tree(&[b"a"]);
-        let uri = Uri::from_path(root.path()).expect("a path");
-        let raised = AtomicBool::new(true);
-        let stopped = list(&uri, &OriginOptions::default(), None, &|_| {}, &raised);
-        assert!(matches!(stopped, Err(OriginError::Cancelled { .. })));
-        raised.store(false, Ordering::Relaxed);
-        assert_eq!(list(&uri, &OriginOptions::default(), None, &|_| {}, &raised).expect("one").len(), 1);
-    }
-
-    #[test]
-    fn progress_ends_at_the_sums() {
-        let root = tree(&[b"a/1", b"b/22", b"c/d/333"]);
-        let last = Mutex::new(ListProgress::default());
-        let note = |now: ListProgress| {
-            let mut last = last.lock().expect("no panic");
-            if now.steps > last.steps {
-                *last = now;
-            }
-        };
-        let uri = Uri::from_path(root.path()).expect("a path");
-        list(&uri, &OriginOptions::default(), None, &note, &AtomicBool::new(false)).expect("a listing");
-        let last = *last.lock().expect("no panic");
-        assert_eq!(last.steps, 5);
-        assert!(last.objects <= 3 && last.bytes <= 14, "{last:?}");
-    }
-}
+mod tests;

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
-use object_store::ObjectMeta;
 use object_store::list::PaginatedListOptions;
 
 use super::split::between;
-use super::{Listed, Tally};
+use super::{Listed, Listing, Tally, Unreadable, beside};
 use crate::op::Outcome;
-use crate::origin::{Client, Door, Failure, OriginError, object_tag};
+use crate::origin::{Client, Door, Failure, ListPage, OriginError, PageObject, object_tag};
+use crate::uri::Place;
 
 /// Requests under way at once: S3 takes thousands per second and prefix, one answer takes about 0.1 s.
 const WIDTH: usize = 32;
@@ -30,13 +30,52 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Every object below the bucket's prefix, in no order.
-pub(super) fn list_bucket(client: &Client, tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
+pub(super) fn list_bucket(client: &Client, tally: &Tally<'_>) -> Result<Listing, OriginError> {
     let door = client.door();
     client.block_on(async {
-        let mut listed = list_spans(door, tally).await?;
-        drop_stand_ins(door, &mut listed).await?;
-        Ok(listed)
+        let mut listing = Listing::default();
+        let is_empty = list_spans(door, tally, &mut listing).await?;
+        if is_empty { Err(nothing(door).await) } else { Ok(listing) }
     })
+}
+
+/// Nothing is at the prefix: what is there next to it, on the closest level above that has anything.
+async fn nothing(door: &Door) -> OriginError {
+    let mut missing = door.prefix().trim_end_matches('/');
+    let found = loop {
+        if missing.is_empty() {
+            break "the bucket has no objects".to_owned();
+        }
+        let (above, name) = match missing.rsplit_once('/') {
+            Some((above, name)) => (above, name),
+            None => ("", missing),
+        };
+        let prefix = if above.is_empty() { String::new() } else { format!("{above}/") };
+        let options = PaginatedListOptions { delimiter: Some("/".into()), ..PaginatedListOptions::default() };
+        // Without permission to list the level above there is nothing to add.
+        let Ok(page) = door.page_of(&prefix, options).await else {
+            break "check the spelling of the prefix".to_owned();
+        };
+        let folders: Vec<_> = page
+            .folders
+            .iter()
+            .filter_map(|folder| folder.strip_prefix(&prefix))
+            .map(|folder| folder.trim_end_matches('/').to_owned())
+            .collect();
+        if !folders.is_empty() || !page.objects.is_empty() {
+            let Place::Bucket { name: bucket, .. } = door.uri().place() else {
+                unreachable!("only buckets are listed")
+            };
+            let place = format!("s3://{bucket}/{above}");
+            break format!(
+                "{} has {}",
+                place.trim_end_matches('/'),
+                beside::named(name, folders, "prefixes")
+            );
+        }
+        missing = above;
+    };
+    OriginError::Nothing { uri: door.uri().to_string(), found }
 }
 
 /// The keys after `after` up to and with `until`.
@@ -48,13 +87,14 @@ struct Span {
     token: Option<String>,
 }
 
-async fn list_spans(door: &Door, tally: &Tally<'_>) -> Result<Vec<Listed>, OriginError> {
+/// Lists all spans; whether no key at all was found.
+async fn list_spans(door: &Door, tally: &Tally<'_>, listing: &mut Listing) -> Result<bool, OriginError> {
     // Directory buckets (S3 Express) list in no order and take no start: one span.
     let ordered = !door.uri().to_string().contains("--x-s3");
-    let mut listed = Vec::new();
     let mut ready = vec![Span::default()];
+    let mut is_empty = true;
     if ordered {
-        ready = first_spans(door, tally, &mut listed).await?;
+        (ready, is_empty) = first_spans(door, tally, listing).await?;
     }
     let mut running = FuturesUnordered::new();
     loop {
@@ -62,26 +102,27 @@ async fn list_spans(door: &Door, tally: &Tally<'_>) -> Result<Vec<Listed>, Origi
             let Some(span) = ready.pop() else { break };
             running.push(next_page(door, span));
         }
-        let Some(answer) = running.next().await else { return Ok(listed) };
+        let Some(answer) = running.next().await else { return Ok(is_empty) };
         let (mut span, page) = answer?;
         tally.check()?;
         let mut last = None;
-        let first = listed.len();
+        let first = listing.objects.len();
         let mut passed_end = false;
+        is_empty &= page.objects.is_empty();
         for object in &page.objects {
-            let key = object.location.as_ref();
+            let key = object.key.as_str();
             if span.until.as_deref().is_some_and(|until| key > until) {
                 passed_end = true;
                 continue;
             }
             last = last.max(Some(key.to_owned()));
-            listed.extend(below_prefix(door, object));
+            add(door, tally, object, listing);
         }
-        tally.step(&listed[first..]);
+        tally.step(&listing.objects[first..]);
         if passed_end && ordered {
             continue;
         }
-        let Some(token) = page.token else { continue };
+        let Some(token) = page.token.clone() else { continue };
         if page.objects.is_empty() && span.token.as_ref() == Some(&token) {
             let cause = "the listing repeats an empty page for ever".to_owned();
             return Err(OriginError::Failed { uri: door.uri().to_string(), cause });
@@ -105,23 +146,26 @@ async fn list_spans(door: &Door, tally: &Tally<'_>) -> Result<Vec<Listed>, Origi
 async fn first_spans(
     door: &Door,
     tally: &Tally<'_>,
-    listed: &mut Vec<Listed>,
-) -> Result<Vec<Span>, OriginError> {
+    listing: &mut Listing,
+) -> Result<(Vec<Span>, bool), OriginError> {
     let top = patiently(door, || {
         door.page(PaginatedListOptions { delimiter: Some("/".into()), ..PaginatedListOptions::default() })
     })
     .await?;
-    let folders = top.result.common_prefixes;
-    if folders.is_empty() {
-        listed.extend(top.result.objects.iter().filter_map(|object| below_prefix(door, object)));
-        tally.step(listed);
-        let last = top.result.objects.iter().map(|object| object.location.as_ref()).max();
-        return Ok(match (top.page_token, last) {
+    let mut cuts = top.folders;
+    if cuts.is_empty() {
+        for object in &top.objects {
+            add(door, tally, object, listing);
+        }
+        tally.step(&listing.objects);
+        let last = top.objects.iter().map(|object| object.key.as_str()).max();
+        let spans = match (top.token, last) {
             (None, _) => Vec::new(),
             (Some(_), last) => vec![Span { after: last.map(str::to_owned), ..Span::default() }],
-        });
+        };
+        let is_empty = spans.is_empty() && last.is_none();
+        return Ok((spans, is_empty));
     }
-    let mut cuts: Vec<String> = folders.iter().map(ToString::to_string).collect();
     cuts.sort_unstable();
     let every = cuts.len().div_ceil(2 * WIDTH);
     let mut spans = Vec::new();
@@ -130,15 +174,10 @@ async fn first_spans(
         spans.push(Span { after: after.replace(cut.clone()), until: Some(cut), token: None });
     }
     spans.push(Span { after, ..Span::default() });
-    Ok(spans)
+    Ok((spans, false))
 }
 
-struct Page {
-    objects: Vec<ObjectMeta>,
-    token: Option<String>,
-}
-
-async fn next_page(door: &Door, span: Span) -> Result<(Span, Page), OriginError> {
+async fn next_page(door: &Door, span: Span) -> Result<(Span, ListPage), OriginError> {
     let page = patiently(door, || {
         door.page(PaginatedListOptions {
             // A token says where to go on; a start beside it would be ignored.
@@ -148,38 +187,30 @@ async fn next_page(door: &Door, span: Span) -> Result<(Span, Page), OriginError>
         })
     })
     .await?;
-    let token = page.page_token.filter(|token| !token.is_empty());
-    Ok((span, Page { objects: page.result.objects, token }))
+    Ok((span, page))
 }
 
-fn below_prefix(door: &Door, object: &ObjectMeta) -> Option<Listed> {
-    let key = object.location.as_ref().strip_prefix(door.prefix()).filter(|key| !key.is_empty())?;
-    Some(Listed { key: key.as_bytes().to_vec(), size: object.size, tag: object_tag(object) })
-}
-
-/// Leaves out zero-byte stand-ins for folders. The store client shows `folder/` as `folder`, so each empty
-/// object is asked for by the name shown: a stand-in does not exist under it.
-async fn drop_stand_ins(door: &Door, listed: &mut Vec<Listed>) -> Result<(), OriginError> {
-    let empty: Vec<Vec<u8>> =
-        listed.iter().filter(|object| object.size == 0).map(|object| object.key.clone()).collect();
-    let mut asked = stream::iter(empty)
-        .map(|key| async {
-            let answer = ask(door, &key).await;
-            (key, answer)
-        })
-        .buffer_unordered(HEAD_WIDTH);
-    let mut stand_ins = std::collections::BTreeSet::new();
-    while let Some((key, answer)) = asked.next().await {
-        match answer {
-            Ok(_) => {}
-            Err(OriginError::Missing { .. }) => {
-                stand_ins.insert(key);
-            }
-            Err(error) => return Err(error),
+/// Takes an object of a page, unless it is excluded. Stand-ins for folders are told as a directory's folders are: those
+/// of the first level.
+fn add(door: &Door, tally: &Tally<'_>, object: &PageObject, listing: &mut Listing) {
+    let Some(key) = object.key.strip_prefix(door.prefix()).filter(|key| !key.is_empty()) else { return };
+    let key = key.as_bytes();
+    let is_stand_in = key.ends_with(b"/");
+    if (is_stand_in && key[..key.len() - 1].contains(&b'/')) || (tally.is_excluded)(key) {
+        return;
+    }
+    let key = key.to_vec();
+    if is_stand_in {
+        listing.objects.push(Listed { key, size: 0, tag: Vec::new() });
+        return;
+    }
+    match door.path(&key) {
+        Ok(_) => listing.objects.push(Listed { key, size: object.size, tag: object.tag.clone() }),
+        Err(cause) => {
+            let error = door.bad_key(&key, cause);
+            listing.unreadable.push(Unreadable { key, error });
         }
     }
-    listed.retain(|object| object.size > 0 || !stand_ins.contains(&object.key));
-    Ok(())
 }
 
 /// Size and tag of each of `keys`, in no order.
@@ -207,7 +238,7 @@ async fn ask(door: &Door, key: &[u8]) -> Result<Listed, OriginError> {
     loop {
         match door.head(&path, &Arc::default()).await {
             Ok(meta) => return Ok(Listed { key: key.to_vec(), size: meta.size, tag: object_tag(&meta) }),
-            Err(failure) => wait_or_fail(&mut attempt, failure, || door.uri().join(key)).await?,
+            Err(failure) => wait_or_fail(&mut attempt, failure, door, || door.uri().join(key)).await?,
         }
     }
 }
@@ -221,7 +252,7 @@ where
     loop {
         match request().await {
             Ok(answer) => return Ok(answer),
-            Err(failure) => wait_or_fail(&mut attempt, failure, || door.uri().to_string()).await?,
+            Err(failure) => wait_or_fail(&mut attempt, failure, door, || door.uri().to_string()).await?,
         }
     }
 }
@@ -229,16 +260,17 @@ where
 async fn wait_or_fail(
     attempt: &mut u32,
     failure: Failure,
+    door: &Door,
     uri: impl FnOnce() -> String,
 ) -> Result<(), OriginError> {
     let pause = match failure.outcome {
         Outcome::Throttled { retry_after: Some(pause) } => Duration::from(pause).min(PAUSE_MAX),
         Outcome::Throttled { retry_after: None } | Outcome::Retryable => PAUSE * 2_u32.pow(*attempt),
-        _ => return Err(failure.into_error(uri())),
+        _ => return Err(door.error(failure, uri())),
     };
     *attempt += 1;
     if *attempt >= ATTEMPTS {
-        return Err(failure.into_error(uri()));
+        return Err(door.error(failure, uri()));
     }
     tokio::time::sleep(pause).await;
     Ok(())

@@ -14,8 +14,8 @@ use foresee_units::Nanos;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::http::HttpBuilder;
-use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
-use object_store::path::Path;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::path::{Path, PathPart};
 use object_store::{
     ClientConfigKey, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
 };
@@ -23,7 +23,8 @@ use tokio::runtime::Runtime;
 
 pub(crate) use super::fault::Failure;
 use super::fault::{Attempt, ObservedConnector};
-use super::{OriginError, OriginOptions};
+use super::list_page::ListPage;
+use super::{OriginError, OriginOptions, profiles};
 use crate::op::Outcome;
 use crate::uri::{Place, Uri, redact};
 
@@ -33,6 +34,10 @@ const RUNTIME_THREADS: usize = 2;
 const IDLE_CONNECTIONS: usize = 256;
 /// How long shutting down may wait for a task that does not yield; none of ours computes for long.
 const SHUTDOWN: Duration = Duration::from_secs(1);
+
+/// What is said of a setting that an S3 store does not have, with those that most users need.
+const NO_SETTING: &str = "no such setting of an S3 store: it has access_key_id, secret_access_key, session_token, region, \
+                          endpoint, skip_signature and more";
 
 /// A store and the runtime that its requests run on.
 #[derive(Debug)]
@@ -49,6 +54,8 @@ pub(crate) struct Door {
     /// In front of each key, with its slash; empty for plain HTTP, whose base is the URL.
     prefix: String,
     read_timeout: Nanos,
+    /// What to add to an error about credentials.
+    note: String,
     /// It has answered a GET where it refused a HEAD.
     refuses_head: AtomicBool,
 }
@@ -106,7 +113,7 @@ impl Client {
                 _ => Ok(()),
             }
         });
-        answer.map_err(|failure| failure.into_error(door.uri.to_string()))
+        answer.map_err(|failure| door.error(failure, door.uri.to_string()))
     }
 
     pub(crate) fn read_whole(&self, key: &[u8], range: Option<Range<u64>>) -> Result<Vec<u8>, OriginError> {
@@ -133,7 +140,7 @@ impl Client {
                 Err(Failure::answer(Outcome::Retryable, attempt.status(), cause))
             }
         });
-        read.map_err(|failure: Failure| failure.into_error(door.uri.join(key)))
+        read.map_err(|failure| door.error(failure, door.uri.join(key)))
     }
 
     fn runtime(&self) -> &Runtime {
@@ -158,12 +165,13 @@ impl Door {
                 let store = Arc::new(s3(&uri, name, options)?);
                 let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
                 let pages = Some(Arc::clone(&store) as Arc<dyn PaginatedListStore>);
-                Ok(Self { store, pages, uri, prefix, read_timeout, refuses_head: AtomicBool::new(false) })
+                let (note, refuses_head) = (profiles::note(&options.storage), AtomicBool::new(false));
+                Ok(Self { store, pages, uri, prefix, read_timeout, note, refuses_head })
             }
             Place::Web { base, query } => {
                 let store = web(&uri, base, query.as_deref(), options)?;
                 let (pages, prefix, refuses_head) = (None, String::new(), AtomicBool::new(false));
-                Ok(Self { store, pages, uri, prefix, read_timeout, refuses_head })
+                Ok(Self { store, pages, uri, prefix, read_timeout, note: String::new(), refuses_head })
             }
             Place::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
         }
@@ -180,20 +188,26 @@ impl Door {
 
     /// The store's name of `key`.
     pub(crate) fn path(&self, key: &[u8]) -> Result<Path, &'static str> {
-        let key = std::str::from_utf8(key).map_err(|_| "it is not UTF-8, and a store's keys are")?;
-        let named = if self.prefix.is_empty() {
-            Path::parse(key)
-        } else {
-            Path::parse([self.prefix.as_str(), key].concat())
-        };
-        let path =
-            named.map_err(|_| "it has an empty, . or .. part or a control character; rename the object")?;
-        // The parser takes off slashes at both ends, which would name another object.
-        if path.as_ref().len() == self.prefix.len() + key.len() && !key.is_empty() {
-            Ok(path)
-        } else {
-            Err("it is empty, or begins or ends with a slash")
+        let key = str::from_utf8(key).map_err(|_| "it is not UTF-8, and a store's keys are")?;
+        let named = [self.prefix.as_str(), key].concat();
+        if key.is_empty() || named.starts_with('/') || named.ends_with('/') {
+            return Err("it is empty, or begins or ends with a slash");
         }
+        if self.pages.is_none() {
+            return Path::parse(&named).map_err(|_| "it has an empty, . or .. part or a control character");
+        }
+        // Part by part: the client's own parser refuses an empty part, which a bucket's keys may have. A URL that has
+        // . or .. as a part names another object, however it is written.
+        named.split('/').try_fold(Path::ROOT, |path, part| {
+            let part =
+                PathPart::parse(part).map_err(|_| "it has . or .. as a part, or a control character")?;
+            Ok(path.join(part))
+        })
+    }
+
+    /// The error of a call that has no tier around it.
+    pub(crate) fn error(&self, failure: Failure, uri: String) -> OriginError {
+        failure.into_error(uri, &self.note)
     }
 
     pub(crate) fn bad_key(&self, key: &[u8], cause: &'static str) -> OriginError {
@@ -249,16 +263,23 @@ impl Door {
     }
 
     /// One page of the listing below the prefix.
-    pub(crate) async fn page(
+    pub(crate) async fn page(&self, options: PaginatedListOptions) -> Result<ListPage, Failure> {
+        self.page_of(&self.prefix, options).await
+    }
+
+    /// One page of the keys that begin with `prefix`.
+    pub(crate) async fn page_of(
         &self,
+        prefix: &str,
         mut options: PaginatedListOptions,
-    ) -> Result<PaginatedListResult, Failure> {
+    ) -> Result<ListPage, Failure> {
         let Some(pages) = &self.pages else { unreachable!("plain HTTP is never listed") };
-        let attempt = Arc::new(Attempt::default());
+        let attempt = Arc::new(Attempt::of_page());
         options.extensions.insert(Arc::clone(&attempt));
-        let prefix = (!self.prefix.is_empty()).then_some(self.prefix.as_str());
+        let prefix = (!prefix.is_empty()).then_some(prefix);
         let answer = self.patiently(pages.list_paginated(prefix, options)).await?;
-        answer.map_err(|error| Failure::classify(&attempt, &error))
+        answer.map_err(|error| Failure::classify(&attempt, &error))?;
+        Failure::or_page(&attempt)
     }
 
     /// `work`, unless nothing is heard for the read timeout.
@@ -303,10 +324,8 @@ fn s3_settings(uri: &Uri, options: &OriginOptions) -> Result<AmazonS3Builder, Or
         }
     }
     for (name, value) in &options.storage {
-        let key: AmazonS3ConfigKey = name
-            .to_ascii_lowercase()
-            .parse()
-            .map_err(|_| bad(name, "no such setting of an S3 store".to_owned()))?;
+        let key: AmazonS3ConfigKey =
+            name.to_ascii_lowercase().parse().map_err(|_| bad(name, NO_SETTING.to_owned()))?;
         builder = builder.with_config(key, value.as_str());
     }
     Ok(builder)

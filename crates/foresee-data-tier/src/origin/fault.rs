@@ -19,6 +19,7 @@ use object_store::client::{
 };
 
 use super::OriginError;
+use super::list_page::{self, ListPage, NoPage};
 use crate::op::Outcome;
 use crate::uri::redact;
 
@@ -35,7 +36,7 @@ pub(crate) struct Failure {
     kind: Kind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     /// The server answered.
     Answer,
@@ -43,6 +44,12 @@ enum Kind {
     Transport,
     /// It was never sent: no credentials.
     Unsigned,
+    /// The bucket lies in another region, whose name the answer may have.
+    Region(Option<String>),
+    /// The clocks of both ends differ by more than the store allows: the time here and there, as far as known.
+    Clock { here: String, there: String },
+    /// Something other than a store answered.
+    NoStore,
 }
 
 impl Failure {
@@ -50,6 +57,11 @@ impl Failure {
     pub(crate) fn silence(limit: Nanos) -> Self {
         let cause = format!("no byte came for {:.1} s", limit.as_secs_f64());
         Self { outcome: Outcome::Retryable, status: None, cause, kind: Kind::Transport }
+    }
+
+    /// An answer of something that is no store: the console of one, a login page, a proxy.
+    fn no_store(status: Option<u16>, cause: String) -> Self {
+        Self { outcome: Outcome::Fatal, status, cause, kind: Kind::NoStore }
     }
 
     /// A fault in the answer itself.
@@ -75,6 +87,7 @@ impl Failure {
         };
         let code = seen.code.as_deref().unwrap_or_default();
         let outcome = match (status, code) {
+            (_, "RequestTimeTooSkewed") => Outcome::Denied,
             (429 | 503, _) => Outcome::Throttled { retry_after: seen.retry_after },
             (408 | 500.., _) => Outcome::Retryable,
             (404 | 410, _) => Outcome::Absent,
@@ -90,19 +103,78 @@ impl Failure {
             (Some(code), None) => format!("HTTP {status} {code}"),
             (None, _) => format!("HTTP {status}"),
         };
-        Self { outcome, status: Some(status), cause, kind: Kind::Answer }
+        let kind = match code {
+            "RequestTimeTooSkewed" => {
+                let unknown = || "unknown".to_owned();
+                let here = seen.time_here.as_deref().map_or_else(unknown, readable);
+                Kind::Clock { here, there: seen.time_there.clone().unwrap_or_else(unknown) }
+            }
+            _ if is_elsewhere(status, code, seen.region.is_some()) => Kind::Region(seen.region.clone()),
+            _ => Kind::Answer,
+        };
+        let cause = match &kind {
+            Kind::Clock { here, there } => format!("{cause}; it is {here} here and {there} at the store"),
+            Kind::Region(Some(region)) => format!("{cause}; the bucket is in region {region}"),
+            _ => cause,
+        };
+        Self { outcome, status: Some(status), cause, kind }
     }
 
-    /// As the error of a call that has no tier around it.
-    pub(crate) fn into_error(self, uri: String) -> OriginError {
+    /// Reads a page of a listing out of the answer that `seen` holds.
+    pub(crate) fn or_page(seen: &Attempt) -> Result<ListPage, Self> {
+        let (status, document) = (seen.status(), seen.take_body());
+        list_page::read(&document).map_err(|no_page| match no_page {
+            NoPage::Html(title) => {
+                let title = title.map(|title| format!(" with the title {title:?}")).unwrap_or_default();
+                Self::no_store(status, format!("a web page came instead of the list{title}"))
+            }
+            NoPage::Other(cause) => Self::no_store(status, cause),
+        })
+    }
+
+    /// As the error of a call that has no tier around it. `note`: what to add where credentials are at fault.
+    pub(crate) fn into_error(self, uri: String, note: &str) -> OriginError {
         let cause = self.cause;
         match (self.kind, self.outcome) {
-            (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause },
+            (Kind::Region(region), _) => OriginError::WrongRegion { uri, cause, region },
+            (Kind::Clock { .. }, _) => OriginError::ClockDiffers { uri, cause },
+            (Kind::NoStore, _) => OriginError::NoStore { uri, cause },
+            (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause: cause + note },
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
             (Kind::Answer, Outcome::Absent) => OriginError::Missing { uri, cause },
-            (Kind::Answer, Outcome::Denied) => OriginError::Denied { uri, cause },
+            (Kind::Answer, Outcome::Denied) => OriginError::Denied { uri, cause: cause + note },
             (Kind::Answer, _) => OriginError::Failed { uri, cause },
         }
+    }
+}
+
+/// Whether an answer says that the bucket lies in another region than the request was signed for.
+fn is_elsewhere(status: u16, code: &str, names_region: bool) -> bool {
+    match code {
+        "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => true,
+        // The answer to a HEAD has no body and no code.
+        "" => matches!(status, 301 | 307 | 400) && names_region,
+        _ => false,
+    }
+}
+
+/// A request's `20260102T030405Z` as `2026-01-02T03:04:05Z`; any other time as it is.
+fn readable(time: &str) -> String {
+    match (time.len(), time.get(..8), time.get(9..15)) {
+        (16, Some(day), Some(clock))
+            if day.bytes().chain(clock.bytes()).all(|byte| byte.is_ascii_digit()) =>
+        {
+            format!(
+                "{}-{}-{}T{}:{}:{}Z",
+                &day[..4],
+                &day[4..6],
+                &day[6..],
+                &clock[..2],
+                &clock[2..4],
+                &clock[4..]
+            )
+        }
+        _ => time.to_owned(),
     }
 }
 
@@ -110,6 +182,8 @@ impl Failure {
 #[derive(Debug, Default)]
 pub(crate) struct Attempt {
     seen: Mutex<Seen>,
+    /// Of a request for a page of a listing: the answer's body, which the client does not get.
+    body: Option<Mutex<Vec<u8>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -118,16 +192,34 @@ struct Seen {
     retry_after: Option<Nanos>,
     code: Option<String>,
     words: Option<String>,
+    region: Option<String>,
+    time_here: Option<String>,
+    time_there: Option<String>,
     transport: Option<(HttpErrorKind, String)>,
 }
 
 impl Attempt {
+    /// For a page of a listing.
+    pub(crate) fn of_page() -> Self {
+        Self { seen: Mutex::default(), body: Some(Mutex::default()) }
+    }
+
+    fn take_body(&self) -> Vec<u8> {
+        let body = self.body.as_ref().map(|body| body.lock().unwrap_or_else(PoisonError::into_inner));
+        body.map(|mut body| std::mem::take(&mut *body)).unwrap_or_default()
+    }
+
     pub(crate) fn status(&self) -> Option<u16> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).status
     }
 
     fn seen(&self) -> Seen {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_lost(&self, error: &HttpError) {
+        let transport = Some((error.kind(), redact(&chain(error))));
+        self.note(Seen { transport, ..Seen::default() });
     }
 
     fn note(&self, seen: Seen) {
@@ -162,17 +254,28 @@ impl HttpService for Observed {
     {
         Box::pin(async move {
             let attempt = request.extensions().get::<Arc<Attempt>>().cloned();
+            let time_here = request.headers().get("x-amz-date").and_then(|date| date.to_str().ok());
+            let time_here = time_here.map(str::to_owned);
             let answer = self.inner.execute(request).await;
             let Some(attempt) = attempt else { return answer };
             match answer {
                 Ok(response) if response.status().is_success() => {
-                    attempt.note(Seen { status: Some(response.status().as_u16()), ..Seen::default() });
-                    Ok(response)
+                    let status = Some(response.status().as_u16());
+                    attempt.note(Seen { status, ..Seen::default() });
+                    match &attempt.body {
+                        None => Ok(response),
+                        Some(body) => {
+                            let (parts, sent) = response.into_parts();
+                            let sent = sent.bytes().await.inspect_err(|error| attempt.note_lost(error))?;
+                            *body.lock().unwrap_or_else(PoisonError::into_inner) = sent.to_vec();
+                            let no_objects = HttpResponseBody::from(list_page::NO_OBJECTS.to_vec());
+                            Ok(HttpResponse::from_parts(parts, no_objects))
+                        }
+                    }
                 }
-                Ok(response) => Ok(refused(&attempt, response).await),
+                Ok(response) => Ok(refused(&attempt, response, time_here).await),
                 Err(error) => {
-                    let transport = Some((error.kind(), redact(&chain(&error))));
-                    attempt.note(Seen { transport, ..Seen::default() });
+                    attempt.note_lost(&error);
                     Err(error)
                 }
             }
@@ -181,12 +284,16 @@ impl HttpService for Observed {
 }
 
 /// Notes what an answer other than success says, and hands on its head alone.
-async fn refused(attempt: &Attempt, response: HttpResponse) -> HttpResponse {
+async fn refused(attempt: &Attempt, response: HttpResponse, time_here: Option<String>) -> HttpResponse {
     let (parts, body) = response.into_parts();
-    let retry_after = parts.headers.get("retry-after").and_then(|value| value.to_str().ok());
+    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    let retry_after = header("retry-after");
     let mut seen = Seen {
         status: Some(parts.status.as_u16()),
         retry_after: retry_after.and_then(|text| text.trim().parse().ok()).map(Nanos::from_secs),
+        region: header("x-amz-bucket-region").map(str::to_owned),
+        time_here,
+        time_there: header("date").map(str::to_owned),
         ..Seen::default()
     };
     attempt.note(seen.clone()); // in case the body never ends
@@ -202,6 +309,9 @@ async fn refused(attempt: &Attempt, response: HttpResponse) -> HttpResponse {
     let text = String::from_utf8_lossy(&text);
     seen.code = element(&text, "Code");
     seen.words = element(&text, "Message").map(|words| redact(&words));
+    seen.region = seen.region.or_else(|| element(&text, "Region"));
+    seen.time_here = element(&text, "RequestTime").or(seen.time_here);
+    seen.time_there = element(&text, "ServerTime").or(seen.time_there);
     attempt.note(seen);
     HttpResponse::from_parts(parts, HttpResponseBody::from(Vec::new()))
 }
@@ -228,45 +338,4 @@ fn chain(error: &dyn Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn outcome(status: u16, code: Option<&str>) -> Outcome {
-        let attempt = Attempt::default();
-        let code = code.map(str::to_owned);
-        attempt.note(Seen { status: Some(status), code, ..Seen::default() });
-        let error =
-            object_store::Error::NotImplemented { operation: String::new(), implementer: String::new() };
-        Failure::classify(&attempt, &error).outcome
-    }
-
-    #[test]
-    fn every_status_has_its_meaning() {
-        let throttled = Outcome::Throttled { retry_after: None };
-        for (status, code, expected) in [
-            (404, None, Outcome::Absent),
-            (401, None, Outcome::Denied),
-            (403, Some("AccessDenied"), Outcome::Denied),
-            (400, Some("ExpiredToken"), Outcome::Denied),
-            (412, None, Outcome::Changed),
-            (429, None, throttled),
-            (503, Some("SlowDown"), throttled),
-            (408, None, Outcome::Retryable),
-            (500, None, Outcome::Retryable),
-            (504, None, Outcome::Retryable),
-            (400, None, Outcome::Fatal),
-            (416, None, Outcome::Fatal),
-            (301, None, Outcome::Fatal),
-        ] {
-            assert_eq!(outcome(status, code), expected, "HTTP {status} {code:?}");
-        }
-    }
-
-    #[test]
-    fn the_code_of_an_error_document_is_found_and_garbage_is_not() {
-        let text = "<Error><Code>SlowDown</Code><Message> wait </Message></Error>";
-        assert_eq!(element(text, "Code").as_deref(), Some("SlowDown"));
-        assert_eq!(element(text, "Message").as_deref(), Some("wait"));
-        assert_eq!(element("<Code>open", "Code"), None);
-    }
-}
+mod tests;

@@ -82,7 +82,7 @@ impl PosixOrigin {
     /// `threads`: 1 or more, the most reads under way at once.
     ///
     /// # Errors
-    /// [`OriginError::Missing`], [`OriginError::Denied`] or [`OriginError::Failed`] if `root` cannot be opened.
+    /// [`OriginError::NoFile`], [`OriginError::Denied`] or [`OriginError::Failed`] if `root` cannot be opened.
     pub fn new(
         root: &Path,
         locate: Arc<dyn Locate>,
@@ -368,7 +368,7 @@ pub(super) fn read_whole(
 ) -> Result<Vec<u8>, OriginError> {
     if !safe_key(key) {
         let key = String::from_utf8_lossy(key).into_owned();
-        let cause = "it leaves the directory; remove .. and leading slashes";
+        let cause = "it leaves the directory";
         return Err(OriginError::BadKey { uri: uri.to_string(), key, cause });
     }
     let failed = |errno: Errno| match errno {

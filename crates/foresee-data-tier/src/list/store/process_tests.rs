@@ -4,9 +4,9 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::origin::process_tests::fake::{FakeS3, Mood, PAGE, etag};
-use crate::{Listed, OriginError, OriginOptions, Uri, list};
+use crate::{Listed, Listing, OriginError, OriginOptions, Selection, Uri, list, read_whole};
 
-fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<Listed>, OriginError> {
+fn options(fake: &FakeS3, uri: &str) -> OriginOptions {
     let mut options = OriginOptions::default();
     if uri.starts_with("s3") {
         for (name, value) in
@@ -15,7 +15,17 @@ fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<List
             options.storage.insert(name.to_owned(), value);
         }
     }
-    list(&Uri::parse(uri)?, &options, keys, &|_| {}, &AtomicBool::new(false))
+    options
+}
+
+fn select(fake: &FakeS3, uri: &str, selection: Selection<'_>) -> Result<Listing, OriginError> {
+    list(&Uri::parse(uri)?, &options(fake, uri), selection, &|_| {}, &AtomicBool::new(false))
+}
+
+fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<Listed>, OriginError> {
+    let listing = select(fake, uri, Selection { keys, ..Selection::default() })?;
+    assert!(listing.unreadable.is_empty(), "{listing:?}");
+    Ok(listing.objects)
 }
 
 fn check(fake: &FakeS3, names: &[String]) {
@@ -62,7 +72,7 @@ fn an_empty_page_that_says_more_is_not_the_end() {
 }
 
 #[test]
-fn stand_ins_for_folders_are_left_out_and_empty_objects_are_not() {
+fn stand_ins_are_told_on_the_first_level_and_empty_objects_are_objects() {
     let fake = FakeS3::start();
     for key in ["set/", "set/a/", "set/a/b/", "set/lonely/"] {
         fake.put(key, b"");
@@ -71,16 +81,68 @@ fn stand_ins_for_folders_are_left_out_and_empty_objects_are_not() {
     fake.put("set/empty", b"");
     let keys: Vec<_> = listed(&fake, "s3://bucket/set", None).expect("a listing");
     let keys: Vec<_> = keys.into_iter().map(|listed| listed.key).collect();
-    assert_eq!(keys, [b"a/1".as_slice(), b"empty"]);
+    assert_eq!(keys, [b"a/".as_slice(), b"a/1", b"empty", b"lonely/"]);
+    assert!(!fake.requests().iter().any(|line| line.starts_with("HEAD")), "{:?}", fake.requests());
 }
 
 #[test]
-fn an_empty_bucket_lists_nothing_and_a_refusal_is_named() {
+fn odd_keys_are_listed_and_read_and_those_that_no_request_can_name_are_told() {
     let fake = FakeS3::start();
-    assert_eq!(listed(&fake, "s3://bucket", None).expect("a listing"), []);
+    for key in
+        ["cat/1.png", "cat//x.png", "a///b", " spaced ", "cat/./x.png", "../x.png", "cat/a\nb.png", "/x"]
+    {
+        fake.put(&format!("set/{key}"), key.as_bytes());
+    }
+    let listing = select(&fake, "s3://bucket/set", Selection::default()).expect("a listing");
+    let keys: Vec<_> = listing.objects.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
+    assert_eq!(keys, [" spaced ", "/x", "a///b", "cat//x.png", "cat/1.png"]);
+    for one in &listing.objects {
+        let uri = Uri::parse("s3://bucket/set").expect("a URI");
+        assert_eq!(read_whole(&uri, &options(&fake, "s3://"), &one.key, None).expect("its bytes"), one.key);
+    }
+    let told: Vec<_> = listing.unreadable.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
+    assert_eq!(told, ["../x.png", "cat/./x.png", "cat/a\nb.png"]);
+    for one in &listing.unreadable {
+        let text = one.error.to_string();
+        assert!(text.contains(&format!("{:?}", String::from_utf8_lossy(&one.key))), "{text}");
+        assert!(text.contains("rename the object, or leave it out with exclude="), "{text}");
+    }
+    let odd = |key: &[u8]| key.starts_with(b"..") || key.ends_with(b"b.png") || key.ends_with(b"./x.png");
+    let listing = select(&fake, "s3://bucket/set", Selection { is_excluded: &odd, ..Selection::default() });
+    assert!(listing.expect("a listing").unreadable.is_empty());
+}
+
+#[test]
+fn an_empty_prefix_names_what_lies_next_to_it_and_a_refusal_is_named() {
+    let fake = FakeS3::start();
+    let empty = |uri: &str| listed(&fake, uri, None).expect_err("nothing is there").to_string();
+    assert_eq!(empty("s3://bucket"), "nothing is stored at s3://bucket; the bucket has no objects");
+    assert_eq!(empty("s3://bucket/a/b"), "nothing is stored at s3://bucket/a/b; the bucket has no objects");
+    for key in ["data/train/1", "data/val/2"] {
+        fake.put(key, b"");
+    }
+    let beside = "s3://bucket/data has the prefixes \"train\", \"val\"";
+    assert_eq!(
+        empty("s3://bucket/data/trains"),
+        format!("nothing is stored at s3://bucket/data/trains; {beside}")
+    );
+    assert!(empty("s3://bucket/x/y").ends_with("s3://bucket has the prefixes \"data\""));
     fake.set(Mood::Status(403, "AccessDenied"));
     let error = listed(&fake, "s3://bucket/x", None).expect_err("denied").to_string();
     assert!(error.contains("s3://bucket/x: access denied (HTTP 403 AccessDenied: no)"), "{error}");
+}
+
+#[test]
+fn what_answers_instead_of_the_bucket_is_named_with_its_remedy() {
+    let fake = FakeS3::start();
+    fake.put("set/1", b"x");
+    fake.set(Mood::WebPage);
+    let error = listed(&fake, "s3://bucket/set", None).expect_err("a web page").to_string();
+    assert!(error.contains("a web page came instead of the list with the title \"Log in\""), "{error}");
+    assert!(error.contains("AWS_ENDPOINT_URL"), "{error}");
+    fake.set(Mood::Region("eu-west-1"));
+    let error = listed(&fake, "s3://bucket/set", None).expect_err("elsewhere").to_string();
+    assert!(error.contains("region \"eu-west-1\"") && error.contains("AWS_REGION=eu-west-1"), "{error}");
 }
 
 #[test]

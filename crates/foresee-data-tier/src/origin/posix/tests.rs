@@ -136,7 +136,7 @@ fn header_reads_are_cut_at_the_end_of_the_file() {
     assert_eq!(read(b"a", None).expect("a file"), b"abcdef");
     assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");
     assert_eq!(read(b"a", Some(50..100)).expect("a file"), b"");
-    assert!(matches!(read(b"x", None), Err(OriginError::Missing { .. })));
+    assert!(matches!(read(b"x", None), Err(OriginError::NoFile { .. })));
     std::fs::create_dir(root.path().join("d")).expect("a directory");
     assert!(matches!(read(b"d", Some(0..3)), Err(OriginError::Changed { .. })));
     assert!(matches!(read(b"../a", None), Err(OriginError::BadKey { .. })));

@@ -18,6 +18,10 @@ pub(crate) enum Mood {
     Well,
     /// This status and error code, with `Retry-After: 7`.
     Status(u16, &'static str),
+    /// A web page, whatever was asked for.
+    WebPage,
+    /// As a bucket of this region answers to requests for another.
+    Region(&'static str),
     /// Half the body, then the connection is closed.
     ShortBody,
     /// Headers, half the body, then silence.
@@ -179,6 +183,14 @@ fn answer(state: &State, request: &Request, write: &mut TcpStream) -> std::io::R
         let text = format!("<Error><Code>{code}</Code><Message>no</Message></Error>");
         return send(write, request, status, "Retry-After: 7\r\n", text.as_bytes());
     }
+    if mood == Mood::WebPage {
+        let page = b"<html><title>Log in</title><body>first</body></html>";
+        return send(write, request, 200, "Content-Type: text/html\r\n", page);
+    }
+    if let Mood::Region(region) = mood {
+        let text = b"<Error><Code>PermanentRedirect</Code><Message>elsewhere</Message></Error>";
+        return send(write, request, 301, &format!("x-amz-bucket-region: {region}\r\n"), text);
+    }
     if let Mood::RefusesHead { status, .. } = mood
         && request.method == "HEAD"
     {
@@ -268,6 +280,8 @@ fn page(state: &State, request: &Request) -> String {
             folders.insert(folder);
         } else {
             let (size, tag) = (body.len(), etag(body).replace('"', "&quot;"));
+            let letter = |c: char| if c.is_control() { format!("&#{};", u32::from(c)) } else { c.into() };
+            let key: String = key.chars().map(letter).collect();
             let _ = write!(
                 text,
                 "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>{tag}</ETag>\

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a walk of a directory lists, tells and leaves out.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{ListProgress, Listed, Listing, OriginError, OriginOptions, Selection, Uri, list};
+
+fn listed(root: &Path) -> Result<Vec<Listed>, OriginError> {
+    let uri = Uri::from_path(root)?;
+    let listing = select(&uri, Selection::default())?;
+    match listing.unreadable.into_iter().next() {
+        Some(unreadable) => Err(unreadable.error),
+        None => Ok(listing.objects),
+    }
+}
+
+fn select(uri: &Uri, selection: Selection<'_>) -> Result<Listing, OriginError> {
+    list(uri, &OriginOptions::default(), selection, &|_| {}, &AtomicBool::new(false))
+}
+
+fn keys(root: &Path) -> Vec<Vec<u8>> {
+    let all = listed(root).expect("a listing").into_iter().map(|listed| listed.key);
+    all.filter(|key| !key.ends_with(b"/")).collect()
+}
+
+fn tree(files: &[&[u8]]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("a directory");
+    for file in files {
+        let path = root.path().join(std::ffi::OsStr::from_bytes(file));
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        std::fs::write(path, file).expect("a file");
+    }
+    root
+}
+
+#[test]
+fn files_come_sorted_by_the_bytes_of_their_keys_with_size_and_tag() {
+    let root = tree(&[b"b/1", b"a/2", b"a-b", b"a/\xff\xfe", b"z"]);
+    assert_eq!(keys(root.path()), [b"a-b".as_slice(), b"a/2", b"a/\xff\xfe", b"b/1", b"z"]);
+    let first = &listed(root.path()).expect("a listing")[0];
+    let stat = rustix::fs::stat(root.path().join("a-b")).expect("a file");
+    assert_eq!((first.size, first.tag.as_slice()), (3, &crate::origin::tag_of(&stat, false)[..]));
+}
+
+#[test]
+fn folders_of_the_first_level_are_told_even_when_they_are_empty() {
+    let root = tree(&[b"a/1", b"b/below/2", b"z"]);
+    std::fs::create_dir(root.path().join("empty")).expect("a directory");
+    let all = listed(root.path()).expect("a listing").into_iter().map(|listed| listed.key);
+    let folders: Vec<_> = all.filter(|key| key.ends_with(b"/")).collect();
+    assert_eq!(folders, [b"a/".as_slice(), b"b/", b"empty/"]);
+}
+
+#[test]
+fn named_keys_are_asked_for_and_nothing_else_is_looked_at() {
+    let root = tree(&[b"a/1", b"a/2", b"z"]);
+    let uri = Uri::from_path(root.path()).expect("a path");
+    let ask = |keys: &[Vec<u8>]| {
+        select(&uri, Selection { keys: Some(keys), ..Selection::default() }).map(|found| found.objects)
+    };
+    let found = ask(&[b"z".to_vec(), b"a/1".to_vec()]).expect("both are there");
+    assert_eq!(found.iter().map(|one| one.key.as_slice()).collect::<Vec<_>>(), [b"a/1".as_slice(), b"z"]);
+    assert_eq!(found[1], *listed(root.path()).expect("a listing").last().expect("z is last"));
+    for wrong in [b"missing".as_slice(), b"a", b"../z"] {
+        let said = ask(&[wrong.to_vec()]).expect_err("no such file").to_string();
+        assert!(said.contains(&*String::from_utf8_lossy(wrong)), "{said}");
+    }
+}
+
+#[test]
+fn links_are_followed_and_a_link_back_up_is_not_entered_again() {
+    let root = tree(&[b"a/1", b"elsewhere/2"]);
+    symlink(root.path().join("elsewhere"), root.path().join("a/there")).expect("a link");
+    symlink(root.path(), root.path().join("a/back")).expect("a link");
+    symlink("1", root.path().join("a/same")).expect("a link");
+    assert_eq!(keys(root.path()), [b"a/1".as_slice(), b"a/same", b"a/there/2", b"elsewhere/2"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_beside_what_can() {
+    let root = tree(&[b"a/1", b"z"]);
+    symlink("nowhere", root.path().join("a/lost")).expect("a link");
+    symlink("self", root.path().join("self")).expect("a link");
+    let uri = Uri::from_path(root.path()).expect("a path");
+    let found = select(&uri, Selection::default()).expect("a listing");
+    let keys: Vec<_> = found.objects.iter().map(|one| one.key.as_slice()).collect();
+    assert_eq!(keys, [b"a/".as_slice(), b"a/1", b"z"]);
+    let told: Vec<_> =
+        found.unreadable.iter().map(|one| (one.key.as_slice(), one.error.to_string())).collect();
+    assert_eq!(told.iter().map(|one| one.0).collect::<Vec<_>>(), [b"a/lost".as_slice(), b"self"]);
+    for (text, cause) in
+        [(&told[0].1, "/a/lost cannot be read (a link that leads nowhere)"), (&told[1].1, "itself")]
+    {
+        assert!(
+            text.contains(cause) && text.contains("remove the link, or leave it out with exclude="),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_is_excluded_is_neither_listed_nor_entered() {
+    let root = tree(&[b"a/1", b"a/old/2", b"old/3", b"z"]);
+    symlink("nowhere", root.path().join("lost")).expect("a link");
+    let uri = Uri::from_path(root.path()).expect("a path");
+    let asked = Mutex::new(Vec::new());
+    let is_excluded = |key: &[u8]| {
+        asked.lock().expect("no panic").push(key.to_vec());
+        key.ends_with(b"old/") || key == b"lost"
+    };
+    let found =
+        select(&uri, Selection { is_excluded: &is_excluded, ..Selection::default() }).expect("a listing");
+    let keys: Vec<_> = found.objects.iter().map(|one| one.key.as_slice()).collect();
+    assert_eq!((keys, found.unreadable.len()), (vec![b"a/".as_slice(), b"a/1", b"z"], 0));
+    assert!(!asked.lock().expect("no panic").iter().any(|key| key.ends_with(b"/2") || key.ends_with(b"/3")));
+    let keys = [b"z".to_vec(), b"lost".to_vec()];
+    let found = select(&uri, Selection { keys: Some(&keys), is_excluded: &is_excluded }).expect("z is there");
+    assert_eq!(found.objects.len(), 1);
+}
+
+#[test]
+fn pipes_are_left_out_and_empty_directories_hold_nothing() {
+    let root = tree(&[]);
+    std::fs::create_dir(root.path().join("empty")).expect("a directory");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, root.path().join("p"), rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
+    assert_eq!(keys(root.path()), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn a_missing_root_and_a_raised_flag_end_the_listing_with_a_name() {
+    let gone = listed(Path::new("/no/such/root")).expect_err("missing").to_string();
+    assert!(gone.contains("/no/such/root does not exist; / has the folders"), "{gone}");
+    let root = tree(&[b"a"]);
+    let uri = Uri::from_path(root.path()).expect("a path");
+    let raised = AtomicBool::new(true);
+    let stopped = list(&uri, &OriginOptions::default(), Selection::default(), &|_| {}, &raised);
+    assert!(matches!(stopped, Err(OriginError::Cancelled { .. })));
+    raised.store(false, Ordering::Relaxed);
+    let found = list(&uri, &OriginOptions::default(), Selection::default(), &|_| {}, &raised).expect("one");
+    assert_eq!(found.objects.len(), 1);
+}
+
+#[test]
+fn progress_ends_at_the_sums() {
+    let root = tree(&[b"a/1", b"b/22", b"c/d/333"]);
+    let last = Mutex::new(ListProgress::default());
+    let note = |now: ListProgress| {
+        let mut last = last.lock().expect("no panic");
+        if now.steps > last.steps {
+            *last = now;
+        }
+    };
+    let uri = Uri::from_path(root.path()).expect("a path");
+    list(&uri, &OriginOptions::default(), Selection::default(), &note, &AtomicBool::new(false))
+        .expect("a listing");
+    let last = *last.lock().expect("no panic");
+    assert_eq!(last.steps, 5);
+    assert!(last.objects <= 3 && last.bytes <= 14, "{last:?}");
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What answers mean, and what their errors tell users to do.
+
+use super::*;
+
+fn outcome(status: u16, code: Option<&str>) -> Outcome {
+    let attempt = Attempt::default();
+    let code = code.map(str::to_owned);
+    attempt.note(Seen { status: Some(status), code, ..Seen::default() });
+    Failure::classify(&attempt, &nothing()).outcome
+}
+
+fn nothing() -> object_store::Error {
+    object_store::Error::NotImplemented { operation: String::new(), implementer: String::new() }
+}
+
+#[test]
+fn every_status_has_its_meaning() {
+    let throttled = Outcome::Throttled { retry_after: None };
+    for (status, code, expected) in [
+        (404, None, Outcome::Absent),
+        (401, None, Outcome::Denied),
+        (403, Some("AccessDenied"), Outcome::Denied),
+        (400, Some("ExpiredToken"), Outcome::Denied),
+        (412, None, Outcome::Changed),
+        (429, None, throttled),
+        (503, Some("SlowDown"), throttled),
+        (408, None, Outcome::Retryable),
+        (500, None, Outcome::Retryable),
+        (504, None, Outcome::Retryable),
+        (400, None, Outcome::Fatal),
+        (416, None, Outcome::Fatal),
+        (301, None, Outcome::Fatal),
+    ] {
+        assert_eq!(outcome(status, code), expected, "HTTP {status} {code:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_differs_is_told_with_both_times() {
+    let attempt = Attempt::default();
+    attempt.note(Seen {
+        status: Some(403),
+        code: Some("RequestTimeTooSkewed".to_owned()),
+        time_here: Some("20260102T030405Z".to_owned()),
+        time_there: Some("2026-01-02T03:24:05Z".to_owned()),
+        ..Seen::default()
+    });
+    let error = Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "");
+    let text = error.to_string();
+    assert!(matches!(error, OriginError::ClockDiffers { .. }), "{text}");
+    for part in ["2026-01-02T03:04:05Z here", "2026-01-02T03:24:05Z at the store", "set this host's clock"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_region_that_the_answer_names_is_the_remedy() {
+    let at = |status, code: &str, region: Option<&str>| {
+        let attempt = Attempt::default();
+        let code = Some(code.to_owned()).filter(|code| !code.is_empty());
+        attempt.note(Seen {
+            status: Some(status),
+            code,
+            region: region.map(str::to_owned),
+            ..Seen::default()
+        });
+        Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "").to_string()
+    };
+    for (status, code) in
+        [(301, "PermanentRedirect"), (301, ""), (400, "AuthorizationHeaderMalformed"), (400, "")]
+    {
+        let text = at(status, code, Some("eu-west-1"));
+        assert!(text.contains("AWS_REGION=eu-west-1"), "{text}");
+    }
+    assert!(at(301, "PermanentRedirect", None).contains("AWS_REGION"));
+    // Refusals name the bucket's region too, and are not about it.
+    assert!(!at(403, "AccessDenied", Some("eu-west-1")).contains("AWS_REGION"));
+}
+
+#[test]
+fn the_code_of_an_error_document_is_found_and_garbage_is_not() {
+    let text = "<Error><Code>SlowDown</Code><Message> wait </Message></Error>";
+    assert_eq!(element(text, "Code").as_deref(), Some("SlowDown"));
+    assert_eq!(element(text, "Message").as_deref(), Some("wait"));
+    assert_eq!(element("<Code>open", "Code"), None);
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One page of a bucket's listing, read from the XML that the store sends.
+//!
+//! The store client reads it too, but it refuses a whole page for one key with an empty part or a control character,
+//! drops the slash of a folder marker, and takes any other document for an empty list.
+
+use object_store::ObjectMeta;
+use object_store::path::Path;
+use quick_xml::events::Event;
+
+use super::tag::object_tag;
+
+/// The answer that stands in for a page that is read here: the client takes it for an empty list.
+pub(super) const NO_OBJECTS: &[u8] = b"<ListBucketResult></ListBucketResult>";
+
+/// The elements that are read.
+const NAMES: [&str; 9] = [
+    "ListBucketResult",
+    "Contents",
+    "Key",
+    "Size",
+    "ETag",
+    "LastModified",
+    "CommonPrefixes",
+    "Prefix",
+    "NextContinuationToken",
+];
+
+/// Bytes of an unknown document that are searched for its title.
+const TITLE_WITHIN: usize = 4096;
+
+/// Some of a bucket's keys, in order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListPage {
+    pub(crate) objects: Vec<PageObject>,
+    /// Prefixes below which the keys were not listed; each ends in the delimiter.
+    pub(crate) folders: Vec<String>,
+    /// Asks for the next page.
+    pub(crate) token: Option<String>,
+}
+
+/// An object as a page lists it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PageObject {
+    /// As the store knows it, with the prefix.
+    pub(crate) key: String,
+    pub(crate) size: u64,
+    pub(crate) tag: Vec<u8>,
+}
+
+/// Why a document is no page of a listing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoPage {
+    /// It is HTML; its title, if it has one.
+    Html(Option<String>),
+    /// It is something else, or broken.
+    Other(String),
+}
+
+/// Reads a page.
+pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
+    let Ok(text) = str::from_utf8(document) else {
+        return Err(NoPage::Other("the list is not UTF-8".to_owned()));
+    };
+    if is_html(text) {
+        return Err(NoPage::Html(title(text)));
+    }
+    let broken = |error: &dyn std::fmt::Display| NoPage::Other(format!("the list is broken: {error}"));
+    let mut reader = quick_xml::Reader::from_str(text);
+    let (mut path, mut value) = (Vec::<&'static str>::new(), String::new());
+    let (mut page, mut object) = (ListPage::default(), Fields::default());
+    let mut is_list = false;
+    loop {
+        match reader.read_event().map_err(|error| broken(&error))? {
+            Event::Start(tag) => {
+                let name = tag.local_name();
+                path.push(
+                    NAMES.iter().find(|known| known.as_bytes() == name.as_ref()).map_or("", |known| known),
+                );
+                is_list |= path == ["ListBucketResult"];
+                value.clear();
+            }
+            Event::Text(part) => value.push_str(&part.decode().map_err(|error| broken(&error))?),
+            Event::CData(part) => value.push_str(&part.decode().map_err(|error| broken(&error))?),
+            Event::GeneralRef(name) => value.push(letter(&name).map_err(|error| broken(&error))?),
+            Event::End(_) => {
+                match path[..] {
+                    ["ListBucketResult", "Contents"] => {
+                        page.objects
+                            .push(std::mem::take(&mut object).object().map_err(|what| broken(&what))?);
+                    }
+                    ["ListBucketResult", "Contents", field] => object.set(field, std::mem::take(&mut value)),
+                    ["ListBucketResult", "CommonPrefixes", "Prefix"] => {
+                        page.folders.push(std::mem::take(&mut value));
+                    }
+                    ["ListBucketResult", "NextContinuationToken"] if !value.is_empty() => {
+                        page.token = Some(std::mem::take(&mut value));
+                    }
+                    _ => {}
+                }
+                path.pop();
+                value.clear();
+            }
+            Event::Eof if is_list && path.is_empty() => return Ok(page),
+            Event::Eof => return Err(NoPage::Other("it is no list of a bucket".to_owned())),
+            _ => {}
+        }
+    }
+}
+
+/// What a `Contents` element has said so far.
+#[derive(Default)]
+struct Fields {
+    key: Option<String>,
+    size: Option<String>,
+    etag: Option<String>,
+    modified: Option<String>,
+}
+
+impl Fields {
+    fn set(&mut self, name: &str, value: String) {
+        let field = match name {
+            "Key" => &mut self.key,
+            "Size" => &mut self.size,
+            "ETag" => &mut self.etag,
+            "LastModified" => &mut self.modified,
+            _ => return,
+        };
+        *field = Some(value);
+    }
+
+    fn object(self) -> Result<PageObject, &'static str> {
+        let key = self.key.ok_or("an object has no key")?;
+        let size = self.size.and_then(|size| size.trim().parse().ok()).ok_or("an object has no size")?;
+        let meta = ObjectMeta {
+            location: Path::ROOT,
+            // Unknown is the same as the year 1970: the object has no tag then, unless it has an ETag.
+            last_modified: self.modified.and_then(|date| date.trim().parse().ok()).unwrap_or_default(),
+            size,
+            e_tag: self.etag,
+            version: None,
+        };
+        Ok(PageObject { key, size, tag: object_tag(&meta) })
+    }
+}
+
+/// The letter that a reference such as `&amp;` or `&#10;` stands for. Stores write control characters in this way, though
+/// XML 1.0 has none.
+fn letter(name: &[u8]) -> Result<char, &'static str> {
+    let unknown = "an unknown reference";
+    let name = str::from_utf8(name).map_err(|_| unknown)?;
+    let code = match name {
+        "amp" => return Ok('&'),
+        "lt" => return Ok('<'),
+        "gt" => return Ok('>'),
+        "quot" => return Ok('"'),
+        "apos" => return Ok('\''),
+        _ => name.strip_prefix('#').ok_or(unknown)?,
+    };
+    let code = match code.strip_prefix(['x', 'X']) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => code.parse(),
+    };
+    code.ok().and_then(char::from_u32).ok_or(unknown)
+}
+
+fn is_html(text: &str) -> bool {
+    let start: String = text.trim_start().chars().take(15).collect::<String>().to_ascii_lowercase();
+    start.starts_with("<!doctype html") || start.starts_with("<html")
+}
+
+fn title(text: &str) -> Option<String> {
+    let within: String = text.chars().take(TITLE_WITHIN).collect();
+    let from = within.to_ascii_lowercase().find("<title>")? + "<title>".len();
+    let title = within[from..].split('<').next()?.trim();
+    (!title.is_empty()).then(|| title.chars().filter(|letter| !letter.is_control()).take(80).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATE: &str = "<LastModified>2026-01-02T03:04:05.000Z</LastModified>";
+
+    fn page(inside: &str) -> Result<ListPage, NoPage> {
+        read(
+            format!("<?xml version='1.0'?><ListBucketResult xmlns='x'>{inside}</ListBucketResult>")
+                .as_bytes(),
+        )
+    }
+
+    #[test]
+    fn keys_come_as_the_store_has_them() {
+        for (written, key) in [
+            ("a//b", "a//b"),
+            ("a/./b", "a/./b"),
+            ("../a", "../a"),
+            ("marker/", "marker/"),
+            (" spaced ", " spaced "),
+            ("a&#10;b&#x1;&#xe9;é", "a\nb\u{1}éé"),
+            ("&lt;&amp;&gt;&quot;&apos;", "<&>\"'"),
+            ("<![CDATA[<b>]]>", "<b>"),
+        ] {
+            let found = page(&format!("<Contents><Key>{written}</Key><Size>3</Size>{LATE}</Contents>"))
+                .expect("a page");
+            let tag = b"last-modified:1767323045".to_vec();
+            assert_eq!(found.objects, [PageObject { key: key.to_owned(), size: 3, tag }], "{written}");
+        }
+    }
+
+    #[test]
+    fn folders_tags_and_the_token_are_read_and_owners_are_not() {
+        let found = page(&format!(
+            "<Prefix>p/</Prefix><Contents><Key>p/a</Key><ETag>&quot;1&quot;</ETag><Size>0</Size>{LATE}\
+             <Owner><ID>me</ID></Owner></Contents><CommonPrefixes><Prefix>p/b/</Prefix></CommonPrefixes>\
+             <NextContinuationToken>on</NextContinuationToken>"
+        ));
+        let found = found.expect("a page");
+        assert_eq!(
+            (found.objects[0].key.as_str(), found.objects[0].tag.as_slice()),
+            ("p/a", b"\"1\"".as_slice())
+        );
+        assert_eq!((found.folders, found.token), (vec!["p/b/".to_owned()], Some("on".to_owned())));
+        assert_eq!(page(""), Ok(ListPage::default()));
+    }
+
+    #[test]
+    fn what_is_no_list_is_not_an_empty_one() {
+        let html = |title: Option<&str>| Err(NoPage::Html(title.map(str::to_owned)));
+        assert_eq!(read(b"<html><body>Log in</body></html>"), html(None));
+        assert_eq!(read(b"\n<!DOCTYPE html><title> Console </title>"), html(Some("Console")));
+        for other in
+            [&b""[..], b"{}", b"<Error><Code>x</Code></Error>", b"<ListBucketResult>", b"\xff", b"<a></b>"]
+        {
+            assert!(matches!(read(other), Err(NoPage::Other(_))), "{other:?}");
+        }
+        for broken in
+            ["<Contents><Size>3</Size></Contents>", "<Contents><Key>a</Key><Size>-3</Size></Contents>"]
+        {
+            assert!(matches!(page(broken), Err(NoPage::Other(_))), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What to tell a user whose AWS profile is not read.
+//!
+//! The store client knows keys, roles of containers and instances, but no file of `~/.aws`. A user who has always used
+//! profiles sees only that credentials are missing or refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What to add to an error about credentials; empty where no profile could have helped.
+pub(super) fn note(storage: &BTreeMap<String, String>) -> String {
+    let named = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let given = |name: &String| name.to_ascii_lowercase().ends_with("access_key_id");
+    note_on(
+        named("AWS_PROFILE").or_else(|| named("AWS_DEFAULT_PROFILE")).as_deref(),
+        named("AWS_ACCESS_KEY_ID").is_some() || storage.keys().any(given),
+        named("HOME").is_some_and(|home| {
+            ["config", "credentials"].iter().any(|name| Path::new(&home).join(".aws").join(name).exists())
+        }),
+    )
+}
+
+fn note_on(profile: Option<&str>, has_keys: bool, has_files: bool) -> String {
+    if has_keys || !(profile.is_some() || has_files) {
+        return String::new();
+    }
+    let (found, of) = match profile {
+        Some(profile) => (format!("AWS_PROFILE={profile} is"), format!(" --profile {profile}")),
+        None => ("profiles in ~/.aws are".to_owned(), String::new()),
+    };
+    format!(
+        "; {found} not read: `eval \"$(aws configure export-credentials{of} --format env)\"` sets the keys"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_named_only_where_no_keys_are_set() {
+        let note = note_on(Some("lab"), false, true);
+        assert!(
+            note.contains("AWS_PROFILE=lab is not read") && note.contains("--profile lab --format env"),
+            "{note}"
+        );
+        assert!(note_on(None, false, true).contains("~/.aws"));
+        assert_eq!(note_on(Some("lab"), true, true), "");
+        assert_eq!(note_on(None, false, false), "");
+    }
+}

@@ -8,10 +8,11 @@ network.
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
 
 from foresee.errors import ConfigError
 
@@ -90,7 +91,9 @@ def detect(
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank={rank} and world_size={world_size}: give both or neither")
     if rank is not None and world_size is not None:
-        return _checked("arguments", rank, world_size, *_local_of_first(env))
+        return _checked(
+            "arguments", _whole(rank, "rank"), _whole(world_size, "world_size"), *_local_of_first(env)
+        )
     group = _process_group()
     if group is not None:
         _check_against(group, env)
@@ -124,7 +127,7 @@ def _check_against(group: tuple[int, int], env: Mapping[str, str]) -> None:
     for launcher in _LAUNCHERS:
         if launcher.name != "torchrun" and (_UNDER_TORCHRUN in env or env.get(launcher.size, "1") == "1"):
             continue  # One task of Slurm or MPI may well start all ranks of its node by itself.
-        if not _speaks(env, launcher):
+        if not _is_set(env, launcher):
             continue
         for variable, value in zip((launcher.rank, launcher.size), group, strict=True):
             if variable in env and _number(env, variable) != value:
@@ -148,7 +151,7 @@ def _local_of_first(env: Mapping[str, str]) -> tuple[int, int, bool]:
 
 
 def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
-    if not _speaks(env, launcher):
+    if not _is_set(env, launcher):
         return None
     missing = [variable for variable in (launcher.rank, launcher.size) if variable not in env]
     if missing:
@@ -165,7 +168,7 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
     )
 
 
-def _speaks(env: Mapping[str, str], launcher: _Launcher) -> bool:
+def _is_set(env: Mapping[str, str], launcher: _Launcher) -> bool:
     """Whether the launcher's variables are about this process. A shell inside a Slurm allocation has SLURM_NTASKS, but
     only a launched task has a rank.
     """
@@ -195,6 +198,13 @@ def _number(env: Mapping[str, str], variable: str) -> int:
         return int(env[variable])
     except ValueError:
         raise ConfigError(f"{variable}={env[variable]!r}; a whole number expected") from None
+
+
+def _whole(value: object, name: str) -> int:
+    """``value`` as Python's int, NumPy's integers too."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ConfigError(f"{name}={value!r}; a whole number expected")
+    return operator.index(value)
 
 
 def _checked(source: str, rank: int, size: int, local_rank: int, local_size: int, known: bool) -> World:

@@ -22,8 +22,8 @@ from foresee.errors import ConfigError, OriginChanged, OriginDenied, OriginError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from foresee import _native
     from foresee._batch import Batch, RawBatch
+    from foresee._source import Source
 
 OnError = Literal["raise", "replace", "skip"] | Callable[[SampleFault], int]
 """``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable
@@ -37,8 +37,12 @@ _KEPT_MAX = 1000
 _CAUSES: dict[str, tuple[type[OriginError] | None, str]] = {
     "missing": (OriginMissing, "restore the object, or list the data anew with `foresee index --update`"),
     "changed": (OriginChanged, "list the data anew with `foresee index --update`"),
-    "denied": (OriginDenied, "grant read access to the prefix, then resume"),
+    "denied": (OriginDenied, "grant read access to the prefix, or mend what the answer names, then resume"),
     "corrupt": (OriginError, "restore the object; its checksum is wrong at the origin"),
+    "throttled": (
+        OriginError,
+        "start fewer ranks at a time, give the store more capacity, or keep more samples in cache=, then resume",
+    ),
     "timeout": (OriginError, "check the origin and the network, then resume"),
     "failed": (OriginError, "check the origin and the network, then resume"),
     "decode": (None, 'repair the object, or pass on_error="replace" or "skip"'),
@@ -69,12 +73,13 @@ class Faults:
     """Applies ``on_error``; keeps count. Called from any thread."""
 
     def __init__(
-        self, on_error: OnError, index: _native.Index, rank: int, seed: int, read: Callable[[int], bytes]
+        self, on_error: OnError, source: Source, rank: int, seed: int, read: Callable[[int], bytes]
     ) -> None:
         if faults := checked(on_error):
             raise ConfigError(faults)
         self._on_error = on_error
-        self._index = index
+        self._source = source
+        self._index = source.index
         self._rank = rank
         self._seed = seed
         self._read = read
@@ -86,7 +91,7 @@ class Faults:
         """The error for a fault of ``kind``, with the builtin it stands for as its cause."""
         origin, remedy = _CAUSES.get(kind, (OriginError, "see the cause"))
         error = SampleFault(
-            sample, self._index.sample_uri(sample), self._rank, kind, cause, remedy, permanent=permanent
+            sample, self._source.sample_uri(sample), self._rank, kind, cause, remedy, permanent=permanent
         )
         if origin is not None:
             error.__cause__ = origin(cause)

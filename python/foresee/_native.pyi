@@ -58,9 +58,10 @@ class Index:
 
     @staticmethod
     def open(path: str | PathLike[str]) -> Index:
-        """Map an index file (``.fidx``) in O(1), however many samples it lists.
+        """Map an index file (``.fidx``) in O(1), however many samples it lists. ``~`` is the home directory.
 
         Raises:
+            ConfigError: ``path`` is no path.
             IndexInvalid: not an index, truncated, corrupted, or of a newer version.
             FileNotFoundError: no such file.
         """
@@ -70,21 +71,26 @@ class Index:
         uri: str,
         *,
         layout: str,
-        extensions: Iterable[str] | None = None,
+        extensions: Sequence[str] | None = None,
+        allow_empty: bool = False,
         row_bytes: int | None = None,
-        keys: Iterable[bytes] | None = None,
+        keys: Sequence[bytes] | None = None,
+        exclude: Sequence[bytes] | None = None,
         options: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Index:
         """List ``uri`` once, in parallel, and index it in memory.
 
         ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more). ``extensions``:
-        of ``folder``; None means torchvision's picture extensions. ``keys``: objects below ``uri`` where the
-        origin has no listing (plain HTTP). ``options``: storage options of the origin, never kept.
-        ``progress``: called at most ten times a second with (objects, bytes) seen so far; what it raises,
-        KeyboardInterrupt too, stops the listing.
+        of ``folder``; None means torchvision's picture extensions. ``allow_empty``: a class folder may have no sample.
+        ``keys``: objects below ``uri`` where the origin has no listing (plain HTTP). ``exclude``: patterns of files and
+        folders to leave out, such as ``b"*.tmp"`` or ``b"train/old/"``. ``options``: storage options of the origin,
+        never kept. ``progress``: called at most ten times a second with (objects, bytes) seen so far; what it raises,
+        KeyboardInterrupt too, stops the listing. A file, link or key that cannot be read is left out, unless it would
+        be a sample.
 
         Raises:
+            ConfigError: an argument is wrong.
             OriginError: the origin cannot be reached or listed; the message names URI and remedy.
             IndexInvalid: no samples, duplicate or escaping keys, a malformed header; the message names the URI.
         """
@@ -112,7 +118,7 @@ class Index:
         """Identity of the content as listed, 32 hexadecimal digits."""
     @property
     def classes(self) -> list[str]:
-        """Class names in label order; empty where the layout has none."""
+        """Class names in label order, as ``os.fsdecode`` has them; empty where the layout has none."""
     @property
     def uniform_size(self) -> int | None:
         """Bytes of every sample if all have the same, else None."""
@@ -127,8 +133,8 @@ class Index:
     @property
     def row_shape(self) -> tuple[int, ...] | None:
         """Shape of one row (``npy``), else None."""
-    def sample_uri(self, sample: int) -> str:
-        """URI of a sample's object, for messages."""
+    def sample_uri(self, sample: int, *, base: str | None = None) -> str:
+        """URI of a sample's object, for messages; ``base``: of the data set, if it has moved."""
     def key(self, sample: int) -> bytes: ...
     def size(self, sample: int) -> int: ...
     def label(self, sample: int) -> int | None: ...

@@ -64,9 +64,10 @@ class PlainEngine:
         self._drop_last = drop_last
         self._labels = source.index.labels()
         here, listed = local_path(source.uri), local_path(source.index.uri)
-        self._in_place = (
+        is_in_place = (
             here is not None and listed is not None and os.path.realpath(here) == os.path.realpath(listed)
         )
+        self._folder = here if is_in_place else None
         self._closed = False
         self._samples = 0
         self._bytes = 0
@@ -149,9 +150,9 @@ class PlainEngine:
     def read(self, sample: int) -> bytes:
         """One sample, from the file itself where it is one."""
         index = self._source.index
-        path = local_path(index.sample_uri(sample)) if self._in_place else None
-        if path is None or index.layout not in ("folder", "flat"):
+        if self._folder is None or index.layout not in ("folder", "flat"):
             return self._native.read(sample)
+        path = os.path.join(self._folder, os.fsdecode(index.key(sample)))
         try:
             with open(path, "rb") as file:
                 data = file.read()

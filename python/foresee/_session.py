@@ -112,7 +112,7 @@ class Session:
         self.waits = Waits(self.engine)
         self.is_small = source.index.total_bytes // max(1, len(source.index)) * per_batch < _SMALL
         seed = 0 if order is None else order.seed
-        self.faults = Faults(on_error, source.index, world.rank, seed, self.engine.read)
+        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read)
         self._audit = Audit(world, seed)
         self._announced: Announced | None = None
         self._begun = Place(0, 0)

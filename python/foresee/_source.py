@@ -11,15 +11,17 @@ import os
 import re
 import sys
 import tempfile
+import urllib.parse
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from foresee import _native
 from foresee._files import user_path
-from foresee.errors import ConfigError, IndexInvalid, OriginMissing
+from foresee.errors import ConfigError, NoSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     PathLike: TypeAlias = os.PathLike[str]
 else:
@@ -42,6 +44,10 @@ class Source:
     listed: bool = False
     """The index is a listing of ``uri`` made a moment ago, with ``options``."""
 
+    def sample_uri(self, sample: int) -> str:
+        """Where the sample lies now, for messages."""
+        return self.index.sample_uri(sample, base=self.uri)
+
     def file_bytes(self) -> bytes:
         """The index as the bytes of its file."""
         with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
@@ -57,7 +63,9 @@ def resolve(
     index: str | PathLike | _native.Index | None = None,
     layout: str = "auto",
     extensions: Iterable[str] | None = None,
+    allow_empty: bool = False,
     row_bytes: int | None = None,
+    exclude: str | Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
     name: str = "data",
 ) -> Source:
@@ -70,25 +78,77 @@ def resolve(
         IndexInvalid: no index, or no samples.
         OriginError: the data cannot be listed.
     """
-    kept = dict(options or {})
+    kept = storage_options(options)
+    opened = _opened(data, index, name)
+    if opened is not None:
+        given = [word for word, value in (("exclude=", exclude), ("allow_empty=", allow_empty)) if value]
+        if given:
+            raise ConfigError(
+                f"{' and '.join(given)} with an index, which is not listed again; make the index with `foresee index` "
+                "and --exclude or --allow-empty"
+            )
+        found, uri, file = opened
+        return Source(found, uri if index is None else split(uri, layout)[0], kept, file)
+    uri = user_path(data, name)
+    built = build(
+        uri,
+        layout=layout,
+        extensions=extensions,
+        allow_empty=allow_empty,
+        row_bytes=row_bytes,
+        exclude=exclude,
+        options=kept,
+    )
+    return Source(built, split(uri, layout)[0], kept, listed=True)
+
+
+def _opened(
+    data: str | PathLike | _native.Index, index: str | PathLike | _native.Index | None, name: str
+) -> tuple[_native.Index, str, str | None] | None:
+    """The index that the arguments name, where its data are, and its file; None where they name none."""
     if isinstance(data, _native.Index):
         if index is not None:
             raise ConfigError(
                 "data is an index already; leave index= out, or give the URI of the data as data"
             )
-        return Source(data, data.uri, kept)
+        return data, data.uri, None
     uri = user_path(data, name)
-    place, _ = split(uri, layout)
     if isinstance(index, _native.Index):
-        return Source(index, place, kept)
+        return index, uri, None
     if index is not None:
         index = user_path(index, "index")
-        return Source(_native.Index.open(index), place, kept, os.path.abspath(index))
+        return _native.Index.open(index), uri, os.path.abspath(index)
     if uri.endswith(".fidx"):
         opened = _native.Index.open(uri)
-        return Source(opened, opened.uri, kept, os.path.abspath(uri))
-    built = build(uri, layout=layout, extensions=extensions, row_bytes=row_bytes, options=kept)
-    return Source(built, place, kept, listed=True)
+        return opened, opened.uri, os.path.abspath(uri)
+    return None
+
+
+def storage_options(options: object) -> dict[str, str]:
+    """Storage options as texts: True and numbers as the store writes them.
+
+    Raises:
+        ConfigError: no mapping, or a value that is no text; the value, which may be secret, is not shown.
+    """
+    if options is None:
+        return {}
+    example = 'storage_options={"region": "eu-1"}'
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"storage_options is a {type(options).__name__}; texts by name expected, such as {example}"
+        )
+    faults: list[str] = []
+    kept: dict[str, str] = {}
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
+            faults.append(
+                f"storage_options has a {type(value).__name__} as {name!r}; a text expected, such as {example}"
+            )
+        else:
+            kept[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if faults:
+        raise ConfigError(faults)
+    return kept
 
 
 def split(uri: str, layout: str) -> tuple[str, str | None]:
@@ -110,8 +170,10 @@ def build(
     *,
     layout: str,
     extensions: Iterable[str] | None = None,
+    allow_empty: bool = False,
     row_bytes: int | None = None,
     keys: Iterable[bytes] | None = None,
+    exclude: str | Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> _native.Index:
@@ -120,15 +182,16 @@ def build(
     ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
     where there are class folders, else ``flat``; ``note`` is told which one it was.
     """
-    uri = os.path.expanduser(uri)
-    if layout not in LAYOUTS:
-        raise ConfigError(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
+    uri = user_path(uri, "uri")
+    known = _texts(extensions, "extensions", ".jpg")
+    patterns = _texts(exclude, "exclude", "*.tmp")
+    if faults := _faults(layout, allow_empty, row_bytes):
+        raise ConfigError(faults)
     place, single = split(uri, layout)
     path = local_path(uri)
     if path is not None and os.path.isfile(path) and single is None:
         raise ConfigError(f"{uri} is a file; name the directory that holds it")
     chosen = [layout] if layout != "auto" else _guess(uri)
-    known = None if extensions is None else list(extensions)
     listed = [os.fsencode(single)] if single is not None else None if keys is None else list(keys)
     for attempt, name in enumerate(chosen):
         progress = _Progress(uri)
@@ -137,12 +200,14 @@ def build(
                 place,
                 layout=name,
                 extensions=known,
+                allow_empty=allow_empty,
                 row_bytes=row_bytes,
                 keys=listed,
-                options=dict(options or {}),
+                exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
+                options=storage_options(options),
                 progress=progress if progress.shown else None,
             )
-        except IndexInvalid:
+        except NoSamples:
             if attempt + 1 == len(chosen):
                 raise
             continue
@@ -154,6 +219,21 @@ def build(
     raise AssertionError("the last layout returns or raises")
 
 
+def _faults(layout: object, allow_empty: object, row_bytes: object) -> list[str]:
+    """What is wrong with the arguments, each with its remedy."""
+    faults = []
+    if layout not in LAYOUTS:
+        faults.append(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
+    if not isinstance(allow_empty, bool):
+        faults.append(f"allow_empty={allow_empty!r}; True or False")
+    is_number = isinstance(row_bytes, int) and not isinstance(row_bytes, bool)
+    if row_bytes is not None and not (is_number and 1 <= row_bytes < 2**63):  # type: ignore[operator]
+        faults.append(f"row_bytes={row_bytes!r}; bytes of a row, a whole number of 1 or more")
+    if layout == "bin" and row_bytes is None:
+        faults.append('layout="bin" without row_bytes=; say how many bytes a row has')
+    return faults
+
+
 def _guess(uri: str) -> list[str]:
     if uri.endswith(".npy"):
         return ["npy"]
@@ -163,17 +243,30 @@ def _guess(uri: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             kinds = {"folder" if entry.is_dir() else os.path.splitext(entry.name)[1] for entry in entries}
-    except FileNotFoundError as error:
-        raise OriginMissing(f"{uri}: no such directory; check the path") from error
+    except OSError:
+        # The listing meets it again, and knows the remedy.
+        return ["folder"]
     if kinds == {".npy"}:
         return ["npy"]
     return ["folder", "flat"] if "folder" in kinds else ["flat"]
 
 
+def _texts(given: object, name: str, example: str) -> list[str] | None:
+    """One text or several, as the argument ``name``."""
+    if given is None or isinstance(given, str):
+        return None if given is None else [given]
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
+    known = [text for text in texts if isinstance(text, str)]
+    if len(known) < len(texts):
+        raise ConfigError(f"{name}={given!r}; a text or a list of texts, such as [{example!r}]")
+    return known
+
+
 def local_path(uri: str) -> str | None:
     """The path of a local URI, or None."""
-    if uri.startswith("file://"):
-        return uri.removeprefix("file://")
+    scheme = uri[: len("file://")]
+    if scheme.lower() == "file://":
+        return os.fsdecode(urllib.parse.unquote_to_bytes(uri.removeprefix(scheme)))
     return None if _SCHEME.match(uri) else uri
 
 

@@ -77,7 +77,7 @@ def cache_apart(folder: str) -> str:
     if not name or not steps:
         return folder
     folder = os.path.abspath(os.path.join(folder, name))
-    with open(os.path.join(steps, CACHES), "a", encoding="utf-8") as file:
+    with open(os.path.join(os.path.expanduser(steps), CACHES), "a", encoding="utf-8") as file:
         file.write(f"{folder}\n")
     return folder
 

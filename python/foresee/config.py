@@ -8,12 +8,13 @@ it is given, and a message shows the value that is wrong. Nothing is allocated, 
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import re
 import threading
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from foresee._files import user_path
 from foresee.errors import ConfigError
@@ -59,8 +60,8 @@ def parse_size(value: int | str, name: str = "size") -> int:
     (1610612736, 16000000000, 512)
     """
     bytes_: int | None = None
-    if isinstance(value, int) and not isinstance(value, bool):
-        bytes_ = value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        bytes_ = operator.index(value)
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value)) and match[2].upper() in _UNITS:
         bytes_ = int(Decimal(match[1]) * _UNITS[match[2].upper()])
     if bytes_ is None or not 0 <= bytes_ <= _BYTES_MAX:
@@ -201,6 +202,10 @@ class Settings:
         """
         env = {key: value for key, value in (os.environ if environ is None else environ).items() if value}
         faults: list[str] = []
+
+        def path(name: str) -> str | None:
+            return os.path.expanduser(env[name]) if name in env else None
+
         off = env.get("FORESEE_OFF", "0")
         if off not in {"0", "1"}:
             faults.append(f"FORESEE_OFF={off!r}; use 1 or 0")
@@ -215,13 +220,13 @@ class Settings:
         return Settings(
             off=off == "1",
             threads=None if threads is None else int(threads),
-            run_dir=env.get("FORESEE_TRACE"),
-            steps_dir=env.get("FORESEE_STEPS"),
-            profile=env.get("FORESEE_PROFILE"),
-            job=env.get("FORESEE_JOB_FILE"),
+            run_dir=path("FORESEE_TRACE"),
+            steps_dir=path("FORESEE_STEPS"),
+            profile=path("FORESEE_PROFILE"),
+            job=path("FORESEE_JOB_FILE"),
             log=log,
             ram=env.get("FORESEE_RAM"),
-            cache_dir=env.get("FORESEE_CACHE_DIR"),
+            cache_dir=path("FORESEE_CACHE_DIR"),
             disk_size=env.get("FORESEE_DISK_SIZE"),
         )
 

@@ -33,6 +33,7 @@ import numpy as np
 
 import foresee.torch as ft
 from foresee import _native
+from foresee._packages import pillow
 from foresee.errors import ConfigError, IndexInvalid, PackageMissing
 
 try:
@@ -152,9 +153,7 @@ def _npy(data: memoryview) -> Any:
 
 
 def _picture(data: memoryview) -> Any:
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(data)))
+    return np.asarray(pillow().open(io.BytesIO(data)))
 
 
 def _hdf5(data: memoryview) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "ForeseeError",
     "IndexInvalid",
     "JobFailed",
+    "NoSamples",
     "NotMeasured",
     "OriginChanged",
     "OriginDenied",
@@ -60,6 +61,10 @@ class OriginDenied(OriginError, PermissionError):
 
 class IndexInvalid(ForeseeError, ValueError):
     """A file is not a usable index, or a listing cannot become one."""
+
+
+class NoSamples(IndexInvalid):
+    """A listing has no sample of the layout that was asked for; another layout may fit."""
 
 
 class CacheError(ForeseeError, OSError):
@@ -199,7 +204,7 @@ class SampleFault(ForeseeError, RuntimeError):
         sample: id of the sample.
         uri: where it lies.
         rank: rank that wanted it.
-        kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``timeout``, ``failed``, ``decode`` or
+        kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``throttled``, ``timeout``, ``failed``, ``decode`` or
             ``transform``.
         cause: what happened, in words.
         remedy: what to do about it.

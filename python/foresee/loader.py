@@ -64,6 +64,10 @@ class Loader(Face):
         layout: of data without index: ``folder``, ``flat``, ``npy``, ``bin``, or ``auto``.
         row_bytes: of layout ``bin``.
         extensions: of layout ``folder``; default: pictures.
+        allow_empty: whether a class folder may have no sample.
+        exclude: patterns of files and folders to leave out of a listing, such as ``"*.tmp"`` or
+            ``["train/old/", ".ipynb_checkpoints"]``: one without ``/`` matches a name on any level, one with ``/`` the
+            path below the URI, in which ``**`` stands for any folders. Letter case counts.
         uri: where the objects of an index lie now, if they have moved.
         timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
 
@@ -91,6 +95,8 @@ class Loader(Face):
         layout: str = "auto",
         row_bytes: int | None = None,
         extensions: Iterable[str] | None = None,
+        allow_empty: bool = False,
+        exclude: str | Iterable[str] | None = None,
         uri: str | None = None,
         timeout: float = 0,
     ) -> None:
@@ -116,7 +122,13 @@ class Loader(Face):
             _log.info("seed=%s is not used: shuffle=False", seed)
         world = _world.detect(rank, world_size, provisional=True)
         source = _source.resolve(
-            data, layout=layout, extensions=extensions, row_bytes=row_bytes, options=storage_options
+            data,
+            layout=layout,
+            extensions=extensions,
+            allow_empty=allow_empty,
+            row_bytes=row_bytes,
+            exclude=exclude,
+            options=storage_options,
         )
         if uri is not None:
             source = _source.Source(source.index, user_path(uri, "uri"), source.options)

@@ -208,7 +208,7 @@ def test_a_bucket_that_does_not_exist_is_missing(bucket: Bucket) -> None:
 
 def test_an_empty_prefix_is_an_error_that_names_it(bucket: Bucket) -> None:
     bucket.put("elsewhere/a.jpg", b"x")
-    with pytest.raises(foresee.IndexInvalid, match=f"{bucket.uri}/none"):
+    with pytest.raises(OriginMissing, match=f'{bucket.uri}/none; .* has the prefixes "elsewhere"'):
         foresee.Loader(f"{bucket.uri}/none", batch_size=8, storage_options=bucket.options)
 
 

@@ -186,6 +186,10 @@ def test_all_wrong_arguments_are_reported_at_once(folder):
         ({"seed": 1.5}, "seed=1.5"),
         ({"drop_last": "no"}, "drop_last='no'; True or False"),
         ({"cache": {"ram": "1GB"}}, r"foresee.Cache\(ram="),
+        ({"rank": "0", "world_size": "2"}, "rank='0'; a whole number"),
+        ({"layout": "tree"}, "layout='tree'; use auto"),
+        ({"layout": "bin"}, "row_bytes="),
+        ({"row_bytes": "8"}, "row_bytes='8'"),
     ],
 )
 def test_an_argument_of_a_wrong_kind_is_named_with_what_it_should_be(folder, change, named):

@@ -91,10 +91,21 @@ def test_a_class_folder_without_files_is_refused_like_image_folder_does(tmp_path
         ft.FolderDataset(tmp_path)
 
 
+def test_a_mesh_that_is_none_is_refused_and_integers_of_numpy_are_integers(folder):
+    data = ft.FolderDataset(folder)
+    with pytest.raises(ConfigError, match="mesh=3; a DeviceMesh"):
+        ft.DataLoader(data, mesh=3)
+    loader = ft.DataLoader(
+        data, batch_size=8, num_workers=np.int64(0), rank=np.int64(0), world_size=np.int64(1)
+    )
+    assert sum(len(labels) for _, labels in loader) == len(data)
+    assert foresee.Cache(ram=np.int64(5)).ram_bytes == 5
+
+
 def test_array_arguments_are_checked(array, folder, tmp_path):
     with pytest.raises(ConfigError, match="both"):
         ft.ArrayDataset(array, dtype="int16")
-    for shape in ((0,), (-7, -1), (1.5,)):
+    for shape in ((0,), (-7, -1), (1.5,), 1.5, "7", True):
         with pytest.raises(ConfigError, match="at least one"):
             ft.ArrayDataset(array, dtype="int16", shape=shape)
     with pytest.raises(ConfigError, match="no file has rows of"):

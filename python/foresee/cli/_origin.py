@@ -6,6 +6,7 @@ Owns what they are called and how their texts are read; what is done with them i
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from foresee.errors import ConfigError
@@ -25,6 +26,16 @@ def add_to(parser: argparse.ArgumentParser, *, layout: str) -> None:
         "--keys", metavar="FILE", help="objects below URI, one a line, where there is no listing (HTTP)"
     )
     parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="files and folders to leave out, such as '*.tmp' or 'train/old/'; repeat it for several",
+    )
+    parser.add_argument(
+        "--allow-empty", action="store_true", help="a class folder may have no sample; for layout folder"
+    )
+    parser.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="storage option, such as region=eu-1"
     )
 
@@ -36,7 +47,7 @@ def keys(path: str | None) -> list[bytes] | None:
     """
     if path is None:
         return None
-    with open(path, "rb") as file:
+    with open(os.path.expanduser(path), "rb") as file:
         return [line for line in file.read().splitlines() if line]
 
 

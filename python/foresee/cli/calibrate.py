@@ -126,6 +126,8 @@ def _check(options: argparse.Namespace, machine: str) -> None:
                 ("--index", options.index),
                 ("--keys", options.keys),
                 ("--row-bytes", options.row_bytes),
+                ("--exclude", options.exclude),
+                ("--allow-empty", options.allow_empty),
                 ("--option", options.option),
             )
             if value
@@ -166,8 +168,10 @@ def _source_of(options: argparse.Namespace) -> Source | None:
         listed = _source.build(
             options.origin,
             layout=options.layout,
+            allow_empty=options.allow_empty,
             row_bytes=options.row_bytes,
             keys=keys,
+            exclude=options.exclude,
             options=storage,
         )
         return _source.Source(listed, _source.split(options.origin, options.layout)[0], storage, listed=True)
@@ -175,7 +179,9 @@ def _source_of(options: argparse.Namespace) -> Source | None:
         options.origin,
         index=options.index,
         layout=options.layout,
+        allow_empty=options.allow_empty,
         row_bytes=options.row_bytes,
+        exclude=options.exclude,
         options=storage,
     )
 

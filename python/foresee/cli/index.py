@@ -33,7 +33,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)"
     )
     parser.add_argument(
-        "--update", action="store_true", help="list anew and say what changed since FILE was written"
+        "--update",
+        action="store_true",
+        help="list anew and say what changed since FILE was written; give --extensions, --exclude and --allow-empty "
+        "again",
     )
     parser.add_argument("--dump", action="store_true", help="show an index instead of making one")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
@@ -57,13 +60,15 @@ def _build(options: argparse.Namespace) -> int:
         options.uri,
         layout=layout,
         extensions=None if options.extensions is None else _extensions(options.extensions),
+        allow_empty=options.allow_empty,
         row_bytes=options.row_bytes,
         keys=_origin.keys(options.keys),
+        exclude=options.exclude,
         options=_origin.storage(options.option),
         note=lambda line: print(line, file=sys.stderr),
     )
     facts = _facts(index) | {
-        "file": os.path.abspath(options.output),
+        "file": os.path.abspath(os.path.expanduser(options.output)),
         "seconds": round(time.monotonic() - began, 3),
     }
     if old is not None:

@@ -2,6 +2,16 @@
 """Foresee for PyTorch: the only folder that imports torch."""
 
 from foresee.config import Cache
+from foresee.errors import PackageMissing
+
+try:
+    import torch as _torch  # noqa: F401 - only to say what is missing
+except ModuleNotFoundError as error:
+    raise PackageMissing(
+        f"foresee.torch needs PyTorch, and {error.name} is not installed; install torch, or foresee[torch]; "
+        "foresee.Loader works without it"
+    ) from error
+
 from foresee.torch.array import ArrayDataset
 from foresee.torch.folder import FolderDataset
 from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model

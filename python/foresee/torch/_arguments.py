@@ -135,6 +135,8 @@ class Asked:
 
 def _mesh_rank(mesh: DeviceMesh) -> tuple[int, int]:
     """Return rank and size in ``mesh``, which has one dimension: the data-parallel one."""
+    if not hasattr(mesh, "get_coordinate"):
+        raise ConfigError(f'mesh={mesh!r}; a DeviceMesh of one dimension, such as mesh["dp"]')
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names or ()
         raise ConfigError(

@@ -238,6 +238,21 @@ def restored(data: bytes, uri: str, options: Mapping[str, str]) -> Portable:
         return Portable(Source(_native.Index.open(file.name), uri, options))
 
 
+def check_callables(**callables: object) -> None:
+    """Refuse arguments that are neither None nor callable.
+
+    Raises:
+        ConfigError: every one of them.
+    """
+    faults = [
+        f"{name}={value!r}; a callable, or leave it out"
+        for name, value in callables.items()
+        if value is not None and not callable(value)
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
 def call(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:
     """``transform(value)``, with ``generator=`` where it takes one."""
     if generator is not None and accepts_generator(transform):

@@ -15,11 +15,10 @@ import pickle
 import struct
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import numpy as np
 import torch
 
-from foresee import _native
+from foresee import _native, _packages
 from foresee._source import Source
 from foresee.torch._dataset import Portable
 
@@ -143,7 +142,7 @@ def load(data: bytes, *, buffers: Sequence[Bytes] = (), index: int | None = None
     return _Unpickler(io.BytesIO(data), buffers, index).load()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped
+class _Pickler(_packages.cloudpickle().Pickler):  # type: ignore[misc] # untyped
     def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool] | None) -> None:
         super().__init__(file, protocol=5, buffer_callback=keep)
         self._out_of_band = keep is not None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from foresee import _native, _source
 from foresee.errors import ConfigError
-from foresee.torch._dataset import OriginDataset, call
+from foresee.torch._dataset import OriginDataset, call, check_callables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ class ArrayDataset(OriginDataset):
         dtype: of a row, NumPy's or torch's, for ``bin`` files; a ``.npy`` file says it.
         shape: of a row, for ``bin`` files; ``()`` for single numbers, 7 is ``(7,)``.
         transform: from the tensor of a row to what the model takes.
+        exclude: patterns of files and folders to leave out, as of ``FolderDataset``.
         index: of the data, if made before.
         storage_options: of the origin.
 
@@ -51,9 +53,11 @@ class ArrayDataset(OriginDataset):
         dtype: DTypeLike | torch.dtype | None = None,
         shape: int | Sequence[int] | None = None,
         transform: Callable[..., Any] | None = None,
+        exclude: str | Iterable[str] | None = None,
         index: str | PathLike | _native.Index | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        check_callables(transform=transform)
         if (dtype is None) != (shape is None):
             raise ConfigError(
                 f"dtype={dtype!r}, shape={shape!r}: give both for rows without header, or neither for .npy"
@@ -61,7 +65,13 @@ class ArrayDataset(OriginDataset):
         row = None if dtype is None or shape is None else _Row.of(dtype, shape)
         layout, row_bytes = ("npy", None) if row is None else ("bin", row.bytes)
         source = _source.resolve(
-            uri, index=index, layout=layout, row_bytes=row_bytes, options=storage_options, name="uri"
+            uri,
+            index=index,
+            layout=layout,
+            row_bytes=row_bytes,
+            exclude=exclude,
+            options=storage_options,
+            name="uri",
         )
         super().__init__(source)
         self.transform = transform
@@ -130,8 +140,8 @@ class _Row(NamedTuple):
             )
         except TypeError as error:
             raise ConfigError(f"dtype={dtype!r}: NumPy has no such type") from error
-        sides = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if not all(isinstance(side, int | np.integer) and side >= 1 for side in sides):
+        sides = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        if not all(isinstance(side, int | np.integer) and side is not True and side >= 1 for side in sides):
             raise ConfigError(f"shape={shape!r}: whole numbers of 1 or more; a row has at least one element")
         row = _Row(known, tuple(int(side) for side in sides))
         if not 0 < row.bytes < 2**63:

@@ -6,14 +6,16 @@ ImageFolder.
 from __future__ import annotations
 
 import io
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from foresee import _native, _source
+from foresee._packages import pillow
 from foresee.errors import ConfigError, IndexInvalid
-from foresee.torch._dataset import OriginDataset, call
+from foresee.torch._dataset import OriginDataset, call, check_callables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +45,11 @@ class FolderDataset(OriginDataset):
             buffer. ``auto``: ``pil`` when there is a ``transform`` and every file has a picture's extension,
             else None.
         extensions: of files that are samples; default: torchvision's for pictures.
+        allow_empty: whether a class may have no sample. Without it a folder whose name begins with ``.`` or ``_`` and
+            that has no sample is no class, and any other one is an error.
+        exclude: patterns of files and folders to leave out, such as ``"*.tmp"``, ``"old/"`` or
+            ``["train/old/", "lost+found"]``: one without ``/`` matches a name on any level, one with ``/`` the path
+            below ``uri``, in which ``**`` stands for any folders. Letter case counts.
         index: of the data, if made before; then nothing is listed.
         storage_options: of the origin, such as ``endpoint`` or ``region``.
 
@@ -50,6 +57,7 @@ class FolderDataset(OriginDataset):
         ConfigError: an argument is wrong.
         IndexInvalid: no samples, or no usable index.
         OriginError: the origin cannot be listed.
+        PackageMissing: ``decode`` is ``pil`` and Pillow is not installed.
     """
 
     def __init__(
@@ -60,13 +68,23 @@ class FolderDataset(OriginDataset):
         target_transform: Callable[[int], Any] | None = None,
         decode: Literal["auto", "pil"] | Callable[[memoryview], Any] | None = "auto",
         extensions: Iterable[str] | None = None,
+        allow_empty: bool = False,
+        exclude: str | Iterable[str] | None = None,
         index: str | PathLike | _native.Index | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        check_callables(transform=transform, target_transform=target_transform)
         if not (decode is None or decode in ("auto", "pil") or callable(decode)):
             raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
         source = _source.resolve(
-            uri, index=index, layout="folder", extensions=extensions, options=storage_options, name="uri"
+            uri,
+            index=index,
+            layout="folder",
+            extensions=extensions,
+            allow_empty=allow_empty,
+            exclude=exclude,
+            options=storage_options,
+            name="uri",
         )
         if source.index.layout not in ("folder", "flat"):
             raise IndexInvalid(
@@ -80,6 +98,8 @@ class FolderDataset(OriginDataset):
         self.target_transform = target_transform
         if decode == "auto":
             decode = "pil" if transform is not None and self._all_pictures(extensions, index) else None
+        if decode == "pil":
+            pillow()
         self.decode = decode
 
     @property
@@ -94,8 +114,9 @@ class FolderDataset(OriginDataset):
 
     @cached_property
     def samples(self) -> list[tuple[str, int]]:
-        """URI and label of each sample; made on first use, for small data sets."""
-        return [(self.index.sample_uri(i), label) for i, label in enumerate(self.targets)]
+        """Path or URI, and label, of each sample; made on first use, for small data sets."""
+        top = self.source.uri.rstrip("/")
+        return [(f"{top}/{os.fsdecode(self.index.key(i))}", label) for i, label in enumerate(self.targets)]
 
     @property
     def per_sample(self) -> bool:
@@ -108,9 +129,7 @@ class FolderDataset(OriginDataset):
             return torch.from_numpy(data)
         if callable(self.decode):
             return self.decode(data.data)
-        from PIL import Image
-
-        return Image.open(io.BytesIO(data.data)).convert("RGB")
+        return pillow().open(io.BytesIO(data.data)).convert("RGB")
 
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
         """The sample: ``(data, label)``, or ``data`` where there are no classes."""

@@ -15,6 +15,7 @@ import torch
 
 from foresee._arguments import checked, milliseconds, plain
 from foresee._face import Face
+from foresee._packages import cloudpickle
 from foresee._progress import Place, Progress
 from foresee._session import Session
 from foresee._steps import Meter
@@ -165,6 +166,8 @@ class DataLoader(Face):
     ) -> None:
         settings = Settings.read()
         batch_size, epochs, seed = plain(batch_size), plain(epochs), plain(seed)
+        num_workers, transform_threads = plain(num_workers), plain(transform_threads)
+        prefetch_factor = plain(prefetch_factor)
         if not isinstance(dataset, OriginDataset):
             raise storage_error(dataset)
         asked = Asked(
@@ -199,6 +202,8 @@ class DataLoader(Face):
         faults += asked.faults()
         if faults:
             raise ConfigError(faults)
+        if num_workers:
+            cloudpickle()
         self.dataset = dataset
         self.num_workers = num_workers
         self.pin_memory = pin_memory

@@ -8,6 +8,7 @@ report the faults of all their arguments at once.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -93,7 +94,7 @@ def opened(
         on_rank_loss,
         timeout,
         job,
-        secret_file=secret_file,
+        secret_file=None if secret_file is None else os.path.expanduser(secret_file),
         local_average=local_average,
         timeline=timeline,
         recover=recover,

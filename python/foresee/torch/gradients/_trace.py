@@ -90,7 +90,7 @@ def trace_model(
         facts = {"batch": samples, **facts}
     made = ModelTrace(type(model).__name__, tuple(tensors), facts)
     if path is not None:
-        trace.write(made, path)
+        trace.write(made, os.path.expanduser(path))
     return made
 
 

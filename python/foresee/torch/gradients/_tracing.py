@@ -6,6 +6,8 @@ Apart from what makes the spans and from the forms of the files. Refuses a timel
 
 from __future__ import annotations
 
+import os
+
 from foresee.config import Settings
 from foresee.errors import ConfigError
 from foresee.torch._exchange import Exchange, Traced
@@ -38,7 +40,7 @@ class Tracing:
     """
 
     def __init__(self, timeline: str | None) -> None:
-        self._timeline = timeline
+        self._timeline = None if timeline is None else os.path.expanduser(timeline)
         self._run_dir = Settings.read().run_dir
 
     @property

@@ -113,10 +113,71 @@ def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.Monkey
     told = darshan.read("a.darshan", {"/l": "gfs"})
     assert told.seconds.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
     assert any("POSIX: the log says that it is partial" in limit for limit in told.limits)
-    log["read"], log["rank"] = np.array([-3.0]), np.array([1])
-    told = darshan.read("a.darshan", {"/l": "gfs"})
-    assert math.isnan(told.seconds[1, 0])
-    assert any("negative" in limit for limit in told.limits)
+
+
+@pytest.mark.parametrize(
+    "name", ["read_id71317", "read_id71344", "write_id71296", "write_id71303", "write_id71310"]
+)
+def test_entries_of_all_ranks_are_rank_0s_if_the_job_had_one_process(name: str) -> None:
+    [path] = Path(example("dxt")).parent.with_name("darshan-graph").glob(f"pq_app_{name}_*.darshan")
+    found = darshan.read(path, {"/": "gfs"})
+    assert found.known
+    assert found.processes == ("rank 0",)
+    assert found.seconds[0, found.column("GFS-META")] > 0
+    assert answers.answer({0.0: found}, answers.Question(goal=1.0))["goal"]["met"]
+    assert not any("all ranks" in limit for limit in found.limits)
+
+
+def test_a_few_negative_times_do_not_hide_the_seconds_beside_them() -> None:
+    found = darshan.read(example("dxt"), {"/": "gfs"})
+    assert found.known
+    assert found.seconds[0, found.column("GFS-META")] == pytest.approx(11217.796, abs=1e-3)
+    assert any("5 negative times, -0.0008545 s in sum, count as 0" in limit for limit in found.limits)
+
+
+def negative_log(**columns: list) -> dict:
+    """A log of two ranks, a file for each entry."""
+    count = len(columns["rank"])
+    return {
+        "modules": np.array(["POSIX"]),
+        "partial": np.array([], str),
+        "mounts": np.array(["/"]),
+        "nprocs": np.array(2),
+        "ids": np.arange(count, dtype=np.uint64),
+        "names": np.array([f"/l/{at}" for at in range(count)]),
+        "module": np.array(["POSIX"] * count),
+        "id": np.arange(count, dtype=np.uint64),
+        **{f"dxt_{name}": np.array([]) for name in ("id", "rank", "write", "start", "end")},
+        **{name: np.array(columns.get(name, [0.0] * count)) for name in ("rank", "read", "write", "meta")},
+    }
+
+
+def test_a_negative_time_that_outweighs_the_others_leaves_its_class_unknown_and_its_sum_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = negative_log(rank=[0, 0, 1, -1, -1], read=[-3.0, 5.0, 2.0, 0, 0], meta=[0, 0, 1.0, 4.0, -0.5])
+    monkeypatch.setattr(darshan, "_load", lambda path: log)
+    found = darshan.read("a.darshan", {"/l": "gfs"})
+    assert math.isnan(found.seconds[0, 0])
+    assert found.seconds[1, 0] == 2
+    told = answers.answer({0.0: found}, answers.Question())["tables"][0]
+    assert told["sums_of_all_ranks"] == {
+        "GFS-READ": 7,
+        "GFS-META": 5,
+    }  # what one rank spent there is in the sum too
+    assert any("GFS-META, GFS-READ of rank 0: negative times are above 1%" in limit for limit in found.limits)
+    with pytest.raises(NotMeasured, match="negative times are above"):
+        answers.answer({0.0: found}, answers.Question(goal=1.0))
+
+
+def test_a_clock_that_went_backwards_within_dxt_counts_as_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = negative_log(rank=[0])
+    traced = {"id": [0, 0], "rank": [0, 0], "write": [False, False], "start": [1.0, 4.0], "end": [3.0, 3.999]}
+    log |= {f"dxt_{name}": np.array(values) for name, values in traced.items()}
+    monkeypatch.setattr(darshan, "_load", lambda path: log)
+    found = darshan.read("a.darshan", {"/l": "gfs"}, between=(0.0, 9.0))
+    assert found.seconds[0, 0] == 2
+    assert any("1 negative times, -0.001 s" in limit for limit in found.limits)
 
 
 def test_without_a_tier_the_log_says_what_it_has() -> None:

@@ -73,14 +73,14 @@ def answer(tables: Mapping[float, IoTable], question: Question) -> dict[str, Any
 
 def _of_rate(rate: float, table: IoTable, change: Sequence[float] | None) -> dict[str, Any]:
     sums = np.nansum(table.seconds, axis=0)
-    untold = {table.classes[at]: table.shared[at] for at in _untold(table)}
+    untold = {table.classes[at]: table.shared[at] + float(sums[at]) for at in _untold(table)}
     return {
         "rate": rate,
         "processes": list(table.processes),
         "seconds": _rows(table.seconds),
         "totals": _cells(table.seconds.sum(axis=1)),
         "sums": {name: float(sums[at]) for at, name in enumerate(table.classes) if name not in untold},
-        "sums_of_all_ranks": {name: None if math.isnan(value) else value for name, value in untold.items()},
+        "sums_of_all_ranks": untold,
         "slowest": slowest(table, None),
         "what_if": None if change is None else _changed(table, change),
     }

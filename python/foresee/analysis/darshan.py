@@ -5,14 +5,13 @@ The log is read by PyDarshan in a process of its own (``_pydarshan``): its C lib
 damaged log, and reports what it could not read on stderr only. Here its arrays become seconds by process and class.
 
 Which tier a path belongs to is the user's to say, by prefixes. POSIX and STDIO counters are added, since the library
-counts each call in one of them. A file that all ranks opened has one entry for all of them: reads are then told apart
-by DXT where the log has it, and else by nobody.
+counts each call in one of them. A file that all ranks opened has one entry for all of them. The reads of each rank are
+then known if the log has DXT, or if the job had one process only.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,12 @@ from foresee.errors import ConfigError, PackageMissing
 
 __all__ = ["read", "tier_of"]
 
-Sums = defaultdict[str, float]
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ALL_RANKS = -1
 _COUNTED = {"POSIX", "STDIO"}
 _SHOWN = 6
+_NEGATIVE_MAX = 0.01
+"""Share of a process's seconds in a class, or of all processes', up to which negative entries count as 0."""
 _LIMITS = (
     "a log is of one job: figures by epoch need a job per epoch, DXT (--between), or a ledger of ours",
     "META has stat, seek, sync, open and close; READ adds up over threads and may exceed the run's seconds",
@@ -71,23 +71,24 @@ def read(
     where = {
         int(key): tier_of(name, tiers) for key, name in zip(log["ids"], log["names"].tolist(), strict=True)
     }
-    spent: Spent = defaultdict(float)
-    untold: Sums = defaultdict(float)
-    left_out: Sums = defaultdict(float)
+    found = _Found()
     if between is None:
-        _counters(log, where, spent, untold, left_out)
+        _counters(log, where, found)
     else:
         if not len(log["dxt_id"]):
             raise ConfigError(
                 f"{shown}: no DXT in this log, so nothing tells when its reads were; leave --between out"
             )
-        _traced(log, where, spent, between)
-        untold.update({f"{tier}-META": 0.0 for tier in set(where.values()) if tier})
-    if not spent and not any(untold.values()):
+        _traced(log, where, found, between)
+        found.shared.update({f"{tier}-META": 0.0 for tier in set(where.values()) if tier})
+    if not found.spent and not any(found.shared.values()):
         given = ", ".join(tiers)
         raise ConfigError(f"{shown}: no I/O below {given}; it has {_places(log)}")
     processes = [f"rank {rank}" for rank in range(int(log["nprocs"]))]
-    return build(spent, processes, untold=untold, limits=_told(log, untold, left_out, between))
+    limits = _told(log, found, between)
+    unknown = found.unknown()
+    limits += found.negatives(unknown)
+    return build(found.spent, processes, untold=found.shared, unknown=unknown, limits=limits)
 
 
 def tier_of(path: str, tiers: Mapping[str, str]) -> str | None:
@@ -154,43 +155,91 @@ def _last(child: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"its reader ended with {child.returncode}"
 
 
-def _counters(
-    log: dict[str, Any],
-    where: Mapping[int, str | None],
-    spent: Spent,
-    untold: Sums,
-    left_out: Sums,
-) -> None:
+@dataclass
+class _Found:
+    """What the entries of a log add up to."""
+
+    spent: Spent = field(default_factory=lambda: defaultdict(float))
+    """Seconds by process and class, 0 or more."""
+    shared: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds by class of files with one entry for all ranks, 0 or more."""
+    below_zero: Spent = field(default_factory=lambda: defaultdict(float))
+    """Sum of negative entries, by process ("" for all ranks) and class."""
+    negative_count: int = 0
+    left_out: int = 0
+    """Entries of files below no given tier."""
+    left_out_seconds: float = 0.0
+
+    def add(self, rank: int, name: str, seconds: float) -> None:
+        """Add one entry of a class."""
+        process = "" if rank == _ALL_RANKS else f"rank {rank}"
+        if seconds < 0:
+            self.below_zero[process, name] += seconds
+            self.negative_count += 1
+        if process:
+            self.spent[process, name] += max(seconds, 0.0)
+        else:
+            self.shared[name] += max(seconds, 0.0)
+
+    def unknown(self) -> set[tuple[str, str]]:
+        """Processes and classes whose negative entries are too much of their seconds to be left out."""
+        return {
+            (process, name)
+            for (process, name), seconds in self.below_zero.items()
+            if -seconds > _NEGATIVE_MAX * (self.spent[process, name] if process else self.shared[name])
+        }
+
+    def negatives(self, unknown: set[tuple[str, str]]) -> list[str]:
+        """The limits that negative entries set; none if there are no such entries."""
+        if not self.negative_count:
+            return []
+        total = sum(self.below_zero.values())
+        lines = [
+            f"the clock of the log went backwards: {self.negative_count:,} negative times, {total:,.4g} s in sum, "
+            "count as 0"
+        ]
+        if unknown:
+            names = ", ".join(
+                f"{name} of {process}" if process else name for process, name in sorted(unknown)[:_SHOWN]
+            )
+            more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
+            lines.append(
+                f"{names}{more}: negative times are above {_NEGATIVE_MAX:.0%} of the seconds, so these are not "
+                "measured; their sums hold the other entries only"
+            )
+        return lines
+
+
+def _counters(log: dict[str, Any], where: Mapping[int, str | None], found: _Found) -> None:
     """Sums of the counters of POSIX and STDIO. Of a file of all ranks, reads and writes may stand in DXT."""
     traced = {int(key) for key in np.unique(log["dxt_id"])}
+    alone = int(log["nprocs"]) == 1
     from_dxt: set[int] = set()
     rows = zip(
         *(log[name].tolist() for name in ("module", "id", "rank", "read", "write", "meta")), strict=True
     )
-    for module, key, rank, read_, write, meta in rows:
+    for module, key, entry_rank, read_, write, meta in rows:
         tier = where.get(key)
         if tier is None:
-            left_out["files"] += 1
-            left_out["seconds"] += max(read_, 0.0) + max(write, 0.0) + max(meta, 0.0)
+            found.left_out += 1
+            found.left_out_seconds += max(read_, 0.0) + max(write, 0.0) + max(meta, 0.0)
             continue
-        for op, told in (("READ", read_), ("WRITE", write), ("META", meta)):
-            if told == 0 and (op == "WRITE" or rank == _ALL_RANKS):
-                continue  # nobody has to be told apart
-            seconds = told if told >= 0 else math.nan  # a clock went backwards: not measured
-            if rank != _ALL_RANKS:
-                spent[f"rank {rank}", f"{tier}-{op}"] += seconds
-            elif op != "META" and module == "POSIX" and key in traced:
+        rank = 0 if alone and entry_rank == _ALL_RANKS else entry_rank
+        for op, seconds in (("READ", read_), ("WRITE", write), ("META", meta)):
+            if seconds == 0 and (op == "WRITE" or rank == _ALL_RANKS):
+                continue  # nothing to divide between ranks
+            if rank == _ALL_RANKS and op != "META" and module == "POSIX" and key in traced:
                 from_dxt.add(key)
             else:
-                untold[f"{tier}-{op}"] += seconds
+                found.add(rank, f"{tier}-{op}", seconds)
     if from_dxt:
-        _traced(log, {key: where[key] for key in from_dxt}, spent, None)
+        _traced(log, {key: where[key] for key in from_dxt}, found, None)
 
 
 def _traced(
     log: dict[str, Any],
     where: Mapping[int, str | None],
-    spent: Spent,
+    found: _Found,
     between: tuple[float, float] | None,
 ) -> None:
     """Sums of DXT's single reads and writes."""
@@ -201,15 +250,10 @@ def _traced(
     columns = (log[name][chosen].tolist() for name in ("dxt_id", "dxt_rank", "dxt_write"))
     for key, rank, write, time in zip(*columns, seconds[chosen].tolist(), strict=True):
         if tier := where.get(key):
-            spent[f"rank {rank}", f"{tier}-{'WRITE' if write else 'READ'}"] += time
+            found.add(rank, f"{tier}-{'WRITE' if write else 'READ'}", time)
 
 
-def _told(
-    log: dict[str, Any],
-    untold: Mapping[str, float],
-    left_out: Mapping[str, float],
-    between: tuple[float, float] | None,
-) -> list[str]:
+def _told(log: dict[str, Any], found: _Found, between: tuple[float, float] | None) -> list[str]:
     limits = list(_LIMITS)
     partial = log["partial"].tolist()
     if partial:
@@ -217,21 +261,16 @@ def _told(
             f"{', '.join(partial)}: the log says that it is partial, so files are missing (raise MAX_RECORDS and "
             "MODMEM)"
         )
-    if any(np.any(log[name] < 0) for name in ("read", "write", "meta")):
-        limits.append(
-            "some times in the log are negative, as of a clock that went backwards: those are not measured"
-        )
     if between is not None:
         limits.append("DXT tells reads and writes only: metadata between two moments is not measured")
-    elif untold:
+    elif found.shared:
         limits.append(
-            f"{', '.join(sorted(untold))}: files that all ranks opened have one entry for all of them, so what a "
+            f"{', '.join(sorted(found.shared))}: files that all ranks opened have one entry for all of them, so what a "
             "process spent there is not measured"
         )
-    if left_out.get("files"):
-        limits.append(
-            f"{int(left_out['files']):,} entries of files below no --tier are left out, {left_out['seconds']:,.3f} s"
-        )
+    if found.left_out:
+        entries = "1 entry is" if found.left_out == 1 else f"{found.left_out:,} entries are"
+        limits.append(f"of files below no --tier {entries} left out, {found.left_out_seconds:,.3f} s")
     return limits
 
 

@@ -8,7 +8,7 @@ A class is a tier and what was done there: ``GFS-READ``, ``LFS-META``. The origi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -39,7 +39,7 @@ class IoTable:
     processes: tuple[str, ...]
     """The rows."""
     shared: tuple[float, ...]
-    """By class, seconds of all processes together that no one of them can be told to have spent; not in ``seconds``."""
+    """By class, measured seconds of all processes together that ``seconds`` does not have, because it is NaN there."""
     limits: tuple[str, ...]
     """What the source cannot tell, for whoever reads the result."""
 
@@ -65,6 +65,7 @@ def build(
     processes: Sequence[str],
     *,
     untold: Mapping[str, float] | None = None,
+    unknown: Collection[tuple[str, str]] = (),
     limits: Sequence[str] = (),
 ) -> IoTable:
     """A table from seconds by (process, class).
@@ -72,7 +73,10 @@ def build(
     Args:
         spent: seconds; what is not there is 0.
         processes: the rows.
-        untold: classes of which no process can be told what it spent, and what all spent together.
+        untold: classes with entries that belong to all processes together, and the seconds of those entries. The
+            seconds of single processes are then unknown, and what ``spent`` has of them moves to ``shared``.
+        unknown: processes and classes of ``spent`` that are only a part; they move to ``shared`` too. The process ""
+            stands for the entries of all processes together, which are there already.
         limits: as :class:`IoTable` has them.
     """
     untold = untold or {}
@@ -83,10 +87,16 @@ def build(
     seconds = np.zeros((len(rows), len(classes)))
     for (process, name), value in spent.items():
         seconds[rows[process], columns[name]] += value
+    shared = [float(untold.get(name, 0.0)) for name in classes]
+    for process, name in unknown:
+        if process:
+            cell = rows[process], columns[name]
+            shared[cell[1]] += float(seconds[cell])
+            seconds[cell] = np.nan
     for name in untold:
+        shared[columns[name]] += float(np.nansum(seconds[:, columns[name]]))
         seconds[:, columns[name]] = np.nan
-    shared = tuple(float(untold.get(name, 0.0)) for name in classes)
-    return IoTable(seconds, classes, tuple(processes), shared, tuple(limits))
+    return IoTable(seconds, classes, tuple(processes), tuple(shared), tuple(limits))
 
 
 def align(tables: Mapping[_Key, IoTable]) -> dict[_Key, IoTable]:

@@ -13,6 +13,8 @@ from typing import Any
 __all__ = ["report"]
 
 _ROWS, _ROWS_AT_RATE = 10, 3
+_PLAIN_FROM = 1000.0
+"""Seconds from which a figure has one decimal instead of four digits, which would be printed with an exponent."""
 
 
 def report(facts: dict[str, Any], *, rated: bool) -> str:
@@ -30,8 +32,7 @@ def report(facts: dict[str, Any], *, rated: bool) -> str:
         if told["what_if"] is not None:
             lines += _changed(told, classes, most=_ROWS_AT_RATE if several else _ROWS)
         for name, value in told["sums_of_all_ranks"].items():
-            shown = "" if value is None else f"; {value:,.4g} s in sum"
-            lines.append(f"{name}: not measured by process{shown}")
+            lines.append(f"{name}: not measured by process; {_figure(value)} s in sum")
     for told in facts["epochs"] or ():
         lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
     lines += [line for told in facts.get("waits", ()) for line in _waits(told, several=several)]
@@ -60,16 +61,20 @@ def _changed(told: dict[str, Any], classes: list[str], *, most: int) -> list[str
     lines = ["with the changes:"]
     for at in order[:most]:
         row = _row(f"  {told['processes'][at]}", after["seconds_by_process"][at], classes)
-        lines.append(f"{row} (was {told['totals'][at]:,.4g})")
+        lines.append(f"{row} (was {_figure(told['totals'][at])})")
     return lines + _others(len(order) - most)
 
 
 def _row(process: str, seconds: list[float | None], classes: list[str]) -> str:
-    cells = "".join(f"{'?':>12}" if value is None else f"{value:>12,.4g}" for value in seconds)
+    cells = "".join(f"{'?':>12}" if value is None else f"{_figure(value):>12}" for value in seconds)
     known = [value for value in seconds if value is not None]
     if len(known) < len(seconds):
         return f"{process:<24}{cells}{'?':>12}"
-    return f"{process:<24}{cells}{sum(known):>12,.4g}  {classes[known.index(max(known))]}"
+    return f"{process:<24}{cells}{_figure(sum(known)):>12}  {classes[known.index(max(known))]}"
+
+
+def _figure(seconds: float) -> str:
+    return f"{seconds:,.1f}" if seconds >= _PLAIN_FROM else f"{seconds:,.4g}"
 
 
 def _others(count: int) -> list[str]:
@@ -79,8 +84,10 @@ def _others(count: int) -> list[str]:
 def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> list[str]:
     if slowest is None:
         return [f"{label:<24}not measured by process"]
-    cells = "".join(f"{slowest['by_class'].get(name, 0.0):>12,.4g}" for name in classes)
-    return [f"{label:<24}{cells}{slowest['seconds']:>12,.4g}  {slowest['bottleneck']} ({slowest['process']})"]
+    cells = "".join(f"{_figure(slowest['by_class'].get(name, 0.0)):>12}" for name in classes)
+    return [
+        f"{label:<24}{cells}{_figure(slowest['seconds']):>12}  {slowest['bottleneck']} ({slowest['process']})"
+    ]
 
 
 def _waits(told: dict[str, Any], *, several: bool) -> list[str]:
@@ -105,7 +112,7 @@ def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str
         least = f", at a cache rate of {goal['minimum_rate']:g} and maybe at higher ones" if rated else ""
         lines = [f"goal {goal['seconds']:g} s: met{least}"]
     else:
-        lines = [f"goal {goal['seconds']:g} s: not met, {goal['best']:,.4g} s at best"]
+        lines = [f"goal {goal['seconds']:g} s: not met, {_figure(goal['best'])} s at best"]
     for alone in goal["alone"]:
         gains = ", ".join(f"{name} {_gain(percent)}" for name, percent in alone["percent"].items())
         lines.append(f"one class alone{at(alone)}: {gains}")
@@ -113,7 +120,7 @@ def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str
     for pair in goal["pair"] or []:
         names = " and ".join(pair["classes"])
         if "best" in pair:
-            lines.append(f"{names}{at(pair)}: cannot; the rest takes {pair['best']:,.4g} s")
+            lines.append(f"{names}{at(pair)}: cannot; the rest takes {_figure(pair['best'])} s")
         else:
             corners = ", ".join(" with ".join(map(_gain, corner)) for corner in pair["corners"])
             lines.append(f"{names}{at(pair)}: {corners}; between them on a line in 100 / (100 + N)")
@@ -122,9 +129,9 @@ def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str
             bought = ", ".join(f"{name} {_gain(percent)}" for name, percent in way["percent"].items())
             what = f"{bought}{' on top of the changes' if changed else ''}" if bought else "no change"
             word = "cheapest" if i == 0 else "or"
-            lines.append(f"{word}: {way['price']:,.6g} for {what}{at(way)}: {way['seconds']:,.4g} s")
+            lines.append(f"{word}: {way['price']:,.6g} for {what}{at(way)}: {_figure(way['seconds'])} s")
     elif goal["offers"] is not None:
-        lines.append(f"no offers meet it; {goal['offers']['best']:,.4g} s at best")
+        lines.append(f"no offers meet it; {_figure(goal['offers']['best'])} s at best")
     return lines
 
 

@@ -248,16 +248,64 @@ def test_no_window_downloads_more_than_the_origin_gives(policy) -> None:
     assert report.total_s >= report.origin_bytes / 90e6
 
 
-def test_a_download_is_a_latency_and_its_bytes_at_the_rate_of_one_reader() -> None:
+def bucket_of(given: job.Job, policy: str = "fifty_fifty", **options: str) -> dict[str, int]:
+    return loading.scenario_of(given, policy, **options)["bucket"]
+
+
+def test_a_miss_is_a_latency_and_its_own_bytes_and_a_download_shares_the_rate_with_fifteen_more() -> None:
     given = small(data__size="2 MB", data__size_sigma="0 B", cluster__ranks=1)
-    direct = loading.scenario_of(given, "direct")["bucket"]["latency_ns"]
-    assert direct == pytest.approx(2e6 + 2e6 / 50e6 * 1e9)
-    # Sixteen share what one has.
-    assert loading.scenario_of(given, "fifty_fifty")["bucket"]["latency_ns"] == pytest.approx(
-        2e6 + 16 * 2e6 / 50e6 * 1e9
-    )
+    told = bucket_of(given)
+    assert told["miss_ns"] == pytest.approx(2e6 + 2e6 / 50e6 * 1e9)
+    assert told["download_ns"] == pytest.approx(2e6 + 16 * 2e6 / 50e6 * 1e9)
+    assert told["link_ns"] == pytest.approx(2e6 / 50e6 * 1e9)
     linked = vary.with_value(given, "cluster.origin.link", "10 MB/s")
-    assert loading.scenario_of(linked, "direct")["bucket"]["latency_ns"] == pytest.approx(2e6 + 0.2e9)
-    assert loading.scenario_of(given, "direct", compat="paper")["bucket"]["latency_ns"] == 2e6
+    assert bucket_of(linked, "direct")["miss_ns"] == pytest.approx(2e6 + 0.2e9)
+    paper = bucket_of(given, compat="paper")
+    assert (paper["miss_ns"], paper["download_ns"], paper["link_ns"]) == (2e6, 2e6, 0)
     bare = job.loads(SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', ""))
-    assert loading.scenario_of(bare, "direct")["bucket"]["latency_ns"] == 2e6
+    assert bucket_of(bare)["miss_ns"] == bucket_of(bare)["download_ns"] == 2e6
+
+
+def test_given_times_of_a_miss_and_of_a_download_need_neither_rate_nor_latency() -> None:
+    table = SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', "").replace('latency = "2 ms"', "")
+    timed = job.loads(f'{table}miss_time = "60 ms"\ndownload_time = "175 ms"\n')
+    told = bucket_of(timed)
+    assert (told["miss_ns"], told["download_ns"], told["link_ns"]) == (60e6, 175e6, 0)
+    assert not loading.missing(timed, "fifty_fifty")
+    lone = job.loads(f'{table}miss_time = "60 ms"\n')
+    assert not loading.missing(lone, "direct")
+    assert any("miss_time and download_time" in fault for fault in loading.missing(lone, "fifty_fifty"))
+
+
+def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
+    """CIFAR-10 with the latencies of Table I: of a sample of 3,072 bytes, 61.7 ms alone and 174.5 ms as one of 16."""
+    table = """
+    version = 1
+    data = {samples = 35_000, size = 3_072}
+    train = {batch = 512, epochs = 1, compute_step = 6.4}
+    [cluster]
+    ranks = 3
+    staging = {capacity = "1 GB"}
+    [cache.window]
+    miss_time = "61.7 ms"
+    download_time = "174.5 ms"
+    fetch = 1024
+    capacity = 1024
+    """
+
+    def missed(policy: str, capacity: int) -> float:
+        asked = vary.with_value(job.loads(table), "cache.window.capacity", capacity)
+        reads = loading.Run(asked, policy, order="distributed").finish().reads
+        return reads[0].samples / sum(each.samples for each in reads)
+
+    assert missed("full_fetch", 1024) == pytest.approx(0.178, abs=0.001)
+    assert missed("fifty_fifty", 2048) == pytest.approx(0.016, abs=0.001)
+    assert missed("full_fetch", 512) == pytest.approx(0.488, abs=0.002)
+
+
+@pytest.mark.parametrize("policy", ["full_fetch", "fifty_fifty"])
+@pytest.mark.parametrize("compute", ["40 MB/s", "4 GB/s"])
+def test_misses_beside_requests_take_no_more_than_the_origin_gives(policy, compute) -> None:
+    given = small(data__size="2 MB", data__size_sigma="0 B", train__compute_rate=compute)
+    report = loading.Run(given, policy).finish()
+    assert report.total_s >= report.origin_bytes / 90e6

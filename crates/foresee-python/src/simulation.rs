@@ -48,7 +48,9 @@ struct TierGiven {
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct BucketGiven {
-    latency_ns: u64,
+    miss_ns: u64,
+    download_ns: u64,
+    link_ns: u64,
     listing_ns: u64,
     hit_ns: u64,
     parallel: u32,
@@ -305,9 +307,22 @@ fn tier_of(given: TierGiven) -> PyResult<Tier> {
 }
 
 fn bucket_of(given: BucketGiven) -> PyResult<Bucket> {
-    let BucketGiven { latency_ns, listing_ns, hit_ns, parallel, cache, fetch, threshold, strict } = given;
+    let BucketGiven {
+        miss_ns,
+        download_ns,
+        link_ns,
+        listing_ns,
+        hit_ns,
+        parallel,
+        cache,
+        fetch,
+        threshold,
+        strict,
+    } = given;
     Ok(Bucket {
-        latency: Nanos::new(latency_ns),
+        miss: Nanos::new(miss_ns),
+        download: Nanos::new(download_ns),
+        link: Nanos::new(link_ns),
         listing: Nanos::new(listing_ns),
         hit: Nanos::new(hit_ns),
         parallel: count_of("parallel", parallel)?,

@@ -95,7 +95,9 @@ fn scenario(samples: u64, ranks: u64, epochs: u32) -> Scenario {
         },
         options: Options::default(),
         bucket: Some(Bucket {
-            latency: Nanos::from_millis(20),
+            miss: Nanos::from_millis(20),
+            download: Nanos::from_millis(20),
+            link: Nanos::ZERO,
             listing: Nanos::from_millis(50),
             hit: Nanos::from_millis(1),
             parallel: NonZeroU32::new(16).expect("a slot"),

@@ -194,10 +194,8 @@ class _Found:
         if not self.negative_count:
             return []
         total = sum(self.below_zero.values())
-        lines = [
-            f"the clock of the log went backwards: {self.negative_count:,} negative times, {total:,.4g} s in sum, "
-            "count as 0"
-        ]
+        count = f"{self.negative_count:,} negative times, {total:,.4g} s in sum, count as 0"
+        lines = [f"the clock of the log went backwards: {count}"]
         if unknown:
             names = ", ".join(
                 f"{name} of {process}" if process else name for process, name in sorted(unknown)[:_SHOWN]

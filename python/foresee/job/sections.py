@@ -183,7 +183,7 @@ class Origin(Checked):
     link: float | None = value_of(Rate())
     """A rank's link to it, bytes per second; not given: without limit."""
     latency: float | None = value_of(Time())
-    """Seconds from a request to its first byte; of a download where windows are simulated without ``read``."""
+    """Seconds from a request to its first byte; of a whole download where windows are simulated without ``read``."""
     requests: int | None = value_of(Count())
     """Requests per second that it takes of all ranks together; not given: without limit. Not of windows of a bucket."""
     list_time: float = value_of(Time(), 0.0)
@@ -237,7 +237,11 @@ class Window(Checked):
     threshold: int | None = value_of(Count(least=0))
     """Samples left in the queue at which the next request goes out."""
     parallel: int = value_of(Count(below=2**16), 16)
-    """Downloads of a request at a time."""
+    """Downloads of a request for prefetching at a time."""
+    miss_time: float | None = value_of(Time())
+    """Seconds to download a sample that is not there, alone; not given: by the origin's latency and rate."""
+    download_time: float | None = value_of(Time())
+    """Seconds of each of the ``parallel`` downloads of a request; likewise."""
     hit_time: float = value_of(Time(), 0.0)
     """Seconds to load a sample that is there."""
     strict: bool = value_of(Flag(), False)

@@ -365,7 +365,7 @@ def scenario_of(
         "ranks": ranks,
         "staging": _tier(staging, read=((1, 1.0),)),
         "tiers": [_tier(tier, read=tier.read) for tier in cluster.tiers],
-        "origin": _points(origin.read or ((1, mean / _seconds(origin.latency)),)),
+        "origin": _points(origin.read or ((1, 1.0),)),  # windows have times of their own
         "origin_link": _whole(origin.link),
         "origin_latency_ns": round((origin.latency or 0.0) * _NS),
         "origin_requests": origin.requests,
@@ -404,11 +404,16 @@ def missing(job: Job, policy: str) -> list[str]:
         faults.append(f"{where}data.samples is missing, and so is data.index: what is read has to be known")
     if job.train.compute_rate is None and job.train.compute_step is None:
         faults.append(f"{where}train.compute_rate is missing, and so is train.compute_step; one of both")
-    if job.cluster.origin.read is None and not (window and job.cluster.origin.latency):
+    times = job.cache.window
+    timed = window and (
+        times.miss_time is not None and (policy not in _PREFETCHING or times.download_time is not None)
+    )
+    if job.cluster.origin.read is None and not (timed or (window and job.cluster.origin.latency)):
         faults.append(f"{where}cluster.origin.read is missing; a rate, or a table from readers to rates")
-    if window and job.cluster.origin.latency is None:
+    if window and not timed and job.cluster.origin.latency is None:
         faults.append(
-            f"{where}cluster.origin.latency is missing; the time of one request, for windows over a bucket"
+            f"{where}cluster.origin.latency is missing; the time of one request, for windows over a bucket, if "
+            "cache.window has no miss_time and download_time"
         )
     faults += [
         f"{where}cluster.tiers[{at}].{key} is missing; `foresee calibrate` measures it"
@@ -480,7 +485,9 @@ def downloads(job: Job, policy: str) -> int:
 def _bucket(job: Job, policy: str, mean: float, compat: Compat) -> dict[str, Any]:
     window, origin = job.cache.window, job.cluster.origin
     return {
-        "latency_ns": round(_download_s(job, policy, mean, compat) * _NS),
+        "miss_ns": round(_miss_s(job, mean, compat) * _NS),
+        "download_ns": round(_download_s(job, policy, mean, compat) * _NS),
+        "link_ns": round(_link_s(job, mean, compat) * _NS),
         "listing_ns": round(origin.list_time * _NS),
         "hit_ns": round(window.hit_time * _NS),
         "parallel": window.parallel,
@@ -491,23 +498,46 @@ def _bucket(job: Job, policy: str, mean: float, compat: Compat) -> dict[str, Any
     }
 
 
-def _download_s(job: Job, policy: str, mean: float, compat: Compat) -> float:
-    """Seconds from a request for a sample to its last byte.
+def _miss_s(job: Job, mean: float, compat: Compat) -> float:
+    """Seconds from a request for a sample that is not cached to its last byte: one download alone."""
+    told = job.cache.window.miss_time
+    return _transfer_s(job, 1, mean, compat) if told is None else told
 
-    Where the origin's rate is known, its latency ends with the first byte, for windows as for everything else; the
-    bytes follow at the rate of a rank, in equal parts to its downloads: however many there are, no rank has more than
-    the origin gives it. Where it is not known, or to the letter of the paper, the latency is all of it.
+
+def _download_s(job: Job, policy: str, mean: float, compat: Compat) -> float:
+    """The same for each of the downloads that a request for prefetching has under way at a time."""
+    told = job.cache.window.download_time
+    if policy not in _PREFETCHING:
+        return _miss_s(job, mean, compat)
+    return _transfer_s(job, downloads(job, policy), mean, compat) if told is None else told
+
+
+def _transfer_s(job: Job, parallel: int, mean: float, compat: Compat) -> float:
+    """Seconds of each of ``parallel`` downloads: the origin's latency, and the bytes of all of them."""
+    return _seconds(job.cluster.origin.latency) + parallel * _bytes_s(job, mean, compat)
+
+
+def _link_s(job: Job, mean: float, compat: Compat) -> float:
+    """Seconds for which a sample occupies the rank's link; 0 if the job has the times of downloads."""
+    timed = job.cache.window.miss_time is not None or job.cache.window.download_time is not None
+    return 0.0 if timed else _bytes_s(job, mean, compat)
+
+
+def _bytes_s(job: Job, mean: float, compat: Compat) -> float:
+    """Seconds of a sample's bytes at the rate that the origin gives a rank.
+
+    Where the origin's rate is known, its latency ends with the first byte, for windows as for everything else. Where it
+    is not known, or to the letter of the paper, the latency is all of a download.
     """
     origin, ranks = job.cluster.origin, job.cluster.ranks
-    latency = _seconds(origin.latency)
     if compat == "paper" or origin.read is None:
-        return latency
+        return 0.0
     assert ranks is not None, "asked for before"
     counts, rates = zip(*sorted(origin.read), strict=True)
     rate = float(np.interp(ranks, counts, rates)) / ranks
     if origin.link is not None:
         rate = min(rate, origin.link)
-    return latency + downloads(job, policy) * mean / rate
+    return mean / rate
 
 
 def _seconds(value: float | None) -> float:

@@ -210,8 +210,13 @@ impl HandOver {
 /// A bucket that is read sample by sample, for the window policies. All nodes are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// From a request for a sample to its last byte.
-    pub latency: Nanos,
+    /// From a request for a sample to its last byte, for a sample that is read from the bucket alone.
+    pub miss: Nanos,
+    /// Likewise for each of the [`parallel`](Self::parallel) downloads of a prefetch request.
+    pub download: Nanos,
+    /// How long a sample's bytes occupy the node's link alone: no link then carries more than it has. Zero: downloads do
+    /// not slow each other down.
+    pub link: Nanos,
     /// A listing, with which each prefetch request begins.
     pub listing: Nanos,
     /// Reading a sample that is cached, or on disk.

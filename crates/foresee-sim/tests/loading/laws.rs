@@ -81,7 +81,9 @@ prop_compose! {
             (options.readers, options.hand_over) = (readers, hand_over);
         }
         scenario.bucket = Some(Bucket {
-            latency: Nanos::from_millis(70),
+            miss: Nanos::from_millis(70),
+            download: Nanos::from_millis(70),
+            link: Nanos::ZERO,
             listing: Nanos::from_millis(20),
             hit: Nanos::from_millis(5),
             parallel: count(3),

@@ -17,7 +17,9 @@ use crate::setups::{count, small};
 fn with_bucket() -> Scenario {
     Scenario {
         bucket: Some(Bucket {
-            latency: Nanos::from_millis(30),
+            miss: Nanos::from_millis(30),
+            download: Nanos::from_millis(30),
+            link: Nanos::ZERO,
             listing: Nanos::from_millis(20),
             hit: Nanos::from_millis(5),
             parallel: count(3),

@@ -18,7 +18,9 @@ fn fault(change: impl FnOnce(&mut Scenario)) -> String {
 }
 
 const BUCKET: Bucket = Bucket {
-    latency: Nanos::from_millis(1),
+    miss: Nanos::from_millis(1),
+    download: Nanos::from_millis(1),
+    link: Nanos::ZERO,
     listing: Nanos::ZERO,
     hit: Nanos::ZERO,
     parallel: std::num::NonZeroU32::MIN,

@@ -3,9 +3,11 @@
 //! Krichevsky et al., "Quantifying and improving performance of distributed deep learning with cloud storage", IC2E
 //! 2021 (DELI; cake-lab/DELI).
 //!
-//! One process per node loads a batch, one sample after the other, and then computes; nothing overlaps but the
-//! downloads. Costs are latencies, whatever the size, so that both readings of the model are one here. Not for a real loader of today: what it shows is how much a
-//! window is worth without a planner.
+//! One process per node loads a batch, one sample after the other, and then computes; only downloads overlap. Costs are
+//! times per sample, whatever its size, so that both readings of the model agree. A miss is a download alone, and takes
+//! less than one of the many that a prefetch request has under way. Where the link's rate is known, all share it: a miss has
+//! an equal part beside the downloads of a request, and a later request waits for the bytes of the earlier ones. Real
+//! loaders of today work differently: this shows the value of a window without a planner.
 
 use std::collections::VecDeque;
 
@@ -42,7 +44,9 @@ pub(super) struct Windowed {
 }
 
 struct Seconds {
-    latency: f64,
+    miss: f64,
+    download: f64,
+    link: f64,
     listing: f64,
     hit: f64,
     parallel: usize,
@@ -86,7 +90,9 @@ impl Windowed {
         Ok(Self {
             window,
             bucket: Seconds {
-                latency: bucket.latency.as_secs_f64(),
+                miss: bucket.miss.as_secs_f64(),
+                download: bucket.download.as_secs_f64(),
+                link: bucket.link.as_secs_f64(),
                 listing: bucket.listing.as_secs_f64(),
                 hit: bucket.hit.as_secs_f64(),
                 parallel: bucket.parallel.get() as usize,
@@ -136,13 +142,29 @@ impl Node {
         self.announced = end;
         let mut rounds = 0.0;
         for slots in samples.chunks(bucket.parallel) {
-            let start = at + bucket.listing + rounds * bucket.latency;
+            let start = at + bucket.listing + rounds * bucket.download;
             for &id in slots {
-                download(id, start, bucket.latency);
+                download(id, start, bucket.download);
             }
             rounds += 1.0;
         }
-        self.requests.push(Request { due: at + bucket.listing + rounds * bucket.latency, samples });
+        let alone = at + bucket.listing + rounds * bucket.download;
+        // The bytes of the requests before it come first.
+        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+        let bytes = samples.len() as f64 * bucket.link;
+        let due = self.requests.iter().fold(alone, |due, before| due.max(before.due + bytes));
+        self.requests.push(Request { due, samples });
+    }
+
+    /// Seconds of a miss now. Its bytes and those of a request under way have equal parts of the link.
+    fn miss(&mut self, bucket: &Seconds) -> f64 {
+        let Some(first) = self.requests.first() else { return bucket.miss };
+        #[expect(clippy::cast_precision_loss, reason = "a count of downloads")]
+        let beside = first.samples.len().min(bucket.parallel) as f64;
+        for request in &mut self.requests {
+            request.due += bucket.link;
+        }
+        bucket.miss + beside * bucket.link
     }
 
     /// Caches what has come by `now`, in the order in which it came.
@@ -244,7 +266,7 @@ impl Driver for Windowed {
                 node.settle(at);
                 let size = setup.sizes.get(id);
                 let hit = self.window == Window::Disk || node.cache.holds(id);
-                let time = if hit { self.bucket.hit } else { self.bucket.latency };
+                let time = if hit { self.bucket.hit } else { node.miss(&self.bucket) };
                 let start = at;
                 at += time;
                 if !hit && self.window == Window::Cache {

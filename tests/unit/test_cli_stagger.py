@@ -109,7 +109,39 @@ def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
     assert held["played"]["data_sets_read"] == 1
     assert held["played"]["makespan"] < held["makespan"]
     assert main(["stagger", "predict", *pair, "--simulate"]) == 0
-    assert "best of those played: resnet " in capsys.readouterr().out
+    text = capsys.readouterr().out
+    # One event has one line, with what the model and the play say of it.
+    assert "best of those played" not in text
+    assert (
+        "best: resnet 630.9 s after efficientnet, makespan 1,166.9 s by the model; played step by step 1,1"
+        in text
+    )
+
+
+def test_a_start_has_one_row_and_nothing_to_gain_is_called_so(tmp_path: Path, capsys) -> None:
+    files = []
+    for name in "ab":
+        path = tmp_path / f"{name}.toml"
+        values = {"data": "d", "epochs": 1, "seed": 0, "start": 0, "compute": 300}
+        path.write_text(TOML.format(stagger="wait = 0\nwait_cached = 0\nwait_conc = 0", **values))
+        files.append(str(path))
+    assert main(["stagger", "predict", *files]) == 0
+    text = capsys.readouterr().out
+    assert text.count("0 s     0.0 %") == text.count("best, at once") == 2
+    assert "0.0 % fewer GPU-seconds of b; there is nothing to gain" in text
+    assert main(["stagger", "predict", *files, "--coalesces", "--read", "100s"]) == 0
+    assert "0.0 % less than all at once; there is nothing to gain" in capsys.readouterr().out
+
+
+def test_beside_a_job_that_runs_the_start_counts_from_now_too(pair: list[str], capsys) -> None:
+    best = facts(capsys, *pair, "--running", "30")["best"]
+    assert best["from_now"] == pytest.approx(792.792 - 0.3 * 1174.524)
+    assert main(["stagger", "predict", *pair, "--running", "30"]) == 0
+    assert "best: efficientnet 792.8 s after resnet (440.4 s from now), makespan" in capsys.readouterr().out
+    plan = facts(capsys, *pair, "--running", "30", "--coalesces", "--read", "700s")["plan"]
+    assert plan["from_now"][1] == pytest.approx(plan["starts"][1] - 0.3 * 1174.524)
+    assert main(["stagger", "predict", *pair, "--running", "30", "--coalesces", "--read", "700s"]) == 0
+    assert "from now" in capsys.readouterr().out
 
 
 def test_beyond_the_caches_reach_the_play_answers(pair: list[str], capsys) -> None:
@@ -310,6 +342,10 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
         (["{a}", "{b}", "--cache", "nan"], "--cache nan"),
         (["{a}", "{b}", "--running", "-1"], "--running -1.0"),
         (["{a}", "{b}", "--running", "inf"], "--running inf"),
+        (
+            ["{a}", "{b}", "--running", "101"],
+            "--running 101.0: percent of the first job's run expected, 0 to 100",
+        ),
         (["{a}", "{b}", "--machine", "m"], "--machine 'm': there is no catalog at "),
         (["{a}", "{b}", "--catalog", "{folder}/nowhere.db"], "nowhere.db"),
         (["{a}", "{b}", "--catalog", "{a}"], "no SQLite file"),

@@ -152,7 +152,7 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path) -> None:
     assert _stagger_run._judged(options, used, [], told) is True
     # What was not about these jobs, or did not end, says nothing.
     assert _stagger_run._judged(options, used, [], {**told, "doubts": ["another order"]}) is None
-    assert _stagger_run._judged(options, used, [], {**told, "measured": None}) is None
+    assert _stagger_run._judged(options, used, [], {**told, "measured": {"makespan": None}}) is None
     assert _stagger_run._judged(options, used, [], {**told, "predicted_at_starts": None}) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)

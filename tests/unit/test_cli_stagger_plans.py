@@ -33,6 +33,7 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
             "within_cache": [True, True, True],
             "makespan": 1250,
             "gpu_seconds": 1800,
+            "from_now": None,
             "at_once": {"makespan": 1250, "gpu_seconds": 2750},
             "sequential": 1800,
         }

@@ -28,7 +28,7 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 
 
 @pytest.mark.parametrize(
-    "more", [[], ["--running", "85"], ["--running", "150"], ["--cache", "0.4"], ["--compat", "paper"]]
+    "more", [[], ["--running", "85"], ["--running", "100"], ["--cache", "0.4"], ["--compat", "paper"]]
 )
 def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, more: list[str]) -> None:
     path = tmp_path / "curves.svg"

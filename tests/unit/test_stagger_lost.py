@@ -30,7 +30,11 @@ def test_a_leader_that_fails_lets_the_other_start_at_once(
     told, said = virtual.run(*jobs, code=1)
     assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
     assert told["jobs"][0]["code"] == 3
-    assert told["measured"] is None
+    measured = told["measured"]
+    assert (measured["makespan"], measured["gpu_seconds"]) == (None, None)
+    assert measured["seconds"] == [None, pytest.approx(told["jobs"][1]["end"] - told["jobs"][1]["start"])]
+    assert told["off_percent"]["seconds"][0] is None
+    assert told["off_percent"]["seconds"][1] is not None
     assert "a ended (exit code 3)" in said
     assert "no more memory" in said
     assert "b starts at once, alone" in said
@@ -159,3 +163,25 @@ def test_a_follower_whose_steps_cannot_be_read_is_ended(
     assert [job["state"] for job in told["jobs"]] == ["done", "failed"]
     assert "b can not be followed, and was ended: " in said
     assert virtual.launcher.jobs["b"].code == -15
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_job_that_goes_on_after_its_steps_ends_the_wait(
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, place: int
+) -> None:
+    more = [("--epochs", "900") if at == place else () for at in range(2)]
+    jobs = [write(tmp_path, name, data, *words) for name, words in zip("ab", more, strict=True)]
+    told, said = virtual.run(*jobs, "--patience", "5")
+    states = ["done", "done"]
+    states[place] = "running"
+    assert [job["state"] for job in told["jobs"]] == states
+    assert virtual.launcher.jobs["ab"[place]].code is None
+    name = "ab"[place]
+    assert "of 40 steps and has not ended within 5 s: it is followed no longer, and goes on" in said
+    assert said.count(f"foresee: {name} has done ") == 1
+    # What was predicted is about the steps of its file.
+    assert told["measured"]["seconds"][place] == pytest.approx(
+        told["jobs"][place]["end"] - told["jobs"][place]["start"]
+    )
+    assert told["measured"]["makespan"] < 3
+    assert told["jobs"][place]["steps"] > 40

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import pathlib
 from collections.abc import Sequence
@@ -65,6 +66,12 @@ def test_the_deciders_know_no_clock_process_or_file(module: ModuleType) -> None:
         f"foresee.jobs.{name}" for name in ("already", "clock", "process", "running", "slurm", "watched")
     }
     assert not imported & {"fcntl", "os", "pathlib", "signal", "subprocess", "threading", "time", *drivers}
+
+
+def test_two_times_that_are_told_apart_look_apart() -> None:
+    result = doctest.testmod(supervise)
+    assert result.attempted
+    assert not result.failed
 
 
 def decider(

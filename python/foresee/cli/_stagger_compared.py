@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foresee.jobs.outcome import Ran
+    from foresee.jobs.outcome import Outcome, Ran
     from foresee.jobs.timing import Chosen
     from foresee.models.stagger import Compat, JobTimes
 
@@ -50,28 +50,23 @@ def compared(
         "makespan": chosen.makespan,
         "gpu_seconds": chosen.gpu_seconds,
     }
-    measured = at_starts = off = None
-    if all(outcome.state == "done" for outcome in ran.outcomes):
-        starts = [outcome.start or 0.0 for outcome in ran.outcomes]
-        ends = [outcome.end or 0.0 for outcome in ran.outcomes]
-        spans = [end - start for start, end in zip(starts, ends, strict=True)]
-        measured = {
-            "starts": starts,
-            "seconds": spans,
-            "makespan": max(ends) - starts[0],
-            "gpu_seconds": sum(spans),
-        }
+    at_starts = None
+    spans = [outcome.end - outcome.start if _whole(outcome) else None for outcome in ran.outcomes]  # type: ignore[operator]
+    starts = [outcome.start for outcome in ran.outcomes]
+    measured: dict[str, Any] = {"starts": starts, "seconds": spans, "makespan": None, "gpu_seconds": None}
+    whole = [span for span in spans if span is not None]
+    if len(whole) == len(spans):
+        began = [start or 0.0 for start in starts]
+        measured["makespan"] = max(outcome.end or 0.0 for outcome in ran.outcomes) - began[0]
+        measured["gpu_seconds"] = sum(whole)
         try:
-            at_starts = _there(jobs, starts, ran, compat, cache, read)
+            at_starts = _there(jobs, began, ran, compat, cache, read)
         except ForeseeError as error:
             tell(f"no prediction for the starts that it became: {error}")
-        off = {
-            "seconds": [100 * (one - other) / other for one, other in zip(chosen.runs, spans, strict=True)],
-            **{
-                name: 100 * (predicted[name] - measured[name]) / measured[name]
-                for name in ("makespan", "gpu_seconds")
-            },
-        }
+    off = {
+        "seconds": [_off(one, other) for one, other in zip(chosen.runs, spans, strict=True)],
+        **{name: _off(predicted[name], measured[name]) for name in ("makespan", "gpu_seconds")},
+    }
     return {
         "leader": jobs[0].name,
         "followers": [job.name for job in jobs[1:]],
@@ -82,6 +77,17 @@ def compared(
         "retimed": [{"at": moved.at, "job": moved.name, "start": moved.start} for moved in ran.moved],
         "jobs": [{**vars(outcome)} for outcome in ran.outcomes],
     }
+
+
+def _whole(outcome: Outcome) -> bool:
+    """Whether a job has done all its steps, and has not failed after them."""
+    return (
+        outcome.state in {"done", "running"} and outcome.steps >= outcome.expected and outcome.end is not None
+    )
+
+
+def _off(predicted: float, measured: float | None) -> float | None:
+    return 100 * (predicted - measured) / measured if measured else None
 
 
 def _at_once(
@@ -132,12 +138,13 @@ def report(told: dict[str, Any]) -> str:
     names = [told["leader"], *told["followers"]]
 
     def row(shown: str, name: str, at: int | None = None) -> str:
-        def of(table: dict[str, Any]) -> float:
-            value = table[name] if at is None else table[name][at]
-            return float(value)
+        def of(table: dict[str, Any]) -> float | None:
+            value: float | None = table[name] if at is None else table[name][at]
+            return value
 
-        value = f"{of(measured):>11.1f} s" if measured else f"{'-':>13}"
-        share = f"{of(off):>+8.1f} %" if off and name in off else ""
+        became, away = of(measured), of(off) if name in off else None
+        value = f"{'-':>13}" if became is None else f"{became:>11.1f} s"
+        share = "" if away is None else f"{away:>+8.1f} %"
         return f"{shown[:23]:24}{of(predicted):>11.1f} s{value}{share}"
 
     lines = [f"{'':24}{'predicted':>13}{'measured':>13}{'off':>10}"]
@@ -146,7 +153,8 @@ def report(told: dict[str, Any]) -> str:
     lines += [row("makespan", "makespan"), row("GPU-seconds", "gpu_seconds")]
     at_once = predicted["at_once"]
     if at_once is not None:
-        gained = only(predicted["makespan"], at_once["makespan"], told["slack"])
+        less = 100 * (1 - predicted["gpu_seconds"] / at_once["gpu_seconds"])
+        gained = only(predicted["makespan"], at_once["makespan"], told["slack"], less)
         lines.append(
             f"all as early as they can, by prediction: makespan {at_once['makespan']:.1f} s, GPU-seconds "
             f"{at_once['gpu_seconds']:.1f}{gained}"
@@ -154,7 +162,8 @@ def report(told: dict[str, Any]) -> str:
     for job in told["jobs"]:
         times = "once" if job["holds"] == 1 else f"{job['holds']} times"
         held = f", held {times} for {job['held']:.1f} s" if job["holds"] else ""
-        lines.append(f"{job['name']}: {job['state']} after {job['steps']} of {job['expected']} steps{held}")
+        state = "still running" if job["state"] == "running" else job["state"]
+        lines.append(f"{job['name']}: {state} after {job['steps']} of {job['expected']} steps{held}")
     if told["interrupted"]:
         lines.append("interrupted: all jobs that were started here have been ended")
     lines.append(f"logs and steps in {told['folder']}")

@@ -29,6 +29,8 @@ _START_COLUMNS = (
     ("GPU-seconds", 15),
 )
 _PLAYED = ("played", 13)
+#: The least percentage that is not shown as 0.0.
+_LESS_SHOWN = 0.05
 
 
 def report(facts: dict[str, Any]) -> str:
@@ -66,13 +68,12 @@ def _orders(facts: dict[str, Any]) -> list[str]:
         leader, follower = order["leader"], order["follower"]
         lines.append(f"{leader} first, then {follower}")
         lines.append("".join([" " * 14, *(f"{head:>{room}}" for head, room in columns)]))
-        rows = [("", row) for row in order["table"]]
-        if order["best"] is not None:
-            rows.append(("best", order["best"]))
-        # The best start stands in its place among the others, before one that is equal.
-        for name, row in sorted(rows, key=lambda named: (named[1]["start"], not named[0])):
-            lines.append(_row(name, row, simultaneous=row is order["simultaneous"]))
-        if order["best"] is None:
+        best = order["best"]
+        rows = [(_name(row, order), row) for row in order["table"]]
+        if best is not None and all(row["start"] != best["start"] for row in order["table"]):
+            rows.append(("best", best))
+        lines += [_row(name, row) for name, row in sorted(rows, key=lambda named: named[1]["start"])]
+        if best is None:
             lines.append("the cache reaches back to the second at no start")
         last = order["sequential"]
         if last is not None:
@@ -83,13 +84,20 @@ def _orders(facts: dict[str, Any]) -> list[str]:
     return lines + _advice(facts)
 
 
-def _row(name: str, row: dict[str, Any], *, simultaneous: bool) -> str:
+def _name(row: dict[str, Any], order: dict[str, Any]) -> str:
+    """What a row of the table is called: a start at which both is so has one row."""
+    at_once, best = row is order["simultaneous"], order["best"]
+    if best is not None and row["start"] == best["start"]:
+        return "best, at once" if at_once else "best"
+    return "simultaneous" if at_once else ""
+
+
+def _row(name: str, row: dict[str, Any]) -> str:
     caught = "-" if row["catch_up"] is None else _time(row["catch_up"])
     played = f"{_time(row['played']['makespan']):>13}" if "played" in row else ""
     beyond = "" if row["within_cache"] else "  beyond the cache"
-    shown = name or ("simultaneous" if simultaneous else "")
     return (
-        f"{shown:14}{_time(row['start']):>12}{row['percent']:>8.1f} %"
+        f"{name:14}{_time(row['start']):>12}{row['percent']:>8.1f} %"
         f"{caught:>13}{_time(row['leader_seconds']):>13}{_time(row['follower_seconds']):>13}{_time(row['makespan']):>13}"
         f"{row['gpu_seconds']:>15,.1f}{played}{beyond}"
     )
@@ -97,26 +105,25 @@ def _row(name: str, row: dict[str, Any], *, simultaneous: bool) -> str:
 
 def _advice(facts: dict[str, Any]) -> list[str]:
     lines = []
-    if facts["simulated"]:
-        best = facts["best_played"]
-        lines.append(
-            f"best of those played: {best['follower']} {_time(best['start'])} after {best['leader']}, makespan "
-            f"{_time(best['played']['makespan'])}, {best['played']['data_sets_read']:.2f} x the data read"
-        )
     best = facts["best"]
+    played = facts["best_played"] if facts["simulated"] else None
+    same = played is not None and best is not None and _event(played) == _event(best)
+    if played is not None and not same:
+        lines.append(
+            f"best of those played: {played['follower']} {_after(played)}, makespan {_shown(played)}"
+        )
     if best is None:
         return lines
     order = next(order for order in facts["orders"] if order["leader"] == best["leader"])
-    lines += [
-        f"best: {best['follower']} {_time(best['start'])} after {best['leader']}, makespan {_time(best['makespan'])}"
-    ]
+    how = f" by the model; played step by step {_shown(played)}" if same else ""
+    lines.append(f"best: {best['follower']} {_after(best)}, makespan {_time(best['makespan'])}{how}")
     at_once = order["simultaneous"]
     if at_once is not None:
         shorter = 100 * (1 - best["makespan"] / at_once["makespan"])
         less = 100 * (1 - best["follower_seconds"] / at_once["follower_seconds"])
         lines.append(
             f"      {shorter:.1f} % shorter than simultaneous, {less:.1f} % fewer GPU-seconds of {best['follower']}"
-            + only(best["makespan"], at_once["makespan"], facts["slack"])
+            + only(best["makespan"], at_once["makespan"], facts["slack"], less)
         )
     if order["sequential"] is not None:
         shorter = 100 * (1 - best["makespan"] / order["sequential"]["makespan"])
@@ -124,13 +131,31 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _event(start: dict[str, Any]) -> tuple[str, float]:
+    return start["leader"], start["start"]
+
+
+def _shown(played: dict[str, Any] | None) -> str:
+    assert played is not None, "it was played"
+    return f"{_time(played['played']['makespan'])}, {played['played']['data_sets_read']:.2f} x the data read"
+
+
+def _after(best: dict[str, Any]) -> str:
+    """When the follower starts; also from now where the leader runs already."""
+    now = "" if best["from_now"] is None else f" ({_time(best['from_now'])} from now)"
+    return f"{_time(best['start'])} after {best['leader']}{now}"
+
+
 def _plan(facts: dict[str, Any]) -> list[str]:
     plan = facts["plan"]
     lines = [f"{'':24}{'start':>13}{'run':>13}{'end':>13}"]
-    for job, start, run, within in zip(
-        facts["jobs"], plan["starts"], plan["runs"], plan["within_cache"], strict=True
-    ):
+    if plan["from_now"] is not None:
+        lines[0] += f"{'from now':>13}"
+    rows = zip(facts["jobs"], plan["starts"], plan["runs"], plan["within_cache"], strict=True)
+    for at, (job, start, run, within) in enumerate(rows):
         note = "  leads" if job["name"] == plan["leader"] else "" if within else "  beyond the cache"
+        if plan["from_now"] is not None:
+            note = f"{_time(plan['from_now'][at]):>13}{note}" if at else f"{'runs':>13}{note}"
         lines.append(f"{_cut(job['name'])}{_time(start):>13}{_time(run):>13}{_time(start + run):>13}{note}")
     shorter = 100 * (1 - plan["makespan"] / plan["sequential"])
     how = "nobody catches up" if plan["case"] == "behind" else "all as early as they can"
@@ -148,17 +173,20 @@ def _plan(facts: dict[str, Any]) -> list[str]:
     if at_once is None:
         return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}"]
     less = 100 * (1 - plan["gpu_seconds"] / at_once["gpu_seconds"])
-    gained = only(plan["makespan"], at_once["makespan"], facts["slack"])
+    gained = only(plan["makespan"], at_once["makespan"], facts["slack"], less)
     return [*lines, f"GPU-seconds {plan['gpu_seconds']:,.1f}, {less:.1f} % less than all at once{gained}"]
 
 
-def only(planned: float, at_once: float, slack: float) -> str:
-    """What a makespan that is planned is good for, if all at once take no longer; else nothing."""
+def only(planned: float, at_once: float, slack: float, less: float) -> str:
+    """What a makespan that is planned is good for, if all at once take no longer; else nothing.
+
+    ``less``: percent of GPU-seconds that it saves; less than is shown is nothing.
+    """
     if at_once > planned * (1 + slack) + 1e-9:
         return ""
     if planned > at_once * (1 + slack):
         return f", which take {_time(at_once)}"
-    return "; only GPU-seconds are to be gained"
+    return "; only GPU-seconds are to be gained" if less >= _LESS_SHOWN else "; there is nothing to gain"
 
 
 def _cut(name: str) -> str:

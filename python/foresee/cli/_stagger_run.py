@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import sys
@@ -35,7 +34,7 @@ _EPILOG = (
     "ends all jobs but one that ran already. exit code 1: a job failed."
 )
 _FILE = "stagger.json"
-_VERSION = 2
+_VERSION = 3
 #: Seconds between two lines of progress in a log.
 _LOG_EVERY = 30.0
 #: Share of the data in memory from which a start is no cold one, and that jobs read at least that find none there.
@@ -95,7 +94,8 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for the first job to begin; one that takes no step for as long the others do not wait for (300)",
+        help="for the first job to begin; one that takes no step for as long the others do not wait for; one that has "
+        "done its steps and does not end within it is followed no longer, and goes on (300)",
     )
     parser.add_argument(
         "--folder", metavar="PATH", help="run folder: logs, steps, stagger.json (runs/stagger-DATE)"
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
 
 def _check(options: argparse.Namespace) -> None:
     """Options outside their ranges, and those that do not go together."""
-    from foresee.cli.stagger import read_faults
+    from foresee.cli.stagger import read_faults, running_faults
     from foresee.errors import ConfigError
 
     faults = read_faults(options)
@@ -133,8 +133,7 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
     if not options.patience > 0:
         faults.append(f"--patience {options.patience}: seconds above 0 expected")
-    if options.running is not None and not 0 <= options.running < math.inf:
-        faults.append(f"--running {options.running}: percent expected, 0 or more")
+    faults += running_faults(options)
     if options.running is not None and options.steps is not None:
         faults.append("--running with --steps: the steps say how far the first job is")
     if options.slurm and (options.running is not None or options.steps is not None):
@@ -188,7 +187,7 @@ def _run(
     ordered = [known.jobs[place] for place in chosen.order]
     launcher = launcher or _launcher(options, chosen, clock)
     folder = _folder(options.folder, clock)
-    _tell(_announced(ordered, chosen, folder, joins=joins))
+    _tell(_announced(ordered, chosen, folder, elapsed=elapsed))
     runner = Runner(
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
         Timing(ordered, chosen, slack=options.slack, **at),
@@ -298,11 +297,17 @@ def _launcher(options: argparse.Namespace, chosen: Chosen, clock: Clock) -> Laun
     return Slurm(options.slurm_wait, longest=max(chosen.starts), options=more, clock=clock)
 
 
-def _announced(jobs: list[JobTimes], chosen: Chosen, folder: str, *, joins: bool) -> str:
+def _announced(jobs: list[JobTimes], chosen: Chosen, folder: str, *, elapsed: float | None) -> str:
+    """``elapsed``: for how long the first job has run; None: it is started."""
+
+    def when(start: float) -> str:
+        later = f"{start:.1f} s later"
+        return later if elapsed is None else f"{later}, {max(start - elapsed, 0.0):.1f} s from now"
+
     later = ", ".join(
-        f"{job.name} {start:.1f} s later" for job, start in zip(jobs[1:], chosen.starts[1:], strict=True)
+        f"{job.name} {when(start)}" for job, start in zip(jobs[1:], chosen.starts[1:], strict=True)
     )
-    first = "runs already" if joins else "first"
+    first = "first" if elapsed is None else "runs already"
     return f"{jobs[0].name} {first}, {later}, makespan {chosen.makespan:.1f} s predicted; logs in {folder}"
 
 
@@ -347,7 +352,7 @@ def _judged(
     from foresee.errors import ForeseeError
     from foresee.jobs import Catalog
 
-    if not used or told["doubts"] or None in (told["measured"], told["predicted_at_starts"]):
+    if not used or told["doubts"] or None in (told["measured"]["makespan"], told["predicted_at_starts"]):
         return None
     ours = not options.slurm and options.running is None and options.steps is None
     if ours and _read_nothing(places):

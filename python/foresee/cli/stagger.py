@@ -111,6 +111,14 @@ def read_faults(options: argparse.Namespace) -> list[str]:
     return []
 
 
+def running_faults(options: argparse.Namespace) -> list[str]:
+    """What is wrong with ``--running``: the first job is somewhere in its run."""
+    if options.running is None or 0 <= options.running <= 100:
+        return []
+    expected = "percent of the first job's run expected, 0 to 100; leave out a job that has ended"
+    return [f"--running {options.running}: {expected}"]
+
+
 def run(options: argparse.Namespace) -> int:
     """Carry out ``predict``."""
     _check(options)
@@ -156,8 +164,7 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
     if not 0 <= options.slack < 1:
         faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
-    if options.running is not None and not 0 <= options.running < math.inf:
-        faults.append(f"--running {options.running}: percent expected, 0 or more")
+    faults += running_faults(options)
     if options.hold is not None and not options.simulate:
         faults.append(f"--hold {options.hold} without --simulate: no closed form holds anybody")
     if options.hold is not None and not 0 <= options.hold <= 1:
@@ -254,7 +261,8 @@ def _add_plan(
         plan = _planned_by(chosen, known.jobs)
         led = stagger.led_by(chosen.order[0], known.jobs, arrivals, read, cache=options.cache)
         plan["sequential"] = led.sequential
-    facts["plan"] = {**plan, "at_once": at_once}
+    now = None if elapsed is None else [max(start - elapsed, 0.0) for start in plan["starts"]]
+    facts["plan"] = {**plan, "at_once": at_once, "from_now": now}
     if options.simulate:
         facts["plan"]["played"] = _played(known.jobs, plan["starts"], options)
     return chosen is not None
@@ -312,6 +320,9 @@ def _add_orders(
     else:
         elapsed = options.running / 100 * first.alone(options.cache)
         orders = [_order(first, second, 0.0, elapsed + there[1], options)]
+    for order in orders:
+        for row in (*order["table"], *filter(None, (order["best"],))):
+            row["from_now"] = None if elapsed is None else max(row["start"] - elapsed, 0.0)
     facts["orders"] = orders
     chosen = timing.best(
         known.jobs,

@@ -20,7 +20,7 @@ class Outcome:
     """Which."""
     state: str
     """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us),
-    ``not started``, or ``running`` (it is not ours, and goes on).
+    ``not started``, or ``running`` (it is not ours, or has done its steps, and goes on).
     """
     code: int | None
     """Exit code, negative for a signal; None: it was not started, or not by us."""
@@ -29,7 +29,7 @@ class Outcome:
     start: float | None
     """When its first step began; None: none did."""
     end: float | None
-    """When its last step ended."""
+    """When the last step that its file asks for ended."""
     steps: int
     """That it did."""
     expected: int

@@ -78,7 +78,10 @@ class Part:
         self.held = 0.0
         self.lost = False
         """Whether it was given up: it takes no steps any more, and the others do not wait for it."""
+        self.left = False
+        """Whether it goes on after its steps: it is not followed any more, and not ended."""
         self._since: float | None = None
+        self._full: float | None = None
 
     @property
     def head(self) -> Head | None:
@@ -92,8 +95,8 @@ class Part:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or could not be started."""
-        return self.code is not None
+        """Whether it has ended, could not be started, or is left to itself."""
+        return self.code is not None or self.left
 
     @property
     def gone(self) -> bool:
@@ -102,14 +105,20 @@ class Part:
 
     @property
     def whole(self) -> bool:
-        """Whether it has ended well, with all its steps."""
-        return self.code == 0 and self.done >= self.expected
+        """Whether it has ended well, with all its steps, or goes on after them."""
+        return (self.code == 0 or self.left) and self.done >= self.expected
+
+    def full(self, now: float) -> float:
+        """Seconds since it was seen to have done its steps; 0 if it has not, or has ended."""
+        return 0.0 if self._full is None or self.over else now - self._full
 
     def see(self, look: Look, now: float) -> None:
         """Note what is seen of it now."""
         self.look, self.code = look, look.code
         if self.loaded is None and self.ours and look.head is not None:
             self.loaded = max(now - look.started, 0.0)
+        if self._full is None and look.done >= self.expected:
+            self._full = now
 
     def gate(self, closed: bool, now: float) -> None:
         """Note that its gate is closed or open now; time counts as held once it was let go."""
@@ -139,16 +148,20 @@ class Part:
             state = "running" if unseen else "failed" if self.over else "not started"
             nothing: dict[str, Any] = dict.fromkeys(("code", "launched", "start", "end", "compute", "wait"))
             return Outcome(name=self.name, state=state, steps=0, expected=self.expected, **nothing, **held)
-        steps = self.steps
-        stopped = "stopped" if self.ours else "running"
+        # Steps beyond those of the file are no part of what was predicted.
+        steps = self.steps[: self.expected]
+        goes_on = self.left and self.code is None
+        state = "done" if self.whole else "failed"
+        if self.stopped or goes_on:
+            state = "running" if goes_on or not self.ours else "stopped"
         return Outcome(
             name=self.name,
-            state=stopped if self.stopped else "done" if self.whole else "failed",
+            state=state,
             code=self.code if self.ours else None,
             launched=self.look.started - zero if self.ours else None,
             start=float(steps[0, 0]) - zero if len(steps) else None,
             end=float(ends(steps)[-1]) - zero if len(steps) else None,
-            steps=len(steps),
+            steps=len(self.steps),
             expected=self.expected,
             compute=float(np.mean(steps[:, 2])) if len(steps) else None,
             wait=float(np.mean(steps[:, 1])) if len(steps) else None,

@@ -96,7 +96,8 @@ class Runner:
         delay: seconds for which the leader waits.
         already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
             they cannot. None: it is started.
-        patience: seconds for the leader to begin, and without a step after which the others do not wait for it.
+        patience: seconds for the leader to begin, without a step after which the others do not wait for it, and for any
+            job to end after its last step.
         tell: gets a line for each event.
         show: gets a line of progress now and then.
         clock: that the run goes by, and that of its jobs.
@@ -234,8 +235,9 @@ class Runner:
         return watched
 
     def _end(self) -> None:
-        """End the jobs that still run: all at once, as each may take its time."""
-        begun = [(who, watched) for who, watched in enumerate(self._watched) if watched is not None]
+        """End the jobs that still run, but for those that go on after their steps: all at once, as it may take time."""
+        every = [(who, watched) for who, watched in enumerate(self._watched) if watched is not None]
+        begun = [(who, watched) for who, watched in every if not self._decider.left(who)]
         for who, watched in begun:
             watched.release()
             self._gate(who)
@@ -243,7 +245,7 @@ class Runner:
                 if watched.poll() is None:
                     self._decider.handle_stop(who, self._clock.now())
         stop_all([watched for _, watched in begun])
-        for who, watched in begun:
+        for who, watched in every:
             code = None
             with contextlib.suppress(ForeseeError, OSError):
                 code = watched.poll()

@@ -61,7 +61,8 @@ class Supervisor:
         delay: seconds for which the leader waits.
         joined: whether the leader runs already.
         elapsed: with ``joined``, the seconds for which the leader has run, if its steps cannot be followed.
-        patience: seconds for the leader to begin, and without a step after which the others do not wait for it.
+        patience: seconds for the leader to begin, without a step after which the others do not wait for it, and for any
+            job to end after its last step.
     """
 
     def __init__(
@@ -205,6 +206,10 @@ class Supervisor:
         """Whether a job has ended, and need not be looked at."""
         return self._parts[who].over
 
+    def left(self, who: int) -> bool:
+        """Whether a job goes on after its steps, and is not to be ended."""
+        return self._parts[who].left
+
     def outcomes(self) -> tuple[Outcome, ...]:
         """What became of the jobs."""
         zero = self._origin()
@@ -222,6 +227,7 @@ class Supervisor:
             for at, part in enumerate(self._parts):
                 if part in self._together:
                     yield Launch(at, held=len(self._together) > 1, due=0.0, essential=True)
+        yield from self._leave()
         yield from self._watch_leader()
         if self.over:
             return
@@ -243,6 +249,18 @@ class Supervisor:
         if self._joined or self._began is None or self._parts[0].look is not None:
             return 0.0
         return self._began + self._delay - self._at
+
+    def _leave(self) -> Iterator[Action]:
+        """Follow no longer a job that goes on after its steps: it saves a model, or trains more than its file says."""
+        for at, part in enumerate(self._parts):
+            if part.full(self._at) > self._patience:
+                if part.closed:
+                    yield Release(at)
+                part.left = self._news = True
+                yield Message(
+                    f"{part.name} has done {part.done} of {part.expected} steps and has not ended within "
+                    f"{self._patience:g} s: it is followed no longer, and goes on"
+                )
 
     def _watch_leader(self) -> Iterator[Action]:
         """Give up a leader that has taken no step for ``patience``; it goes on if it can."""
@@ -308,9 +326,9 @@ class Supervisor:
             if abs(part.start - before) > far and (self._timing.sure or leader.gone or now >= before):
                 part.told = part.start
                 self._moved.append(Moved(at=now, name=part.name, start=part.start))
+                later, told = _distinct(part.start, before)
                 yield Message(
-                    f"{leader.name} is not as predicted: {part.name} starts at {part.start:.1f} s, "
-                    f"not at {before:.1f} s"
+                    f"{leader.name} is not as predicted: {part.name} starts at {later} s, not at {told} s"
                 )
         yield Progress(", ".join(filter(None, (part.line(self._now()) for part in self._parts))))
 
@@ -417,3 +435,13 @@ class Supervisor:
             return self._zero
         leader = self._parts[0].look
         return self._at if leader is None else leader.started
+
+
+def _distinct(one: float, other: float) -> tuple[str, str]:
+    """Two times with one decimal, or with as many as they need to differ.
+
+    >>> _distinct(4.93, 4.87), _distinct(12.0, 3.0)
+    (('4.93', '4.87'), ('12.0', '3.0'))
+    """
+    pairs = ((f"{one:.{digits}f}", f"{other:.{digits}f}") for digits in range(1, 9))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (f"{one}", f"{other}"))

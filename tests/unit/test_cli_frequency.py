@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import doctest
+import itertools
 import json
+import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,8 @@ import numpy as np
 import pytest
 
 from foresee._native import order_distributed
-from foresee.cli import main
+from foresee.cli import _bars, frequency, main
+from foresee.models import loading
 
 FIGURE = ["--ranks", "16", "--epochs", "90", "--samples", "1281167", "--delta", "0.8"]
 SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
@@ -95,3 +100,51 @@ def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
 def test_bad_input_ends_with_2(capsys: Any, arguments: list[str], told: str) -> None:
     assert main(["frequency", *SMALL, *(f"{arguments[0]}={value}" for value in arguments[1:])]) == 2
     assert told in capsys.readouterr().err
+
+
+def boxes(picture: str) -> list[tuple[str, float, float, float, float]]:
+    """The words of a picture with left, top, right and bottom, by the widths of Helvetica's digits."""
+    found = []
+    for text in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):  # noqa: S314 - our own file
+        words = "".join(text.itertext())
+        size = float(text.get("font-size", "12"))
+        long = 0.556 * size * len(words)
+        turned = re.match(r"translate\(([\d.]+) ([\d.]+)\) rotate", text.get("transform", ""))
+        if turned:
+            x, y = float(turned[1]), float(turned[2])
+            found.append((words, x - 0.8 * size, y - long / 2, x + 0.2 * size, y + long / 2))
+            continue
+        x, y = float(text.attrib["x"]), float(text.attrib["y"])
+        left = x - long * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]]
+        found.append((words, left, y - 0.75 * size, left + long, y + 0.2 * size))
+    return found
+
+
+@pytest.mark.parametrize("samples", [1_000, 1_281_167, 2**32 - 1])
+@pytest.mark.parametrize("counts", [3, 21, 60, 400])
+def test_no_label_of_the_picture_overlaps_another(samples: int, counts: int) -> None:
+    each = [samples / counts] * counts
+    shape = {"samples": samples, "ranks": 16, "epochs": 90, "rank": 0, "seed": 0}
+    often = {"least_reads": 11, "expected_often": 31634.69, "counted_often": 31502, "drawn_often": [1.0, 2.0]}
+    facts = {**shape, **often, "expected": each, "counted": each, "drawn": [each, each]}
+    found = boxes(frequency._picture(facts))
+    for one, other in itertools.combinations(found, 2):
+        apart = one[1] >= other[3] or other[1] >= one[3] or one[2] >= other[4] or other[2] >= one[4]
+        assert apart, (one, other)
+
+
+def test_names_below_bars_do_not_overlap() -> None:
+    groups = [_bars.Group(name, [_bars.Stack((1.0,))]) for name in loading.POLICIES]
+    found = boxes(_bars.svg("t", [], "policy", ["a"], groups))
+    assert {name for name, *_ in found} >= set(loading.POLICIES)
+    for one, other in itertools.combinations(found, 2):
+        assert one[1] >= other[3] or other[1] >= one[3] or one[2] >= other[4] or other[2] >= one[4], (
+            one,
+            other,
+        )
+
+
+def test_the_examples_in_the_docstrings_are_true() -> None:
+    result = doctest.testmod(_bars)
+    assert result.attempted
+    assert not result.failed

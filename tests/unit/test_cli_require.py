@@ -63,6 +63,20 @@ def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys) 
     assert drawn.startswith("<svg")
     assert "300 MB" in drawn
     assert RAM in drawn
+    # Between two points nothing was simulated, so no line joins them; the legend has a dot too.
+    assert drawn.count("<circle") == len(points) + 1
+    assert "<polyline" not in drawn
+    # Both keys are least to 1 %, not only the last one.
+    for place, (key, unit, span) in enumerate(((RAM, "MB", 290), (READ, "MB/s", 180))):
+        for point in points:
+            at = {
+                name.replace(".", "__"): f"{point['at'][name]} {of}"
+                for name, of in ((RAM, "MB"), (READ, "MB/s"))
+            }
+            less = point["at"][key] - span / 100
+            if less > (10, 20)[place]:
+                at[key.replace(".", "__")] = f"{less} {unit}"
+                assert loading.Run(small(**at), "foresee").finish().total_s > 12
     assert main(arguments) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line for line in told if line.endswith("cheapest")] == [told[2 + facts["cheapest"]]]

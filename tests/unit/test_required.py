@@ -13,7 +13,7 @@ from support.small_job import small
 
 from foresee.errors import ConfigError
 from foresee.models import loading
-from foresee.models.required import Axis, cells, cost, least, questions, undominated
+from foresee.models.required import Axis, cells, cost, least, questions, tight, undominated
 
 
 @properties()
@@ -100,3 +100,28 @@ def test_more_of_a_machine_is_no_worse_for_placement_by_next_use_with_equal_samp
         job = small(data__size_sigma=0.0, **{key: value})
         took.append(loading.Run(job, "foresee").finish().total_s)
     assert all(more <= less * (1 + 1e-9) for less, more in itertools.pairwise(took)), took
+
+
+@properties()
+@given(st.floats(0.1, 1), st.floats(1, 200), st.floats(1, 200), st.floats(1, 200))
+def test_no_key_of_a_point_could_have_a_hundredth_less(share, a, b, c) -> None:
+    axes = [Axis("a", 0, a), Axis("b", b, 0), Axis("c", 0, c)]
+    highs, ways = (a, b, c), (1, -1, 1)
+
+    def met(at) -> bool:
+        parts = [
+            (value if way > 0 else high - value) / high
+            for value, way, high in zip(at, ways, highs, strict=True)
+        ]
+        return sum(parts) / 3 >= share * 0.9 and parts[2] >= 0.2
+
+    start = (axes[0].high, axes[1].high)
+    last = least(axes[2], lambda number: met((*start, number)))
+    assert last is not None
+    found = tight(axes, (*start, last), met)
+    assert met(found)
+    for place, axis in enumerate(axes):
+        less = list(found)
+        less[place] -= (axis.high - axis.low) / 100
+        if abs(found[place] - axis.low) > abs(axis.high - axis.low) / 100:
+            assert not met(less), (place, found)

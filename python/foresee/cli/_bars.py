@@ -15,12 +15,15 @@ from foresee.cli._svg import GRID, INK, frame, label, page, stroke, upright
 
 __all__ = ["Group", "Stack", "column", "svg"]
 
-_WIDTH, _HEIGHT = 980, 476
-_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 70, 84, 700, 320
+_WIDTH, _HEIGHT = 1006, 490
+_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 96, 84, 700, 320
 _NEXT = _HEIGHT - 52
 _LEGEND_LEFT = _LEFT + _PLOT_WIDTH + 44
 _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#999999")
-_LABELS_MAX = 16
+#: Pixels of a letter, somewhat more than one of Helvetica takes, and between two labels.
+_LETTER, _GAP = 7.0, 8.0
+#: Numbers from which labels of the vertical axis have an exponent.
+_PLAIN_BELOW = 1e7
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,9 @@ def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
     for i in range(round(top / step) + 1):
         y = _y(i * step, top)
         parts.append(stroke(_LEFT, y, right, y, GRID))
-        parts.append(label(_LEFT - 8, y + 4, f"{i * step:g}", anchor="end"))
+        parts.append(label(_LEFT - 8, y + 4, _plain(i * step), anchor="end"))
     parts.append(frame(_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT))
-    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 44, axis, anchor="middle"))
+    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 56, axis, anchor="middle"))
     parts.append(upright(18, _TOP + _PLOT_HEIGHT / 2, unit))
     return parts
 
@@ -114,7 +117,7 @@ def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str
     parts = []
     short = "s" if unit == "seconds" else unit
     room = _PLOT_WIDTH / len(groups)
-    every = -(-len(groups) // _LABELS_MAX)
+    rows, every = _labels([group.label for group in groups], room)
     for at, group in enumerate(groups):
         left = _LEFT + at * room
         width = 0.8 * room / len(group.stacks)
@@ -130,8 +133,31 @@ def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str
                     )
                 below += value
         if at % every == 0:
-            parts.append(label(left + room / 2, _TOP + _PLOT_HEIGHT + 18, group.label, anchor="middle"))
+            y = _TOP + _PLOT_HEIGHT + 18 + 16 * (at // every % rows)
+            parts.append(label(left + room / 2, y, group.label, anchor="middle"))
     return parts
+
+
+def _labels(words: Sequence[str], room: float) -> tuple[int, int]:
+    """In how many rows labels stand, and of how many bars one has a label, so that no two overlap.
+
+    >>> _labels(["9", "10", "11"], 30.0), _labels(["naive", "deepio_optimistic"], 70.0), _labels(["1000"] * 70, 10.0)
+    ((1, 1), (2, 1), (1, 4))
+    """
+    widest = max(map(len, words)) * _LETTER + _GAP
+    needed = math.ceil(widest / room - 1e-9)
+    # Numbers are read as an axis; of names none is left out before there are two rows.
+    rows = 1 if all(word.replace(".", "").isdigit() for word in words) else min(needed, 2)
+    return rows, -(-needed // rows)
+
+
+def _plain(value: float) -> str:
+    """A number of the vertical axis.
+
+    >>> _plain(250000.0), _plain(0.5), _plain(2.5e7)
+    ('250,000', '0.5', '2.5e+07')
+    """
+    return f"{value:,.0f}" if value == int(value) and value < _PLAIN_BELOW else f"{value:g}"
 
 
 def _legend(classes: Sequence[str]) -> list[str]:

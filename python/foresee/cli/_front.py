@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foresee.cli._svg import COLOURS, GRID, curve, frame, label, page, stroke, upright
+from foresee.cli._svg import COLOURS, GRID, curve, dot, frame, label, page, stroke, upright
 
 __all__ = ["Axis", "Curve", "svg"]
 
@@ -45,6 +45,8 @@ class Curve:
     """As the legend has it."""
     points: Sequence[tuple[float, float]]
     """Values on the first and the second axis, by the first."""
+    joined: bool = True
+    """Whether what lies between two points is known, so that a line is drawn; else there are dots only."""
 
 
 def svg(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> str:
@@ -66,9 +68,16 @@ def svg(title: str, axes: tuple[Axis, Axis], curves: Sequence[Curve]) -> str:
         points = [
             (_LEFT + _SIDE_X * axes[0].share(x), bottom - _SIDE_Y * axes[1].share(y)) for x, y in one.points
         ]
-        parts.append(curve(points, colour, one.name, clip="frame"))
         y = _TOP + 14 + 20 * i
-        parts.append(stroke(right + 16, y - 4, right + 46, y - 4, colour, width=2))
+        if one.joined:
+            parts.append(curve(points, colour, one.name, clip="frame"))
+            parts.append(stroke(right + 16, y - 4, right + 46, y - 4, colour, width=2))
+        else:
+            told = [
+                f"{axes[0].word(axes[0].share(x))}, {axes[1].word(axes[1].share(y_))}" for x, y_ in one.points
+            ]
+            parts += [dot(*point, colour, words) for point, words in zip(points, told, strict=True)]
+            parts.append(dot(right + 31, y - 4, colour, one.name))
         parts.append(label(right + 54, y, one.name))
     parts.append(frame(_LEFT, _TOP, _SIDE_X, _SIDE_Y))
     return page((_WIDTH, _HEIGHT), _LEFT, title, (), parts)

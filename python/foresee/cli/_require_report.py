@@ -47,15 +47,15 @@ def text(facts: dict[str, Any]) -> str:
 
 
 def svg(facts: dict[str, Any]) -> str:
-    """Of two keys: what of the second meets the goal beside each value of the first."""
+    """Of two keys: the mixes that meet the goal, as points; what lies between them was not simulated."""
     first, second = (
         _front.Axis(key["key"], min(key["from"], key["to"]), max(key["from"], key["to"]), key["unit"] or "")
         for key in facts["keys"]
     )
     names = [key["key"] for key in facts["keys"]]
     points = sorted((point["at"][names[0]], point["at"][names[1]]) for point in facts["points"])
-    title = f"{facts['job']}: what meets the goal, on the line and beyond it"
-    return _front.svg(title, (first, second), [_front.Curve(facts["policy"], points)])
+    title = f"{facts['job']}: each point was simulated and meets the goal"
+    return _front.svg(title, (first, second), [_front.Curve(facts["policy"], points, joined=False)])
 
 
 def _amount(key: dict[str, Any], point: dict[str, Any]) -> str:

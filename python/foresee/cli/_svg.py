@@ -12,7 +12,20 @@ from html import escape
 
 from foresee import _files
 
-__all__ = ["COLOURS", "GRID", "INK", "check", "curve", "frame", "label", "page", "stroke", "upright", "write"]
+__all__ = [
+    "COLOURS",
+    "GRID",
+    "INK",
+    "check",
+    "curve",
+    "dot",
+    "frame",
+    "label",
+    "page",
+    "stroke",
+    "upright",
+    "write",
+]
 
 INK, GRID = "#333333", "#dddddd"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -82,6 +95,12 @@ def stroke(
     rest = "" if width is None else f' stroke-width="{width:g}"'
     rest += f' stroke-dasharray="{dash}"' if dash else ""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{rest}/>'
+
+
+def dot(x: float, y: float, colour: str, words: str) -> str:
+    """A point, which tells ``words`` under the pointer."""
+    told = f"<title>{escape(words)}</title>"
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}">{told}</circle>'
 
 
 def frame(left: float, top: float, width: float, height: float) -> str:

@@ -32,9 +32,9 @@ __all__ = ["add_to", "run"]
 
 _HELP = "the least memory, disk, rate or other figure of a machine with which a job meets a goal; of several, each mix"
 _EPILOG = (
-    "Found by halving between both ends, to 1 % of the way, which takes more to be no worse; each answer was simulated "
-    "and meets the goal. exit code 1: the dearest ends do not meet it. Ctrl-C prints what was found so far, and exits "
-    "with 130."
+    "Each key is found by halving between both its ends, to 1 % of the way, which takes more to be no worse; each "
+    "answer was simulated and meets the goal. exit code 1: the dearest ends do not meet it. Ctrl-C prints what was "
+    "found so far, and exits with 130."
 )
 _KEYS_MAX = 4
 _LOOK_S = 0.1
@@ -73,12 +73,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=int,
         default=8,
         metavar="N",
-        help="into how many steps each key but the last is cut (8)",
+        help="into how many steps each key but the last is cut; from each on all keys are halved to 1 %% (8)",
     )
     _simulate_options.add_to(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
-        "--plot", metavar="FILE.svg", help="of two keys: what of the second each value of the first takes"
+        "--plot", metavar="FILE.svg", help="of two keys: the mixes that were simulated and meet the goal"
     )
     parser.set_defaults(run=run)
 
@@ -136,11 +136,14 @@ class _Search:
         return task.report
 
     def least(self, cell: Values) -> Values | None:
-        """The first of the last key's values that meets the goal beside those of a cell."""
+        """The least of the last key beside the values of a cell, then that of each other key; None: not enough."""
         from foresee.models import required
 
-        found = required.least(self.axes[-1], lambda number: self.meets(self.report((*cell, number))))
-        return None if found is None else (*cell, found)
+        def met(values: Values) -> bool:
+            return self.meets(self.report(values))
+
+        found = required.least(self.axes[-1], lambda number: met((*cell, number)))
+        return None if found is None else required.tight(self.axes, (*cell, found), met)
 
 
 class _Stopped(Exception):

@@ -2,8 +2,9 @@
 """The least that meets a goal, along one axis or several: what of a machine would do, and what it costs.
 
 Every axis goes from its cheapest end to its dearest, in notches. At each combination of coarse notches of all axes but
-the last the least of the last is found by halving; what another point undercuts on every axis is left out. What is
-asked is a question for whoever calls, the simulator in ``foresee require``.
+the last the least of the last is found by halving, and then that of each other axis beside it, so that no axis of a
+point could have a notch less. What another point undercuts on every axis is left out. What is asked is a question for
+whoever calls, the simulator in ``foresee require``.
 
 Refuses to know what an axis means. Halving takes more of an axis to be no worse, which holds of placement by next use
 with samples of one size; of other policies a smaller value might meet the goal too. Each point that is given out meets
@@ -19,7 +20,7 @@ from typing import TypeAlias
 
 from foresee.errors import ConfigError
 
-__all__ = ["Axis", "Values", "cells", "cost", "least", "questions", "undominated"]
+__all__ = ["Axis", "Values", "cells", "cost", "least", "questions", "tight", "undominated"]
 
 Values: TypeAlias = tuple[float, ...]
 """One value of each axis."""
@@ -75,22 +76,49 @@ def least(axis: Axis, meets: Callable[[float], bool]) -> float | None:
     >>> least(Axis("ram", 0, 128), lambda size: size >= 40)
     40.0
     """
-    notches = axis.notches(_FINE)
-    if not meets(notches[-1]):
-        return None
-    fails, holds = -1, len(notches) - 1
-    while holds - fails > 1:
-        middle = (fails + holds) // 2
+    *notches, last = axis.notches(_FINE)
+    return _halved(notches, last, meets) if meets(last) else None
+
+
+def tight(axes: Sequence[Axis], point: Values, meets: Callable[[Values], bool]) -> Values:
+    """A point that meets the goal with the least of each axis but the last, one after the other; the last is the least.
+
+    An axis that was made less stays the least while others become less, as more of any is no worse.
+
+    >>> tight([Axis("ram", 0, 128), Axis("rate", 0, 128)], (64, 40), lambda at: at[0] >= 50 and at[1] >= 40)
+    (50.0, 40)
+    """
+    found = list(point)
+    for place, axis in enumerate(axes[:-1]):
+
+        def there(number: float, place: int = place) -> bool:
+            return meets((*found[:place], number, *found[place + 1 :]))
+
+        found[place] = _halved(_cheaper(axis, found[place]), found[place], there)
+    return tuple(found)
+
+
+def _cheaper(axis: Axis, value: float) -> list[float]:
+    """The notches that cost less than a value."""
+    return [notch for notch in axis.notches(_FINE) if abs(notch - axis.low) < abs(value - axis.low)]
+
+
+def _halved(notches: Sequence[float], holds: float, meets: Callable[[float], bool]) -> float:
+    """The first of ``notches`` that meets the goal; ``holds``, which is known to, if none does."""
+    fails, at = -1, len(notches)
+    while at - fails > 1:
+        middle = (fails + at) // 2
         if meets(notches[middle]):
-            holds = middle
+            at = middle
         else:
             fails = middle
-    return notches[holds]
+    return notches[at] if at < len(notches) else holds
 
 
 def questions(axes: Sequence[Axis], steps: int) -> int:
-    """How often :func:`least` asks at most, over all :func:`cells`."""
-    return len(cells(axes, steps)) * (len(axes[-1].notches(_FINE)).bit_length() + 1)
+    """How often :func:`least` and :func:`tight` ask at most, over all :func:`cells`."""
+    each = [len(axis.notches(_FINE)).bit_length() for axis in axes]
+    return len(cells(axes, steps)) * (sum(each) + 1)
 
 
 def undominated(axes: Sequence[Axis], points: Iterable[Values]) -> list[Values]:

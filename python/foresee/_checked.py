@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from foresee._values import Kind, Refused, shown, unknown
+from foresee._values import Kind, Refused, refusal, shown, unknown
 from foresee.errors import ConfigError
 
 __all__ = ["Checked", "Table", "Tables", "build", "expected", "section", "value_of"]
@@ -99,9 +99,9 @@ class Checked:
                 faults += [
                     f"{each.name}{'' if fault.startswith('[') else '.'}{fault}" for fault in error.faults
                 ]
-            except Refused:
+            except Refused as error:
                 wrong.add(each.name)
-                faults.append(f"{each.name} = {shown(value)}; {kind.expected}")
+                faults.append(f"{each.name} = {shown(value)}; {refusal(error, kind)}")
         faults += self._faults(frozenset(wrong))
         if faults:
             raise ConfigError(faults)

@@ -30,6 +30,7 @@ __all__ = [
     "Curve",
     "Day",
     "Flag",
+    "Frequency",
     "Kind",
     "Number",
     "Quantity",
@@ -40,6 +41,7 @@ __all__ = [
     "Texts",
     "Time",
     "base_value",
+    "refusal",
     "shown",
     "unknown",
 ]
@@ -66,7 +68,12 @@ _SHOWN_MAX = 60
 
 
 class Refused(ValueError):
-    """A value is not of its kind."""
+    """A value is not of its kind; its text, if any, says why and goes in the place of what was expected."""
+
+
+def refusal(error: Refused, kind: Kind) -> str:
+    """What a message says of a value that was refused."""
+    return str(error) or kind.expected
 
 
 class Kind(ABC):
@@ -146,8 +153,23 @@ class Rate(Quantity):
     )
 
     def _factor(self, unit: str) -> Decimal | None:
-        # A small b might be a bit.
-        return None if unit.endswith(("b/s", "b/S")) else self.units.get(unit.upper())
+        if unit.endswith(("b/s", "b/S")) and unit.upper() in self.units:
+            prefix = unit[:-3]
+            raise Refused(
+                f"{unit} could be bits or bytes: write {prefix}bit/s or {prefix}B/s"
+                if not prefix.upper().endswith("I")
+                else f"{unit} could be bits or bytes: write {prefix}B/s"
+            )
+        return self.units.get(unit.upper())
+
+
+@dataclass(frozen=True)
+class Frequency(Quantity):
+    """Events per second."""
+
+    below: float = 1e15
+    units: ClassVar[Mapping[str, Decimal]] = {"/S": Decimal(1)}
+    names: ClassVar[str] = 'a frequency {} expected: a number per second, or a text such as "1500 /s"'
 
 
 @dataclass(frozen=True)
@@ -379,7 +401,10 @@ class ByWord(Kind):
 
 def base_value(kind: Quantity, value: float, unit: str) -> float | None:
     """``value`` of ``unit`` in base units; None if the unit is not one of ``kind``."""
-    factor = kind._factor(unit)  # noqa: SLF001 - a spelling for both
+    try:
+        factor = kind._factor(unit)  # noqa: SLF001 - a spelling for both
+    except Refused:
+        return None
     return None if factor is None else float(Decimal(repr(float(value))) * factor)
 
 

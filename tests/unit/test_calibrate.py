@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.properties import TEXTS, properties
 
-from foresee.calibrate import asked, fio, ranks
+from foresee.calibrate import asked, fio, parts, ranks
 from foresee.calibrate.sweep import REPEATS, Sweep, counts, rate, spread, sweep, time_of
 from foresee.errors import ConfigError
+from foresee.job import Profile
 
 NAMES = {"read": "tier.disk.read", "latency": "tier.disk.latency"}
 
@@ -332,3 +333,29 @@ def test_ranks_meet_one_port_above_the_launchers() -> None:
     whole = {**launched, "RANK": "1", "WORLD_SIZE": "2"}
     assert ask(environ=whole).meeting == "127.0.0.1:29501"
     assert ask(environ=whole, only=["ram"]).meeting is None
+
+
+def limit_of(per_second: float | None) -> tuple[list, list[str]]:
+    """What is told of an origin whose requests take 10 ms, and of which it takes so many per second."""
+    left_out: list[str] = []
+
+    def small(threads: int, seconds: float) -> tuple[int, float, float]:
+        each = 0.01 if per_second is None else max(0.01, threads / per_second)
+        return 4096 * threads, seconds, each
+
+    notes = parts._Notes(lambda _: None, left_out)
+    return list(notes.limit("origin.requests", small, 64, 1.0, "at most 4 KiB")), left_out
+
+
+def test_the_limit_of_requests_is_what_more_readers_do_not_raise() -> None:
+    (figure,), left_out = limit_of(1500)
+    assert (figure.name, figure.base, figure.at) == ("origin.requests", pytest.approx(1500, rel=0.01), None)
+    assert not left_out
+    profile = Profile(machine="a", date=dt.date(2026, 11, 22), figure=(figure,))
+    assert profile.complete({})["origin"] == {"requests": round(figure.base)}
+
+
+def test_an_origin_that_answers_ever_more_readers_has_no_limit_in_the_profile() -> None:
+    told, left_out = limit_of(None)
+    assert told == []
+    assert left_out == ["origin.requests: it still rises at 64 readers, so no limit was found"]

@@ -231,7 +231,10 @@ def test_values_in_code_are_checked_like_those_of_a_file() -> None:
         ("[train]\nbatchsize = 3", "did you mean batch?"),
         ('[train]\ncompute_rate = "64 MB"', 'train.compute_rate = "64 MB"; a rate above 0'),
         ("[train]\ncompute_rate = 0", "train.compute_rate = 0"),
-        ('[train]\ncompute_rate = "1 Gb/s"', 'train.compute_rate = "1 Gb/s"; a rate above 0'),
+        (
+            '[train]\ncompute_rate = "1 Gb/s"',
+            'train.compute_rate = "1 Gb/s"; Gb/s could be bits or bytes: write Gbit/s or GB/s',
+        ),
         ('[train]\ncompute_rate = 1\ncompute_step = "1 s"', "both say how long a step computes"),
         ('[train]\ncompute_step = "1 fortnight"', "(ns, us, ms, s, min, h, d)"),
         ("[cluster]\nranks = 0", "cluster.ranks = 0"),

@@ -7,11 +7,23 @@ What comes from the page cache is a figure of its own (``cached_read``), never m
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from foresee import _native
-from foresee.calibrate.sweep import REPEATS, Measure, Sweep, cores, counts, rate, sweep, time_of
+from foresee.calibrate.sweep import (
+    GAIN,
+    REPEATS,
+    Measure,
+    Sweep,
+    cores,
+    counts,
+    frequency,
+    rate,
+    sweep,
+    time_of,
+)
 from foresee.job import Figure
 
 if TYPE_CHECKING:
@@ -55,6 +67,26 @@ class _Notes:
             small=None if small is None else small[1],
         )
         yield from self._figures(name, made, conditions, small)
+
+    def limit(
+        self, name: str, small: Measure, most: int, seconds: float, conditions: str
+    ) -> Iterator[Figure]:
+        """The most operations per second, if more threads bring no more of them: else there is no limit to tell."""
+
+        def operations(threads: int, share: float) -> tuple[int, float, float]:
+            _, took, each = small(threads, share)
+            return (round(threads * took / each) if each else 0), took, each
+
+        made = sweep(operations, counts(most), seconds, lambda count: self._tell(f"{name} at {count}"))
+        middle = [statistics.median(point.rates) for point in made.points]
+        last = made.points[-1]
+        if made.cut or len(middle) < 2 or middle[-1] >= GAIN * max(middle[:-1]):
+            self._left_out.append(f"{name}: it still rises at {last.at} readers, so no limit was found")
+            return
+        best = made.points[middle.index(max(middle))]
+        yield frequency(
+            name, best.rates, f"{conditions}, with {best.at} readers; {REPEATS} repeats, {load()}"
+        )
 
     def _figures(
         self, name: str, made: Sweep, conditions: str, small: tuple[str, Measure, str] | None
@@ -184,10 +216,12 @@ def origin(
         "origin.read",
         _work(trial, "read"),
         most,
-        (0.85 if pages else 1.0) * seconds,
+        (0.7 if pages else 0.85) * seconds,
         f"whole samples at random, {cold}, {where}",
         small=("origin.latency", _work(trial, "small_read"), f"at most 4 KiB of a sample, {cold}, {where}"),
     )
+    conditions = f"most of at most 4 KiB of a sample, {cold}, {where}"
+    yield from notes.limit("origin.requests", _work(trial, "small_read"), most, 0.15 * seconds, conditions)
     if not pages:
         return
     yield from notes.curve(

@@ -130,6 +130,11 @@ def time_of(name: str, at: int | None, times: Sequence[float], conditions: str) 
     return _figure(name, at, [each * 1e6 for each in times], "us", conditions)
 
 
+def frequency(name: str, values: Sequence[float], conditions: str) -> Figure:
+    """The figure of some repeats, given in events per second."""
+    return _figure(name, None, values, "/s", conditions)
+
+
 def _figure(name: str, at: int | None, values: Sequence[float], unit: str, conditions: str) -> Figure:
     return Figure(
         name=name,

@@ -15,13 +15,15 @@ from foresee.cli._svg import GRID, INK, frame, label, page, stroke, upright
 
 __all__ = ["Group", "Stack", "column", "svg"]
 
-_WIDTH, _HEIGHT = 1006, 490
+_WIDTH, _HEIGHT = 1006, 514
 _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 96, 84, 700, 320
 _NEXT = _HEIGHT - 52
 _LEGEND_LEFT = _LEFT + _PLOT_WIDTH + 44
 _COLOURS = ("#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#999999")
 #: Pixels of a letter, somewhat more than one of Helvetica takes, and between two labels.
 _LETTER, _GAP = 7.0, 8.0
+#: Rows of labels at most, and their distance.
+_ROWS_MAX, _ROW = 4, 16
 #: Numbers from which labels of the vertical axis have an exponent.
 _PLAIN_BELOW = 1e7
 
@@ -92,7 +94,12 @@ def _plot(
     goal: float | None,
     unit: str,
 ) -> list[str]:
-    parts = [*_frame(top, step, axis, unit), *_bars(groups, classes, top, unit), *_legend(classes)]
+    rows, every = _labels([group.label for group in groups], _PLOT_WIDTH / len(groups))
+    parts = [
+        *_frame(top, step, axis, unit, rows),
+        *_bars(groups, classes, top, unit, rows, every),
+        *_legend(classes),
+    ]
     if goal is not None:
         y = _y(goal, top)
         parts.append(stroke(_LEFT, y, _LEFT + _PLOT_WIDTH, y, INK, dash="6 4"))
@@ -100,7 +107,7 @@ def _plot(
     return parts
 
 
-def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
+def _frame(top: float, step: float, axis: str, unit: str, rows: int) -> list[str]:
     bottom, right = _TOP + _PLOT_HEIGHT, _LEFT + _PLOT_WIDTH
     parts = []
     for i in range(round(top / step) + 1):
@@ -108,16 +115,17 @@ def _frame(top: float, step: float, axis: str, unit: str) -> list[str]:
         parts.append(stroke(_LEFT, y, right, y, GRID))
         parts.append(label(_LEFT - 8, y + 4, _plain(i * step), anchor="end"))
     parts.append(frame(_LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT))
-    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 56, axis, anchor="middle"))
+    parts.append(label(_LEFT + _PLOT_WIDTH / 2, bottom + 40 + _ROW * (rows - 1), axis, anchor="middle"))
     parts.append(upright(18, _TOP + _PLOT_HEIGHT / 2, unit))
     return parts
 
 
-def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str) -> list[str]:
+def _bars(
+    groups: Sequence[Group], classes: Sequence[str], top: float, unit: str, rows: int, every: int
+) -> list[str]:
     parts = []
     short = "s" if unit == "seconds" else unit
     room = _PLOT_WIDTH / len(groups)
-    rows, every = _labels([group.label for group in groups], room)
     for at, group in enumerate(groups):
         left = _LEFT + at * room
         width = 0.8 * room / len(group.stacks)
@@ -133,7 +141,7 @@ def _bars(groups: Sequence[Group], classes: Sequence[str], top: float, unit: str
                     )
                 below += value
         if at % every == 0:
-            y = _TOP + _PLOT_HEIGHT + 18 + 16 * (at // every % rows)
+            y = _TOP + _PLOT_HEIGHT + 18 + _ROW * (at // every % rows)
             parts.append(label(left + room / 2, y, group.label, anchor="middle"))
     return parts
 
@@ -146,8 +154,8 @@ def _labels(words: Sequence[str], room: float) -> tuple[int, int]:
     """
     widest = max(map(len, words)) * _LETTER + _GAP
     needed = math.ceil(widest / room - 1e-9)
-    # Numbers are read as an axis; of names none is left out before there are two rows.
-    rows = 1 if all(word.replace(".", "").isdigit() for word in words) else min(needed, 2)
+    # Numbers are read as an axis; of names none is left out before there are as many rows as there is room for.
+    rows = 1 if all(word.replace(".", "").isdigit() for word in words) else min(needed, _ROWS_MAX)
     return rows, -(-needed // rows)
 
 

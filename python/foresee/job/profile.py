@@ -18,7 +18,7 @@ from typing import Any
 
 from foresee import _files, _toml
 from foresee._checked import Checked, Tables, build, value_of
-from foresee._values import Count, Day, Number, Quantity, Rate, Size, Text, Time, base_value, shown
+from foresee._values import Count, Day, Frequency, Number, Quantity, Rate, Size, Text, Time, base_value, shown
 from foresee.errors import ConfigError
 
 __all__ = ["NAMES", "VERSION", "Figure", "Given", "Profile", "dumps", "loads", "read", "write"]
@@ -46,6 +46,9 @@ NAMES: Mapping[str, _Meaning] = {
     "origin.read": _Meaning(Rate(), "readers", "random reads of the origin, all readers together"),
     "origin.cached_read": _Meaning(Rate(), "readers", "reads of it that the page cache answered"),
     "origin.latency": _Meaning(Time(), "readers", "one request to it"),
+    "origin.requests": _Meaning(
+        Frequency(), None, "requests that it takes per second, of all readers together"
+    ),
     "network.rate": _Meaning(Rate(), None, "one direction of a link between ranks"),
     "network.latency": _Meaning(Time(), None, "one request between ranks"),
     "memcpy.rate": _Meaning(Rate(), "threads", "copies within memory"),
@@ -141,9 +144,11 @@ class Profile(Checked):
         sharing = beside if isinstance(beside, int) and beside > 0 else 1
         network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
         latencies = self.curve("origin.latency")
+        requests = self.get("origin.requests")
         origin = {
             "read": _by_rank(self.curve("origin.read"), made),
             "latency": latencies[min(latencies)] if latencies else None,
+            "requests": None if requests is None else max(1, round(requests)),
         }
         for key, measured in (("network", network), ("origin", origin)):
             given = made.get(key, {})

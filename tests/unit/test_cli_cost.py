@@ -423,7 +423,7 @@ def test_computing_follows_from_train_where_it_is_not_given(capsys, tmp_path: Pa
     assert facts(capsys, path, "--prices", PRICES)["compute_seconds"] == 2 * 28 * 0.5
     path = changed(tmp_path, ("compute_time = 0\n", ""))
     assert main(["cost", path, "--prices", PRICES]) == 2
-    assert "how long the run computes is not known" in capsys.readouterr().err
+    assert "one of them says how long the run computes" in capsys.readouterr().err
 
 
 def test_the_table_has_policies_points_and_dates(capsys) -> None:
@@ -485,3 +485,14 @@ def test_the_size_may_come_from_an_index(capsys, tmp_path: Path, folder: Path) -
     )
     told = facts(capsys, path, "--prices", PRICES)
     assert (told["samples"], told["bytes"]) == (23, 23 * 8)
+
+
+def test_policies_that_have_no_price_are_named(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    text = SIMULATED.replace(
+        "[cache.window]", '[cache]\npolicies = ["naive", "direct", "nopfs"]\n[cache.window]'
+    )
+    path.write_text(text)
+    assert facts(capsys, str(path), "--prices", PRICES)["left_out"] == ["naive", "nopfs"]
+    assert main(["cost", str(path), "--prices", PRICES]) == 0
+    assert "left out: naive, nopfs; what is priced reads a bucket: direct, disk," in capsys.readouterr().out

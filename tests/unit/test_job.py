@@ -310,7 +310,7 @@ def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: byte
 
 def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('version = 1\n[cluster]\nprofile = "p.toml"\n')
-    with pytest.raises(FileNotFoundError, match=r"p\.toml"):
+    with pytest.raises(ConfigError, match=r"p\.toml.*`foresee calibrate` measures one"):
         job.read(tmp_path / "job.toml")
     (tmp_path / "p.toml").write_text("version = 9\n")
     with pytest.raises(ConfigError, match=r"p\.toml: version = 9"):

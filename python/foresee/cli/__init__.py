@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return BAD_INPUT
+    from foresee.cli import _paths
+
+    _paths.expand(options)
     try:
         code = _run(options)
         sys.stdout.flush()
@@ -50,14 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # As `head` does after its lines. What is still to be flushed at the end has to go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
+    except OriginMissing as error:
+        return _failed(error, BAD_INPUT)
+    except FileNotFoundError as error:
+        return _failed(_paths.missing(error), BAD_INPUT)
     except (
         CatalogInvalid,
         ConfigError,
         IndexInvalid,
         JobFailed,
         NotMeasured,
-        OriginMissing,
-        FileNotFoundError,
         IsADirectoryError,
     ) as error:
         return _failed(error, BAD_INPUT)
@@ -108,6 +113,6 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _failed(error: BaseException, code: int) -> int:
+def _failed(error: BaseException | str, code: int) -> int:
     print(f"foresee: {error}", file=sys.stderr)
     return code

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from foresee.job import Job, Part
     from foresee.models import cost
 
-__all__ = ["Arm", "Counts", "arm", "policies", "uses_disk"]
+__all__ = ["KNOWN", "Arm", "Counts", "arm", "left_out", "policies", "uses_disk"]
+
+KNOWN = ("direct", "disk", "cache", "full_fetch", "fifty_fifty", "foresee")
+"""Policies that are priced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +63,19 @@ class Arm:
 
 def policies(asked: Job) -> tuple[str, ...]:
     """Those of the job that this command knows; all of them where the job names none."""
-    from foresee.job import WINDOW_POLICIES
-
-    known = (*WINDOW_POLICIES, "foresee")
     if asked.cache.policies is None:
-        return known
-    chosen = tuple(policy for policy in asked.cache.policies if policy in known)
+        return KNOWN
+    chosen = tuple(policy for policy in asked.cache.policies if policy in KNOWN)
     if not chosen:
         raise ConfigError(
-            f"{asked.file}: cache.policies has none that a bucket knows; one or more of {', '.join(known)} expected"
+            f"{asked.file}: cache.policies has none that a bucket knows; one or more of {', '.join(KNOWN)} expected"
         )
     return chosen
+
+
+def left_out(asked: Job) -> list[str]:
+    """Policies of the job that have no price."""
+    return [policy for policy in asked.cache.policies or () if policy not in KNOWN]
 
 
 def uses_disk(asked: Job, policy: str) -> bool:

@@ -6,6 +6,7 @@ Apart from the commands, so that an option means the same in each.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from foresee.errors import ConfigError
@@ -58,4 +59,12 @@ def named_job(named: str, wrong: list[str]) -> Job | None:
         return job.scenario(named) if named in job.scenarios() else job.read(named)
     except ConfigError as error:
         wrong += error.faults
+    except FileNotFoundError:
+        if named.endswith(".toml") or "/" in named:
+            raise
+        near = get_close_matches(named, job.scenarios(), 1, 0.0)
+        known = ", ".join(job.scenarios())
+        wrong.append(
+            f"{named}: no such file, and no published scenario; did you mean {near[0]}? Known are {known}"
+        )
     return None

@@ -120,7 +120,7 @@ def run(
         data=tuple(options.data),
         drop_machine=options.drop_caches,
     )
-    jobs = [job.read(path) for path in options.jobs]
+    jobs = job.read_all(options.jobs)
     machine = platform.node() if options.machine is None else options.machine
     path = options.catalog
     if path is None:

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
     from foresee.jobs.clock import SYSTEM
 
     _check(options)
-    jobs = [job.read(path) for path in options.jobs]
+    jobs = job.read_all(options.jobs)
     options.catalog = _catalog.found(options.catalog, options.machine)
     if options.catalog is None:
         return _run(options, jobs, None, None, clock or SYSTEM, launcher)

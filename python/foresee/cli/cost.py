@@ -66,6 +66,7 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
     """Everything that is printed, in plain values."""
     from foresee.models import prices
 
+    _complete(asked)
     work = _workload(asked)
     rows, rates = _rates(asked, book)
     tariff = _tariff(asked, book, rows)
@@ -113,6 +114,7 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
         "epochs": work.epochs,
         "compute_seconds": work.compute_time,
         "policies": told,
+        "left_out": _bucket.left_out(asked),
         "break_even": _break_even(arms, asked, rates, tariff, options.compat),
         "prices": [
             {
@@ -126,6 +128,36 @@ def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> d
         ],
         "warnings": prices.stale(rows, dt.datetime.now(tz=dt.timezone.utc).date()),
     }
+
+
+def _complete(asked: Job) -> None:
+    """Refuse a job that leaves out what has no default: all of that at once."""
+    names, chosen = asked.cost, _bucket.policies(asked)
+    keys = [] if asked.data.index is not None else ["data.samples"]
+    keys += ["train.epochs", *([] if names.machines else ["cluster.ranks"])]
+    keys += ["cost.provider", "cost.region", "cost.vm", *(["cost.gpu"] if names.gpus_per_machine else [])]
+    if _needs_disk(asked):
+        keys.append("cost.disk")
+    if any(policy != "disk" for policy in chosen):
+        keys.append("cost.bucket")
+    faults: list[str] = []
+    try:
+        asked.need(*keys)
+    except ConfigError as error:
+        faults += error.faults
+    if names.compute_time is None and asked.train.compute_rate is None and asked.train.compute_step is None:
+        where = f"{asked.file}: " if asked.file else ""
+        keys_ = "train.compute_rate, train.compute_step and cost.compute_time are"
+        faults.append(f"{where}{keys_} missing; one of them says how long the run computes")
+    if faults:
+        raise ConfigError(faults)
+
+
+def _needs_disk(asked: Job) -> bool:
+    """Whether the job has to name its disk; policies that nobody chose are left out one by one without one."""
+    names = asked.cost
+    on_disk = any(_bucket.uses_disk(asked, policy) for policy in _bucket.policies(asked))
+    return on_disk and (names.disk is not None or names.root_disk > 0 or asked.cache.policies is not None)
 
 
 def _workload(asked: Job) -> cost.Workload:
@@ -191,9 +223,7 @@ def _rates(asked: Job, book: prices.PriceBook) -> tuple[list[prices.Price], cost
     names, chosen = asked.cost, _bucket.policies(asked)
     provider, region, vm = asked.need("cost.provider", "cost.region", "cost.vm")
     wanted = [("vm", vm)]
-    on_disk = [policy for policy in chosen if _bucket.uses_disk(asked, policy)]
-    if on_disk and (names.disk is not None or names.root_disk > 0 or asked.cache.policies is not None):
-        # Policies that nobody chose, and that take a disk nobody named, are left out one by one, with their reason.
+    if _needs_disk(asked):
         (disk,) = asked.need("cost.disk")
         wanted.append(("disk", disk))
     if names.gpus_per_machine:
@@ -364,6 +394,9 @@ def _report(facts: dict[str, Any]) -> str:
             + "".join(f"{arm[key]:>12,.4f}" for key in _AMOUNTS)
         )
     lines += _notes(facts["policies"])
+    if facts["left_out"]:
+        known = ", ".join(_bucket.KNOWN)
+        lines.append(f"left out: {', '.join(facts['left_out'])}; what is priced reads a bucket: {known}")
     if facts["break_even"]:
         lines += ["", "as much as disk, all else being equal, at"]
         lines += [f"{point['policy']:<13}{_point(point)}" for point in facts["break_even"]]

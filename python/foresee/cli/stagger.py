@@ -196,7 +196,7 @@ def _known(options: argparse.Namespace) -> tuple[list[Job], asked_.Asked]:
     from foresee.cli import _catalog
     from foresee.jobs import Catalog, asked
 
-    jobs = [job.read(path) for path in options.jobs]
+    jobs = job.read_all(options.jobs)
     more = {"read": options.read, "coalesces": options.coalesces}
     path = _catalog.found(options.catalog, options.machine)
     if path is None:

@@ -9,7 +9,7 @@ and knows no file. Needs no torch, and nothing of the native core.
 from __future__ import annotations
 
 from foresee.job.epoch import Part, part
-from foresee.job.file import completed, facts, loads, read, scenario, scenarios
+from foresee.job.file import completed, facts, loads, read, read_all, scenario, scenarios
 from foresee.job.profile import Figure, Profile
 from foresee.job.sections import (
     CACHE_POLICIES,
@@ -59,6 +59,7 @@ __all__ = [
     "loads",
     "part",
     "read",
+    "read_all",
     "scenario",
     "scenarios",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foresee import _toml
@@ -19,7 +19,7 @@ from foresee.errors import ConfigError
 from foresee.job import profile
 from foresee.job.sections import Job
 
-__all__ = ["VERSION", "completed", "facts", "loads", "read", "scenario", "scenarios"]
+__all__ = ["VERSION", "completed", "facts", "loads", "read", "read_all", "scenario", "scenarios"]
 
 VERSION = 1
 _PATHS = (("data", "index"), ("cluster", "profile"), ("gradients", "model"), ("run", "folder"))
@@ -32,11 +32,30 @@ def read(path: str | os.PathLike[str]) -> Job:
 
     Raises:
         ConfigError: not a job file, of another version, or with faults: all of them, each with file, key, value and
-            what was expected.
-        OSError: the file, or its profile, cannot be read.
+            what was expected; or its profile cannot be read.
+        OSError: the file cannot be read.
     """
-    shown = os.fspath(path)
+    shown = os.path.expanduser(path)
     return _toml.read(shown, lambda table: _job(table, os.path.dirname(shown), shown))
+
+
+def read_all(paths: Sequence[str]) -> list[Job]:
+    """Read job files.
+
+    Raises:
+        ConfigError: as :func:`read`, with the faults of all files.
+        OSError: one cannot be read.
+    """
+    jobs: list[Job] = []
+    faults: list[str] = []
+    for path in paths:
+        try:
+            jobs.append(read(path))
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(list(dict.fromkeys(faults)))
+    return jobs
 
 
 def loads(text: str, folder: str = "") -> Job:
@@ -44,7 +63,6 @@ def loads(text: str, folder: str = "") -> Job:
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.
-        OSError: its profile cannot be read.
     """
     return _job(_toml.parse(text), folder, None)
 
@@ -71,7 +89,7 @@ def completed(
     """
     if path is None:
         return _job({"version": VERSION, **known}, "", None, measured)
-    shown = os.fspath(path)
+    shown = os.path.expanduser(path)
     folder = os.path.dirname(os.path.abspath(shown))
     return _toml.read(shown, lambda given: _job(_over(known, given), folder, shown, measured))
 
@@ -133,20 +151,38 @@ def facts(job: Job) -> dict[str, Any]:
 def _job(
     table: dict[str, Any], folder: str, shown: str | None, measured: profile.Profile | None = None
 ) -> Job:
-    if fault := _toml.version_fault(table, VERSION, "job"):
-        raise ConfigError(fault)
+    if (fault := _toml.version_fault(table, VERSION, "job")) and table.get("version") is not None:
+        raise ConfigError(fault)  # the keys of another version are others
     table = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     for section, key in _PATHS:
         within = table.get(section)
         if isinstance(within, dict) and isinstance(within.get(key), str) and within[key]:
-            within[key] = os.path.join(folder, within[key])
+            within[key] = os.path.join(folder, os.path.expanduser(within[key]))
     given = None
+    faults: list[str] = []
     cluster = table.get("cluster", {})
     if isinstance(cluster, dict):
         if measured is not None:
             cluster.pop("profile", None)
         elif isinstance(cluster.get("profile"), str) and cluster["profile"]:
-            measured = profile.read(cluster["profile"])
+            try:
+                measured = profile.read(cluster["profile"])
+            except ConfigError as error:
+                faults += error.faults
+            except OSError as error:
+                faults.append(f'cluster.profile = "{cluster["profile"]}"; {_unread(error)}')
         given = profile.Given(cluster, measured)
         table["cluster"] = given.completed()
-    return dataclasses.replace(build(Job, table), file=shown or None, given=given)
+    faults = [fault, *faults] if fault else faults
+    try:
+        made = build(Job, table)
+    except ConfigError as error:
+        raise ConfigError([*faults, *error.faults]) from None
+    if faults:
+        raise ConfigError(faults)
+    return dataclasses.replace(made, file=shown or None, given=given)
+
+
+def _unread(error: OSError) -> str:
+    """Why a profile cannot be read, and what makes one."""
+    return f"{error.strerror}: `foresee calibrate` measures one" if error.strerror else str(error)

@@ -94,9 +94,16 @@ class Catalog:
             OSError: the file cannot be opened.
         """
         shown = os.fspath(path)
-        with open(shown, "ab+" if write else "rb") as file:  # says what is wrong better than SQLite does
-            file.seek(0)
-            head = file.read(len(_MAGIC))
+        try:
+            with open(shown, "ab+" if write else "rb") as file:  # says what is wrong better than SQLite does
+                file.seek(0)
+                head = file.read(len(_MAGIC))
+        except FileNotFoundError:
+            if write:
+                raise
+            raise FileNotFoundError(
+                f"{shown}: there is no catalog; `foresee stagger calibrate --catalog {shown}` measures jobs into it"
+            ) from None
         if head != _MAGIC and (head or not write):
             raise CatalogInvalid(f"{shown}: no SQLite file, so this is no catalog of jobs")
         uri = f"file:{quote(os.path.abspath(shown))}?mode={'rw' if write else 'ro'}"

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths on the command line: ``~`` expanded in every argument, and what to do about a file that is missing.
+
+A shell expands ``~`` only at the beginning of a word, so that ``--plot=~/a.svg`` and ``lfs=~/local`` reach the command
+as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["expand", "missing"]
+
+#: NAME= or RATE= before a path.
+_NAMED = re.compile(r"([\w.-]+=)(~.*)", flags=re.DOTALL)
+#: What makes a file of some ending.
+_MAKERS = {
+    ".fidx": "`foresee index` makes one",
+    ".db": "`foresee stagger calibrate` measures jobs into a catalog",
+}
+_SHOWN = 5
+
+
+def expand(options: argparse.Namespace) -> None:
+    """Expand ``~`` in all values of a command line."""
+    for name, value in vars(options).items():
+        if isinstance(value, str):
+            setattr(options, name, _expanded(value))
+        elif isinstance(value, list):
+            setattr(options, name, [_expanded(each) if isinstance(each, str) else each for each in value])
+
+
+def _expanded(word: str) -> str:
+    match = _NAMED.fullmatch(word)
+    return match[1] + os.path.expanduser(match[2]) if match else os.path.expanduser(word)
+
+
+def missing(error: FileNotFoundError) -> str:
+    """What is said of a file that is not there: what its folder has instead, or what makes it."""
+    path = error.filename
+    if not isinstance(path, str) or error.filename2 is not None:
+        return str(error)
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder or "."):
+        return f"{path}: no such file, nor a folder {folder}"
+    ending = os.path.splitext(name)[1]
+    there = sorted(each for each in os.listdir(folder or ".") if ending and each.endswith(ending))
+    near = get_close_matches(name, there, _SHOWN, 0.0)
+    told = [f"{folder or 'this folder'} has {', '.join(near)}"] if near else []
+    if name == "profile.toml":
+        told.append("`foresee calibrate` measures a machine profile")
+    elif ending in _MAKERS:
+        told.append(_MAKERS[ending])
+    return "; ".join([f"{path}: no such file", *told])

@@ -89,7 +89,12 @@ def test_all_faults_of_a_job_file_come_at_once_those_of_its_profile_too(tmp_path
     with pytest.raises(ConfigError) as caught:
         job.read(tmp_path / "job.toml")
     told = str(caught.value)
-    for fault in ("version is missing", "train.batch = 0", "did you mean epochs", "p.toml: figure[0].value is missing"):
+    for fault in (
+        "version is missing",
+        "train.batch = 0",
+        "did you mean epochs",
+        "p.toml: figure[0].value is missing",
+    ):
         assert told.count(fault) == 1, (fault, told)
     (tmp_path / "job.toml").write_text(text.replace("p.toml", "none.toml"))
     with pytest.raises(ConfigError, match="`foresee calibrate` measures one") as caught:

@@ -51,7 +51,7 @@ fn fill(rig: &Rig, fingerprint: Fingerprint, first: u64) -> u64 {
 }
 
 #[test]
-fn data_sets_used_one_after_the_other_never_exceed_the_directorys_budget() {
+fn data_sets_used_one_after_the_other_never_exceed_the_budget_of_the_directory() {
     let dir = TempDir::new().unwrap();
     for nth in 0..5 {
         let set = Fingerprint([nth; 16]);
@@ -65,7 +65,7 @@ fn data_sets_used_one_after_the_other_never_exceed_the_directorys_budget() {
 }
 
 #[test]
-fn runs_at_the_same_time_share_the_directorys_budget() {
+fn runs_at_the_same_time_share_the_budget_of_the_directory() {
     let dir = TempDir::new().unwrap();
     let sets = [1, 2, 3].map(|nth| Fingerprint([nth; 16]));
     let uri = |set: Fingerprint| format!("/data/{}", set.0[0]);

@@ -227,6 +227,7 @@ def test_what_a_listing_leaves_out_is_refused_for_an_index(
         (lambda _: foresee.Index.build("x", layout="flat", keys=["a"]), "keys="),
         (lambda index: index.size("a"), "sample='a'"),
         (lambda index: index.save(None), "path=None"),
+        (lambda index: index.update(3), "other=3; an Index"),
     ],
 )
 def test_a_wrong_argument_of_an_index_is_named_and_shown(

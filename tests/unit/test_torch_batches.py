@@ -156,6 +156,8 @@ def test_a_dataset_alone_feeds_the_stock_loader(folder):
     for wrong in (-1, 23):
         with pytest.raises(IndexError):
             dataset[wrong]
+    with pytest.raises(TypeError):
+        dataset[1.5]
 
 
 def test_a_dataset_pickles_with_its_index(folder, tmp_path):

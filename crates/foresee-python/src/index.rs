@@ -103,11 +103,12 @@ impl Index {
         py.detach(|| save_index(&self.index, &path)).map_err(errors::of_indexing)
     }
 
-    fn update(
-        &self,
-        py: Python<'_>,
-        other: &Self,
-    ) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
+    fn update(&self, other: &Bound<'_, PyAny>) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
+        let py = other.py();
+        let Ok(newer) = other.cast::<Self>() else {
+            return Err(errors::of_setting(format!("other={}; an Index", other.repr()?)));
+        };
+        let other = newer.get();
         let diff = py.detach(|| self.index.diff(&other.index)).map_err(|error| errors::of_index(&error))?;
         Ok([("added", diff.added), ("removed", diff.removed), ("changed", diff.changed), ("kept", diff.same)]
             .into())

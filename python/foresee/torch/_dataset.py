@@ -10,6 +10,7 @@ either kind can have it.
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import tempfile
 import threading
@@ -132,9 +133,10 @@ class OriginDataset(Dataset[Any]):
         return self.finish(decoded, -1 if label is None else label, generator)
 
     def _checked(self, i: int) -> int:
-        if not 0 <= i < len(self):
-            raise IndexError(f"sample {i} of a data set of {len(self)}")
-        return int(i)
+        sample = operator.index(i)
+        if not 0 <= sample < len(self):
+            raise IndexError(f"sample {sample} of a data set of {len(self)}")
+        return sample
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the reader, which is a process's own."""

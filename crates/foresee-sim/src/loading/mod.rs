@@ -6,6 +6,9 @@
 //! Physical by default: a source that is shared is shared. With `Compat::Paper` the published formulas hold, by which
 //! every staging thread draws a rank's whole share of the origin.
 //!
+//! Small files are bound by opens per second and not by bytes: an origin takes `Cluster::origin_requests` per second of
+//! all ranks together, which `foresee calibrate` measures. Without that figure only bytes and latency bound them.
+//!
 //! Source: nopfs-clairvoyant-prefetching, sections 4 to 6, with what our text of it lost from Boehringer's thesis (ETH
 //! 2020); window policies: deli-cloud-storage, section IV. Refuses to read files and clocks, to draw without a seed,
 //! and to start threads: runs share nothing, so a caller plays several at once.

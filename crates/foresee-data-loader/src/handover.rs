@@ -152,9 +152,10 @@ impl Handover {
             if state.finished {
                 return Ok(Some(Handed::End(state.standing.epoch)));
             }
+            // After a seek it is a new wait, although `wanted` still stands.
+            state.trail.begin(now);
             if !state.wanted {
                 state.wanted = true;
-                state.trail.begin(now);
                 self.bell.ring();
             }
             if let Some(gather) = state.shared.take() {
@@ -396,6 +397,20 @@ mod tests {
         let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60), Nanos::ZERO));
         handover.close();
         assert!(matches!(waiter.join().expect("the waiter ends"), Err(LoaderError::Closed)));
+    }
+
+    #[test]
+    fn a_wait_that_goes_on_after_a_seek_has_causes_of_its_own() {
+        let handover = place();
+        let at = Nanos::from_millis;
+        let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
+        assert!(matches!(handover.take(Duration::ZERO, at(1)), Ok(None)));
+        handover.explain(note(Cause::OriginRead), at(2));
+        assert_eq!(handover.seek(Epoch(3), 0, false), Some(1));
+        assert!(handover.turns().is_empty());
+        assert!(matches!(handover.take(Duration::ZERO, at(5)), Ok(None)));
+        handover.explain(note(Cause::Disk), at(6));
+        assert_eq!(handover.turns(), [(Cause::Disk, at(5))]);
     }
 
     #[test]

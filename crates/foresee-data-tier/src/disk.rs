@@ -46,7 +46,6 @@ use entry::{LARGE, PAGE, layout};
 pub use error::DiskError;
 use manifest::{LINE_BYTES, Listed, Manifest, SegmentList};
 use partition::Partition;
-use recover::Recovered;
 use segment::Segment;
 use state::{ReadState, State, Taken};
 use storage::{Kernel, Storage};
@@ -111,7 +110,8 @@ impl DiskTier {
 
     /// Open a partition of its own and return what it holds, in order of ids. Reads the partition's manifest, or after a
     /// crash the header of every entry. A partition that holds more than `capacity` is cut to it. In a directory that
-    /// can only be read, the tier holds what is there and refuses every write.
+    /// can only be read, the tier holds what is there and refuses every write; without anything of this data set that is
+    /// an error.
     ///
     /// # Errors
     /// A directory that cannot be used, or holds files that another user may have planted; numbers out of range.
@@ -140,7 +140,8 @@ impl DiskTier {
             return Err(DiskError::TooSmall { capacity, least: LEAST });
         }
         let total = directory_capacity.max(capacity).get();
-        let directory = Directory::open(dir, total, source.folder(), |folder| storage.is_writable(folder))?;
+        let directory =
+            Directory::open(dir, total, source.folder(), |folder| storage.check_writable(folder))?;
         let state = if directory.is_read_only() {
             open_read_only(&directory, &**entries, threads)?
         } else {
@@ -321,7 +322,7 @@ impl Tier for DiskTier {
     fn facts(&self) -> TierFacts {
         let state = self.shared.state();
         TierFacts {
-            place: "disk (buffered)".to_owned(),
+            place: if self.is_read_only() { "disk (read-only)" } else { "disk (buffered)" }.to_owned(),
             capacity: state.capacity(),
             used: state.used(),
             in_flight: state.in_flight,
@@ -403,10 +404,7 @@ fn open_writable(directory: &Directory, config: &DiskConfig) -> Result<State, Di
 
 /// Find what a directory holds that can only be read.
 fn open_read_only(directory: &Directory, entries: &dyn Entries, threads: usize) -> Result<State, DiskError> {
-    let recovered = match directory.source()? {
-        Some(source) => recover::recover_read_only(&source, entries, threads)?,
-        None => Recovered::new(0),
-    };
+    let recovered = recover::recover_read_only(&directory.existing_source()?, entries, threads)?;
     let limit = recovered.allocated;
     Ok(State::new(recovered, None, limit, 0, threads))
 }

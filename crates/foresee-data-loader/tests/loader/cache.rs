@@ -168,7 +168,7 @@ fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
         staging: Some(Bytes::new(16 * 1024)),
         ..set.options()
     };
-    let budget = 150 << 10;
+    let budget = (150 << 10) + train.listing() + valid.listing();
     let shared = ram(budget);
     let (first, second) = (options(&train, 1), options(&valid, 2));
     let trainer = train.loader(&shared, first.clone());

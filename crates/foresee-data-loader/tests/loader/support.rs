@@ -89,13 +89,18 @@ impl DataSet {
         Loader::new(self.index.clone(), Arc::clone(cache), options).expect("a configuration that fits")
     }
 
-    /// Memory for staging, tables (40 bytes per sample), the listing (its index and 190 bytes per object) and `samples` bytes of cache. Sets a staging buffer
+    /// Memory for staging, tables (40 bytes per sample), the listing and `samples` bytes of cache. Sets a staging buffer
     /// that `options` leave to the loader: the smallest there may be.
     pub(crate) fn ram_for(&self, options: &mut LoaderOptions, samples: u64) -> u64 {
         let largest = self.sizes.iter().max().copied().unwrap_or(0);
         let three = 3 * (largest * options.batch_size).min(self.bytes());
         let staging = options.staging.get_or_insert(Bytes::new(three));
-        staging.get() + (40 + 190) * self.len() + self.index.memory().get() + samples
+        staging.get() + 40 * self.len() + self.listing() + samples
+    }
+
+    /// Memory that counts for the listing: its index, and 190 bytes per object.
+    pub(crate) fn listing(&self) -> u64 {
+        self.index.memory().get() + 190 * self.len()
     }
 
     /// Panics unless `batch` holds what its ids say; places with a fault hold zeros.

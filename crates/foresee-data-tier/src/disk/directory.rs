@@ -6,6 +6,7 @@
 //! of other data sets that no process uses, last used longest ago first, then unused partitions of the same data set.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,8 @@ pub(super) struct Directory {
     named: Folder,
     /// Where this user's folders are if other users can write to `named`.
     private: Option<Folder>,
-    read_only: bool,
+    /// Why nothing can be written, if so.
+    write_fault: Option<io::Error>,
     /// Bytes that everything in it may take.
     capacity: u64,
     /// Name of the folder of this run's data set.
@@ -58,28 +60,28 @@ struct Holding {
 
 impl Directory {
     /// Open the directory at `path`, created with mode 0700 if it is missing. In a directory that other users can write,
-    /// a folder of this user of mode 0700 is used. `is_writable` tells whether files can be created.
+    /// a folder of this user of mode 0700 is used. `check_writable` fails if no file can be created.
     pub(super) fn open(
         path: &Path,
         capacity: u64,
         source: &str,
-        is_writable: impl Fn(&Folder) -> bool,
+        check_writable: impl Fn(&Folder) -> io::Result<()>,
     ) -> Result<Self, DiskError> {
         let named = Folder::open(path)?;
-        let read_only = !is_writable(&named);
+        let write_fault = check_writable(&named).err();
         let private = if named.is_private()? {
             None
         } else {
             let name = format!("foresee-{}", rustix::process::geteuid().as_raw());
-            let own = if read_only { named.enter(&name)? } else { Some(named.make(&name)?) };
+            let own = if write_fault.is_some() { named.enter(&name)? } else { Some(named.make(&name)?) };
             Some(own.ok_or_else(|| DiskError::at(path, Errno::ACCESS.into()))?)
         };
-        Ok(Self { named, private, read_only, capacity, source: source.to_owned() })
+        Ok(Self { named, private, write_fault, capacity, source: source.to_owned() })
     }
 
     /// Whether it can only be read.
     pub(super) const fn is_read_only(&self) -> bool {
-        self.read_only
+        self.write_fault.is_some()
     }
 
     /// Where this user's folders are.
@@ -92,9 +94,13 @@ impl Directory {
         self.own().make(&self.source)
     }
 
-    /// The folder of this run's data set, if there is one.
-    pub(super) fn source(&self) -> Result<Option<Folder>, DiskError> {
-        self.own().enter(&self.source)
+    /// The folder of this run's data set in a directory that can only be read.
+    ///
+    /// # Errors
+    /// There is none: such a cache would do nothing.
+    pub(super) fn existing_source(&self) -> Result<Folder, DiskError> {
+        let fault = self.write_fault.as_ref().map_or(io::ErrorKind::NotFound, io::Error::kind);
+        self.own().enter(&self.source)?.ok_or_else(|| DiskError::at(self.named.path(), fault.into()))
     }
 
     /// Wait for the lock and take it.

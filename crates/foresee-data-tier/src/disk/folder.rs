@@ -12,7 +12,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat,
+    Access, AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, accessat, fstat, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -54,10 +55,10 @@ impl Folder {
         Ok(is_trusted(stat.st_uid) && stat.st_mode & WRITABLE_BY_OTHERS == 0)
     }
 
-    /// Whether files can be created in it: neither permissions nor a read-only mount forbid it.
-    pub(super) fn is_writable(&self) -> bool {
-        let asked = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-        rustix::fs::accessat(&self.fd, ".", asked, AtFlags::EACCESS).is_ok()
+    /// Fails with the reason if no file can be created in it: permissions, or a read-only mount.
+    pub(super) fn check_writable(&self) -> io::Result<()> {
+        let asked = Access::WRITE_OK | Access::EXEC_OK;
+        Ok(accessat(&self.fd, ".", asked, AtFlags::EACCESS)?)
     }
 
     /// Enter an existing folder; `None` if there is none of this name.

@@ -4,8 +4,9 @@
 //! Nothing in the files is trusted: they may be cut, damaged or of other data sets. Content is never an error; only a
 //! directory that cannot be used is one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,7 +122,7 @@ pub(super) fn recover_read_only(
 }
 
 impl Recovered {
-    pub(super) fn new(next_number: u64) -> Self {
+    fn new(next_number: u64) -> Self {
         Self {
             slab: Slab::new(layout),
             others: Vec::new(),
@@ -145,7 +146,7 @@ impl Recovered {
     fn enter(&mut self, mut found: Vec<Found>, entries: &dyn Entries) {
         found.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.sequence), entry.at));
         let samples = samples_of(&found, entries);
-        let mut present = std::collections::HashSet::new();
+        let mut present = HashSet::<EntryKey, BuildHasherDefault<KeyHasher>>::default();
         let mut others = Vec::new();
         for entry in found {
             self.sequence = self.sequence.max(entry.sequence.saturating_add(1));
@@ -172,9 +173,30 @@ impl Recovered {
     }
 }
 
+/// A key is a hash already: its first bytes are the hash of the tables.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+
+    // Of an array the length is hashed first, which is the same for all.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+type Samples = HashMap<EntryKey, Option<SampleId>, BuildHasherDefault<KeyHasher>>;
+
 /// The samples that the keys of `found` belong to.
-fn samples_of(found: &[Found], entries: &dyn Entries) -> HashMap<EntryKey, Option<SampleId>> {
-    let mut samples: HashMap<_, _> = found.iter().map(|entry| (entry.key, None)).collect();
+fn samples_of(found: &[Found], entries: &dyn Entries) -> Samples {
+    let mut samples: Samples = found.iter().map(|entry| (entry.key, None)).collect();
     if samples.is_empty() {
         return samples;
     }

@@ -14,9 +14,9 @@ use rustix::io::{Errno, preadv, pwritev};
 use super::folder::Folder;
 
 pub(super) trait Storage: Send + Sync {
-    /// Whether files can be created in a folder.
-    fn is_writable(&self, folder: &Folder) -> bool {
-        folder.is_writable()
+    /// Fails with the reason if no file can be created in a folder.
+    fn check_writable(&self, folder: &Folder) -> io::Result<()> {
+        folder.check_writable()
     }
 
     /// Gives a new file its length and the room for it.

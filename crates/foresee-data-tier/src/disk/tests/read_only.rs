@@ -10,8 +10,8 @@ use super::*;
 struct ReadOnly;
 
 impl Storage for ReadOnly {
-    fn is_writable(&self, _: &folder::Folder) -> bool {
-        false
+    fn check_writable(&self, _: &folder::Folder) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
     fn allocate(&self, _: &File, _: u64) -> io::Result<()> {
@@ -58,6 +58,7 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
         let readers = [0, 1].map(|_| Rig::over(&of_two, Box::new(ReadOnly)));
         for rig in &readers {
             assert!(rig.tier.is_read_only());
+            assert_eq!(rig.tier.facts().place, "disk (read-only)");
             assert_eq!(rig.ids(), [1, 2]);
             assert_eq!(rig.read(key(1), 70_000).unwrap(), content(1, 70_000));
             assert_eq!(rig.read(key(2), 3_000).unwrap(), content(2, 3_000));
@@ -75,10 +76,11 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
 }
 
 #[test]
-fn a_read_only_directory_without_a_cache_of_this_data_set_holds_nothing() {
+fn a_read_only_directory_without_a_cache_of_this_data_set_is_refused() {
     let dir = TempDir::new().unwrap();
-    let rig = Rig::over(&config(dir.path(), 4 << 20), Box::new(ReadOnly));
-    assert!(rig.held.is_empty() && rig.tier.room().is_zero());
-    assert_eq!(rig.read(key(1), 1), Err(Outcome::Absent));
+    let opened =
+        DiskTier::open_with(&config(dir.path(), 4 << 20), Completions::new(|| ()), Box::new(ReadOnly));
+    let text = opened.unwrap_err().to_string();
+    assert!(text.contains("is on a read-only file system; choose another"), "{text}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

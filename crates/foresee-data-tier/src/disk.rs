@@ -445,13 +445,11 @@ const LEAST: Bytes = Bytes::new(1 << 20);
 /// The lock and the directories, in whole blocks of any usual file system.
 const SMALL_FILES: u64 = 32 << 10;
 
-/// Bytes set aside for files other than segments: the manifest, above all. At most a 64th of the capacity; a manifest
-/// that does not fit is not written.
-const fn reserve(capacity: u64, samples: u64) -> u64 {
-    let wanted = samples.saturating_mul(LINE_BYTES);
-    let most = capacity / 64;
-    let list = if wanted < most { wanted } else { most };
-    2 * SMALL_FILES + list
+/// Bytes set aside for files other than segments: folders, locks and the manifest. Of the capacity at most a 64th and
+/// 64 KiB; a manifest that does not fit is not written.
+fn reserve(capacity: u64, samples: u64) -> u64 {
+    let list = samples.saturating_mul(LINE_BYTES).min(capacity / 64);
+    2 * SMALL_FILES + list.max(directory::margin(capacity).min(capacity / 64))
 }
 
 /// Room on the disk for a sample of `len` bytes, header and padding counted: what a planner has to add up.

@@ -143,6 +143,12 @@ impl Locked<'_> {
         u64::try_from(share).expect("a part of 64 bits")
     }
 
+    /// As [`Self::make_room`], for a segment: the small files of processes that open the directory later still fit.
+    pub(super) fn make_room_for_segment(&self, wanted: u64) -> u64 {
+        let margin = margin(self.directory.capacity);
+        self.make_room(wanted.saturating_add(margin)).saturating_sub(margin)
+    }
+
     /// Evict until `wanted` more bytes fit the directory; return how many do, `wanted` at most.
     pub(super) fn make_room(&self, wanted: u64) -> u64 {
         let mut holdings = self.holdings();
@@ -215,6 +221,11 @@ impl Locked<'_> {
         }
         holdings
     }
+}
+
+/// Bytes of a directory that segments leave free: a partition that is opened takes about 12 KiB for its folders and lock.
+pub(super) fn margin(capacity: u64) -> u64 {
+    (capacity / 64).clamp(64 << 10, 1 << 20)
 }
 
 /// Bytes of a folder and its files.

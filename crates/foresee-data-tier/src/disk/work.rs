@@ -220,7 +220,7 @@ impl Shared {
     ) -> io::Result<(File, u64)> {
         let locked = self.directory.lock().map_err(io::Error::other)?;
         let share = locked.share(self.declared).saturating_sub(allocated);
-        let len = locked.make_room(len.min(share)) / PAGE * PAGE;
+        let len = locked.make_room_for_segment(len.min(share)) / PAGE * PAGE;
         if len < least {
             return Err(io::ErrorKind::StorageFull.into());
         }

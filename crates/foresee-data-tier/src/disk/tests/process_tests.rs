@@ -55,6 +55,34 @@ fn a_killed_process_leaves_a_partition_that_the_next_one_takes_over() {
     assert_eq!(files(dir.path(), "lock").len(), 2, "of the directory and of one partition");
 }
 
+/// Not a test of its own: the process that the next one kills.
+#[test]
+fn a_holder_of_the_lock_to_be_killed() {
+    let Some(dir) = std::env::var_os("FORESEE_TEST_KILLED_HOLDER") else { return };
+    let directory = Directory::open(Path::new(&dir), 1 << 20, "set-0123456789abcdef", |_| Ok(())).unwrap();
+    let _locked = directory.lock().unwrap();
+    println!("\nlocked");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_killed_process_releases_the_lock_of_the_directory() {
+    let dir = TempDir::new().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["disk::tests::process_tests::a_holder_of_the_lock_to_be_killed", "--exact", "--nocapture"])
+        .env("FORESEE_TEST_KILLED_HOLDER", dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert!(out.lines().any(|line| line.unwrap() == "locked"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let rig = Rig::open(&config(dir.path(), 4 << 20));
+    assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
+}
+
 /// Bytes never come from a place that was given to another sample meanwhile.
 #[test]
 fn reads_during_eviction_never_see_foreign_bytes() {

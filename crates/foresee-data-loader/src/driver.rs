@@ -9,6 +9,7 @@
 //! another thread costs more than copying it. Only a consumer who waits for large samples lends a hand.
 
 mod command;
+mod fault;
 mod fetch;
 mod keep;
 mod look;

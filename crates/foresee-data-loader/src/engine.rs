@@ -304,7 +304,7 @@ impl Loader {
     }
 
     /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
-    /// A forked child books nothing: a lock may be held for ever there.
+    /// A forked child books nothing: a lock may be held forever there.
     pub fn record_wait(&self, wait: &ConsumerWait) {
         if self.same_process().is_err() {
             return;

@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::bell::Bell;
 use crate::errors::LoaderError;
 use crate::gather::Gather;
-use crate::trail::Trail;
+use crate::wait_causes::WaitCauses;
 
 /// What the consumer gets.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ struct State {
     wanted: bool,
     /// What is being waited for, in words.
     what: Option<String>,
-    trail: Trail,
+    causes: WaitCauses,
     /// The run has no further epoch.
     finished: bool,
     closed: bool,
@@ -111,7 +111,7 @@ impl Handover {
             wake_at: None,
             wanted: false,
             what: None,
-            trail: Trail::default(),
+            causes: WaitCauses::default(),
             finished: false,
             closed: false,
             broken: None,
@@ -153,7 +153,7 @@ impl Handover {
                 return Ok(Some(Handed::End(state.standing.epoch)));
             }
             // After a seek it is a new wait, although `wanted` still stands.
-            state.trail.begin(now);
+            state.causes.begin(now);
             if !state.wanted {
                 state.wanted = true;
                 self.bell.ring();
@@ -175,7 +175,7 @@ impl Handover {
         let waited = std::mem::take(&mut state.wanted);
         state.taken += 1;
         state.what = None;
-        let turns = state.trail.end();
+        let turns = state.causes.end();
         match handed {
             Handed::Batch(batch) => {
                 batch.turns = turns;
@@ -210,12 +210,12 @@ impl Handover {
 
     /// Causes of the present wait so far, and since when each.
     pub(crate) fn turns(&self) -> Vec<(Cause, Nanos)> {
-        self.lock().trail.turns()
+        self.lock().causes.turns()
     }
 
     /// The loader was opened by the consumer, from `since` on.
     pub(crate) fn note_opened(&self, since: Nanos) {
-        self.lock().trail.opened(since);
+        self.lock().causes.begin_opening(since);
     }
 
     /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already. Behind the
@@ -242,7 +242,7 @@ impl Handover {
         state.shared = None;
         state.finished = false;
         state.what = None;
-        state.trail.clear();
+        state.causes.clear();
         state.last_take = None;
         Some(state.generation)
     }
@@ -291,7 +291,7 @@ impl Handover {
     pub(crate) fn explain(&self, note: WaitNote, now: Nanos) {
         let mut state = self.lock();
         if state.wanted {
-            state.trail.name(note.cause, note.read, now);
+            state.causes.set(note.cause, note.read, now);
             state.what = Some(note.what);
         }
     }

@@ -112,6 +112,16 @@ fn part_of(path: &Path) -> std::io::Result<(PathBuf, File)> {
     }
 }
 
+/// The index of a directory of plain files, for tests.
+#[cfg(test)]
+pub(crate) fn flat_index(uri: &str) -> Index {
+    let layout = LayoutOptions::Flat { extensions: Vec::new() };
+    let (index, _) =
+        build_index(uri, Vec::new(), layout, None, &Exclude::default(), &|_| {}, &AtomicBool::new(false))
+            .expect("an index");
+    index
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,17 +141,7 @@ mod tests {
             std::fs::write(data.path().join(format!("{id:04}")), [7; 3]).expect("a file");
         }
         let uri = data.path().display().to_string();
-        let layout = LayoutOptions::Flat { extensions: Vec::new() };
-        let (built, _) = build_index(
-            &uri,
-            Vec::new(),
-            layout,
-            None,
-            &Exclude::default(),
-            &|_| {},
-            &AtomicBool::new(false),
-        )
-        .expect("an index");
+        let built = flat_index(&uri);
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
         save_index(&built, &first).expect("saved");
         let mapped = open_index(&first).expect("an index");

@@ -24,7 +24,7 @@ mod indexing;
 mod orders;
 mod reads;
 mod staging;
-mod trail;
+mod wait_causes;
 
 pub use batch::{Batch, Fault, FaultKind};
 pub use cache::Cache;

@@ -4,7 +4,7 @@
 //! Apart from reading: a listing runs before training, over all objects at once, and is bounded by requests
 //! rather than bytes. What cannot be read is told, with its error: whether it is a sample is not known here.
 
-mod beside;
+mod nearby;
 mod posix;
 mod split;
 mod store;

@@ -65,7 +65,7 @@ pub struct Location<'a> {
 pub struct OriginOptions {
     /// Settings of the store by the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
     /// `skip_signature`, ...); they win over the environment's `AWS_*`. Of a directory: `file_tag`, `mtime` (default)
-    /// or `inode`, what beside the size tells one version of a file from the next.
+    /// or `inode`, which fact tells, next to the size, one version of a file from the next.
     pub storage: BTreeMap<String, String>,
     /// Reader threads for a directory, 1 or more; default 64, so that a disk or network file system sees
     /// a deep queue. Started only while reads are slow enough to need them.

@@ -27,7 +27,7 @@ from foresee.errors import ConfigError, Unsupported
 from foresee.forecast.sizes import filled
 from foresee.forecast.trace import Trace
 from foresee.job import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed, vary
-from foresee.models import loading
+from foresee.models import bucket_window, loading
 
 __all__ = [
     "Forecast",
@@ -247,7 +247,7 @@ def _simulated(
     if seconds is not None:
         job = dataclasses.replace(job, train=dataclasses.replace(job.train, compute_step=seconds))
     if policy in WINDOW_POLICIES:
-        rates = asked.by_requests.get(loading.downloads(job, policy))
+        rates = asked.by_requests.get(bucket_window.downloads(job, policy))
         if rates is not None:
             job = vary.with_value(job, "cluster.origin.read", dict(rates))
     return loading.Run(job, policy, order=asked.order, hand_over="batch", sizes=asked.sizes).finish(between)
@@ -275,7 +275,7 @@ def _by_requests(there: Profile, job: Job) -> dict[int, tuple[tuple[int, float],
     staging, given = job.cluster.staging, job.cluster.origin.read
     if staging is None or given is None or given != _rates(there, staging.threads):
         return {}
-    counts = {loading.downloads(job, policy) for policy in WINDOW_POLICIES}
+    counts = {bucket_window.downloads(job, policy) for policy in WINDOW_POLICIES}
     return {count: rates for count in counts if (rates := _rates(there, count))}
 
 

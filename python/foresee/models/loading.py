@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from foresee import _native
 from foresee.errors import ConfigError, Unsupported
 from foresee.job import WINDOW_POLICIES, Job
+from foresee.models import bucket_window
 
 __all__ = [
     "POLICIES",
@@ -37,7 +38,6 @@ __all__ = [
     "Reads",
     "Report",
     "Run",
-    "downloads",
     "missing",
     "read_often",
     "reads_by_count",
@@ -56,8 +56,6 @@ _NS = 1e9
 _NEEDED = ("train.batch", "train.epochs", "cluster.ranks", "cluster.staging")
 #: Steps that a run takes before it looks whether it is still wanted.
 _STEPS = 256
-#: Policies of windows that download several samples at a time.
-_PREFETCHING = ("full_fetch", "fifty_fifty")
 
 
 @dataclass(frozen=True)
@@ -382,7 +380,7 @@ def scenario_of(
         "readers": origin.readers,
         "write_cost": job.cache.write_cost,
         "hand_over": hand_over,
-        "bucket": _bucket(job, policy, mean, compat) if window else None,
+        "bucket": bucket_window.times(job, policy, mean, compat) if window else None,
     }
 
 
@@ -406,7 +404,8 @@ def missing(job: Job, policy: str) -> list[str]:
         faults.append(f"{where}train.compute_rate is missing, and so is train.compute_step; one of both")
     times = job.cache.window
     timed = window and (
-        times.miss_time is not None and (policy not in _PREFETCHING or times.download_time is not None)
+        times.miss_time is not None
+        and (policy not in bucket_window.PREFETCHING or times.download_time is not None)
     )
     if job.cluster.origin.read is None and not (timed or (window and job.cluster.origin.latency)):
         faults.append(f"{where}cluster.origin.read is missing; a rate, or a table from readers to rates")
@@ -469,80 +468,6 @@ def _tier(tier: Any, read: Any) -> dict[str, Any]:
         "read": _points(read),
         "write": None if tier.write is None else _points(tier.write),
     }
-
-
-def downloads(job: Job, policy: str) -> int:
-    """How many downloads a rank has under way at a time under a policy of windows: of a request for prefetching as
-    many as it may, of anything else one.
-    """
-    window = job.cache.window
-    if policy not in _PREFETCHING:
-        return 1
-    asked = window.fetch or window.capacity
-    return window.parallel if asked is None else min(window.parallel, asked)
-
-
-def _bucket(job: Job, policy: str, mean: float, compat: Compat) -> dict[str, Any]:
-    window, origin = job.cache.window, job.cluster.origin
-    return {
-        "miss_ns": round(_miss_s(job, mean, compat) * _NS),
-        "download_ns": round(_download_s(job, policy, mean, compat) * _NS),
-        "link_ns": round(_link_s(job, mean, compat) * _NS),
-        "listing_ns": round(origin.list_time * _NS),
-        "hit_ns": round(window.hit_time * _NS),
-        "parallel": window.parallel,
-        "cache": window.capacity,
-        "fetch": window.fetch,
-        "threshold": window.threshold,
-        "strict": window.strict,
-    }
-
-
-def _miss_s(job: Job, mean: float, compat: Compat) -> float:
-    """Seconds from a request for a sample that is not cached to its last byte: one download alone."""
-    told = job.cache.window.miss_time
-    return _transfer_s(job, 1, mean, compat) if told is None else told
-
-
-def _download_s(job: Job, policy: str, mean: float, compat: Compat) -> float:
-    """The same for each of the downloads that a request for prefetching has under way at a time."""
-    told = job.cache.window.download_time
-    if policy not in _PREFETCHING:
-        return _miss_s(job, mean, compat)
-    return _transfer_s(job, downloads(job, policy), mean, compat) if told is None else told
-
-
-def _transfer_s(job: Job, parallel: int, mean: float, compat: Compat) -> float:
-    """Seconds of each of ``parallel`` downloads: the origin's latency, and the bytes of all of them."""
-    return _seconds(job.cluster.origin.latency) + parallel * _bytes_s(job, mean, compat)
-
-
-def _link_s(job: Job, mean: float, compat: Compat) -> float:
-    """Seconds for which a sample occupies the rank's link; 0 if the job has the times of downloads."""
-    timed = job.cache.window.miss_time is not None or job.cache.window.download_time is not None
-    return 0.0 if timed else _bytes_s(job, mean, compat)
-
-
-def _bytes_s(job: Job, mean: float, compat: Compat) -> float:
-    """Seconds of a sample's bytes at the rate that the origin gives a rank.
-
-    Where the origin's rate is known, its latency ends with the first byte, for windows as for everything else. Where it
-    is not known, or to the letter of the paper, the latency is all of a download.
-    """
-    origin, ranks = job.cluster.origin, job.cluster.ranks
-    if compat == "paper" or origin.read is None:
-        return 0.0
-    assert ranks is not None, "asked for before"
-    counts, rates = zip(*sorted(origin.read), strict=True)
-    rate = float(np.interp(ranks, counts, rates)) / ranks
-    if origin.link is not None:
-        rate = min(rate, origin.link)
-    return mean / rate
-
-
-def _seconds(value: float | None) -> float:
-    assert value is not None, "asked for before"
-    return value
 
 
 def _points(curve: Any) -> list[tuple[int, int]]:

@@ -315,8 +315,7 @@ impl std::fmt::Debug for OriginTrial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::indexing::build_index;
-    use foresee_data_index::{Exclude, LayoutOptions};
+    use crate::indexing::flat_index;
 
     fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginTrial, CalibrateError>) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -324,17 +323,7 @@ mod tests {
             std::fs::write(folder.path().join(format!("{nth:04}")), vec![nth; size]).expect("a file");
         }
         let uri = folder.path().display().to_string();
-        let layout = LayoutOptions::Flat { extensions: Vec::new() };
-        let built = build_index(
-            &uri,
-            Vec::new(),
-            layout,
-            None,
-            &Exclude::default(),
-            &|_| {},
-            &AtomicBool::new(false),
-        );
-        let trial = OriginTrial::open(built.expect("an index").0, &uri, Vec::new());
+        let trial = OriginTrial::open(flat_index(&uri), &uri, Vec::new());
         (folder, trial)
     }
 

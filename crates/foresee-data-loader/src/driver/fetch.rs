@@ -15,7 +15,8 @@ use foresee_model::{Candidate, Place as RatePlace, choose_in_time};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
-use crate::batch::{Fault, FaultKind};
+use super::fault::{fault_message, kind_of};
+use crate::batch::Fault;
 use crate::handover::Look;
 use crate::reads::{From, Overtaken, Read};
 
@@ -427,22 +428,6 @@ impl Driver {
     }
 }
 
-/// What happened to a sample, in words: the face adds which sample it was and what to do.
-fn fault_message(read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> String {
-    let what = match kind {
-        FaultKind::Missing => "the origin has no such object",
-        FaultKind::Changed => "the object has changed since it was indexed",
-        FaultKind::Denied => "the origin refuses access",
-        FaultKind::Corrupt => "the bytes do not match the index",
-        FaultKind::Throttled => "the origin is throttling: it allows fewer requests",
-        FaultKind::Timeout => "the origin gave no answer",
-        FaultKind::Failed => "the read failed",
-    };
-    let said = read.message.as_deref().map(|said| format!(" ({said})")).unwrap_or_default();
-    let times = if tries == 1 { "attempt" } else { "attempts" };
-    format!("{what}{said}, {tries} {times} in {elapsed}")
-}
-
 fn fill(read: &Read, bytes: &[u8]) {
     // SAFETY: no attempt fills the batch's own memory now, and the batch has not been handed over.
     unsafe { read.buffer.slice_mut(read.offset, read.len) }.copy_from_slice(bytes);
@@ -459,18 +444,6 @@ const fn ending(done: &Done) -> Ending {
         Outcome::Retryable => Ending::Passing(Cause::Broken),
         Outcome::Cancelled => Ending::Cancelled,
         Outcome::Full | Outcome::Fatal => Ending::Permanent(Cause::Fatal),
-    }
-}
-
-const fn kind_of(cause: Cause) -> FaultKind {
-    match cause {
-        Cause::Absent => FaultKind::Missing,
-        Cause::Changed => FaultKind::Changed,
-        Cause::Denied => FaultKind::Denied,
-        Cause::Corrupt => FaultKind::Corrupt,
-        Cause::Throttled => FaultKind::Throttled,
-        Cause::Timeout | Cause::Broken | Cause::Interrupted => FaultKind::Timeout,
-        Cause::Fatal => FaultKind::Failed,
     }
 }
 
@@ -493,13 +466,6 @@ const fn word_of(outcome: Outcome) -> foresee_ledger::Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn throttling_is_told_apart_from_silence() {
-        assert_eq!(kind_of(Cause::Throttled), FaultKind::Throttled);
-        assert_eq!(kind_of(Cause::Timeout), FaultKind::Timeout);
-        assert_eq!((FaultKind::Throttled.word(), FaultKind::Throttled.permanent()), ("throttled", false));
-    }
 
     #[test]
     fn a_ticket_says_whose_it_is() {

@@ -26,8 +26,8 @@ use crate::errors::LoaderError;
 
 /// Bytes of planner tables per sample, all tiers: ids, next uses, holdings.
 const TABLE_BYTES_PER_SAMPLE: u64 = 40;
-/// What the C library's allocator retains of a listing besides the index: 140 to 190 bytes were measured, in pieces spread
-/// over the arenas of the threads that listed.
+/// Upper bound of what the C library's allocator retains of a listing besides the index, for each object
+/// (`benchmarks/loading/budgets.py`): free pieces in the arenas of the threads that listed.
 const LISTING_BYTES_PER_OBJECT: u64 = 190;
 /// Neighbouring rows of one object are read as one when the gap costs less than a request does: some 30 ms at
 /// 80 MB/s for a bucket; a disk seeks in far less.

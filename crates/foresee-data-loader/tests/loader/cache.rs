@@ -13,7 +13,8 @@ use foresee_testkit::wait_until;
 use foresee_units::{Bytes, Epoch, World};
 
 use crate::support::{
-    DataSet, cache, epoch, epochs, expected, ids_of, next, ram, read_from, run, sample_ids, write_sample,
+    DataSet, cache, epoch, epochs, expected, ids_of, index_of, next, ram, read_from, run, sample_ids,
+    write_sample,
 };
 
 /// Room for any data set of these tests, and for what the disk tier keeps back.
@@ -82,16 +83,7 @@ fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
     first.close();
     let of_first = set.index.fingerprint();
     fs::write(set.dir.path().join("000003"), [9; 2000]).expect("a file");
-    let (index, ..) = foresee_data_loader::build_index(
-        &set.uri,
-        Vec::new(),
-        set.index.layout().options(),
-        None,
-        &foresee_data_index::Exclude::default(),
-        &|_| {},
-        &std::sync::atomic::AtomicBool::new(false),
-    )
-    .expect("an index");
+    let index = index_of(&set.uri, set.index.layout().options(), None);
     assert_ne!(index.fingerprint(), of_first, "another data set, of mostly the same objects");
     let second = Loader::new(index, cache(0, Some(dir.path()), DISK), options).expect("a configuration");
     let mut seen = 0;

@@ -19,7 +19,7 @@ use super::entry::{Entry, GRANULE, HEADER, LARGE, layout};
 use super::error::DiskError;
 use super::folder::Folder;
 use super::manifest::Manifest;
-use super::partition::{Partition, open_segment, segment_name, segments};
+use super::partition::{Partition, filled, name_of, open_segment, segment_name, segments};
 use super::segment::Segment;
 use crate::identity::EntryKey;
 use crate::slab::Slab;
@@ -107,8 +107,8 @@ pub(super) fn recover_read_only(
 ) -> Result<Recovered, DiskError> {
     let mut recovered = Recovered::new(0);
     let mut content = Content::default();
-    for number in super::partition::filled(source)? {
-        let Some(folder) = source.enter(&super::partition::name_of(number))? else { continue };
+    for number in filled(source)? {
+        let Some(folder) = source.enter(&name_of(number))? else { continue };
         let manifest = Manifest::read(&folder);
         for (number, len) in segments(&folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
             let file = open_segment(&folder, number, true)?;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Listed, Listing, Tally, Unreadable, beside};
+use super::{Listed, Listing, Tally, Unreadable, nearby};
 use crate::origin::{OriginError, safe_key, tag_of};
 
 /// Threads of one walk: stats on a network file system overlap well, on a local one the cores are the limit.
@@ -207,7 +207,7 @@ fn open_top(root: &Path) -> Result<OwnedFd, OriginError> {
     open_dir(rustix::fs::CWD, root.as_os_str().as_bytes()).map_err(|errno| {
         let uri = root.display().to_string();
         match errno {
-            Errno::NOENT => OriginError::NoFile { uri, remedy: beside::of_directory(root) },
+            Errno::NOENT => OriginError::NoFile { uri, remedy: nearby::of_directory(root) },
             _ => OriginError::from_io(uri, &errno.into()),
         }
     })

@@ -13,7 +13,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use object_store::list::PaginatedListOptions;
 
 use super::split::between;
-use super::{Listed, Listing, Tally, Unreadable, beside};
+use super::{Listed, Listing, Tally, Unreadable, nearby};
 use crate::op::Outcome;
 use crate::origin::{Client, Door, Failure, ListPage, OriginError, PageObject, object_tag};
 use crate::uri::Place;
@@ -70,7 +70,7 @@ async fn nothing(door: &Door) -> OriginError {
             break format!(
                 "{} has {}",
                 place.trim_end_matches('/'),
-                beside::named(name, folders, "prefixes")
+                nearby::named(name, folders, "prefixes")
             );
         }
         missing = above;
@@ -180,7 +180,7 @@ async fn first_spans(
 async fn next_page(door: &Door, span: Span) -> Result<(Span, ListPage), OriginError> {
     let page = patiently(door, || {
         door.page(PaginatedListOptions {
-            // A token says where to go on; a start beside it would be ignored.
+            // A token says where to go on; a start given with it would be ignored.
             offset: span.after.clone().filter(|_| span.token.is_none()),
             page_token: span.token.clone(),
             ..PaginatedListOptions::default()

@@ -7,6 +7,24 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
+/// What a child prints once it may be killed.
+const READY: &str = "ready";
+
+/// Runs a test of this file as a process of its own, told the directory by `variable`, and kills it once it is ready.
+fn run_and_kill(test: &str, variable: &str, dir: &Path) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([&format!("disk::tests::process_tests::{test}"), "--exact", "--nocapture"])
+        .env(variable, dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    assert!(out.lines().any(|line| line.unwrap() == READY));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// Not a test of its own: the process that the next one kills.
 #[test]
 fn a_writer_to_be_killed() {
@@ -18,7 +36,7 @@ fn a_writer_to_be_killed() {
         let large = 10_000 + id % 100;
         assert_eq!(rig.write(key(large), &content(large, 90_000)), Outcome::Ok);
         if id == 500 {
-            println!("\nwriting");
+            println!("\n{READY}");
         }
         let _ = (rig.forget(key((id * 7) % 3000)), rig.forget(key(10_000 + (id * 3) % 100)));
     }
@@ -27,16 +45,7 @@ fn a_writer_to_be_killed() {
 #[test]
 fn a_killed_process_leaves_a_partition_that_the_next_one_takes_over() {
     let dir = TempDir::new().unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["disk::tests::process_tests::a_writer_to_be_killed", "--exact", "--nocapture"])
-        .env("FORESEE_TEST_KILLED_WRITER", dir.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let out = BufReader::new(child.stdout.take().unwrap());
-    assert!(out.lines().any(|line| line.unwrap() == "writing"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    run_and_kill("a_writer_to_be_killed", "FORESEE_TEST_KILLED_WRITER", dir.path());
     let rig = Rig::open(&config(dir.path(), 64 << 20));
     assert!(!rig.held.is_empty());
     let mut good = 0;
@@ -61,24 +70,14 @@ fn a_holder_of_the_lock_to_be_killed() {
     let Some(dir) = std::env::var_os("FORESEE_TEST_KILLED_HOLDER") else { return };
     let directory = Directory::open(Path::new(&dir), 1 << 20, "set-0123456789abcdef", |_| Ok(())).unwrap();
     let _locked = directory.lock().unwrap();
-    println!("\nlocked");
+    println!("\n{READY}");
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
 #[test]
 fn a_killed_process_releases_the_lock_of_the_directory() {
     let dir = TempDir::new().unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["disk::tests::process_tests::a_holder_of_the_lock_to_be_killed", "--exact", "--nocapture"])
-        .env("FORESEE_TEST_KILLED_HOLDER", dir.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let out = BufReader::new(child.stdout.take().unwrap());
-    assert!(out.lines().any(|line| line.unwrap() == "locked"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    run_and_kill("a_holder_of_the_lock_to_be_killed", "FORESEE_TEST_KILLED_HOLDER", dir.path());
     let rig = Rig::open(&config(dir.path(), 4 << 20));
     assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
 }

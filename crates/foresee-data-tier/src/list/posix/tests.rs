@@ -81,7 +81,7 @@ fn links_are_followed_and_a_link_back_up_is_not_entered_again() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_beside_what_can() {
+fn unreadable_entries_are_listed_apart_from_readable_ones() {
     let root = tree(&[b"a/1", b"z"]);
     symlink("nowhere", root.path().join("a/lost")).expect("a link");
     symlink("self", root.path().join("self")).expect("a link");

@@ -9,7 +9,7 @@ use foresee_units::Nanos;
 
 /// Which causes a wait has had so far, and since when each.
 #[derive(Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct WaitCauses {
     /// When the wait began; `None`: the consumer does not wait.
     began: Option<Nanos>,
     turns: Vec<Turn>,
@@ -23,20 +23,20 @@ struct Turn {
     since: Nanos,
 }
 
-impl Trail {
+impl WaitCauses {
     /// The consumer begins to wait, unless it waits already.
     pub(crate) fn begin(&mut self, now: Nanos) {
         self.began.get_or_insert(now);
     }
 
     /// The loader was opened first, from `since` on.
-    pub(crate) fn opened(&mut self, since: Nanos) {
+    pub(crate) fn begin_opening(&mut self, since: Nanos) {
         self.began = Some(since);
         self.turns.push(Turn { cause: Cause::Plan, read: None, since });
     }
 
     /// What is waited for now. An attempt that turns out to have failed was no reading: its time belongs to the retry.
-    pub(crate) fn name(&mut self, cause: Cause, read: Option<u64>, now: Nanos) {
+    pub(crate) fn set(&mut self, cause: Cause, read: Option<u64>, now: Nanos) {
         let Some(began) = self.began else { return };
         let Some(last) = self.turns.last_mut() else {
             return self.turns.push(Turn { cause, read, since: began });
@@ -87,44 +87,44 @@ mod tests {
 
     #[test]
     fn the_first_cause_reaches_back_to_the_beginning_of_the_wait() {
-        let mut trail = Trail::default();
-        trail.begin(at(10));
-        trail.begin(at(11));
-        trail.name(Cause::OriginQueue, Some(1), at(12));
-        trail.name(Cause::OriginRead, Some(1), at(15));
-        trail.name(Cause::OriginRead, Some(2), at(18));
-        assert_eq!(trail.end(), [(Cause::OriginQueue, at(10)), (Cause::OriginRead, at(15))]);
-        assert!(trail.end().is_empty(), "the next batch is ready");
+        let mut causes = WaitCauses::default();
+        causes.begin(at(10));
+        causes.begin(at(11));
+        causes.set(Cause::OriginQueue, Some(1), at(12));
+        causes.set(Cause::OriginRead, Some(1), at(15));
+        causes.set(Cause::OriginRead, Some(2), at(18));
+        assert_eq!(causes.end(), [(Cause::OriginQueue, at(10)), (Cause::OriginRead, at(15))]);
+        assert!(causes.end().is_empty(), "the next batch is ready");
     }
 
     #[test]
     fn a_wait_that_ends_before_the_driver_looks_is_for_copies() {
-        let mut trail = Trail::default();
-        trail.name(Cause::Plan, None, at(1));
-        assert!(trail.turns().is_empty(), "nobody waits");
-        trail.begin(at(2));
-        assert_eq!(trail.end(), [(Cause::Copy, at(2))]);
+        let mut causes = WaitCauses::default();
+        causes.set(Cause::Plan, None, at(1));
+        assert!(causes.turns().is_empty(), "nobody waits");
+        causes.begin(at(2));
+        assert_eq!(causes.end(), [(Cause::Copy, at(2))]);
     }
 
     #[test]
     fn an_attempt_that_failed_belongs_to_the_retry_of_its_own_read() {
-        let mut trail = Trail::default();
-        trail.begin(at(0));
-        trail.name(Cause::OriginRead, Some(1), at(0));
-        trail.name(Cause::OriginRead, Some(2), at(5));
-        trail.name(Cause::OriginRetry, Some(2), at(30));
-        trail.name(Cause::OriginRetry, Some(2), at(40));
-        assert_eq!(trail.turns(), [(Cause::OriginRead, at(0)), (Cause::OriginRetry, at(5))]);
-        trail.name(Cause::OriginRead, Some(3), at(50));
-        assert_eq!(trail.end().len(), 3);
+        let mut causes = WaitCauses::default();
+        causes.begin(at(0));
+        causes.set(Cause::OriginRead, Some(1), at(0));
+        causes.set(Cause::OriginRead, Some(2), at(5));
+        causes.set(Cause::OriginRetry, Some(2), at(30));
+        causes.set(Cause::OriginRetry, Some(2), at(40));
+        assert_eq!(causes.turns(), [(Cause::OriginRead, at(0)), (Cause::OriginRetry, at(5))]);
+        causes.set(Cause::OriginRead, Some(3), at(50));
+        assert_eq!(causes.end().len(), 3);
     }
 
     #[test]
     fn opening_a_loader_comes_before_its_first_wait() {
-        let mut trail = Trail::default();
-        trail.opened(at(1));
-        trail.begin(at(30));
-        trail.name(Cause::OriginRead, Some(0), at(31));
-        assert_eq!(trail.end(), [(Cause::Plan, at(1)), (Cause::OriginRead, at(31))]);
+        let mut causes = WaitCauses::default();
+        causes.begin_opening(at(1));
+        causes.begin(at(30));
+        causes.set(Cause::OriginRead, Some(0), at(31));
+        assert_eq!(causes.end(), [(Cause::Plan, at(1)), (Cause::OriginRead, at(31))]);
     }
 }

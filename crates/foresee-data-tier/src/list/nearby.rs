@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What exists next to a place where nothing is: most such places are misspelt.
+//! Names that exist next to a missing directory or prefix: most such names are misspelled.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

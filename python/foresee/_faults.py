@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foresee._batch import Batch, RawBatch
+    from foresee._map_source import MapSource
     from foresee._source import Source
 
 OnError = Literal["raise", "replace", "skip"] | Callable[[SampleFault], int]
@@ -46,7 +47,8 @@ _CAUSES: dict[str, tuple[type[OriginError] | None, str]] = {
     "timeout": (OriginError, "check the origin and the network, then resume"),
     "failed": (OriginError, "check the origin and the network, then resume"),
     "decode": (None, 'repair the object, or pass on_error="replace" or "skip"'),
-    "transform": (None, "repair the transform"),
+    "transform": (None, 'repair the transform, or pass on_error="replace" or "skip"'),
+    "dataset": (None, 'repair the dataset, or pass on_error="replace" or "skip"'),
 }
 
 
@@ -73,19 +75,28 @@ class Faults:
     """Applies ``on_error``; keeps count. Called from any thread."""
 
     def __init__(
-        self, on_error: OnError, source: Source, rank: int, seed: int, read: Callable[[int], bytes]
+        self,
+        on_error: OnError,
+        source: Source | MapSource,
+        rank: int,
+        seed: int,
+        read: Callable[[int], bytes],
     ) -> None:
         if faults := checked(on_error):
             raise ConfigError(faults)
         self._on_error = on_error
         self._source = source
-        self._index = source.index
         self._rank = rank
         self._seed = seed
         self._read = read
         self._lock = threading.Lock()
         self._changes: list[Change] = []
         self._counts = {"replaced": 0, "skipped": 0}
+
+    @property
+    def raises(self) -> bool:
+        """Whether every fault is raised."""
+        return self._on_error == "raise"
 
     def error(self, sample: int, kind: str, cause: str, *, permanent: bool) -> SampleFault:
         """The error for a fault of ``kind``, with the builtin it stands for as its cause."""
@@ -132,7 +143,7 @@ class Faults:
                 self._note(batch, place, None, faults[place])
             else:
                 sample, data, tries = self._substitute(batch, place, faults[place])
-                label = self._index.label(sample)
+                label = self._source.label(sample)
                 chosen.append((place, sample, data, -1 if label is None else label, tries))
                 self._note(batch, place, sample, faults[place])
         return batch.with_samples(chosen)
@@ -142,12 +153,12 @@ class Faults:
         for tries in range(first, _TRIES_MAX):
             if callable(self._on_error):
                 sample = int(self._on_error(error))
-                if not 0 <= sample < len(self._index):
+                if not 0 <= sample < len(self._source):
                     raise ValueError(
-                        f"on_error returned {sample}; the data set has {len(self._index)} samples"
+                        f"on_error returned {sample}; the data set has {len(self._source)} samples"
                     ) from error
             else:
-                sample = substitute(self._seed, batch.epoch, planned, tries, len(self._index))
+                sample = substitute(self._seed, batch.epoch, planned, tries, len(self._source))
             if sample == planned:
                 continue
             try:

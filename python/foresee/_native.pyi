@@ -277,6 +277,32 @@ def gradient_packet_bytes(bytes_per_s: int) -> int:
     segments of 1408 bytes, 1408 to 261,888."""
 
 @final
+class Recorder:
+    """The clock, the waits and the ledger of a loader that reads nothing: Python makes its samples."""
+
+    def __new__(cls, rank: int) -> Recorder: ...
+    def write_to(self, run_dir: str) -> None:
+        """Write ``<run_dir>/ledger/rank-K.arrow`` from now on. Once.
+
+        Raises:
+            OSError: the file cannot be created.
+        """
+
+    def now(self) -> int:
+        """Nanoseconds since it was made: the clock of its ledger."""
+
+    def record_wait(
+        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[tuple[str, int]]
+    ) -> None:
+        """As ``Loader.record_wait``."""
+
+    def stats(self) -> dict[str, Any]:
+        """``elapsed_s``, ``waits`` and ``ledger_lost``, as of ``Loader.stats``."""
+
+    def close(self) -> None:
+        """End the ledger file. Idempotent."""
+
+@final
 class LedgerFile:
     """A file ``rank-K.arrow`` of a run folder, for what a rank's gradients or its reads of files took; see
     ``docs/formats/ledger.md``.

@@ -77,6 +77,11 @@ class RunOrder:
             start=position,
         ).astype(np.int64)
 
+    def count(self, position: int, world: World) -> int:
+        """How many samples ``ids`` has."""
+        left = self.n - position
+        return left // world.size if self.drop_last else -(-left // world.size)
+
     def position(self, start: int, samples: int, world: World) -> int:
         """Samples handed out over all ranks when each rank had ``samples`` since ``start``."""
         return min(start + samples * world.size, self.n)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from foresee._epoch_steps import EpochSteps
 from foresee._source import Source, local_path
 from foresee.errors import Closed, OriginChanged, OriginDenied, OriginError, OriginMissing
 
@@ -58,10 +59,6 @@ class PlainEngine:
     ) -> None:
         self._native = native
         self._source = source
-        self._order = order
-        self._world = world
-        self._batch_size = batch_size
-        self._drop_last = drop_last
         self._labels = source.index.labels()
         here, listed = local_path(source.uri), local_path(source.index.uri)
         is_in_place = (
@@ -71,43 +68,24 @@ class PlainEngine:
         self._closed = False
         self._samples = 0
         self._bytes = 0
-        self._epoch = -1
-        self._ids: Ints = np.zeros(0, np.int64)
-        self._bounds: Ints = np.zeros(1, np.int64)
-        self._step = 0
         self._asked = 0
+        self._steps = EpochSteps(order, world, batch_size, drop_last=drop_last)
+        self.seek = self._steps.seek
+        self.announce = self._steps.announce
 
     def start(self) -> None:
         """Nothing to start."""
-
-    def seek(self, epoch: int, position: int) -> None:
-        """Go on at ``position`` of ``epoch``; an order that is not known is announced next."""
-        if self._order is not None:
-            self._begin(epoch, self._order.ids(epoch, position, self._world), None)
-
-    def announce(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
-        """Take the samples of ``epoch``."""
-        self._begin(epoch, ids, lengths)
-
-    def _begin(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
-        if lengths is None:
-            end = len(ids) - len(ids) % self._batch_size if self._drop_last else len(ids)
-            bounds = np.append(np.arange(0, end, self._batch_size, dtype=np.int64), np.int64(end))
-        else:
-            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
 
     # A plain read has no timeout.
     def next_batch(self, *, timeout_ms: int | None = None) -> PlainBatch | None:  # noqa: ARG002
         """Read the next batch; None at the epoch's end."""
         if self._closed:
             raise Closed("the loader is closed")
-        steps = len(self._bounds) - 1
-        if self._step >= steps:
+        step = self._steps.next()
+        if step is None:
             return None
         self._asked = self.now()
-        start, stop = int(self._bounds[self._step]), int(self._bounds[self._step + 1])
-        ids = np.ascontiguousarray(self._ids[start:stop])
+        ids = step.ids
         parts: list[bytes] = []
         faults: list[tuple[int, str, str, bool]] = []
         for place, sample in enumerate(ids.tolist()):
@@ -116,7 +94,6 @@ class PlainEngine:
             except OriginError as error:
                 parts.append(b"")
                 faults.append((place, *_kind(error)))
-        self._step += 1
         self._samples += len(ids)
         self._bytes += sum(map(len, parts))
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
@@ -125,10 +102,10 @@ class PlainEngine:
             offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]),
             ids=ids,
             labels=self._labels[ids],
-            epoch=self._epoch,
-            step=self._step - 1,
-            start=start,
-            last=self._step == steps,
+            epoch=step.epoch,
+            step=step.step,
+            start=step.start,
+            last=step.last,
             faults=faults,
             turns=self.turns(),
         )

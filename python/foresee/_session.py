@@ -20,21 +20,22 @@ from foresee import _native, _state
 from foresee._audit import Audit
 from foresee._batch import Batch, Ints, RawBatch, Receipt
 from foresee._faults import Faults, OnError
+from foresee._map_source import MapEngine, MapSource
 from foresee._orders import RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
+from foresee._source import Source
 from foresee._waits import PREPARING, Waits
 from foresee.errors import ConfigError, ForeseeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from foresee._source import Source
     from foresee._world import World
     from foresee.config import Cache, Settings
     from foresee.forecast.beside import Beside
 
-    Engine: TypeAlias = _native.Loader | PlainEngine
+    Engine: TypeAlias = _native.Loader | PlainEngine | MapEngine
 
 
 _log = logging.getLogger("foresee")
@@ -60,7 +61,7 @@ class Session:
 
     def __init__(
         self,
-        source: Source,
+        source: Source | MapSource,
         order: RunOrder | None,
         *,
         batch_size: int | None,
@@ -83,6 +84,25 @@ class Session:
         self.off = settings.off
         self.progress = progress
         self.cache = cache if cache is not None else settings.cache()
+        self.engine: Engine = self._open_engine(settings, per_batch)
+        self.waits = Waits(self.engine)
+        self.is_small = isinstance(source, Source) and source.mean_bytes * per_batch < _SMALL
+        seed = 0 if order is None else order.seed
+        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read)
+        self._audit = Audit(world, seed)
+        self._announced: Announced | None = None
+        self._begun = Place(0, 0)
+        self._warned = False
+        self._handed = _Prefix()
+        self._beside = self._predicted(settings)
+        self._process = os.getpid()
+        # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
+        self._finalizer = weakref.finalize(self, _end, self._process, self.engine, self._beside)
+
+    def _open_engine(self, settings: Settings, per_batch: int) -> Engine:
+        source, order, world = self.source, self.order, self.world
+        if isinstance(source, MapSource):
+            return MapEngine(order, world, per_batch, drop_last=self.drop_last, run_dir=settings.run_dir)
         try:
             native = _native.Loader(
                 source.index,
@@ -90,9 +110,9 @@ class Session:
                 uri=source.uri,
                 options=source.options,
                 batch_size=per_batch,
-                drop_last=drop_last,
+                drop_last=self.drop_last,
                 order=None if order is None else order.native,
-                epochs=epochs,
+                epochs=self.epochs,
                 rank=world.rank,
                 world_size=world.size,
                 local_rank=world.local_rank,
@@ -106,22 +126,9 @@ class Session:
             raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        self.engine: Engine = native
         if settings.off:
-            self.engine = PlainEngine(native, source, order, world, per_batch, drop_last=drop_last)
-        self.waits = Waits(self.engine)
-        self.is_small = source.index.total_bytes // max(1, len(source.index)) * per_batch < _SMALL
-        seed = 0 if order is None else order.seed
-        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read)
-        self._audit = Audit(world, seed)
-        self._announced: Announced | None = None
-        self._begun = Place(0, 0)
-        self._warned = False
-        self._handed = _Prefix()
-        self._beside = self._predicted(settings)
-        self._process = os.getpid()
-        # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
-        self._finalizer = weakref.finalize(self, _end, self._process, self.engine, self._beside)
+            return PlainEngine(native, source, order, world, per_batch, drop_last=self.drop_last)
+        return native
 
     def begin(self, *, repeats: bool) -> tuple[int, Place]:
         """Start what comes next; the engine is told by ``aim``, from the thread that asks it for batches.
@@ -199,7 +206,6 @@ class Session:
         Raises:
             SampleFault: as ``on_error`` says.
         """
-        index = self.source.index
         batch = Batch(
             data=raw.data,
             offsets=raw.offsets,
@@ -210,8 +216,8 @@ class Session:
             positions=positions(start, raw.start, len(raw), self.world),
             planned=raw.ids,
             tries=np.zeros(len(raw), np.int64),
-            row_dtype=index.row_dtype,
-            row_shape=index.row_shape,
+            row_dtype=self.source.row_dtype,
+            row_shape=self.source.row_shape,
         )
         return self.faults.settle(raw, batch)
 
@@ -248,7 +254,7 @@ class Session:
             batch_size=self.batch_size,
             world_size=self.world.size,
             drop_last=self.drop_last,
-            fingerprint=self.source.index.fingerprint,
+            fingerprint=self.source.fingerprint,
             draw=draw,
         )
 
@@ -263,7 +269,7 @@ class Session:
             order=order,
             batch_size=self.batch_size,
             world_size=self.world.size,
-            fingerprint=self.source.index.fingerprint,
+            fingerprint=self.source.fingerprint,
             any_world=self.order is not None,
             strict=strict,
         )
@@ -307,7 +313,8 @@ class Session:
         engine = self.engine
         if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
             return None
-        if isinstance(engine, PlainEngine):  # It reads as training goes, so there is nothing to predict by.
+        # Other engines read nothing, or as training goes: there is nothing to predict by.
+        if not isinstance(engine, _native.Loader) or isinstance(self.source, MapSource):
             return None
         from foresee._source import local_path
         from foresee.forecast import beside
@@ -316,7 +323,7 @@ class Session:
         few = range(0, len(index), max(1, len(index) // _SIZES))
         shape = beside.Shape(
             samples=len(index),
-            mean_bytes=index.total_bytes / len(index),
+            mean_bytes=self.source.mean_bytes,
             sigma_bytes=float(np.std([index.size(sample) for sample in few])),
             batch=1 if self.batch_size is None else self.batch_size,
             drop_last=self.drop_last,

@@ -44,6 +44,33 @@ class Source:
     listed: bool = False
     """The index is a listing of ``uri`` made a moment ago, with ``options``."""
 
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a sample in the mean."""
+        return self.index.total_bytes / max(1, len(self.index))
+
+    @property
+    def fingerprint(self) -> str:
+        """What a state keeps of the data."""
+        return self.index.fingerprint
+
+    @property
+    def row_dtype(self) -> str | None:
+        """NumPy dtype of a row, where the data are arrays."""
+        return self.index.row_dtype
+
+    @property
+    def row_shape(self) -> tuple[int, ...] | None:
+        """Shape of a row, where the data are arrays."""
+        return self.index.row_shape
+
+    def label(self, sample: int) -> int | None:
+        """Class of the sample; None where it has none."""
+        return self.index.label(sample)
+
     def sample_uri(self, sample: int) -> str:
         """Where the sample lies now, for messages."""
         return self.index.sample_uri(sample, base=self.uri)

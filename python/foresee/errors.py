@@ -91,7 +91,7 @@ class SlurmUnreachable(ForeseeError, OSError):
     """Slurm is not installed here, or its controller does not answer."""
 
 
-class StallTimeout(ForeseeError, TimeoutError):
+class StallTimeout(ForeseeError, TimeoutError, RuntimeError):
     """A batch did not come within ``timeout``; it is still on its way, so asking again is right."""
 
 
@@ -204,8 +204,8 @@ class SampleFault(ForeseeError, RuntimeError):
         sample: id of the sample.
         uri: where it lies.
         rank: rank that wanted it.
-        kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``throttled``, ``timeout``, ``failed``, ``decode`` or
-            ``transform``.
+        kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``throttled``, ``timeout``, ``failed``, ``decode``,
+            ``transform`` or ``dataset`` (a dataset of the user's raised an error).
         cause: what happened, in words.
         remedy: what to do about it.
         permanent: whether asking again is pointless; only such faults are for ``on_error``.

@@ -151,6 +151,7 @@ class Loader(Face):
             settings=settings,
         )
         self._order = known
+        self._index = source.index
         self._batch_size = batch_size
         self._timeout_ms = milliseconds(timeout)
         self._steps_dir = settings.steps_dir
@@ -163,7 +164,7 @@ class Loader(Face):
     @property
     def index(self) -> _native.Index:
         """What the data set consists of."""
-        return self._session.source.index
+        return self._index
 
     @property
     def batch_size(self) -> int:

@@ -200,20 +200,34 @@ def test_a_raising_transform_names_the_sample_at_its_batch(folder):
             raise KeyError("nine")
         return number
 
+    loader = ft.DataLoader(ft.FolderDataset(folder, decode=value, transform=fail), batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    next(iterator)
+    with pytest.raises(SampleFault, match="KeyError: 'nine'") as caught:
+        next(iterator)
+    assert caught.value.sample == 9
+    assert "0009.jpg" in caught.value.uri
+    assert caught.value.kind == "transform"
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert loader.state_dict()["position"] == 8
+    assert ours(next(iter(loader))) == [0, 1, 2, 3], "the loader lives on"
+
+
+def test_a_sample_whose_transform_raises_is_left_out_with_skip(folder):
+    made = []
+
+    def fail(number):
+        made.append(int(number))
+        if number == 9:
+            raise KeyError("nine")
+        return number
+
     dataset = ft.FolderDataset(folder, decode=value, transform=fail)
-    for on_error in ("raise", "replace"):
-        loader = ft.DataLoader(dataset, batch_size=4, on_error=on_error)
-        iterator = iter(loader)
-        next(iterator)
-        next(iterator)
-        with pytest.raises(SampleFault, match="KeyError: 'nine'") as caught:
-            next(iterator)
-        assert caught.value.sample == 9
-        assert "0009.jpg" in caught.value.uri
-        assert caught.value.kind == "transform"
-        assert isinstance(caught.value.__cause__, KeyError)
-        assert loader.state_dict()["position"] == 8
-        assert ours(next(iter(loader))) == [0, 1, 2, 3], "the loader lives on"
+    loader = ft.DataLoader(dataset, batch_size=4, on_error="skip")
+    assert [ours(batch) for batch in loader][2] == [8, 10, 11]
+    assert made == list(range(23)), "no other sample is made twice"
+    assert loader.audit()["skipped"][0]["sample"] == 9
 
 
 def ours(batch):
@@ -272,7 +286,11 @@ def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
         ({"generator": 3, "shuffle": True}, "a torch.Generator"),
         ({"collate_fn": 3}, "collate_fn=3; a callable"),
         ({"worker_init_fn": 3}, "worker_init_fn=3; a callable"),
-        ({"multiprocessing_context": "fork"}, "multiprocessing_context='fork'; workers are fresh processes"),
+        ({"multiprocessing_context": "fork"}, "multiprocessing_context='fork' with num_workers=0"),
+        (
+            {"multiprocessing_context": "thread", "num_workers": 1},
+            "multiprocessing_context='thread'; a context",
+        ),
     ],
 )
 def test_an_argument_that_is_not_what_torch_takes_is_named(folder, arguments, named):
@@ -281,7 +299,7 @@ def test_an_argument_that_is_not_what_torch_takes_is_named(folder, arguments, na
 
 
 def test_an_attribute_that_is_assigned_later_is_refused_as_by_torch(folder):
-    loader = ft.DataLoader(ft.FolderDataset(folder), multiprocessing_context="spawn")
+    loader = ft.DataLoader(ft.FolderDataset(folder), num_workers=1, multiprocessing_context="spawn")
     for name in ("batch_size", "sampler", "num_workers", "drop_last"):
         with pytest.raises(ConfigError, match=f"{name} of a loader is fixed"):
             setattr(loader, name, 2)

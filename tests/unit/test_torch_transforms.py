@@ -158,7 +158,7 @@ def test_an_overridden_getitem_reads_from_the_engine_and_not_from_the_origin(fol
     assert loader.stats()["operations"]["origin"]["read"]["ok"]["bytes"] == 23 * 8
 
 
-def test_faults_of_an_overridden_getitem_name_the_sample_and_undecodable_ones_follow_on_error(folder):
+def test_faults_of_an_overridden_getitem_name_the_sample_and_follow_on_error(folder):
     def decode(data):
         if data[0] == 5:
             raise ValueError("torn")
@@ -172,6 +172,10 @@ def test_faults_of_an_overridden_getitem_name_the_sample_and_undecodable_ones_fo
 
     dataset = Raises(folder, decode=decode)
     batches = iter(ft.DataLoader(dataset, batch_size=4, on_error="skip"))
-    assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 6, 7]]
-    with pytest.raises(SampleFault, match="sample 9"):
-        next(batches)
+    assert [next(batches).tolist() for _ in range(3)] == [[0, 1, 2, 3], [4, 6, 7], [8, 10, 11]]
+    with pytest.raises(SampleFault, match="sample 5") as caught:
+        list(ft.DataLoader(dataset, batch_size=4))
+    assert caught.value.kind == "decode"
+    with pytest.raises(SampleFault, match="sample 9") as caught:
+        list(ft.DataLoader(dataset, batch_size=4, sampler=[9]))
+    assert caught.value.kind == "transform"

@@ -5,11 +5,28 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use foresee_ledger::{Entry, Totals};
+use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals, divide};
 use foresee_ledger_file::{LedgerFile, LedgerFileError};
-use foresee_units::{Nanos, Rank};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, Step};
 
 use crate::errors::LoaderError;
+
+/// One wait of the consumer, over; times on the loader's clock.
+#[derive(Clone, Debug)]
+pub struct ConsumerWait {
+    /// Epoch and step of the batch that was waited for.
+    pub epoch: Epoch,
+    /// See `epoch`.
+    pub step: Step,
+    /// Samples of the batch; 0 where the wait ended without one.
+    pub samples: u32,
+    /// When it was asked for.
+    pub asked: Nanos,
+    /// When it was there.
+    pub got: Nanos,
+    /// Which stages it was in, and since when each; see [`divide`].
+    pub turns: Vec<(Cause, Nanos)>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Books {
@@ -49,6 +66,35 @@ impl Books {
         lock(&self.totals).add(&entry);
         if let Some(file) = self.file.get() {
             file.add(entry);
+        }
+    }
+
+    /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
+    pub(crate) fn add_wait(&self, wait: &ConsumerWait) {
+        let parts = divide(wait.asked, wait.got, &wait.turns);
+        let mut start = wait.asked;
+        for (left, &(cause, duration)) in (0..parts.len()).rev().zip(&parts) {
+            self.add(Entry {
+                start,
+                duration,
+                rank: self.rank,
+                epoch: wait.epoch,
+                step: wait.step,
+                subject: Subject::Batch,
+                op: Op::Wait,
+                source: match cause {
+                    Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
+                    Cause::Disk => Source::Disk,
+                    Cause::Peer => Source::Peer,
+                    _ => Source::None,
+                },
+                cause: Some(cause),
+                bytes: Bytes::ZERO,
+                samples: if left == 0 { wait.samples } else { 0 },
+                attempt: 1,
+                outcome: Outcome::Ok,
+            });
+            start += duration;
         }
     }
 

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
 use foresee_data_tier::{DiskTier, Tier, Uri, read_whole};
-use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals, divide};
-use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step};
+use foresee_ledger::{Cause, Totals};
+use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
 use crate::batch::Batch;
 use crate::bell::Bell;
-use crate::books::Books;
+use crate::books::{Books, ConsumerWait};
 use crate::buffer::BufferPool;
 use crate::cache::{Cache, Member};
 use crate::config::{LoaderConfig, LoaderOptions};
@@ -48,23 +48,6 @@ pub enum Next {
         /// Sample, source and URI.
         what: Option<String>,
     },
-}
-
-/// One wait of the consumer, over; times on the loader's clock.
-#[derive(Clone, Debug)]
-pub struct ConsumerWait {
-    /// Epoch and step of the batch that was waited for.
-    pub epoch: Epoch,
-    /// See `epoch`.
-    pub step: Step,
-    /// Samples of the batch; 0 where the wait ended without one.
-    pub samples: u32,
-    /// When it was asked for.
-    pub asked: Nanos,
-    /// When it was there.
-    pub got: Nanos,
-    /// Which stages it was in, and since when each; see [`divide`].
-    pub turns: Vec<(Cause, Nanos)>,
 }
 
 /// Counters of a loader.
@@ -306,33 +289,8 @@ impl Loader {
     /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
     /// A forked child books nothing: a lock may be held forever there.
     pub fn record_wait(&self, wait: &ConsumerWait) {
-        if self.same_process().is_err() {
-            return;
-        }
-        let parts = divide(wait.asked, wait.got, &wait.turns);
-        let mut start = wait.asked;
-        for (left, &(cause, duration)) in (0..parts.len()).rev().zip(&parts) {
-            self.shared.books.add(Entry {
-                start,
-                duration,
-                rank: self.shared.books.rank(),
-                epoch: wait.epoch,
-                step: wait.step,
-                subject: Subject::Batch,
-                op: Op::Wait,
-                source: match cause {
-                    Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
-                    Cause::Disk => Source::Disk,
-                    Cause::Peer => Source::Peer,
-                    _ => Source::None,
-                },
-                cause: Some(cause),
-                bytes: Bytes::ZERO,
-                samples: if left == 0 { wait.samples } else { 0 },
-                attempt: 1,
-                outcome: Outcome::Ok,
-            });
-            start += duration;
+        if self.same_process().is_ok() {
+            self.shared.books.add_wait(wait);
         }
     }
 

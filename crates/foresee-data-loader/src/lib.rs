@@ -23,10 +23,12 @@ mod handover;
 mod indexing;
 mod orders;
 mod reads;
+mod recorder;
 mod staging;
 mod wait_causes;
 
 pub use batch::{Batch, Fault, FaultKind};
+pub use books::ConsumerWait;
 pub use cache::Cache;
 pub use calibrate::{
     CalibrateError, DiskTrial, DiskWork, LinkRepeat, MemoryTrial, MemoryWork, OriginTrial, OriginWork,
@@ -34,6 +36,7 @@ pub use calibrate::{
 };
 pub use config::LoaderOptions;
 pub use driver::DriverFacts;
-pub use engine::{ConsumerWait, Loader, LoaderStats, Next};
+pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;
 pub use indexing::{IndexingError, build_index, open_index, save_index};
+pub use recorder::Recorder;

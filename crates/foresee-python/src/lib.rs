@@ -19,6 +19,7 @@ mod loader;
 mod network;
 mod order;
 mod own;
+mod recorder;
 mod simulation;
 mod stats;
 
@@ -31,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cache::Cache>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<loader::Loader>()?;
+    module.add_class::<recorder::Recorder>()?;
     module.add_class::<ledger::LedgerFile>()?;
     module.add_class::<gradients::GradientExchange>()?;
     #[cfg(target_os = "linux")]

@@ -140,18 +140,7 @@ impl Loader {
         got: u64,
         turns: Vec<(PyBackedStr, u64)>,
     ) -> PyResult<()> {
-        let known = |(word, since): (PyBackedStr, u64)| {
-            let cause = Cause::named(&word).ok_or_else(|| errors::defect("a cause of waiting"))?;
-            Ok((cause, Nanos::new(since)))
-        };
-        self.engine.record_wait(&ConsumerWait {
-            epoch: Epoch(epoch),
-            step: Step(step),
-            samples,
-            asked: Nanos::new(asked),
-            got: Nanos::new(got),
-            turns: turns.into_iter().map(known).collect::<PyResult<_>>()?,
-        });
+        self.engine.record_wait(&consumer_wait((epoch, step, samples), asked, got, turns)?);
         Ok(())
     }
 
@@ -176,6 +165,27 @@ impl Loader {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.engine.close());
     }
+}
+
+/// A wait for the batch of (epoch, step, samples), as Python names its parts.
+pub(crate) fn consumer_wait(
+    (epoch, step, samples): (u64, u64, u32),
+    asked: u64,
+    got: u64,
+    turns: Vec<(PyBackedStr, u64)>,
+) -> PyResult<ConsumerWait> {
+    let known = |(word, since): (PyBackedStr, u64)| {
+        let cause = Cause::named(&word).ok_or_else(|| errors::defect("a cause of waiting"))?;
+        Ok((cause, Nanos::new(since)))
+    };
+    Ok(ConsumerWait {
+        epoch: Epoch(epoch),
+        step: Step(step),
+        samples,
+        asked: Nanos::new(asked),
+        got: Nanos::new(got),
+        turns: turns.into_iter().map(known).collect::<PyResult<_>>()?,
+    })
 }
 
 fn naturals(array: &PyReadonlyArray1<'_, i64>, name: &str) -> PyResult<Vec<u64>> {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loader's counters as plain values. What was not measured is None, never 0.
 
-use foresee_data_loader::LoaderStats;
-use foresee_ledger::{Cause, Op, Source, Tally};
+use foresee_data_loader::{LoaderStats, Recorder};
+use foresee_ledger::{Cause, Op, Source, Tally, Totals};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     out.set_item("elapsed_s", stats.elapsed.as_secs_f64())?;
-    out.set_item("waits", waits(py, stats)?)?;
+    out.set_item("waits", waits(py, &stats.totals)?)?;
     out.set_item("operations", operations(py, stats)?)?;
     out.set_item("origin", origin(py, stats)?)?;
     out.set_item("tiers", tiers(py, stats)?)?;
@@ -29,11 +29,21 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
     Ok(out)
 }
 
-fn waits<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
+/// As `to_python`, of a loader that reads nothing.
+pub(crate) fn of_recorder<'py>(py: Python<'py>, recorder: &Recorder) -> PyResult<Bound<'py, PyDict>> {
+    let (totals, ledger_lost) = recorder.sums();
+    let out = PyDict::new(py);
+    out.set_item("elapsed_s", recorder.now().as_secs_f64())?;
+    out.set_item("waits", waits(py, &totals)?)?;
+    out.set_item("ledger_lost", ledger_lost)?;
+    Ok(out)
+}
+
+fn waits<'py>(py: Python<'py>, totals: &Totals) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     // Gradients have ledgers of their own.
     for &cause in Cause::ALL.iter().filter(|cause| !matches!(cause, Cause::Gradient | Cause::Peer)) {
-        out.set_item(cause.word(), tally(py, stats.totals.wait(cause))?)?;
+        out.set_item(cause.word(), tally(py, totals.wait(cause))?)?;
     }
     Ok(out)
 }

@@ -8,14 +8,17 @@ the samplers that others see.
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from foresee import _orders, _world
 from foresee._arguments import whole
+from foresee._map_source import MapSource
 from foresee.errors import ConfigError
 from foresee.torch import _plans
 
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from foresee._session import Session
+    from foresee._source import Source
     from foresee._world import World
-    from foresee.torch._dataset import OriginDataset
     from foresee.torch._plans import Batches, Samples
 
 
@@ -32,8 +35,9 @@ if TYPE_CHECKING:
 class Asked:
     """Which samples were asked for, in which batches; as ``DataLoader`` was given it."""
 
-    dataset: OriginDataset
-    batch_size: int
+    dataset: Any
+    source: Source | MapSource
+    batch_size: int | None
     shuffle: bool | None
     sampler: Samples | None
     batch_sampler: Batches | None
@@ -46,6 +50,19 @@ class Asked:
         """What does not go together, each with its remedy."""
         by_batches, by_samples = self.batch_sampler is not None, self.sampler is not None
         faults = []
+        if self.batch_size is None and self.drop_last and not by_batches:
+            faults.append(
+                "drop_last=True with batch_size=None; each batch is one sample then, and none is short"
+            )
+        if (
+            isinstance(self.source, MapSource)
+            and self.source.count is None
+            and not (by_samples or by_batches)
+        ):
+            faults.append(
+                f"dataset is a {type(self.dataset).__name__} without __len__; give it one, or a sampler that names its "
+                "samples"
+            )
         if by_samples and self.shuffle:
             faults.append("sampler= with shuffle=True; the sampler says the order")
         if by_batches and (self.batch_size != 1 or self.shuffle or by_samples or self.drop_last):
@@ -94,14 +111,14 @@ class Asked:
         Raises:
             ConfigError: each rank would draw an order of its own.
         """
-        samples = len(self.dataset)
+        samples = len(self.source)
         if self.batch_sampler is not None:
             return _plans.SamplerPlan(
-                self.batch_sampler, samples, counts_batches=True, generator=self.generator, world=world
+                self.batch_sampler, self.source, counts_batches=True, generator=self.generator, world=world
             )
         if self.sampler is not None:
-            batches = BatchSampler(self.sampler, self.batch_size, self.drop_last)
-            return _plans.of_sampler(self.sampler, batches, samples, world, self.generator)
+            batches = BatchSampler(self.sampler, self.batch_size or 1, self.drop_last)
+            return _plans.of_sampler(self.sampler, batches, self.source, world, self.generator)
         if not self.shuffle:
             return _plans.RunPlan(_orders.sequential(samples), self.generator)
         if self.seed is not None:
@@ -115,14 +132,14 @@ class Asked:
         return _plans.RandomPlan(
             RandomSampler(self.dataset, generator=self.generator),
             samples,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size or 1,
             drop_last=self.drop_last,
             generator=self.generator,
             world=world,
         )
 
-    def samplers(self, session: Session) -> tuple[Samples | None, Batches]:
-        """What ``sampler`` and ``batch_sampler`` of the loader are to others."""
+    def samplers(self, session: Session) -> tuple[Samples | None, Batches | None]:
+        """What ``sampler`` and ``batch_sampler`` of the loader are to others; as torch's, None where there is none."""
         if self.batch_sampler is not None:
             return getattr(self.batch_sampler, "sampler", None), self.batch_sampler
         sampler = self.sampler
@@ -130,6 +147,8 @@ class Asked:
             sampler = _plans.RunSampler(session.order, session.world, session.progress)
         elif sampler is None:
             sampler = RandomSampler(self.dataset, generator=self.generator)
+        if self.batch_size is None:
+            return sampler, None
         return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
 
 
@@ -181,12 +200,16 @@ def workers_checked(
             f"transform_threads={transform_threads!r} with num_workers={num_workers!r}; transforms run in workers or "
             "on threads, not both"
         )
-    method = getattr(multiprocessing_context, "get_start_method", lambda: multiprocessing_context)()
-    if method not in (None, "spawn"):
-        faults.append(
-            f'multiprocessing_context={multiprocessing_context!r}; workers are fresh processes, as with "spawn": leave '
-            "it out"
-        )
+    if multiprocessing_context is not None:
+        methods = multiprocessing.get_all_start_methods()
+        if not isinstance(multiprocessing_context, BaseContext) and multiprocessing_context not in methods:
+            faults.append(
+                f"multiprocessing_context={multiprocessing_context!r}; a context, or one of {methods}"
+            )
+        elif num_workers == 0:
+            faults.append(
+                f"multiprocessing_context={multiprocessing_context!r} with num_workers=0; there are no workers"
+            )
     if prefetch_factor is not None and (not whole(prefetch_factor) or prefetch_factor < 1):
         faults.append(f"prefetch_factor={prefetch_factor!r}; a whole number of 1 or more")
     elif prefetch_factor is not None and not num_workers and not transform_threads:

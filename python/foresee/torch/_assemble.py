@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the bytes of a batch to what the training loop gets.
+"""From the samples of a batch to what the training loop gets.
 
 The same code in the training process, on its threads and in worker processes, so that where it runs can
 change nothing but time. Each sample's randomness is a function of (seed, epoch, position).
@@ -8,25 +8,28 @@ change nothing but time. Each sample's randomness is a function of (seed, epoch,
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, default_convert
 
+from foresee._map_source import MapSource
 from foresee._mix import seed_of
 from foresee.torch._dataset import OriginDataset, accepts_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from foresee._batch import Bytes, Ints
+    from foresee._batch import Batch, Bytes, Ints
+    from foresee._source import Source
     from foresee._waits import Turns
 
 
 class SampleError(Exception):
-    """The sample in ``place`` failed; ``kind`` is ``decode`` or ``transform``, the error is the
+    """The sample in ``place`` failed; ``kind`` is ``decode``, ``transform`` or ``dataset``, the error is the
     ``__cause__``.
     """
 
@@ -38,7 +41,7 @@ class SampleError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The bytes of a batch, and what its randomness depends on. Has no reference to the engine."""
+    """The samples of a batch, and what their randomness depends on. Has no reference to the engine."""
 
     data: Bytes
     offsets: Ints
@@ -47,61 +50,107 @@ class Work:
     positions: Ints
     epoch: int
     seed: int
+    keys: list[Any] | None
+    """What a dataset without an index is asked for; None: the ids."""
+
+    @staticmethod
+    def of(batch: Batch, seed: int, source: Source | MapSource) -> Work:
+        """The work that ``batch`` is."""
+        keys = None
+        if isinstance(source, MapSource) and source.keys:
+            keys = [source.key(sample) for sample in batch.ids.tolist()]
+        return Work(
+            batch.data, batch.offsets, batch.ids, batch.labels, batch.positions, batch.epoch, seed, keys
+        )
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a batch is made of its bytes."""
+class Recipe(ABC):
+    """How a batch is made."""
 
-    dataset: OriginDataset
-    collate_fn: Callable[[list[Any]], Any] | None
+    dataset: Any
+    collate_fn: Callable[[Any], Any] | None
     """None: torch's ``default_collate``, or no work at all where the dataset stacks whole batches."""
+    is_batched: bool
+    """False: a batch is one sample as it is, and ``collate_fn`` gets it alone; None is torch's ``default_convert``."""
 
     @property
     def whole(self) -> bool:
         """Whether batches need no work."""
-        return self.collate_fn is None and not self.dataset.per_sample and not self.dataset.is_overridden
+        return False
 
-    def assemble(self, work: Work, *, seed_globals: bool = False, turns: Turns | None = None) -> Any:
+    def assemble(
+        self,
+        work: Work,
+        made: dict[int, Any],
+        *,
+        seed_globals: bool = False,
+        turns: Turns | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> Any:
         """The batch.
 
         Args:
             work: what it is made of.
+            made: samples that an earlier attempt has made, by position; gets those that this one makes.
             seed_globals: whether to seed ``random``, NumPy and torch before each sample: right in a process
-                that does nothing else, wrong on a thread beside the training loop.
+                that does nothing else, wrong on a thread next to the training loop.
             turns: stages of the batch.
+            collate: what is used where there is no ``collate_fn``.
 
         Raises:
-            SampleError: a sample could not be decoded or transformed.
+            SampleError: a sample could not be made.
         """
-        dataset = self.dataset
-        if self.whole:
-            return dataset.stack(work.data, work.offsets, work.labels)
-        transform = getattr(dataset, "transform", None)
-        generator = torch.Generator() if transform is not None and accepts_generator(transform) else None
-        seeds = _Seeds(work, generator, seed_globals=seed_globals)
-        make = self._overridden if dataset.is_overridden else self._samples
-        samples = make(work, seeds)
+        samples = self._samples(work, made, seed_globals=seed_globals)
         if turns is not None:
             turns.enter("collate")
-        return (self.collate_fn or default_collate)(samples)
+        if self.is_batched:
+            return (self.collate_fn or collate)(samples)
+        return (self.collate_fn or default_convert)(samples[0])
 
-    def _samples(self, work: Work, seeds: _Seeds) -> list[Any]:
-        samples = []
+    @abstractmethod
+    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        """The samples, in their order."""
+
+
+class ByteRecipe(Recipe):
+    """Samples of a Foresee dataset, from the bytes that the engine has read."""
+
+    dataset: OriginDataset
+
+    @property
+    def whole(self) -> bool:
+        """Whether batches need no work."""
+        bare = self.collate_fn is None and self.is_batched
+        return bare and not self.dataset.per_sample and not self.dataset.is_overridden
+
+    def assemble(self, work: Work, made: dict[int, Any], **options: Any) -> Any:
+        """See ``Recipe``."""
+        if self.whole:
+            return self.dataset.stack(work.data, work.offsets, work.labels)
+        return super().assemble(work, made, **options)
+
+    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        transform = getattr(self.dataset, "transform", None)
+        generator = torch.Generator() if transform is not None and accepts_generator(transform) else None
+        seeds = _Seeds(work, generator, seed_globals=seed_globals)
+        if self.dataset.is_overridden:
+            return self._overridden(work, seeds, made)
         bounds, labels = work.offsets.tolist(), work.labels.tolist()
-        for place in range(len(labels)):
-            seeds.apply(place)
+
+        def make(place: int) -> Any:
             try:
                 decoded = self.dataset.decode_bytes(work.data[bounds[place] : bounds[place + 1]])
             except Exception as error:
                 raise SampleError(place, "decode") from error
             try:
-                samples.append(self.dataset.finish(decoded, labels[place], seeds.generator))
+                return self.dataset.finish(decoded, labels[place], seeds.generator)
             except Exception as error:
                 raise SampleError(place, "transform") from error
-        return samples
 
-    def _overridden(self, work: Work, seeds: _Seeds) -> list[Any]:
+        return _each(seeds, made, make)
+
+    def _overridden(self, work: Work, seeds: _Seeds, made: dict[int, Any]) -> list[Any]:
         """By the subclass's own ``__getitem__`` or ``__getitems__``, whose reads find the bytes here.
 
         ``__getitems__`` makes a whole batch in one call, which has the seed of its first sample.
@@ -112,15 +161,53 @@ class Recipe:
             if type(dataset).__getitems__ is not OriginDataset.__getitems__:
                 seeds.apply(0)
                 return list(dataset.__getitems__(ids))
-            samples = []
-            for place, sample in enumerate(ids):
-                seeds.apply(place)
+
+            def make(place: int) -> Any:
                 try:
-                    samples.append(dataset[sample])
+                    return dataset[ids[place]]
                 except Exception as error:
                     kind = "decode" if supply.undecodable is error else "transform"
                     raise SampleError(place, kind) from error
-            return samples
+
+            return _each(seeds, made, make)
+
+
+@dataclass(frozen=True)
+class MapRecipe(Recipe):
+    """Samples that a dataset of the user's makes itself."""
+
+    is_tolerant: bool
+    """Whether a sample that fails is left out or replaced."""
+
+    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        dataset, keys = self.dataset, work.ids.tolist() if work.keys is None else work.keys
+        seeds = _Seeds(work, None, seed_globals=seed_globals)
+        if self.is_batched and not made and getattr(dataset, "__getitems__", None):
+            # As torch's loader: in one call, which has the seed of its first sample.
+            seeds.apply(0)
+            try:
+                return dataset.__getitems__(keys)
+            except Exception:
+                # One by one, to know which of them it is.
+                if not self.is_tolerant:
+                    raise
+
+        def make(place: int) -> Any:
+            try:
+                return dataset[keys[place]]
+            except Exception as error:
+                raise SampleError(place, "dataset") from error
+
+        return _each(seeds, made, make)
+
+
+def _each(seeds: _Seeds, made: dict[int, Any], make: Callable[[int], Any]) -> list[Any]:
+    """Every sample of the batch, made now or in an earlier attempt."""
+    for place, position in enumerate(seeds.positions):
+        if position not in made:
+            seeds.apply(place)
+            made[position] = make(place)
+    return [made[position] for position in seeds.positions]
 
 
 class _Seeds:
@@ -128,15 +215,15 @@ class _Seeds:
 
     def __init__(self, work: Work, generator: torch.Generator | None, *, seed_globals: bool) -> None:
         self.generator = generator
+        self.positions: list[int] = work.positions.tolist()
         self._work = work
-        self._positions = work.positions.tolist()
         self._globals = seed_globals
 
     def apply(self, place: int) -> None:
         """The sample in ``place`` is next."""
         if self.generator is None and not self._globals:
             return
-        seed = seed_of(self._work.seed, self._work.epoch, self._positions[place])
+        seed = seed_of(self._work.seed, self._work.epoch, self.positions[place])
         if self.generator is not None:
             self.generator.manual_seed(_signed(seed))
         if self._globals:

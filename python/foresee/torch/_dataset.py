@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from foresee import _native
+from foresee._map_source import MapSource
 from foresee._source import Source
 from foresee.config import Cache
 from foresee.errors import ConfigError
@@ -273,9 +274,30 @@ def accepts_generator(transform: Callable[..., Any]) -> bool:
     )
 
 
-def storage_error(dataset: object) -> ConfigError:
-    """For a dataset that is not ours."""
-    return ConfigError(
-        f"dataset is a {type(dataset).__name__}; foresee.torch.DataLoader reads FolderDataset and ArrayDataset, whose "
-        "origin it knows. Use torch.utils.data.DataLoader for this one"
-    )
+def source_of(dataset: Any) -> Source | MapSource:
+    """What a loader knows of the samples of ``dataset``: an index, or how many there are.
+
+    Raises:
+        ConfigError: it is no map-style dataset.
+    """
+    if isinstance(dataset, OriginDataset):
+        return dataset.source
+    name = type(dataset).__name__
+    if isinstance(dataset, IterableDataset):
+        raise ConfigError(
+            f"dataset is the IterableDataset {name}, which has no order that could be known ahead; give it __len__ and "
+            "__getitem__ instead of __iter__, name its files in a foresee.torch.FileDataset, or use "
+            "torch.utils.data.DataLoader"
+        )
+    if not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"dataset is a {name} without __getitem__; a map-style dataset has __getitem__ and __len__, as for "
+            "torch.utils.data.DataLoader"
+        )
+    try:
+        count = len(dataset)
+    except (TypeError, NotImplementedError):
+        return MapSource(name, None)
+    if count == 0:
+        raise ConfigError(f"dataset is a {name} of 0 samples; there is nothing to load")
+    return MapSource(name, count)

@@ -191,6 +191,8 @@ class Ahead:
             self._at = None
             self._changed.notify_all()
             if slot.error is not None:
+                # Nothing comes behind it: whoever asks again gets it again.
+                self._slots.appendleft(slot)
                 raise slot.error
             if slot.receipt is None or slot.future is None:
                 return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample that arrived but cannot be used: ``on_error``, or the error for the user.
+"""A sample that could not be made: ``on_error``, or the error for the user.
 
 Apart from ``_faults``, which knows samples that did not arrive; shared by threads and worker processes.
 """
@@ -13,15 +13,31 @@ if TYPE_CHECKING:
     from foresee._session import Session
     from foresee.torch._assemble import SampleError
 
+_WHAT = {
+    "decode": "cannot be decoded ({})",
+    "transform": "the transform raised {}",
+    "dataset": "the dataset raised {}",
+}
+
 
 def mend(session: Session, batch: Batch, error: SampleError) -> Batch:
-    """``batch`` without the sample that could not be decoded, as ``on_error`` says; or the error for the
-    user.
+    """``batch`` with another sample in the place of the one that failed, or without it, as ``on_error`` says.
+
+    Raises:
+        SampleFault: ``on_error`` says so.
+        Exception: what the dataset raised, as torch's loader does, where the dataset is no Foresee dataset.
     """
     cause = error.__cause__
-    said = f"{type(cause).__name__}: {cause}"
-    decode = error.kind == "decode"
-    text = f"cannot be decoded ({said})" if decode else f"the transform raised {said}"
-    fault = session.faults.error(int(batch.ids[error.place]), error.kind, text, permanent=decode)
+    assert cause is not None, "a SampleError has its cause"
+    sample, place = int(batch.ids[error.place]), error.place
+    if error.kind == "dataset" and session.faults.raises:
+        if hasattr(cause, "add_note"):
+            cause.add_note(
+                f"for {session.source.sample_uri(sample)} at position {int(batch.positions[place])} of epoch "
+                f"{batch.epoch}, rank {session.world.rank}"
+            )
+        raise cause
+    text = _WHAT[error.kind].format(f"{type(cause).__name__}: {cause}")
+    fault = session.faults.error(sample, error.kind, text, permanent=True)
     fault.__cause__ = cause
-    return session.faults.mend(batch, {error.place: fault})
+    return session.faults.mend(batch, {place: fault})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between the training process and its workers: framed messages, shared memory, pickles.
+"""What passes between the training process and its workers: framed messages, descriptors, pickles.
 
 Small things go over the socket, bytes through memory that both map. Tensors and arrays leave the pickle and
 travel as plain buffers, so a batch is copied once on each side. Both ends are the same program on the same
@@ -9,9 +9,8 @@ machine: nothing here is a format.
 from __future__ import annotations
 
 import io
-import mmap
-import os
 import pickle
+import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -23,35 +22,44 @@ from foresee._source import Source
 from foresee.torch._dataset import Portable
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping, Sequence
 
     from foresee._batch import Bytes
 
 _LENGTH = struct.Struct("<Q")
-# Buffers start at multiples of this, which suits every dtype and a cache line.
-_ALIGNMENT = 64
+_DESCRIPTORS_MAX = 4
 _MESSAGE_MAX = 2**40
 
 
-def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """One message, whole."""
+def send(channel: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """One message, whole, and descriptors with it."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    channel.sendall(_LENGTH.pack(len(data)) + data)
+    head = _LENGTH.pack(len(data))
+    if descriptors:
+        socket.send_fds(channel, [head], list(descriptors))
+        head = b""
+    channel.sendall(head + data)
 
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
-    """The next message; None when the other end is gone."""
-    head = _exactly(channel, _LENGTH.size)
-    if head is None:
+    """The next message; None when the other end is gone. ``descriptors``: those that came with it."""
+    try:
+        start, descriptors, _, _ = socket.recv_fds(
+            channel, _LENGTH.size, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+        )
+    except ConnectionResetError:
         return None
-    (length,) = _LENGTH.unpack(head)
+    rest = _exactly(channel, _LENGTH.size - len(start)) if start else None
+    if rest is None:
+        return None
+    (length,) = _LENGTH.unpack(start + rest)
     if length > _MESSAGE_MAX:
         raise ConnectionError(f"a message of {length} bytes: the other end is no Foresee worker")
     body = _exactly(channel, length)
     if body is None:
         return None
     message: dict[str, Any] = pickle.loads(body)
+    message["descriptors"] = descriptors
     return message
 
 
@@ -67,54 +75,6 @@ def _exactly(channel: socket.socket, count: int) -> bytearray | None:
             return None
         have += got
     return data
-
-
-class Segment:
-    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has
-    grown.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self._array: Bytes = np.zeros(0, np.uint8)
-
-    @staticmethod
-    def create(name: str) -> Segment:
-        """A new one, empty; ``name`` shows in ``/proc`` only."""
-        return Segment(os.memfd_create(name, os.MFD_CLOEXEC))
-
-    def view(self, count: int) -> Bytes:
-        """Its first ``count`` bytes; valid until the next ``view`` or ``write``."""
-        if count > len(self._array):
-            size = os.fstat(self.descriptor).st_size
-            if count > size:
-                raise ConnectionError(
-                    f"{count} bytes announced, {size} there: the other end is no Foresee worker"
-                )
-            self._array = np.zeros(0, np.uint8)
-            self._map = mmap.mmap(self.descriptor, size)
-            self._array = np.frombuffer(self._map, dtype=np.uint8)
-        return self._array[:count]
-
-    def write(self, buffers: Sequence[Bytes]) -> list[tuple[int, int]]:
-        """Copy ``buffers`` one after another; returns where each one begins and ends."""
-        spans, end = [], 0
-        for buffer in buffers:
-            begin = -(-end // _ALIGNMENT) * _ALIGNMENT
-            end = begin + len(buffer)
-            spans.append((begin, end))
-        if end > len(self._array):
-            # A little more than asked for, so that batches of like size do not remap each time.
-            os.ftruncate(self.descriptor, max(end + end // 4, mmap.PAGESIZE))
-        target = self.view(end)
-        for (begin, stop), buffer in zip(spans, buffers, strict=True):
-            target[begin:stop] = buffer
-        return spans
-
-    def close(self) -> None:
-        """Close the descriptor; the memory goes with the last map."""
-        os.close(self.descriptor)
 
 
 def dump(value: object, *, out_of_band: bool = False) -> tuple[bytes, list[Bytes]]:

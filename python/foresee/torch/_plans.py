@@ -9,6 +9,7 @@ why torch's own samplers do the drawing. Plans know nothing of bytes.
 from __future__ import annotations
 
 import base64
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -18,12 +19,15 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
+from foresee._map_source import MapSource
 from foresee._orders import RunOrder
 from foresee._progress import Place, Progress
 from foresee._session import Announced
 from foresee.errors import ConfigError, StateMismatch
 
 if TYPE_CHECKING:
+    from foresee._batch import Ints
+    from foresee._source import Source
     from foresee._world import World
 
 Samples: TypeAlias = Sampler[int] | Iterable[int]
@@ -281,7 +285,7 @@ class SamplerPlan(Plan):
     def __init__(
         self,
         batches: Batches,
-        samples: int,
+        source: Source | MapSource,
         *,
         counts_batches: bool,
         generator: torch.Generator | None,
@@ -289,7 +293,7 @@ class SamplerPlan(Plan):
     ) -> None:
         super().__init__(generator)
         self._batches = batches
-        self._samples = samples
+        self._source = source
         self._world = world
         self.counts_batches = counts_batches
         self._iterator: Iterator[list[int]] = iter(())
@@ -304,7 +308,7 @@ class SamplerPlan(Plan):
 
     def describe(self) -> dict[str, Any]:
         """Its kind: the sampler is the user's, and so is its state."""
-        return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": self._samples}
+        return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": len(self._source)}
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
         """Give the sampler the state's epoch, and keep the base seed for the rest of it."""
@@ -341,15 +345,25 @@ class SamplerPlan(Plan):
         lengths = np.array([len(batch) for batch in batches[skipped:]], dtype=np.int64)
         if (lengths == 0).any():
             raise ConfigError("the batch sampler gave an empty batch; a batch has at least one sample")
-        ids = np.array([i for batch in batches[skipped:] for i in batch], dtype=np.int64)
-        wrong = (ids < 0) | (ids >= self._samples)
-        if wrong.any():
-            raise ConfigError(
-                f"the sampler gave index {ids[wrong][0]}; the data set has {self._samples} samples"
-            )
+        ids = self._ids([key for batch in batches[skipped:] for key in batch])
         if self.counts_batches:
             return Announced(ids, lengths)
         return Announced(ids[place.position // self._world.size :], None)
+
+    def _ids(self, keys: list[Any]) -> Ints:
+        """The samples that ``keys`` name. A dataset without an index may be asked for anything, as by torch's loader.
+
+        Raises:
+            ConfigError: the index of a data set has no such sample.
+        """
+        if isinstance(self._source, MapSource):
+            return self._source.ids(keys)
+        ids = np.array([operator.index(key) for key in keys], dtype=np.int64)
+        samples = len(self._source)
+        wrong = (ids < 0) | (ids >= samples)
+        if wrong.any():
+            raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {samples} samples")
+        return ids
 
 
 class RunSampler(Sampler[int]):
@@ -375,11 +389,12 @@ class RunSampler(Sampler[int]):
 def of_sampler(
     sampler: Samples,
     batches: BatchSampler,
-    samples: int,
+    source: Source | MapSource,
     world: World,
     generator: torch.Generator | None,
 ) -> Plan:
     """The plan of ``sampler=``: as far ahead as its kind allows."""
+    samples = len(source)
     if (
         isinstance(sampler, DistributedSampler)
         and type(sampler) is DistributedSampler
@@ -396,7 +411,7 @@ def of_sampler(
             generator=generator,
             world=world,
         )
-    return SamplerPlan(batches, samples, counts_batches=False, generator=generator, world=world)
+    return SamplerPlan(batches, source, counts_batches=False, generator=generator, world=world)
 
 
 def _is_plain_random(sampler: object, samples: int) -> bool:

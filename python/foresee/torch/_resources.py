@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foresee.errors import Closed
-from foresee.torch._assemble import Recipe, SampleError, Work
+from foresee.torch._assemble import ByteRecipe, Recipe, SampleError, Work
 from foresee.torch._feed import Ahead, Direct, Job
 from foresee.torch._mend import mend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.context import BaseContext
 
     from foresee._session import Session
     from foresee._waits import Turns
@@ -45,7 +46,8 @@ class Resources:
         persistent: keep the workers between epochs.
         in_order: False gives out whichever batch is made first (workers only).
         init_fn: called in each worker with its number.
-        pin: copy batches into page-locked memory.
+        context: how workers are started; None: there are none.
+        pin: copies a batch into page-locked memory; None: it stays where it is.
     """
 
     def __init__(
@@ -59,20 +61,22 @@ class Resources:
         persistent: bool,
         in_order: bool,
         init_fn: Callable[[int], None] | None,
-        pin: bool,
+        context: BaseContext | None,
+        pin: Callable[[Any], Any] | None,
     ) -> None:
         self._session = session
         self._recipe = recipe
         self._workers = workers
         # No code of the user's runs on them where a batch needs no work but the copy.
         self._thread_count = threads or (
-            min(_PIN_THREADS_MAX, os.cpu_count() or 1) if recipe.whole and pin else 0
+            min(_PIN_THREADS_MAX, os.cpu_count() or 1) if recipe.whole and pin is not None else 0
         )
         self._context: CallerContext | None = None
         self._per_worker = per_worker
         self._persistent = persistent
         self._in_order = in_order
         self._init_fn = init_fn
+        self._context_of_workers = context
         self._pin = pin
         self._feed: Direct | Ahead | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -121,7 +125,7 @@ class Resources:
                 in_order=self._in_order,
             )
         count = self._thread_count
-        if self._session.off or not count or (self._recipe.whole and not self._pin):
+        if self._session.off or not count or (self._recipe.whole and self._pin is None):
             return Direct(self._session, self._make)
         self._threads = ThreadPoolExecutor(count, "foresee-transform")
         return Ahead(self._session, self._run, depth=self._per_worker or count + 1, goes_on=self._goes_on)
@@ -133,30 +137,29 @@ class Resources:
 
     def _make(self, job: Job) -> Any:
         """The batch, in the calling thread."""
-        raw = job.raw
-        if self._recipe.whole and not self._pin and not raw.faults:
+        raw, recipe = job.raw, self._recipe
+        if isinstance(recipe, ByteRecipe) and recipe.whole and self._pin is None and not raw.faults:
             # After a step all caches are cold: what is not called is most of what a batch that needs no work can save.
-            return self._recipe.dataset.stack(raw.data, raw.offsets, raw.labels)
+            return recipe.dataset.stack(raw.data, raw.offsets, raw.labels)
         turns = job.turns
         if raw.faults:
             turns.enter("origin_read")
         batch = self._session.batch(raw, job.start)
+        made: dict[int, Any] = {}
         while True:
-            if not self._recipe.whole:
+            if not recipe.whole:
                 turns.enter("transform")
-            work = Work(
-                batch.data, batch.offsets, batch.ids, batch.labels, batch.positions, batch.epoch, job.seed
-            )
+            work = Work.of(batch, job.seed, self._session.source)
             try:
-                value = self._recipe.assemble(work, turns=turns)
+                value = recipe.assemble(work, made, turns=turns)
             except SampleError as error:
                 turns.enter("origin_read")
                 batch = mend(self._session, batch, error)
             else:
-                if not self._pin:
+                if self._pin is None:
                     return value
                 turns.enter("copy")
-                return _pinned(value)
+                return self._pin(value)
 
     def _run(self, job: Job) -> Future[Any]:
         """The batch, on one of the threads."""
@@ -182,6 +185,7 @@ class Resources:
         if self._pool is None:
             from foresee.torch._workers import WorkerPool
 
+            assert self._context_of_workers is not None, "there are workers"
             self._pool = WorkerPool(
                 self._session,
                 self._recipe,
@@ -189,6 +193,7 @@ class Resources:
                 slots=self._per_worker,
                 base_seed=base_seed,
                 init_fn=self._init_fn,
+                context=self._context_of_workers,
                 pin=self._pin,
             )
 
@@ -220,10 +225,3 @@ class CallerContext:
             for device, dtype, cached in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
             return function(job)
-
-
-def _pinned(value: Any) -> Any:
-    """``value`` with its tensors copied into page-locked memory, as torch's own loader does it."""
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(value)

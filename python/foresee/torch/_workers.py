@@ -3,39 +3,64 @@
 
 Batches go to the workers in turn, as torch does. Each worker has a few slots of shared memory, so that it
 finds its next task when it has done one. Nothing has a name: when this process dies, sockets and memory go
-with it, and the workers end. Refuses to restart a worker: what killed it would kill the next.
+with it, and the workers end. A worker is not restarted: what killed it would kill the next.
 """
 
 from __future__ import annotations
 
+import logging
+import multiprocessing.process
 import os
+import select
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
+import weakref
+from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from foresee.errors import Closed, WorkerDied
-from foresee.torch._assemble import Recipe, SampleError
+from foresee.torch._arena import Segment
+from foresee.torch._assemble import ByteRecipe, Recipe, SampleError, Work
 from foresee.torch._mend import mend
-from foresee.torch._pipe import Segment, dump, load, receive, send
+from foresee.torch._pipe import dump, load, receive, send
+from foresee.torch._worker import Inherited, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.context import BaseContext
+    from multiprocessing.process import BaseProcess
 
     from foresee._batch import Batch, Bytes
     from foresee._session import Session
+    from foresee._source import Source
     from foresee._waits import Turns
 
+_log = logging.getLogger("foresee")
+_NO_BYTES: Bytes = np.zeros(0, np.uint8)
+# Bytes of a dataset's pickle from which on a warning names it.
+_LARGE_PAYLOAD = 1 << 30
 # A worker that was told to end has this long, in seconds, before it is killed.
 _GRACE = 2.0
+
+
+_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a child that the user forked: multiprocessing ends all processes that it knows when a process exits, but
+    these are the parent's.
+    """
+    for process in _processes:
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 class RemoteTrace(Exception):
@@ -61,12 +86,18 @@ class _Task:
 @dataclass(eq=False)
 class _Worker:
     id: int
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
     channel: socket.socket
-    slots: list[tuple[Segment, Segment]]
     free: list[int]
+    slots: dict[int, Segment] = field(default_factory=dict)
+    """Memory for the bytes of tasks, by slot."""
+    segments: dict[int, Segment] = field(default_factory=dict)
+    """The worker's memory for batches."""
+    released: deque[int] = field(default_factory=deque)
+    """Segments whose batches are gone, for the worker to use again."""
     tasks: dict[int, _Task] = field(default_factory=dict)
-    death: WorkerDied | None = None
+    death: BaseException | None = None
+    is_buried: bool = False
 
 
 class WorkerPool:
@@ -81,7 +112,8 @@ class WorkerPool:
         slots: int,
         base_seed: int,
         init_fn: Callable[[int], None] | None,
-        pin: bool,
+        context: BaseContext,
+        pin: Callable[[Any], Any] | None,
     ) -> None:
         self._session = session
         self._pin = pin
@@ -90,27 +122,19 @@ class WorkerPool:
         self._serial = 0
         self._closed = False
         self._workers: list[_Worker] = []
-        payload, _ = dump({"recipe": recipe, "init_fn": init_fn})
-        index = _index_descriptor(recipe)
+        start = _Start(recipe, init_fn, context)
         try:
             for i in range(count):
-                worker = _spawn(i, index, slots)
-                self._workers.append(worker)
-                hello = {
-                    "id": i,
-                    "count": count,
-                    "base_seed": base_seed,
-                    "payload": payload,
-                    "path": sys.path,
-                }
-                send(worker.channel, hello)
+                process, channel = start.process(i, [worker.channel for worker in self._workers])
+                self._workers.append(_Worker(i, process, channel, list(range(slots))))
+                start.greet(channel, {"id": i, "count": count, "base_seed": base_seed})
         except OSError as error:
             self._stop()
             raise WorkerDied(
                 f"worker {len(self._workers)} of {count} could not be started: {error}"
             ) from error
         finally:
-            os.close(index)
+            start.close()
         self._wake, self._woken = socket.socketpair()
         self._reader = threading.Thread(target=self._read, name="foresee-workers", daemon=True)
         self._reader.start()
@@ -123,7 +147,7 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return [worker.process.pid for worker in self._workers]
+        return [worker.process.pid or 0 for worker in self._workers]
 
     def submit(self, batch: Batch, seed: int, turns: Turns) -> Future[Any]:
         """Have ``batch`` made by the next worker; waits for a slot of it."""
@@ -161,21 +185,21 @@ class WorkerPool:
             self._fail(worker, Closed("the workers were closed"))
 
     def _send(self, worker: _Worker, serial: int, task: _Task) -> None:
-        taken, _ = worker.slots[task.slot]
-        taken.write([task.batch.data])
+        batch, descriptors = task.batch, []
         message = {
             "task": serial,
             "slot": task.slot,
-            "bytes": len(task.batch.data),
-            "offsets": task.batch.offsets,
-            "ids": task.batch.ids,
-            "labels": task.batch.labels,
-            "positions": task.batch.positions,
-            "epoch": task.batch.epoch,
-            "seed": task.seed,
+            "bytes": len(batch.data),
+            "work": replace(Work.of(batch, task.seed, self._session.source), data=_NO_BYTES),
+            "released": [worker.released.popleft() for _ in range(len(worker.released))],
         }
+        if len(batch.data):
+            if task.slot not in worker.slots:
+                worker.slots[task.slot] = Segment.create("foresee-task")
+                descriptors.append(worker.slots[task.slot].descriptor)
+            worker.slots[task.slot].write([batch.data])
         try:
-            send(worker.channel, message)
+            send(worker.channel, message, descriptors)
         except OSError:
             # It is dead; the reader finds out how it ended and fails the task.
             return
@@ -198,16 +222,23 @@ class WorkerPool:
             selector.register(self._woken, selectors.EVENT_READ, None)
             for worker in self._workers:
                 selector.register(worker.channel, selectors.EVENT_READ, worker)
+                # Another process may hold the worker's end of the channel.
+                selector.register(worker.process.sentinel, selectors.EVENT_READ, worker)
             while True:
                 for key, _ in selector.select():
                     if key.data is None:
                         return
-                    message = receive(key.data.channel)
+                    worker = key.data
+                    if worker.is_buried:
+                        continue
+                    has_ended = key.fileobj is not worker.channel and not _is_readable(worker.channel)
+                    message = None if has_ended else receive(worker.channel)
                     if message is None or message["task"] is None:
-                        selector.unregister(key.fileobj)
-                        self._bury(key.data, message)
+                        selector.unregister(worker.channel)
+                        selector.unregister(worker.process.sentinel)
+                        self._bury(worker, message)
                     else:
-                        self._take(key.data, message)
+                        self._take(worker, message)
 
     def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
         task = worker.tasks[message["task"]]
@@ -240,37 +271,39 @@ class WorkerPool:
                 task.future.set_exception(error)
 
     def _value(self, worker: _Worker, task: _Task, message: dict[str, Any]) -> Any:
+        number, spans = message["segment"], message["spans"]
+        for descriptor in message["descriptors"]:
+            worker.segments[number] = Segment(descriptor)
+        # The worker's own memory, which is used again when the last array over it is gone.
+        lease = worker.segments[number].lease(max((stop for _, stop in spans), default=0))
+        weakref.finalize(lease, worker.released.append, number).atexit = False
         if task.future.cancelled():
             return None
-        _, given = worker.slots[task.slot]
-        spans = message["spans"]
-        shared = given.view(max((stop for _, stop in spans), default=0))
-        buffers: list[Bytes] = []
-        for begin, stop in spans:
-            own: Bytes = torch.empty(stop - begin, dtype=torch.uint8, pin_memory=self._pin).numpy()
-            np.copyto(own, shared[begin:stop])
-            buffers.append(own)
-        return load(message["value"], buffers=buffers)
+        value = load(message["value"], buffers=[lease[begin:stop] for begin, stop in spans])
+        return value if self._pin is None else self._pin(value)
 
     def _bury(self, worker: _Worker, last_words: dict[str, Any] | None) -> None:
-        try:
-            code = worker.process.wait(_GRACE)
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-        except subprocess.TimeoutExpired:
+        worker.is_buried = True
+        worker.process.join(_GRACE)
+        code = worker.process.exitcode
+        if code is None:
             how = "closed its channel"
-        error = WorkerDied(
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"exited with code {code}"
+        error: BaseException = WorkerDied(
             f"worker {worker.id} (pid {worker.process.pid}) {how}; see its stderr, or use num_workers=0"
         )
         if last_words is not None:
-            cause = _remote(last_words)
-            error = WorkerDied(f"worker {worker.id} could not start: {type(cause).__name__}: {cause}")
-            error.__cause__ = cause
+            # As torch's loader: the error of worker_init_fn itself.
+            error = _remote(last_words)
         with self._changed:
             worker.death = error
             self._changed.notify_all()
         self._fail(worker, error)
 
-    def _fail(self, worker: _Worker, error: Exception) -> None:
+    def _fail(self, worker: _Worker, error: BaseException) -> None:
         with self._changed:
             tasks = list(worker.tasks.values())
             worker.tasks.clear()
@@ -282,33 +315,72 @@ class WorkerPool:
         for worker in self._workers:
             worker.channel.close()
         for worker in self._workers:
-            try:
-                worker.process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
+            worker.process.join(_GRACE)
+            if worker.process.exitcode is None:
                 worker.process.kill()
-                worker.process.wait()
-            for taken, given in worker.slots:
-                taken.close()
-                given.close()
+                worker.process.join()
+            for segment in (*worker.slots.values(), *worker.segments.values()):
+                segment.close()
 
 
-def _spawn(number: int, index: int, slots: int) -> _Worker:
-    ours, theirs = socket.socketpair()
-    memory = [(Segment.create("foresee-in"), Segment.create("foresee-out")) for _ in range(slots)]
-    descriptors = [theirs.fileno(), index, *(part.descriptor for pair in memory for part in pair)]
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "foresee.torch._worker", *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+class _Start:
+    """How workers are started: with what they need in their memory (fork), or sent to them."""
+
+    def __init__(self, recipe: Recipe, init_fn: Callable[[int], None] | None, context: BaseContext) -> None:
+        self._recipe = recipe
+        self._init_fn = init_fn
+        self._context = context
+        self._is_fork = context.get_start_method() == "fork"
+        self._payload = b"" if self._is_fork else _pickled(recipe, init_fn)
+        source = recipe.dataset.source if isinstance(recipe, ByteRecipe) else None
+        self._index = [] if self._is_fork or source is None else [_index_descriptor(source)]
+
+    def process(self, number: int, others: list[socket.socket]) -> tuple[BaseProcess, socket.socket]:
+        """Worker ``number``, and our end of its channel; ``others``: those of the workers before it."""
+        ours, theirs = socket.socketpair()
+        inherited = None
+        if self._is_fork:
+            closed = [channel.fileno() for channel in (*others, ours)]
+            inherited = Inherited(self._recipe, self._init_fn, closed)
+        with theirs:
+            process = self._context.Process(  # type: ignore[attr-defined] # every context has it
+                target=main,
+                args=(theirs, os.getpid(), inherited),
+                name=f"foresee-worker-{number}",
+                daemon=True,
+            )
+            process.start()
+        _processes.add(process)
+        return process, ours
+
+    def greet(self, channel: socket.socket, hello: dict[str, Any]) -> None:
+        """What a new worker has to know."""
+        send(channel, {**hello, "payload": self._payload}, self._index)
+
+    def close(self) -> None:
+        """All workers are started."""
+        for descriptor in self._index:
+            os.close(descriptor)
+
+
+def _pickled(recipe: Recipe, init_fn: Callable[[int], None] | None) -> bytes:
+    payload, _ = dump((recipe, init_fn))
+    if len(payload) > _LARGE_PAYLOAD:
+        _log.warning(
+            "the pickle of %s has %.1f GB, and each worker gets a copy; keep large arrays in files that are mapped "
+            '(numpy.memmap), or use multiprocessing_context="fork"',
+            type(recipe.dataset).__name__,
+            len(payload) / 1e9,
         )
-    return _Worker(number, process, ours, memory, list(range(slots)))
+    return payload
 
 
-def _index_descriptor(recipe: Recipe) -> int:
+def _is_readable(channel: socket.socket) -> bool:
+    return bool(select.select([channel], [], [], 0)[0])
+
+
+def _index_descriptor(source: Source) -> int:
     """The index as a descriptor: of its file, or of memory without a name."""
-    source = recipe.dataset.source
     if source.file is not None:
         return os.open(source.file, os.O_RDONLY | os.O_CLOEXEC)
     descriptor = os.memfd_create("foresee-index", os.MFD_CLOEXEC)

@@ -7,14 +7,17 @@ would silently drop the engine. It has the attributes that people read.
 
 from __future__ import annotations
 
+import multiprocessing
 import weakref
 from functools import partial
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from foresee._arguments import checked, milliseconds, plain
 from foresee._face import Face
+from foresee._map_source import MapSource
 from foresee._packages import cloudpickle
 from foresee._progress import Place, Progress
 from foresee._session import Session
@@ -22,9 +25,10 @@ from foresee._steps import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 from foresee.torch._arguments import Asked, objects_checked, workers_checked
-from foresee.torch._assemble import Recipe
-from foresee.torch._dataset import OriginDataset, storage_error
-from foresee.torch._feed import Ahead, Direct, Target
+from foresee.torch._assemble import ByteRecipe, MapRecipe, Recipe
+from foresee.torch._dataset import source_of
+from foresee.torch._epoch import EpochIterator
+from foresee.torch._feed import Target
 from foresee.torch._resources import Resources
 
 if TYPE_CHECKING:
@@ -50,9 +54,11 @@ _FIXED = frozenset(
         "drop_last",
         "generator",
         "in_order",
+        "multiprocessing_context",
         "num_workers",
         "persistent_workers",
         "pin_memory",
+        "pin_memory_device",
         "prefetch_factor",
         "sampler",
         "timeout",
@@ -137,8 +143,8 @@ class DataLoader(Face):
 
     def __init__(
         self,
-        dataset: OriginDataset,
-        batch_size: int = 1,
+        dataset: Any,
+        batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[int] | Iterable[int] | None = None,
         batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
@@ -148,11 +154,12 @@ class DataLoader(Face):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        *,
-        multiprocessing_context: object = None,
+        multiprocessing_context: BaseContext | str | None = None,
         generator: torch.Generator | None = None,
+        *,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        pin_memory_device: str = "",
         in_order: bool = True,
         seed: int | None = None,
         epochs: int | None = None,
@@ -168,10 +175,10 @@ class DataLoader(Face):
         batch_size, epochs, seed = plain(batch_size), plain(epochs), plain(seed)
         num_workers, transform_threads = plain(num_workers), plain(transform_threads)
         prefetch_factor = plain(prefetch_factor)
-        if not isinstance(dataset, OriginDataset):
-            raise storage_error(dataset)
+        source = source_of(dataset)
         asked = Asked(
             dataset=dataset,
+            source=source,
             batch_size=batch_size,
             shuffle=shuffle,
             sampler=sampler,
@@ -182,7 +189,7 @@ class DataLoader(Face):
             order=order,
         )
         faults = checked(
-            batch_size=batch_size,
+            batch_size=1 if batch_size is None else batch_size,
             epochs=epochs,
             seed=seed,
             order=order,
@@ -200,13 +207,21 @@ class DataLoader(Face):
             persistent_workers=persistent_workers,
         )
         faults += asked.faults()
+        if isinstance(source, MapSource) and source.count is None and on_error in ("replace", "skip"):
+            faults.append(
+                f"on_error={on_error!r} with a dataset without __len__; it says which samples could replace one"
+            )
         if faults:
             raise ConfigError(faults)
+        context = None
         if num_workers:
             cloudpickle()
+            context = _context(multiprocessing_context)
         self.dataset = dataset
         self.num_workers = num_workers
         self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.multiprocessing_context = context if multiprocessing_context is not None else None
         self.drop_last = drop_last
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
@@ -219,10 +234,15 @@ class DataLoader(Face):
         self.batch_size: int | None = batch_size if batch_sampler is None else None
         self.collate_fn = collate_fn
         self._asked = asked
+        recipe: Recipe
+        if isinstance(source, MapSource):
+            recipe = MapRecipe(dataset, collate_fn, batch_size is not None, is_tolerant=on_error != "raise")
+        else:
+            recipe = ByteRecipe(dataset, collate_fn, batch_size is not None)
         self._open_session = partial(
             Session,
-            dataset.source,
-            batch_size=self.batch_size,
+            source,
+            batch_size=None if batch_sampler is not None else batch_size or 1,
             drop_last=drop_last,
             epochs=epochs,
             cache=cache,
@@ -231,14 +251,17 @@ class DataLoader(Face):
         )
         self._open_resources = partial(
             Resources,
-            recipe=Recipe(dataset, collate_fn),
+            recipe=recipe,
             workers=num_workers,
             threads=transform_threads,
             per_worker=self.prefetch_factor or 0,
             persistent=persistent_workers,
             in_order=in_order,
             init_fn=worker_init_fn,
-            pin=pin_memory and torch.cuda.is_available(),
+            context=context,
+            pin=partial(_pinned, pin_memory_device or None)
+            if pin_memory and torch.accelerator.is_available()
+            else None,
         )
         self._timeout_ms = milliseconds(timeout)
         self._steps_dir = settings.steps_dir
@@ -269,7 +292,7 @@ class DataLoader(Face):
         self._settle()
         if self._plan.order is not None:
             return self._session.engine.steps(0)
-        return len(self.batch_sampler)  # type: ignore[arg-type] # checked at construction
+        return len(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type] # checked at construction
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
@@ -281,59 +304,20 @@ class DataLoader(Face):
         self._begun_once = True
         plan.open(place, base=base)
         feed = self._resources.open(plan.base_seed)
-        # With workers the stock loader asks its sampler at iter(), else at the first next().
-        target = self._target(place) if self.num_workers else None
-        return self._epoch(token, place, feed, target)
-
-    def _epoch(self, token: int, place: Place, feed: Ahead | Direct, target: Target | None) -> Iterator[Any]:
-        session, plan = self._session, self._plan
-        lead = self.num_workers * (self.prefetch_factor or 0)
-        handed, over = 0, place.finished
-        lap = self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark)
-        waits = session.waits
-        value: Any = None
-        _before: Any = None
-        try:
-            waits.ask()
-            waits.enter("plan")
-            if target is None and not over:
-                session.progress.check(token)
-                target = self._target(place)
-            plan.handed(lead)
-            if target is not None and not over:
-                feed.restart(target)
-            waits.enter("copy")
-            while not over:
-                if handed:
-                    waits.ask()
-                    # As in foresee.Loader. Tensors let other threads run first when they are let go of.
-                    _before, value = value if session.is_small else None, None
-                session.progress.check(token)
-                if lap.ask():
-                    waits.ask()
-                delivery = feed.next(self._timeout_ms)
-                if delivery is None:
-                    over = True
-                    break
-                lap.got()
-                receipt, value = delivery
-                session.hand_over(token, receipt)
-                handed += 1
-                plan.handed(handed + lead)
-                over = session.progress.place.finished
-                if over:
-                    self._resources.epoch_over(waits)
-                session.delivered(waits, receipt)
-                del delivery
-                yield value
-            plan.handed(handed + lead + 1)
-        finally:
-            session.end_wait(waits)
-            lap.end()
-            if session.progress.is_current(token) and not over and not session.is_forked:
-                feed.pause()
-                self._resources.epoch_over()
-                session.abandon(token)
+        return EpochIterator(
+            self,
+            self._session,
+            plan,
+            self._resources,
+            feed,
+            self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark),
+            token=token,
+            place=place,
+            lead=self.num_workers * (self.prefetch_factor or 0),
+            timeout_ms=self._timeout_ms,
+            # With workers the stock loader asks its sampler at iter(), else at the first next().
+            target=self._target(place) if self.num_workers else partial(self._target, place),
+        )
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)
@@ -363,3 +347,15 @@ class DataLoader(Face):
 def _close(session: Session, resources: Resources) -> None:
     session.close()
     resources.close()
+
+
+def _context(given: BaseContext | str | None) -> BaseContext:
+    """How workers are started: as asked for, else as torch's loader starts its own."""
+    return given if isinstance(given, BaseContext) else multiprocessing.get_context(given)
+
+
+def _pinned(device: str | None, value: Any) -> Any:
+    """``value`` with its tensors copied into page-locked memory, as torch's own loader does it."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(value, device)

@@ -138,6 +138,10 @@ class Ahead:
         self._order: Target | None = None
         self._course: Target | None = None
         self._at: tuple[int, int] | None = None
+        self._given = 0
+        """Batches of the epoch that were given out."""
+        self._steps: int | None = None
+        """Batches that it has, once its last one was given out."""
         self._turn = 0
         self._halted = True
         self._closed = False
@@ -149,6 +153,7 @@ class Ahead:
         with self._changed:
             if self._closed:
                 raise Closed("the loader is closed")
+            self._given, self._steps = 0, None
             on_course = self._course is not None and self._course.seed == target.seed
             if target.announced is None and self._at == where and on_course:
                 return
@@ -177,6 +182,8 @@ class Ahead:
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         waits = self._session.waits
         with self._changed:
+            if self._given == self._steps:
+                return None
             slot = self._pick()
             if slot is None:
                 try:
@@ -196,6 +203,9 @@ class Ahead:
                 raise slot.error
             if slot.receipt is None or slot.future is None:
                 return None
+            self._given += 1
+            if slot.receipt.last:
+                self._steps = slot.receipt.step + 1
             if slot.receipt.last and self._goes_on(slot.receipt.epoch + 1):
                 self._at = (slot.receipt.epoch + 1, 0)
         return slot.receipt, slot.future.result()

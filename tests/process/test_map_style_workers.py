@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of the user's own in worker processes: start methods, memory that is used again, and what they see."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+import torch
+from support.waiting import wait_until
+
+import foresee.torch as ft
+from foresee.errors import WorkerDied
+from foresee.torch import _workers
+
+N = 40
+
+
+class Blocks:
+    """Sample i is 4 KB of i, times a factor that can be changed."""
+
+    factor = 1
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.full((1024,), float(i * self.factor)), os.getpid()
+
+
+class Failing(Blocks):
+    """Every third sample fails."""
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        if i % 3 == 0:
+            raise ValueError(f"row {i}")
+        return super().__getitem__(i)
+
+
+class Leaving(Blocks):
+    """Ends its process."""
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        os._exit(3)
+
+
+def firsts(batches) -> list[list[float]]:
+    return [data[:, 0].tolist() for data, _ in batches]
+
+
+def blocks(size: int = 4) -> list[list[float]]:
+    return [[float(i) for i in range(start, start + size)] for start in range(0, N, size)]
+
+
+def test_batches_that_are_kept_do_not_change_when_later_ones_are_made() -> None:
+    with ft.DataLoader(Blocks(), batch_size=4, num_workers=2, persistent_workers=True) as loader:
+        kept = list(loader) + list(loader)
+        assert firsts(kept) == blocks() * 2
+        for data, _ in kept:
+            assert (data == data[:, :1]).all()
+    assert firsts(kept) == blocks() * 2, "also when the workers are gone"
+
+
+def test_memory_of_batches_that_are_gone_is_used_again() -> None:
+    with ft.DataLoader(Blocks(), batch_size=4, num_workers=1, persistent_workers=True) as loader:
+        for _ in range(5):
+            assert firsts(loader) == blocks()
+        (worker,) = loader._resources._pool._workers
+        assert len(worker.segments) <= 6, (
+            "two ahead, one with the loop, one let go of, and one that is being made"
+        )
+
+
+def test_a_dataset_that_is_changed_between_epochs_is_seen_by_the_next_ones_workers() -> None:
+    dataset = Blocks()
+    with ft.DataLoader(dataset, batch_size=4, num_workers=2) as loader:
+        assert firsts(loader) == blocks()
+        dataset.factor = 2
+        assert firsts(loader) == [[2 * x for x in row] for row in blocks()]
+
+
+def test_staying_workers_begin_the_next_epoch_before_it_is_asked_for() -> None:
+    with ft.DataLoader(Blocks(), batch_size=4, num_workers=2, persistent_workers=True) as loader:
+        assert firsts(loader) == blocks()
+        wait_until(lambda: loader.stats()["samples"] > N, what="the samples of the next epoch")
+        assert firsts(loader) == blocks()
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_every_start_method_gives_the_same_batches(method: str) -> None:
+    offset = 1
+    with ft.DataLoader(
+        Blocks(),
+        batch_size=4,
+        num_workers=1,
+        multiprocessing_context=method,
+        collate_fn=lambda samples: [float(data[0]) + offset for data, _ in samples],
+    ) as loader:
+        assert list(loader) == [[x + 1 for x in row] for row in blocks()]
+
+
+def test_a_dataset_with_a_large_pickle_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_workers, "_LARGE_PAYLOAD", 100)
+    loader = ft.DataLoader(Blocks(), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    with loader, caplog.at_level(logging.WARNING, logger="foresee"):
+        next(iter(loader))
+    assert "the pickle of Blocks has 0.0 GB, and each worker gets a copy" in caplog.text
+
+
+def test_faults_in_workers_follow_on_error_as_they_do_here() -> None:
+    def run(workers: int, on_error: str):
+        with ft.DataLoader(Failing(), batch_size=4, num_workers=workers, on_error=on_error) as loader:
+            batches, audit = firsts(loader), loader.audit()
+            changes = audit["replaced"] + audit["skipped"]
+            return batches, sorted(changes, key=lambda change: change["position"])
+
+    for on_error in ("replace", "skip"):
+        assert run(2, on_error) == run(0, on_error)
+
+
+def test_a_worker_that_ends_itself_is_named() -> None:
+    with (
+        ft.DataLoader(Leaving(), batch_size=4, num_workers=1) as loader,
+        pytest.raises(WorkerDied, match=r"worker 0 \(pid \d+\) exited with code 3"),
+    ):
+        next(iter(loader))

@@ -111,7 +111,8 @@ class Progress:
             raise Closed("the loader is closed")
         if token != self._generation:
             raise Closed(
-                "this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one"
+                "this iterator was replaced by a newer iter() or by load_state_dict(); use the newer one, or a second "
+                "loader for a loop within a loop"
             )
 
     def is_current(self, token: int) -> bool:

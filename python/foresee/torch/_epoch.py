@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foresee._progress import Place
     from foresee._session import Session
     from foresee._steps import Lap
-    from foresee.torch._feed import Ahead, Direct, Target
+    from foresee.torch._feed import Ahead, Direct, Receipt, Target
     from foresee.torch._plans import Plan
     from foresee.torch._resources import Resources
 
@@ -81,45 +81,46 @@ class EpochIterator:
     def __next__(self) -> Any:
         if self._is_closed:
             raise StopIteration
-        session, waits = self._session, self._waits
-        waits.ask()
+        self._waits.ask()
         try:
-            if self._target is not None:
-                self._begin()
-            else:
-                self._before, self._value = self._value if session.is_small else None, None
-            delivery = None
-            if not self._is_over:
-                session.progress.check(self._token)
-                if self._lap.ask():
-                    waits.ask()
-                delivery = self._feed.next(self._timeout_ms)
-            if delivery is None:
-                self._is_over = True
-                self._plan.handed(self._asked + self._lead + 1)
-                self.close()
-                raise StopIteration
-            self._lap.got()
-            receipt, self._value = delivery
-            del delivery
-            session.hand_over(self._token, receipt)
-            self._count()
-            if session.progress.place.finished:
-                self._is_over = True
-                self._resources.epoch_over(waits)
-        except (StopIteration, StallTimeout, Closed):
-            session.end_wait(waits)
+            receipt = self._advance()
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StallTimeout | Closed):
+                # Torch's loader, too, has requested the batch behind it by then.
+                self._count()
+            self._session.end_wait(self._waits)
             raise
-        except Exception:
-            # Torch's loader, too, has requested the batch behind it by then.
-            self._count()
-            session.end_wait(waits)
-            raise
-        except BaseException:
-            session.end_wait(waits)
-            raise
-        session.delivered(waits, receipt)
+        if receipt is None:
+            self._is_over = True
+            self._plan.handed(self._asked + self._lead + 1)
+            self.close()
+            raise StopIteration
+        self._session.delivered(self._waits, receipt)
         return self._value
+
+    def _advance(self) -> Receipt | None:
+        """Take the next batch; None at the epoch's end."""
+        session, waits = self._session, self._waits
+        if self._target is not None:
+            self._begin()
+        else:
+            self._before, self._value = self._value if session.is_small else None, None
+        if self._is_over:
+            return None
+        session.progress.check(self._token)
+        if self._lap.ask():
+            waits.ask()
+        delivery = self._feed.next(self._timeout_ms)
+        if delivery is None:
+            return None
+        self._lap.got()
+        receipt, self._value = delivery
+        session.hand_over(self._token, receipt)
+        self._count()
+        if session.progress.place.finished:
+            self._is_over = True
+            self._resources.epoch_over(waits)
+        return receipt
 
     def close(self) -> None:
         """Give up the rest of the epoch. Idempotent."""

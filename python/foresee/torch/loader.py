@@ -68,7 +68,10 @@ _FIXED = frozenset(
 
 
 class DataLoader(Face):
-    """Batches of a Foresee dataset, in exactly the order that torch would give.
+    """Batches of a map-style dataset, in exactly the order that torch would give.
+
+    Samples of the datasets of ``foresee.torch`` are read ahead and cached. Any other dataset, as for torch's loader,
+    makes its samples itself: it has order, resume, audit and ``on_error``, and ``num_workers`` work ahead of the loop.
 
     One ``for`` loop is one epoch, also one that is left early. With an order that is known for the whole run, an
     iterator that handed out no batch, or one of several, costs no epoch: a look at the first batch leaves the run as it
@@ -91,8 +94,8 @@ class DataLoader(Face):
 
     - ``num_workers=0``: in the thread that iterates, one after the other, as in torch. They draw from the global
       generators and see grad mode, autocast and context variables of the loop. Samples are read ahead all the same.
-    - ``num_workers=k``: in k fresh processes, where ``random``, NumPy and torch are seeded before every sample from
-      (seed, epoch, position).
+    - ``num_workers=k``: in k processes, where ``random``, NumPy and torch are seeded before every sample from
+      (seed, epoch, position); once per batch for a dataset with ``__getitems__``.
     - ``transform_threads=k``: on k threads of this process, some batches ahead, with the grad mode, autocast and
       context variables that ``iter()`` was called with. Only for transforms that keep no state and draw from no
       global generator: several run at once.
@@ -103,23 +106,28 @@ class DataLoader(Face):
     generators as well: save and restore them with the checkpoint.
 
     Args:
-        dataset: ``FolderDataset`` or ``ArrayDataset``.
-        batch_size: samples of a batch and rank, 1 or more.
+        dataset: one of ``foresee.torch``, or anything with ``__getitem__`` and ``__len__``. ``__getitems__`` is called
+            where it exists. Without ``__len__`` it needs a sampler.
+        batch_size: samples of a batch and rank, 1 or more; None: each batch is one sample, without a further
+            dimension.
         shuffle: see above.
         sampler: see above; not with ``shuffle``.
         batch_sampler: lists of indices; not with ``batch_size``, ``shuffle``, ``sampler``, ``drop_last``.
         num_workers: processes for transforms; 0: none. Reading never takes a worker.
-        collate_fn: from a list of samples to a batch.
+        collate_fn: from a list of samples to a batch; with ``batch_size=None`` from one sample.
         pin_memory: copy batches into page-locked memory, if CUDA is there.
         drop_last: whether a rank's short last batch is left out.
         timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes. A
             transform that runs in the caller's own thread is not interrupted.
         worker_init_fn: called in each worker with its number.
-        multiprocessing_context: None or ``"spawn"``: workers are always fresh processes.
+        multiprocessing_context: how workers are started, by name or as a context; None: as Python's
+            ``multiprocessing`` does, like torch. A dataset is pickled for each worker unless that is ``"fork"``.
         generator: see above.
         prefetch_factor: batches made ahead, per worker; default 2 (with ``transform_threads``: in all, one more than
             there are).
-        persistent_workers: keep the workers between epochs. Recommended: starting one takes seconds.
+        persistent_workers: keep the workers between epochs. They then begin the next epoch while this one ends, with
+            the dataset as it was when they were started.
+        pin_memory_device: as torch takes it.
         in_order: False hands out whichever batch is made first (workers only). A resumed run then repeats the
             batches that were handed out ahead of a missing one.
         seed: see above.
@@ -133,9 +141,9 @@ class DataLoader(Face):
         mesh: the data-parallel dimension of a ``DeviceMesh``, such as ``mesh["dp"]``; instead of ``rank`` and
             ``world_size``. Ranks that share tensors or sequences then read the same samples.
         transform_threads: threads for transforms that are safe to run several at once; only with ``num_workers=0``.
-        on_error: what to do with a sample that is missing, damaged or undecodable: ``raise``, ``replace``,
-            ``skip``, or a callable that gets the ``SampleFault`` and returns the id of another sample. The
-            number of batches stays the same. Faults of a ``transform`` are always raised.
+        on_error: what to do with a sample that is missing or damaged, or for which ``decode``, ``transform`` or
+            ``__getitem__`` raises: ``raise``, ``replace``, ``skip``, or a callable that gets the ``SampleFault`` and
+            returns the id of another sample. The number of batches stays the same.
 
     Raises:
         ConfigError: every wrong argument at once.

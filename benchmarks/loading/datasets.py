@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets that work in Python, and pictures in worker processes: epochs of both loaders by turns, and the first batch.
+
+``run.py --quick`` takes its lines from here. Prints a table; ``--json`` prints one object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torchvision.datasets import ImageFolder
+
+import foresee.torch as ft
+
+#: Of the dataset whose ``__getitem__`` computes.
+SAMPLES, GETITEM_S = 600, 0.001
+PICTURES, SIDE, BATCH = 600, 160, 32
+#: What torch's loader is tried with; its best one counts.
+PREFETCH_FACTORS = (2, 4, 8)
+
+Epochs = Callable[[int], float]
+"""Seconds of so many epochs, with what is between them."""
+
+
+class Computing(Dataset[Any]):
+    """A millisecond of Python for each sample."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        end = time.perf_counter() + GETITEM_S
+        while time.perf_counter() < end:
+            pass
+        return torch.full((64,), float(i)), i
+
+
+@contextmanager
+def opened(loader: Any) -> Iterator[Epochs]:
+    """A loader whose workers have started."""
+
+    def epochs(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            for _ in loader:
+                pass
+        return time.perf_counter() - began
+
+    epochs(1)
+    try:
+        yield epochs
+    finally:
+        if hasattr(loader, "close"):
+            loader.close()
+
+
+def over(
+    ours: Callable[[], Any], theirs: list[Callable[[], Any]], repeats: int, epochs: int = 2
+) -> list[float]:
+    """Our time over that of their best setting, by turns; each loader is made once per repeat."""
+    ratios = []
+    for _ in range(repeats):
+        seconds = []
+        for make in theirs:
+            with opened(make()) as run:
+                seconds.append(run(epochs))
+        with opened(ours()) as run:
+            ratios.append(run(epochs) / min(seconds))
+    return ratios
+
+
+def computing(workers: int, repeats: int) -> list[float]:
+    """``any_dataset_over_torch``: a dataset of the user's."""
+    settings: list[dict[str, Any]] = [{}]
+    ours: dict[str, Any] = {}
+    if workers:
+        ours = {"num_workers": workers, "persistent_workers": True}
+        settings = [{**ours, "prefetch_factor": factor} for factor in PREFETCH_FACTORS]
+    data = Computing()
+    theirs = [
+        lambda given=given: DataLoader(data, batch_size=BATCH, sampler=RandomSampler(data), **given)
+        for given in settings
+    ]
+    return over(
+        lambda: ft.DataLoader(data, batch_size=BATCH, shuffle=True, seed=0, **ours), theirs, repeats, epochs=3
+    )
+
+
+def pictures(folder: Path) -> None:
+    """Small JPEGs in six classes."""
+    noise = np.random.default_rng(0)
+    for i in range(PICTURES):
+        path = folder / f"class-{i % 6}"
+        path.mkdir(exist_ok=True)
+        coarse = Image.fromarray(noise.integers(0, 255, (20, 20, 3), dtype=np.uint8))
+        coarse.resize((SIDE, SIDE)).save(path / f"{i:04}.jpg", quality=85)
+
+
+def as_tensor(picture: Image.Image) -> torch.Tensor:
+    """Shape (3, height, width), 0 to 1."""
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float().div_(255)
+
+
+def first_batch(make: Callable[[], Any]) -> float:
+    """Seconds from nothing to the first batch."""
+    began = time.perf_counter()
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    seconds = time.perf_counter() - began
+    del iterator
+    if hasattr(loader, "close"):
+        loader.close()
+    return seconds
+
+
+def of_pictures(folder: Path, repeats: int) -> dict[str, list[float]]:
+    """The first batch and later epochs, with two workers."""
+    given: dict[str, Any] = {"batch_size": BATCH, "num_workers": 2}
+
+    def theirs(**more: Any) -> Any:
+        data = ImageFolder(folder, as_tensor)
+        return DataLoader(data, sampler=RandomSampler(data), **given, **more)
+
+    def ours(**more: Any) -> Any:
+        return ft.DataLoader(
+            ft.FolderDataset(folder, transform=as_tensor), shuffle=True, seed=0, **given, **more
+        )
+
+    starts = [first_batch(ours) - first_batch(theirs) for _ in range(repeats)]
+    staying = {"persistent_workers": True}
+    later = over(lambda: ours(**staying), [lambda: theirs(**staying)], repeats, epochs=3)
+    return {"pictures_first_batch_over_torch": starts, "pictures_later_epochs_over_torch": later}
+
+
+def measure(repeats: int) -> dict[str, list[float]]:
+    """All values, one per repeat."""
+    with tempfile.TemporaryDirectory() as folder:
+        pictures(Path(folder))
+        return {
+            "any_dataset_over_torch": computing(2, repeats),
+            "any_dataset_alone_over_torch": computing(0, repeats),
+            **of_pictures(Path(folder), repeats),
+        }
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
+    given = parser.parse_args()
+    values = measure(given.repeats)
+    if given.json:
+        print(json.dumps(values))
+        return 0
+    for name, each in values.items():
+        print(f"{name:36} {statistics.median(each):7.3f}  ({min(each):.3f} to {max(each):.3f})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

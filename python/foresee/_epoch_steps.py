@@ -67,7 +67,7 @@ class EpochSteps:
     def count(self, position: int) -> int:
         """Steps that a known order has from ``position`` of an epoch on."""
         assert self._order is not None, "announced epochs are counted by whoever announces them"
-        samples = self._order.count(position, self._world)
+        samples = self._order.samples_per_rank(position, self._world.size)
         whole, rest = divmod(samples, self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
 

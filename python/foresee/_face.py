@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from foresee import _state
 from foresee._progress import Place, Progress
 from foresee._world import detect
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from foresee._avoid import Avoided
     from foresee._session import Session
     from foresee._world import World
 
@@ -28,6 +30,7 @@ class Face(ABC):
     """A loader without its batches: epochs, states, figures and the end."""
 
     _session: Session
+    _avoided: tuple[Avoided, ...] = ()
 
     def __init__(self, world: World, *, rank_is_given: bool) -> None:
         """Open the session of ``world``.
@@ -99,6 +102,12 @@ class Face(ABC):
         """
         self._settle()
         place = self._session.check(state, self._describe(), strict=strict)
+        if _state.avoided(state) != self._avoided:
+            # The engine plans ahead by its order, so another order takes another engine.
+            world, progress = self._session.world, self._session.progress
+            self._avoided = _state.avoided(state)
+            self._release()
+            self._open(world, progress)
         self._restore(place, state)
         self._session.progress.load(place, dict(state))
 
@@ -109,7 +118,7 @@ class Face(ABC):
             Plain values: ``ok``, whether it is exactly this rank's share; ``epoch``, ``start``, ``stop``
             (positions over all ranks), ``rank``, ``world_size``, ``samples``; ``sum`` of this rank and
             ``expected`` of all ranks together, hexadecimal: the ranks' sums, added modulo 2**128, give
-            ``expected``; ``replaced`` and ``skipped`` samples.
+            ``expected``; ``replaced`` and ``skipped`` samples; ``avoided``, how many the loaded state avoids.
         """
         return self._session.audit()
 

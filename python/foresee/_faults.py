@@ -81,6 +81,8 @@ class Faults:
         rank: int,
         seed: int,
         read: Callable[[int], bytes],
+        *,
+        avoid: frozenset[int] = frozenset(),
     ) -> None:
         if faults := checked(on_error):
             raise ConfigError(faults)
@@ -89,6 +91,7 @@ class Faults:
         self._rank = rank
         self._seed = seed
         self._read = read
+        self._avoid = avoid
         self._lock = threading.Lock()
         self._changes: list[Change] = []
         self._counts = {"replaced": 0, "skipped": 0}
@@ -157,9 +160,13 @@ class Faults:
                     raise ValueError(
                         f"on_error returned {sample}; the data set has {len(self._source)} samples"
                     ) from error
+                if sample in self._avoid:
+                    raise ValueError(
+                        f"on_error returned {sample}, which the loaded state avoids; return another sample"
+                    ) from error
             else:
                 sample = substitute(self._seed, batch.epoch, planned, tries, len(self._source))
-            if sample == planned:
+            if sample == planned or sample in self._avoid:
                 continue
             try:
                 return sample, np.frombuffer(self._read(sample), dtype=np.uint8), tries + 1

@@ -44,6 +44,7 @@ __all__ = [
     "order_random",
     "order_randperm",
     "order_seedable_shard",
+    "order_substitutes",
     "reads_above",
     "reads_counted",
     "reads_drawn",
@@ -652,6 +653,7 @@ class Loader:
         threads: int | None,
         run_dir: str | None,
         listed: bool,
+        avoid: list[int] = ...,
     ) -> Loader:
         """Check and keep the configuration; no thread, file or connection yet.
 
@@ -662,6 +664,7 @@ class Loader:
         "seed": int, "batch_size": int, "even_batches": bool}``; None: each epoch is announced. ``epochs``: None if
         nobody knows. ``staging_bytes``: None for min(2 GB, 8 batches). ``run_dir``: where the ledger goes.
         ``listed``: the origin has just been listed, so that nobody asks it again whether it can be reached.
+        ``avoid``: samples that the order has a substitute for; announced epochs are taken as they are.
 
         Raises:
             ValueError: every wrong value at once, each with its remedy.
@@ -985,6 +988,13 @@ def order_keyed(n: int, seed: int, epoch: int, positions: NDArray[np.uint64]) ->
 
 def order_keyed_inverse(n: int, seed: int, epoch: int, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The positions of ``ids`` in the ``keyed-1`` order."""
+
+def order_substitutes(n: int, seed: int, epoch: int, avoid: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The sample that is read in ``epoch`` in place of each of ``avoid``: ``avoid-1``, the same on every rank.
+
+    Raises:
+        ValueError: an id is not below ``n``, or no other sample is left.
+    """
 
 def order_audit_sum(
     seed: int, epoch: int, ids: NDArray[np.int64], *, first: int, stride: int, limit: int | None = None

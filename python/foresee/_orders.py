@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foresee import _native, _steps
+from foresee._avoid import substituted
+from foresee._world import World
 
 if TYPE_CHECKING:
     from foresee._batch import Ints
-    from foresee._world import World
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class RunOrder:
     """False: 0, 1, 2, ... in every epoch."""
     drop_last: bool = False
     """Whether the epoch is cut to a multiple of the world size; else it is padded from its head."""
+    avoid: tuple[int, ...] = ()
+    """Samples that have a substitute in every epoch, ascending."""
 
     @property
     def native(self) -> dict[str, Any]:
@@ -60,12 +63,35 @@ class RunOrder:
 
     def ids(self, epoch: int, position: int, world: World) -> Ints:
         """This rank's samples of ``epoch`` from ``position`` on: what the engine hands out there."""
+        return self._substituted(epoch, self._planned(epoch, position, world))
+
+    def at(self, epoch: int, positions: Ints) -> Ints:
+        """Samples at global ``positions`` of ``epoch``; past the end the epoch is padded from its head."""
+        where = positions % self.n
+        if self.name == "keyed-1":
+            planned = self._keyed(epoch, where)
+        elif self.shuffle:
+            planned = self._planned(epoch, 0, World(0, 1))[where]
+        else:
+            planned = where
+        return self._substituted(epoch, planned)
+
+    def samples_per_rank(self, position: int, world_size: int) -> int:
+        """Samples that each of ``world_size`` ranks gets of an epoch from ``position`` on."""
+        rest = self.n - position
+        return rest // world_size if self.drop_last and self.name != "keyed-1" else -(-rest // world_size)
+
+    def _substituted(self, epoch: int, ids: Ints) -> Ints:
+        return substituted(ids, self.avoid, samples=self.n, seed=self.native["seed"], epoch=epoch)
+
+    def _keyed(self, epoch: int, positions: Ints) -> Ints:
+        return _native.order_keyed(self.n, self.seed, epoch, positions.astype(np.uint64)).astype(np.int64)
+
+    def _planned(self, epoch: int, position: int, world: World) -> Ints:
         if self.name == "keyed-1":
             count = -(-(self.n - position) // world.size)
             # Past the end the epoch is padded from its head, as DistributedSampler does.
-            where = positions(position, 0, count, world) % self.n
-            ids = _native.order_keyed(self.n, self.seed, epoch, where.astype(np.uint64))
-            return ids.astype(np.int64)
+            return self._keyed(epoch, positions(position, 0, count, world) % self.n)
         return _native.order_distributed(
             self.n,
             world.size,
@@ -76,11 +102,6 @@ class RunOrder:
             drop_last=self.drop_last,
             start=position,
         ).astype(np.int64)
-
-    def count(self, position: int, world: World) -> int:
-        """How many samples ``ids`` has."""
-        left = self.n - position
-        return left // world.size if self.drop_last else -(-left // world.size)
 
     def position(self, start: int, samples: int, world: World) -> int:
         """Samples handed out over all ranks when each rank had ``samples`` since ``start``."""

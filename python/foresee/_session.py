@@ -11,13 +11,14 @@ import contextlib
 import logging
 import os
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from foresee import _native, _state
 from foresee._audit import Audit
+from foresee._avoid import Avoided, substituted, union
 from foresee._batch import Batch, Ints, RawBatch, Receipt
 from foresee._faults import Faults, OnError
 from foresee._map_source import MapEngine, MapSource
@@ -72,7 +73,13 @@ class Session:
         on_error: OnError,
         settings: Settings,
         progress: Progress,
+        avoided: tuple[Avoided, ...] = (),
     ) -> None:
+        avoid = union(avoided)
+        if order is not None:
+            order = replace(order, avoid=avoid)
+        self.avoided = avoided
+        self._avoid = avoid
         settings.apply_log()
         per_batch = 1 if batch_size is None else batch_size
         self.source = source
@@ -88,9 +95,10 @@ class Session:
         self.waits = Waits(self.engine)
         self.is_small = isinstance(source, Source) and source.mean_bytes * per_batch < _SMALL
         seed = 0 if order is None else order.seed
-        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read)
+        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read, avoid=frozenset(avoid))
         self._audit = Audit(world, seed)
         self._announced: Announced | None = None
+        self.on_ids: Callable[[Ints], None] | None = None
         self._begun = Place(0, 0)
         self._warned = False
         self._handed = _Prefix()
@@ -121,6 +129,7 @@ class Session:
                 threads=settings.threads,
                 run_dir=settings.run_dir,
                 listed=source.listed,
+                avoid=list(self._avoid),
             )
         except ConfigError:
             raise
@@ -185,9 +194,13 @@ class Session:
         """Whether ``epoch`` is not among those that the run was said to have."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def expect(self, announced: Announced | None) -> None:
-        """Keep what was announced, for the audit."""
+    def expect(self, epoch: int, announced: Announced | None) -> Announced | None:
+        """Keep what is announced for ``epoch``, for the audit; returns it without the avoided samples."""
+        if announced is not None:
+            ids = substituted(announced.ids, self._avoid, samples=len(self.source.index), seed=0, epoch=epoch)
+            announced = replace(announced, ids=ids)
         self._announced = announced
+        return announced
 
     def next_batch(self, timeout_ms: int | None) -> RawBatch | None:
         """The engine's next batch, for the thread of the training loop; None at the epoch's end."""
@@ -256,6 +269,7 @@ class Session:
             drop_last=self.drop_last,
             fingerprint=self.source.fingerprint,
             draw=draw,
+            avoided=self.avoided,
         )
 
     def check(self, state: Mapping[str, Any], order: Mapping[str, Any], *, strict: bool) -> Place:
@@ -286,6 +300,7 @@ class Session:
 
         steps, samples = self._handed.reached
         report = self._audit.report(self.order, self.position(steps, samples), planned)
+        report["avoided"] = len(self._avoid)
         changes = self.faults.changes(place.epoch)
         report["replaced"] = [
             {"position": c.position, "sample": c.sample, "substitute": c.substitute, "cause": c.cause}
@@ -302,7 +317,7 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Counters of the engine, and of ``on_error``."""
         self.waits.flush()
-        return {**self.engine.stats(), "on_error": self.faults.counts()}
+        return {**self.engine.stats(), "on_error": self.faults.counts(), "avoided": len(self._avoid)}
 
     def close(self) -> None:
         """End the engine."""

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The saved state: what it holds, and whether it fits.
 
-Format, version 1, JSON-able and equal on every rank::
+Format, versions 1 and 2, JSON-able and equal on every rank::
 
     {"foresee": 1, "epoch": e, "position": p, "finished": false, "order": {"name": ..., "n": n, ...},
-     "batch_size": B, "world_size": N, "drop_last": false, "fingerprint": "...", "draw": {...}}
+     "batch_size": B, "world_size": N, "drop_last": false, "fingerprint": "...", "draw": {...},
+     "avoid": [{"epoch": e, "position": p, "ids": [i, ...]}, ...]}
 
 ``position`` counts samples over all ranks (batches, for a ``batch_sampler=``). ``draw`` is there only for
 orders that drew random numbers which cannot be computed again. What differs between ranks (audit,
-substitutes) is not in it. Refuses to guess: whatever does not fit is listed with both values.
+substitutes) is not in it. ``avoid``, samples that are replaced from a position on, is there in version 2 only; a
+state without it is of version 1. So a Foresee that knows version 1 alone refuses a state whose avoided samples it would
+read. Whatever does not fit is listed with both values.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from foresee._avoid import Avoided, from_state, union
 from foresee._progress import Place
 from foresee.errors import StateMismatch
 
-VERSION = 1
+VERSION = 2
+_WITHOUT_AVOID = 1
 
 
 def build(
@@ -31,10 +36,11 @@ def build(
     drop_last: bool,
     fingerprint: str,
     draw: Mapping[str, Any] | None = None,
+    avoided: tuple[Avoided, ...] = (),
 ) -> dict[str, Any]:
-    """A state of version 1."""
-    state = {
-        "foresee": VERSION,
+    """A state of version 1, or of version 2 if samples are avoided."""
+    state: dict[str, Any] = {
+        "foresee": VERSION if avoided else _WITHOUT_AVOID,
         "epoch": place.epoch,
         "position": place.position,
         "finished": place.finished,
@@ -46,7 +52,14 @@ def build(
     }
     if draw is not None:
         state["draw"] = dict(draw)
+    if avoided:
+        state["avoid"] = [entry.to_state() for entry in avoided]
     return state
+
+
+def avoided(state: Mapping[str, Any]) -> tuple[Avoided, ...]:
+    """Samples that a checked state avoids, by the position from which on it does."""
+    return from_state(state["avoid"]) if "avoid" in state else ()
 
 
 def check(
@@ -73,7 +86,7 @@ def check(
     Raises:
         StateMismatch: no state of ours, a newer version, or values that differ; shows all of them.
     """
-    _shape(state)
+    check_shape(state)
     faults = []
     here, there = dict(order), dict(state["order"])
     if not strict:
@@ -96,6 +109,11 @@ def check(
     samples = order.get("n")
     if isinstance(samples, int) and any_world and state["position"] > samples:
         faults.append(f"position: {state['position']} in the state, but the data set has {samples} samples")
+    avoid = union(avoided(state))
+    if isinstance(samples, int) and avoid and (avoid[-1] >= samples or len(avoid) == samples):
+        faults.append(
+            f"avoid: {len(avoid)} samples up to {avoid[-1]} in the state, but the data set has {samples} samples"
+        )
     if faults:
         raise StateMismatch("this state is of another run: " + "; ".join(faults))
     return Place(state["epoch"], state["position"], state["finished"])
@@ -113,15 +131,21 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _shape(state: Mapping[str, Any]) -> None:
+def check_shape(state: Mapping[str, Any]) -> None:
+    """Refuse what is no state.
+
+    Raises:
+        StateMismatch: no state of ours, a newer version, or damaged fields.
+    """
     version = state.get("foresee") if isinstance(state, Mapping) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise StateMismatch(
             f"not a state of Foresee: no version under 'foresee' (got {type(state).__name__})"
         )
-    if version != VERSION:
+    if not _WITHOUT_AVOID <= version <= VERSION:
         raise StateMismatch(
-            f"state of version {version}, this Foresee reads version {VERSION}; install a newer one"
+            f"state of version {version}, this Foresee reads versions {_WITHOUT_AVOID} and {VERSION}; install a newer "
+            "one"
         )
     faults = []
     for key, types in _TYPES.items():
@@ -131,5 +155,12 @@ def _shape(state: Mapping[str, Any]) -> None:
             faults.append(f"{key} is missing")
         elif wrong or (isinstance(value, int) and value < 0):
             faults.append(f"{key}={value!r}")
+    if (version == VERSION) != ("avoid" in state):
+        faults.append(f"version {version} {'with' if 'avoid' in state else 'without'} avoid")
+    elif "avoid" in state:
+        try:
+            from_state(state["avoid"])
+        except ValueError as error:
+            faults.append(f"avoid: {error}")
     if faults:
         raise StateMismatch("damaged state: " + ", ".join(faults))

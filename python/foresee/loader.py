@@ -158,7 +158,7 @@ class Loader(Face):
         super().__init__(world, rank_is_given=rank is not None)
 
     def _open(self, world: World, progress: Progress) -> None:
-        self._session = self._open_session(world=world, progress=progress)
+        self._session = self._open_session(world=world, progress=progress, avoided=self._avoided)
         self._meter = Meter(self._steps_dir, world)
 
     @property

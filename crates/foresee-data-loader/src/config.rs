@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use foresee_data_index::Index;
-use foresee_units::{Bytes, World};
+use foresee_data_order::Avoid;
+use foresee_units::{Bytes, SampleId, World};
 
 use crate::errors::LoaderError;
 use crate::orders::{Cut, RunOrder};
@@ -32,6 +33,8 @@ pub struct LoaderOptions {
     pub drop_last: bool,
     /// The run's order, or `None` where each epoch is announced.
     pub order: Option<foresee_data_order::Order>,
+    /// Samples that the order has a substitute for; empty for none. Announced epochs are taken as they are.
+    pub avoid: Vec<SampleId>,
     /// Epochs of the run, at least 1; `None` if nobody knows.
     pub epochs: Option<u64>,
     /// This rank among all.
@@ -91,13 +94,15 @@ impl LoaderConfig {
                 least.saturating_add(batch)
             ));
         }
-        if !faults.is_empty() {
+        let avoid = Avoid::new(index.len(), options.avoid).map_err(|error| faults.push(error.to_string()));
+        let (Ok(avoid), true) = (avoid, faults.is_empty()) else {
             return Err(LoaderError::Config { faults });
-        }
+        };
         let cut = Cut { batch_size, drop_last: options.drop_last };
         let samples = index.len();
         let run = options.order.map(|order| RunOrder {
             order,
+            avoid,
             world: options.world,
             cut,
             epochs: options.epochs,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::Builder;
 
-use foresee_data_order::{Order, OrderError};
+use foresee_data_order::{Avoid, Order, OrderError};
 use foresee_units::{Epoch, SampleId, World};
 
 use crate::bell::Bell;
@@ -129,6 +129,7 @@ impl RankEpoch {
 #[derive(Clone, Debug)]
 pub(crate) struct RunOrder {
     pub(crate) order: Order,
+    pub(crate) avoid: Avoid,
     pub(crate) world: World,
     pub(crate) cut: Cut,
     /// How many epochs the run has; `None` if nobody knows.
@@ -144,7 +145,7 @@ impl RunOrder {
     }
 
     fn draw(&self, epoch: Epoch, position: u64) -> Result<RankEpoch, OrderError> {
-        let stream = self.order.epoch(epoch)?.rank(self.world, position)?;
+        let stream = self.order.epoch(epoch)?.avoiding(&self.avoid).rank(self.world, position)?;
         Ok(RankEpoch { epoch, ids: Ids::gather(self.samples, stream.iter()), cut: self.cut, ends: None })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foresee_units::{Epoch, SampleId, World};
 
-use crate::{Deal, Ids, Keyed, OrderError, RankStream};
+use crate::{Avoid, Deal, Ids, Keyed, OrderError, RankStream};
 
 /// What happens where an epoch does not divide evenly among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +29,7 @@ pub struct EpochOrder {
     list: List,
     group: NonZeroU64,
     tail: Tail,
+    avoid: Option<Avoid>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +47,14 @@ impl List {
 
 impl EpochOrder {
     pub(crate) const fn new(epoch: Epoch, seed: u64, list: List, group: NonZeroU64, tail: Tail) -> Self {
-        Self { epoch, seed, list, group, tail }
+        Self { epoch, seed, list, group, tail, avoid: None }
+    }
+
+    /// The same epoch with a substitute in each place of an avoided sample; lengths and positions stay.
+    #[must_use]
+    pub fn avoiding(mut self, avoid: &Avoid) -> Self {
+        self.avoid = Some(avoid.clone()).filter(|avoid| !avoid.is_empty());
+        self
     }
 
     /// An order that somebody else has drawn: `RandomSampler` on a generator, or any finite sampler.
@@ -95,6 +103,12 @@ impl EpochOrder {
     /// # Panics
     /// If `place` is not below [`len`](Self::len).
     pub fn id(&self, place: u64) -> SampleId {
+        let id = self.planned(place);
+        self.avoid.as_ref().map_or(id, |avoid| avoid.substitute(self.seed, self.epoch, id))
+    }
+
+    /// The sample at `place` before substitution.
+    fn planned(&self, place: u64) -> SampleId {
         match &self.list {
             List::Sequential(n) => {
                 assert!(place < *n, "place {place} of {n}");
@@ -110,6 +124,17 @@ impl EpochOrder {
     /// At once where the order is computed. A drawn list is searched from end to end: who asks often builds a
     /// [`Window`](crate::Window).
     pub(crate) fn places(&self, id: SampleId) -> Vec<u64> {
+        let Some(avoid) = &self.avoid else { return self.planned_places(id) };
+        if avoid.contains(id) {
+            return Vec::new();
+        }
+        let replaced = avoid.ids().filter(|&other| avoid.substitute(self.seed, self.epoch, other) == id);
+        let mut places: Vec<u64> = replaced.chain([id]).flat_map(|id| self.planned_places(id)).collect();
+        places.sort_unstable();
+        places
+    }
+
+    fn planned_places(&self, id: SampleId) -> Vec<u64> {
         match &self.list {
             List::Sequential(n) => (id.0 < *n).then_some(id.0).into_iter().collect(),
             List::Keyed(keyed) => (id.0 < keyed.n()).then(|| keyed.position(id)).into_iter().collect(),

@@ -39,6 +39,12 @@ pub enum OrderError {
         /// Samples in the data set.
         n: u64,
     },
+    /// No sample of the data set is left.
+    #[error("all {n} samples are to be avoided; avoid fewer")]
+    AvoidsAll {
+        /// Samples in the data set.
+        n: u64,
+    },
     /// A position behind the end of its epoch.
     #[error(
         "position {position} lies behind the end of an epoch of {n} samples; was the state saved for another data set?"

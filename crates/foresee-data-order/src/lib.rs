@@ -8,7 +8,7 @@
 //!
 //! Owns torch's access order, bit for bit: its generator ([`Mt19937`]), its two permutations ([`randperm`]) and
 //! what its samplers make of them ([`Order`], [`RandomSampler`], [`BatchSampler`], [`LoaderDraws`]); a permutation of
-//! its own that needs no memory ([`Keyed`]); who uses a sample next ([`Window`], [`next_use`]); and the sum that
+//! its own that needs no memory ([`Keyed`]); samples that are left out of any of them ([`Avoid`]); who uses a sample next ([`Window`], [`next_use`]); and the sum that
 //! shows that every sample was handed out ([`AuditSum`]). Separate, because everything else is computed from it: two
 //! ranks that disagree about one place of it disagree about everything.
 //!
@@ -22,6 +22,7 @@
 )]
 
 mod audit;
+mod avoid;
 mod deal;
 mod epoch;
 mod error;
@@ -36,6 +37,7 @@ mod sampler;
 mod uses;
 
 pub use audit::{AuditSum, h128};
+pub use avoid::Avoid;
 pub use deal::{Deal, RankIds, RankStream};
 pub use epoch::{EpochOrder, Tail};
 pub use error::OrderError;

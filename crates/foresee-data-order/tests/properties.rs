@@ -5,9 +5,9 @@
 
 use std::num::NonZeroU64;
 
-use foresee_data_order::{EpochOrder, Order, Tail};
+use foresee_data_order::{Avoid, EpochOrder, Order, Tail};
 use foresee_testkit::property;
-use foresee_units::{Epoch, Rank, World};
+use foresee_units::{Epoch, Rank, SampleId, World};
 use proptest::prelude::*;
 
 fn orders() -> impl Strategy<Value = Order> {
@@ -40,6 +40,29 @@ fn hand_out(epoch: &EpochOrder, size: u32, start: u64, batches: u64, batch: u64)
 
 proptest! {
     #![proptest_config(property(400))]
+
+    #[test]
+    fn avoided_samples_are_replaced_alike_on_all_ranks_and_every_other_position_stays(
+        order in orders(), epoch in 0_u64..5, size in 1_u32..9, picks in prop::collection::vec(any::<u64>(), 0..20),
+    ) {
+        let n = order.n();
+        prop_assume!(n > 30);
+        let avoid = Avoid::new(n, picks.iter().map(|pick| SampleId(pick % n))).unwrap();
+        let plain = order.epoch(Epoch(epoch)).unwrap();
+        let list = plain.clone().avoiding(&avoid);
+        let expected: Vec<(u64, u64)> = hand_out(&plain, size, 0, u64::MAX, 1)
+            .into_iter()
+            .map(|(position, id)| (position, avoid.substitute(order.seed(), Epoch(epoch), SampleId(id)).0))
+            .collect();
+        prop_assert!(expected.iter().all(|&(_, id)| !avoid.contains(SampleId(id))));
+        prop_assert_eq!(&hand_out(&list, size, 0, u64::MAX, 1), &expected);
+        let deal = list.deal(size, 0).unwrap();
+        for &(position, id) in expected.iter().step_by(37) {
+            let uses: Vec<u64> = expected.iter().filter(|&&(_, other)| other == id).map(|&(at, _)| at).collect();
+            let next = uses.iter().copied().find(|&at| at > position);
+            prop_assert_eq!(deal.next_use(SampleId(id), Some(position), None), next);
+        }
+    }
 
     #[test]
     fn the_ranks_together_hand_out_the_epoch_and_torchs_padding(
@@ -145,12 +168,12 @@ fn padding_past_2_to_the_64_is_an_error_and_no_overflow() {
 
 #[test]
 fn a_list_drawn_by_somebody_else_is_dealt_like_any_other() {
-    let ids = [5, 3, 3, 9, 1].map(foresee_units::SampleId).into_iter().collect();
+    let ids = [5, 3, 3, 9, 1].map(SampleId).into_iter().collect();
     let epoch = EpochOrder::listed(Epoch(0), 0, ids, Tail::Pad);
     let stream = epoch.rank(World::new(1, 2).unwrap(), 0).unwrap();
     assert_eq!(stream.iter().map(|id| id.0).collect::<Vec<_>>(), [3, 9, 5]);
     let deal = epoch.deal(2, 0).unwrap();
-    let uses = |after| deal.next_use(foresee_units::SampleId(3), after, None);
+    let uses = |after| deal.next_use(SampleId(3), after, None);
     assert_eq!([uses(None), uses(Some(1)), uses(Some(2))], [Some(1), Some(2), None]);
-    assert_eq!(deal.next_use(foresee_units::SampleId(5), Some(0), Some(Rank(1))), Some(5));
+    assert_eq!(deal.next_use(SampleId(5), Some(0), Some(Rank(1))), Some(5));
 }

@@ -37,7 +37,7 @@ impl Loader {
     #[new]
     #[pyo3(signature = (
         index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
-        local_world_size, staging_bytes, threads, run_dir, listed
+        local_world_size, staging_bytes, threads, run_dir, listed, avoid=Vec::new()
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
@@ -57,6 +57,7 @@ impl Loader {
         threads: Option<usize>,
         run_dir: Option<PathBuf>,
         listed: bool,
+        avoid: Vec<u64>,
     ) -> PyResult<Self> {
         let world =
             |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
@@ -66,6 +67,7 @@ impl Loader {
             batch_size,
             drop_last,
             order: order.map(|order| order_of(order, index.index.len())).transpose()?,
+            avoid: avoid.into_iter().map(SampleId).collect(),
             epochs,
             world: world(rank, world_size)?,
             local: world(local_rank, local_world_size)?,

@@ -9,8 +9,8 @@
 use std::num::NonZeroU64;
 
 use foresee_data_order::{
-    AuditSum, BatchSampler, EpochOrder, Ids, Keyed, LoaderDraws, Mt19937, Order, OrderError, RandomSampler,
-    Until, randperm,
+    AuditSum, Avoid, BatchSampler, EpochOrder, Ids, Keyed, LoaderDraws, Mt19937, Order, OrderError,
+    RandomSampler, Until, randperm,
 };
 use foresee_units::{Epoch, Rank, SampleId};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -27,6 +27,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(order_loader, module)?)?;
     module.add_function(wrap_pyfunction!(order_keyed, module)?)?;
     module.add_function(wrap_pyfunction!(order_keyed_inverse, module)?)?;
+    module.add_function(wrap_pyfunction!(order_substitutes, module)?)?;
     module.add_function(wrap_pyfunction!(order_audit_sum, module)?)?;
     module.add_function(wrap_pyfunction!(order_audit_expected, module)?)
 }
@@ -184,6 +185,25 @@ fn order_keyed_inverse<'py>(
     ids: PyReadonlyArray1<'py, u64>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     keyed_array(py, n, seed, epoch, &ids, |keyed, id| keyed.position(SampleId(id)))
+}
+
+/// The substitute in `epoch` of each of the samples `avoid`, none of which is read.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
+fn order_substitutes<'py>(
+    py: Python<'py>,
+    n: u64,
+    seed: Seed,
+    epoch: u64,
+    avoid: PyReadonlyArray1<'py, u64>,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    let avoid = avoid.as_slice()?;
+    let substitutes = py.detach(|| {
+        let set = Avoid::new(n, avoid.iter().copied().map(SampleId))?;
+        let substitute = |&id| set.substitute(seed.get(), Epoch(epoch), SampleId(id)).0;
+        Ok(avoid.iter().map(substitute).collect::<Vec<u64>>())
+    });
+    Ok(substitutes.map_err(to_python)?.into_pyarray(py))
 }
 
 /// The `audit-1` sum of samples handed out at every `stride`-th global position of one epoch from `first` on, as far as

@@ -21,6 +21,7 @@ from foresee.errors import (
     JobFailed,
     NotMeasured,
     OriginMissing,
+    StateMismatch,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         IndexInvalid,
         JobFailed,
         NotMeasured,
+        StateMismatch,
         IsADirectoryError,
     ) as error:
         return _failed(error, BAD_INPUT)
@@ -88,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         serve,
         simulate,
         stagger,
+        which,
     )
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
@@ -105,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_to(commands)
     simulate.add_to(commands)
     stagger.add_to(commands)
+    which.add_to(commands)
     return parser
 
 

@@ -285,7 +285,9 @@ class DataLoader(Face):
     def _open(self, world: World, progress: Progress) -> None:
         self._is_open = False
         self._plan = self._asked.plan(world)
-        self._session = self._open_session(self._plan.order, world=world, progress=progress)
+        self._session = self._open_session(
+            self._plan.order, world=world, progress=progress, avoided=self._avoided
+        )
         self.sampler, self.batch_sampler = self._asked.samplers(self._session)
         self._meter = Meter(self._steps_dir, world)
         self._resources = self._open_resources(self._session)
@@ -329,7 +331,7 @@ class DataLoader(Face):
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)
-        self._session.expect(announced)
+        announced = self._session.expect(place.epoch, announced)
         return Target(place, announced, self._plan.seed)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:

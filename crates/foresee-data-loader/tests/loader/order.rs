@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
-use foresee_data_order::Order;
+use foresee_data_order::{Avoid, Order};
 use foresee_testkit::{property, wait_until};
-use foresee_units::{Bytes, Epoch, World};
+use foresee_units::{Bytes, Epoch, SampleId, World};
 use proptest::prelude::*;
 
 use crate::support::{DataSet, cache, epoch, expected, ids_of, next, ram};
@@ -173,6 +173,27 @@ proptest! {
             prop_assert_eq!(epoch(&set, &loader), batches);
         }
     }
+}
+
+#[test]
+fn an_avoided_sample_is_never_read_and_its_substitute_comes_in_its_place() {
+    let set = DataSet::files(&[90; 48]);
+    let options = LoaderOptions { avoid: [5, 40].map(SampleId).to_vec(), epochs: Some(3), ..set.options() };
+    let avoid = Avoid::new(48, options.avoid.clone()).expect("ids of the data set");
+    let loader = set.loader(&ram(0), options.clone());
+    for number in 0..3 {
+        let plain = expected(&options, number, 0);
+        let of_order: Vec<Vec<u64>> = plain
+            .iter()
+            .map(|ids| ids.iter().map(|&id| avoid.substitute(7, Epoch(number), SampleId(id)).0).collect())
+            .collect();
+        assert_ne!(plain, of_order);
+        assert!(of_order.iter().flatten().all(|id| ![5, 40].contains(id)));
+        assert_eq!(epoch(&set, &loader), of_order);
+    }
+    let unknown = LoaderOptions { avoid: vec![SampleId(48)], ..set.options() };
+    let error = Loader::new(set.index.clone(), ram(0), unknown).expect_err("an id too many");
+    assert!(error.to_string().contains("sample 48 is not in a data set of 48"), "{error}");
 }
 
 #[test]

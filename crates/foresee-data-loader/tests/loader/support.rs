@@ -71,6 +71,7 @@ impl DataSet {
             batch_size: 4,
             drop_last: false,
             order: Some(self.shuffled(7)),
+            avoid: Vec::new(),
             epochs: Some(1),
             world: World::ALONE,
             local: World::ALONE,

@@ -30,7 +30,7 @@ from foresee._waits import PREPARING, Waits
 from foresee.errors import ConfigError, ForeseeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from foresee._world import World
     from foresee.config import Cache, Settings
@@ -186,6 +186,11 @@ class Session:
                 self.engine.seek(place.epoch, place.position)
 
     @property
+    def samples(self) -> int:
+        """Samples of the data set."""
+        return len(self.source.index)
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is a fork's child: threads, workers and files are its parent's."""
         return os.getpid() != self._process
@@ -197,7 +202,7 @@ class Session:
     def expect(self, epoch: int, announced: Announced | None) -> Announced | None:
         """Keep what is announced for ``epoch``, for the audit; returns it without the avoided samples."""
         if announced is not None:
-            ids = substituted(announced.ids, self._avoid, samples=len(self.source.index), seed=0, epoch=epoch)
+            ids = substituted(announced.ids, self._avoid, samples=self.samples, seed=0, epoch=epoch)
             announced = replace(announced, ids=ids)
         self._announced = announced
         return announced
@@ -239,6 +244,8 @@ class Session:
         steps, samples, finished = self._handed.add(raw)
         self.progress.handed(token, self.position(steps, samples), finished=finished)
         self._audit.record(raw.epoch, raw.start, raw.ids)
+        if self.on_ids is not None:
+            self.on_ids(raw.ids)
 
     def delivered(self, waits: Waits, raw: Receipt) -> None:
         """Nothing but ``yield`` is left to do for ``raw``: its wait is over."""

@@ -63,6 +63,7 @@ impl Avoid {
     }
 
     /// The sample that is read where an order has `id`: itself, unless it is avoided.
+    #[expect(clippy::missing_panics_doc, reason = "`new` refuses to avoid all samples")]
     pub fn substitute(&self, seed: u64, epoch: Epoch, id: SampleId) -> SampleId {
         if !self.contains(id) {
             return id;
@@ -71,8 +72,8 @@ impl Avoid {
         let hashed = |attempt| SampleId(absorb(prefix, attempt) % self.n);
         (0..ATTEMPTS).map(hashed).find(|&id| !self.contains(id)).unwrap_or_else(|| {
             let last = hashed(ATTEMPTS - 1).0;
-            let behind = (last..self.n).chain(0..last).map(SampleId);
-            behind.into_iter().find(|&id| !self.contains(id)).expect("not all samples are avoided")
+            let mut behind = (last..self.n).chain(0..last).map(SampleId);
+            behind.find(|&id| !self.contains(id)).expect("not all samples are avoided")
         })
     }
 }

@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from foresee.torch.array import ArrayDataset
+from foresee.torch.audit import audit
 from foresee.torch.folder import FolderDataset
 from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model
 from foresee.torch.loader import DataLoader
@@ -25,6 +26,7 @@ __all__ = [
     "DdpState",
     "FolderDataset",
     "GradientMisuse",
+    "audit",
     "ddp_hook",
     "measure",
     "synchronize",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import (
@@ -23,10 +23,9 @@ from torch.utils.data import (
 
 from foresee._steps import Meter, mark
 from foresee.config import Settings
+from foresee.torch._wrapped import T_co, WrappedLoader, length_of
 
 __all__ = ["Measured", "measure"]
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 def measure(loader: Iterable[T_co]) -> Measured[T_co]:
@@ -46,17 +45,17 @@ def measure(loader: Iterable[T_co]) -> Measured[T_co]:
     return Measured(loader)
 
 
-class Measured(Generic[T_co]):
+class Measured(WrappedLoader[T_co]):
     """A loader and its clock. Attributes other than ``stats`` are the loader's."""
 
     def __init__(self, loader: Iterable[T_co]) -> None:
-        self._loader = loader
+        super().__init__(loader)
         self._meter = Meter(Settings.read().steps_dir)
 
     def __iter__(self) -> Iterator[T_co]:
         """One epoch of the loader."""
         # Before the iterator, whose worker processes begin to read at once: the launcher may hold us here.
-        lap = self._meter.lap(steps=_length(self._loader), order=_order(self._loader))
+        lap = self._meter.lap(steps=length_of(self._loader), order=_order(self._loader))
         batches = iter(self._loader)
         try:
             while True:
@@ -70,27 +69,11 @@ class Measured(Generic[T_co]):
         finally:
             lap.end()
 
-    def __len__(self) -> int:
-        """Batches of an epoch."""
-        return len(self._loader)  # type: ignore[arg-type] # what cannot say raises TypeError, as it would unwrapped
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_loader":
-            raise AttributeError(name)
-        return getattr(self._loader, name)
-
     def stats(self) -> dict[str, Any]:
         """``steps``, ``epochs``, and seconds per step, mean and standard deviation: ``wait_seconds``,
         ``wait_seconds_sd``, ``compute_seconds``, ``compute_seconds_sd``; None: not measured.
         """
         return self._meter.stats()
-
-
-def _length(loader: object) -> int | None:
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except TypeError:
-        return None
 
 
 def _order(loader: object) -> int:
@@ -101,7 +84,7 @@ def _order(loader: object) -> int:
     # A BatchSampler of the user's may do anything; torch's own takes the sampler's order.
     if dataset is None or isinstance(dataset, IterableDataset) or type(batches) is not BatchSampler:
         return 0
-    samples = _length(dataset)
+    samples = length_of(dataset)
     if type(sampler) is SequentialSampler:
         return mark(f"sequential {samples}")
     if type(sampler) is DistributedSampler:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from foresee import _state
+from foresee import _state, _summary
 from foresee._progress import Place, Progress
 from foresee._world import detect
 
@@ -131,6 +131,28 @@ class Face(ABC):
         that of the stage which the batch was in, so they add up to the time that the loop waited.
         """
         return self._session.stats()
+
+    def report(self) -> str:
+        """Return what ``stats()`` mean, to be printed: where bytes came from, hits, waits by cause, and a hint."""
+        return _summary.report(self.stats())
+
+    def __repr__(self) -> str:
+        """Samples, batches, rank and cache; starts nothing and never fails."""
+        name = type(self).__name__
+        try:
+            return _summary.loader_line(
+                name, self._session, self._batches(), provisional=not self._rank_is_final
+            )
+        except Exception:  # noqa: BLE001 - a debugger shows objects that are half made
+            return f"{name}(not open)"
+
+    def _batches(self) -> int | None:
+        """Batches of a whole epoch as far as the rank is known; None: only a sampler of the user's knows."""
+        session = self._session
+        if session.order is None or session.batch_size is None:
+            return None
+        samples = session.order.samples_per_rank(0, session.world.size)
+        return samples // session.batch_size if session.drop_last else -(-samples // session.batch_size)
 
     def close(self) -> None:
         """Stop threads, workers and reads, write the cache's manifest. Idempotent, from any thread."""

@@ -60,6 +60,11 @@ class Progress:
         return self._next is None
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the loader is closed."""
+        return self._stopped
+
+    @property
     def loaded(self) -> dict[str, Any] | None:
         """The state that was loaded, while nothing was handed out since."""
         return copy.deepcopy(self._loaded)

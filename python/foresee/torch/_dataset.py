@@ -27,6 +27,7 @@ from torch.utils.data import Dataset, IterableDataset
 from foresee import _native
 from foresee._map_source import MapSource
 from foresee._source import Source
+from foresee._summary import source_line
 from foresee.config import Cache
 from foresee.errors import ConfigError
 
@@ -58,6 +59,14 @@ class OriginDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return len(self._source.index)
+
+    def __repr__(self) -> str:
+        """Samples, bytes, classes and place; never fails."""
+        name = type(self).__name__
+        try:
+            return source_line(name, self._source)
+        except Exception:  # noqa: BLE001 - a debugger shows objects that are half made
+            return f"{name}(not open)"
 
     def __getitem__(self, i: int) -> Any:
         """Sample ``i``, 0 to ``len - 1``, read from the origin now."""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What loaders and datasets say of themselves: ``repr`` and ``report()``."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import foresee
+import foresee.torch as ft
+from foresee import _summary
+from foresee._steps_of_state import avoiding
+
+
+def make(data, **changes):
+    return foresee.Loader(data, **({"batch_size": 4, "rank": 0, "world_size": 1} | changes))
+
+
+def test_a_loader_shows_samples_batches_rank_and_cache(folder, tmp_path):
+    cache = foresee.Cache(ram="64MB", disk=tmp_path / "cache", disk_size="1GB")
+    loader = make(folder, rank=1, world_size=3, cache=cache)
+    shown = "Loader(23 samples, 2 batches of 4 per epoch, rank 1 of 3, cache 64 MB of RAM"
+    assert repr(loader) == f"{shown} and 1 GB of disk in {tmp_path / 'cache'})"
+    assert not (tmp_path / "cache").exists(), "it starts nothing"
+    loader.load_state_dict(avoiding(loader.state_dict(), [3]))
+    assert "avoids 1" in repr(loader)
+    loader.close()
+    assert repr(loader).endswith("closed)")
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(("world", "batch"), [*itertools.product([1, 2, 5], [1, 4, 30])])
+def test_the_batches_shown_are_those_of_an_epoch(folder, world, batch, drop_last):
+    loader = make(folder, rank=0, world_size=world, batch_size=batch, drop_last=drop_last)
+    assert loader._batches() == len(loader)
+
+
+def test_a_rank_that_may_change_and_a_loader_without_cache_say_so(folder, monkeypatch):
+    monkeypatch.setenv("FORESEE_OFF", "1")
+    dataset = ft.FolderDataset(folder)
+    loader = ft.DataLoader(dataset, 4, shuffle=True, seed=1)
+    assert repr(loader) == (
+        "DataLoader(23 samples, 6 batches of 4 per epoch, rank 0 of 1 until the first iter(), no cache (FORESEE_OFF))"
+    )
+    iter(loader)
+    assert "rank 0 of 1, no cache" in repr(loader)
+    assert "batches of 4 per epoch" in repr(ft.DataLoader(dataset, 4, shuffle=True))
+    assert "batches of their own per epoch" in repr(ft.DataLoader(dataset, batch_sampler=[[0], [1, 2]]))
+
+
+def test_what_is_half_made_has_a_repr(folder):
+    for kind in (foresee.Loader, ft.DataLoader, ft.FolderDataset):
+        assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"
+
+
+def test_datasets_show_samples_size_classes_and_place(folder, array):
+    assert repr(ft.FolderDataset(folder)) == f"FolderDataset(23 samples, 184 B, 3 classes, {folder})"
+    assert repr(ft.ArrayDataset(array)) == f"ArrayDataset(17 samples, 408 B, {array})"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://bucket/train", "s3://bucket/train"),
+        ("https://user:secret@host/data?token=1#x", "https://host/data"),
+        ("/data/what?", "/data/what?"),
+    ],
+)
+def test_secrets_of_a_uri_are_not_shown(uri, shown):
+    assert _summary.shown_uri(uri) == shown
+
+
+def test_a_report_says_where_bytes_came_from_and_what_the_loop_waited_for(folder):
+    loader = make(folder, shuffle=True, seed=1, cache=foresee.Cache(ram="64MB"))
+    assert loader.report() == "nothing was read yet"
+    for _ in range(2):
+        list(loader)
+    lines = loader.report().splitlines()
+    assert [line.split()[0] for line in lines] == ["bytes", "hits", "cache", "waited", "hint"]
+    assert "origin 184 B" in lines[0]
+    assert "of 64 MB" in lines[2]
+    loader.close()
+    assert "origin 184 B" in loader.report().splitlines()[0]
+
+
+def test_a_report_of_plain_reads_has_what_plain_reads_know(folder, monkeypatch):
+    monkeypatch.setenv("FORESEE_OFF", "1")
+    loader = ft.DataLoader(ft.FolderDataset(folder), 4)
+    assert loader.report().splitlines()[0] == "plain reads, FORESEE_OFF=1"
+    assert sum(len(batch[0]) for batch in loader) == 23
+    report = loader.report()
+    assert "184 B of 23 samples from the origin" in report
+    assert "hint      origin_read: " in report
+
+
+def stats(waits, elapsed=100.0, **more):
+    told = {"elapsed_s": elapsed, "waits": {cause: {"seconds": seconds} for cause, seconds in waits.items()}}
+    return told | {"operations": {}, "on_error": {"replaced": 0, "skipped": 0}, "avoided": 0} | more
+
+
+@pytest.mark.parametrize("cause", _summary._HINTS)
+def test_the_longest_wait_has_a_hint(cause):
+    lines = _summary.report(stats({"plan": 1.0, cause: 50.0})).splitlines()
+    assert lines[0].startswith(
+        f"waited    {50 if cause == 'plan' else 51} s of 100 s since start: {cause} 50 s"
+    )
+    assert lines[1] == f"hint      {cause}: {_summary._HINTS[cause]}"
+
+
+def test_every_cause_of_waiting_has_a_hint(folder):
+    assert set(make(folder).stats()["waits"]) == set(_summary._HINTS)
+
+
+def test_a_loop_that_hardly_waited_is_told_so_and_odd_samples_are_counted():
+    report = _summary.report(
+        stats(
+            {"copy": 0.5},
+            origin={"retries": 2, "throttles": 0, "hedges": 1},
+            on_error={"replaced": 3, "skipped": 0},
+            avoided=2,
+        )
+    )
+    assert "hint      the loop waited for 0.5% of the time; nothing to gain here" in report
+    assert "origin    2 retries, 1 hedges" in report
+    assert "samples   3 replaced, 2 avoided" in report
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (1500, "1.5 kB"), (10**18, "1e+03 PB")],
+)
+def test_sizes_have_three_digits(count, shown):
+    assert _summary.shown_bytes(count) == shown

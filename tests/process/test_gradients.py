@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import bare_ranks, gradients, kills, lasting_ranks
 from support.processes import Child
+from support.reference import WIDTH
 from support.waiting import pause
 
 
@@ -43,7 +44,7 @@ def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, co
         said = told(child)
         assert said.get("digest") == expected, said
         assert said["stats"]["rounds"] == 5
-        assert said["stats"]["sent_bytes"] > 5 * 4 * gradients.WIDTH**2
+        assert said["stats"]["sent_bytes"] > 5 * 4 * WIDTH**2
         assert child.end()[0] == 0
 
 
@@ -68,7 +69,7 @@ def test_ranks_that_disagree_on_a_shape_are_told_in_which_tensor(started, server
     for child in children:
         said = told(child)
         assert said["error"] == "ConfigError", said
-        for part in ("'first.weight'", "rank 0", "rank 1", str(gradients.WIDTH), str(gradients.WIDTH + 1)):
+        for part in ("'first.weight'", "rank 0", "rank 1", str(WIDTH), str(WIDTH + 1)):
             assert part in said["text"]
 
 

@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.exchanges import mean_in_rank_order, over_servers
+from support.exchanges import over_servers
 from support.ranks import Training, run
+from support.reference import mean_in_rank_order
 from support.tensors import assert_same_bits, noise, state_of
 from support.waiting import pause
 from torch import nn

@@ -9,8 +9,9 @@ import json
 import pyarrow.ipc
 import pytest
 import torch
-from support.exchanges import Hub, Lost, mean_in_rank_order, over_servers
+from support.exchanges import Hub, Lost, over_servers
 from support.ranks import Training, run
+from support.reference import mean_in_rank_order
 from support.tensors import assert_same_bits, noise
 from support.waiting import WATCHDOG, moment, pause
 from torch import distributed, nn

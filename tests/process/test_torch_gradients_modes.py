@@ -6,8 +6,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import torch
-from support.exchanges import mean_in_rank_order
 from support.ranks import Training, run
+from support.reference import mean_in_rank_order
 from support.tensors import assert_same_bits, noise
 from torch import nn
 from torch.nn.utils import clip_grad_norm_

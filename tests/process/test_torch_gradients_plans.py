@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.exchanges import Hub, mean_in_rank_order
-from support.ranks import run, seeded
+from support.exchanges import Hub
+from support.ranks import run
+from support.reference import mean_in_rank_order, seeded
 from support.small_models import HeadFirst, batch, sgd
 from support.tensors import assert_same_bits
 from torch import nn

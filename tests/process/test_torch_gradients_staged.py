@@ -9,9 +9,10 @@ import importlib
 import pytest
 import torch
 from support.exchanges import Hub, in_process, over_servers
-from support.gradients import Net, training
+from support.gradients import training
 from support.late_copies import LateCopies, staged
-from support.ranks import run, seeded
+from support.ranks import run
+from support.reference import Net, seeded
 from support.tensors import assert_same_bits, noise, state_of
 from test_torch_gradients_ddp import backward, expected
 from torch import nn

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 
 from foresee.errors import Closed, ConfigError, ForeseeError
 from foresee.torch._exchange import Exchange, TensorSpec
+from support.reference import mean_in_rank_order
 from support.waiting import WATCHDOG
 
 #: Seconds between two questions whether the caller wants to be interrupted.
@@ -317,22 +317,6 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[Exchange]]]:
         exchange.close()
     for server in started:
         server.close()
-
-
-def mean_in_rank_order(tensors: Sequence[torch.Tensor], divisor: int) -> torch.Tensor | None:
-    """``((g0 + g1) + g2 ...) / divisor``, 16-bit floats in f32, rounded once; None of nothing."""
-    if not tensors:
-        return None
-    dtype = tensors[0].dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    total = tensors[0].to(wide, copy=True)
-    for one in tensors[1:]:
-        total += one.to(wide)
-    if divisor == 1:
-        return total.to(dtype)
-    mean = (total / torch.tensor(divisor, dtype=wide)).to(dtype)
-    # Machines differ in the payload of a NaN, so that of a sum is always the same one.
-    return mean.masked_fill_(mean.isnan(), math.nan)
 
 
 def _view(pointer: int, nbytes: int) -> torch.Tensor:

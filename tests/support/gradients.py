@@ -11,34 +11,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 import foresee.torch as ft
 from foresee._world import detect
 from support.processes import Child, descriptors, engine_threads, run, say
 from support.ranks import Training
+from support.reference import WIDTH, Net
 from support.tensors import noise, state_of
 from support.waiting import pause, wait_until
 
 TOKEN = "a secret of 24 characters"
 _RANK = "from support.gradients import main; main()"
 _REFERENCE = "from support.gradients import say_reference; say_reference()"
-#: Larger than a packet, so that servers share it.
-WIDTH = 192
 #: Of ranks of which one is killed: enough for the others to be in the midst of it.
 SURVIVING_STEPS = 60
-
-
-class Net(nn.Module):
-    def __init__(self, width: int = WIDTH) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, width)
-        self.norm = nn.BatchNorm1d(width)
-        self.middle = nn.Linear(width, width)
-        self.last = nn.Linear(width, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(torch.relu(self.middle(self.norm(self.first(x)))))
 
 
 def training(**arguments: Any) -> Training:

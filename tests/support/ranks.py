@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as threads of one process, and the sequential reference that they are held against, bit by bit."""
+"""Ranks as threads of one process, which train as the sequential reference does."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ from typing import Any, TypeVar
 import torch
 
 import foresee.torch as ft
-from support.exchanges import Exchange, mean_in_rank_order
+from support.exchanges import Exchange
+from support.reference import ReferenceTraining
 from support.tensors import state_of
 from support.waiting import WATCHDOG
 
 T = TypeVar("T")
-
-#: torch draws first weights from one source for all threads.
-_DRAWING = threading.Lock()
-
-
-def seeded(make: Callable[[], T]) -> T:
-    """What ``make`` draws by torch's own generator, the same for every rank, whichever thread it runs in."""
-    with _DRAWING:
-        torch.manual_seed(0)
-        return make()
 
 
 def run(exchanges: Sequence[Exchange], body: Callable[[Exchange], Any]) -> list[Any]:
@@ -53,59 +44,11 @@ def run(exchanges: Sequence[Exchange], body: Callable[[Exchange], Any]) -> list[
 
 
 @dataclass
-class Training:
+class Training(ReferenceTraining):
     """What is trained, and how; the same for the ranks and for their reference."""
 
-    model: Callable[[], torch.nn.Module]
-    optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer]
-    batch: Callable[[int, int], torch.Tensor]
-    """Of a step and a rank."""
-    loss: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor] = lambda model, batch: (
-        model(batch).square().mean()
-    )
-    schedule: Callable[[torch.optim.Optimizer], Any] | None = None
-    steps: int = 5
-    clip: Callable[[torch.nn.Module], None] | None = None
-    """What the reference does with the averages before it steps."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of ``synchronize``."""
-
-    def reference(self, world: int, local: int = 1) -> dict[str, Any]:
-        """One process: every rank's gradient in turn, averaged in rank order, one whole stock step.
-
-        ``local``: ranks of each machine, which are averaged first.
-        """
-        model, optimizer = self.fresh()
-        schedule = self.schedule(optimizer) if self.schedule else None
-        for step in range(self.steps):
-            buffers = {name: value.clone() for name, value in model.named_buffers()}
-            kept = buffers
-            gradients = []
-            for rank in range(world):
-                for name, value in model.named_buffers():
-                    value.copy_(buffers[name])
-                optimizer.zero_grad()
-                self.loss(model, self.batch(step, rank)).backward()
-                gradients.append([parameter.grad for parameter in model.parameters()])
-                if rank == 0:
-                    kept = {name: value.clone() for name, value in model.named_buffers()}
-            for name, value in model.named_buffers():
-                value.copy_(kept[name])
-            for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-                machines = [
-                    mean_in_rank_order(
-                        [one for one in given[first : first + local] if one is not None], local
-                    )
-                    for first in range(0, world, local)
-                ]
-                present = [one for one in machines if one is not None]
-                parameter.grad = mean_in_rank_order(present, world // local)
-            if self.clip:
-                self.clip(model)
-            optimizer.step()
-            if schedule:
-                schedule.step()
-        return state_of(model, optimizer)
 
     def ranks(
         self,
@@ -142,7 +85,3 @@ class Training:
             return state_of(model, optimizer)
 
         return run(exchanges, body)
-
-    def fresh(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        model = seeded(self.model)
-        return model, self.optimizer(model)

@@ -11,8 +11,9 @@ import sys
 import torch
 
 import foresee.torch as ft
-from support.gradients import Net, digest, training
+from support.gradients import digest, training
 from support.processes import say
+from support.reference import Net
 from support.tensors import state_of
 
 #: The step in which rank 1 falls: its gradients of it have left, and rank 0 waits for what is missing.

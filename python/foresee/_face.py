@@ -102,7 +102,7 @@ class Face(ABC):
         """
         self._settle()
         place = self._session.check(state, self._describe(), strict=strict)
-        if _state.avoided(state) != self._avoided:
+        if _state.avoided(state) != self._avoided and not self._session.progress.is_stopped:
             # The engine plans ahead by its order, so another order takes another engine.
             world, progress = self._session.world, self._session.progress
             self._avoided = _state.avoided(state)

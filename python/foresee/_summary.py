@@ -99,11 +99,10 @@ def report(stats: Mapping[str, Any]) -> str:
     events = [f"{origin[name]:,} {name}" for name in ("retries", "throttles", "hedges") if origin.get(name)]
     if events:
         lines.append(f"origin    {', '.join(events)}")
-    samples = {**stats["on_error"], "avoided": stats["avoided"]}
-    if any(samples.values()):
-        lines.append(
-            f"samples   {', '.join(f'{count:,} {name}' for name, count in samples.items() if count)}"
-        )
+    counts = {**stats["on_error"], "avoided": stats["avoided"]}
+    odd = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if odd:
+        lines.append(f"samples   {', '.join(odd)}")
     return "\n".join(lines) if lines else "nothing was read yet"
 
 

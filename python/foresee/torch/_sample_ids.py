@@ -45,12 +45,8 @@ class SampleIds(ABC):
     """Whether ids are hashes of what a batch holds, not indices."""
 
     @abstractmethod
-    def open(self) -> Iterator[Any]:
-        """Return an iterator of the loader over one epoch."""
-
-    @abstractmethod
-    def of(self, batch: Any) -> NDArray[np.uint64]:
-        """Return the ids of a batch that the iterator gave, in order. Called once per batch."""
+    def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
+        """Iterate over one epoch of the loader: its batches, and the ids of each, or why they are not known."""
 
     def facts(self) -> dict[str, Any]:
         """What the loader says about its samples: fields of ``RankFacts``."""
@@ -113,40 +109,37 @@ class SamplerIds(SampleIds):
         self._attribute = "sampler" if stock.batch_sampler is None else "batch_sampler"
         sampler = getattr(stock, self._attribute)
         self._tap = (_StatefulTap if hasattr(sampler, "state_dict") else _Tap)(sampler)
-        self._given: deque[Any] = deque()
         self._subset, self._base = _base(stock.dataset)
 
-    def open(self) -> Iterator[Any]:
-        """The loader's iterator, whose sampler is heard."""
-        self._given = self._tap.given = deque()
+    def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
+        """Batches, each with the oldest indices that the sampler gave."""
+        given: deque[Any] = deque()
+        self._tap.given = given
         vars(self._stock)[self._attribute] = self._tap
         try:
-            yield from self._batches()
+            for batch in self._loader:
+                # A framework's iterator opens the stock one at its first batch, not before.
+                self._restore()
+                yield batch, self._ids(given)
         finally:
             self._restore()
 
-    def _batches(self) -> Iterator[Any]:
-        for batch in iter(self._loader):
-            # A framework's iterator opens the stock one at its first batch, not before.
-            self._restore()
-            yield batch
-
     def _restore(self) -> None:
+        """Put the sampler back; workers that persist keep the tap, which remembers nothing of other iterators."""
         vars(self._stock)[self._attribute] = self._tap.sampler
+        self._tap.given = deque(maxlen=0)
 
-    def of(self, batch: Any) -> NDArray[np.uint64]:
-        """Indices of the oldest batch that was asked for."""
-        del batch
-        if not self._given:
-            raise UnknownIdsError(
+    def _ids(self, given: deque[Any]) -> NDArray[np.uint64] | str:
+        if not given:
+            return (
                 "not auditable: batches came that the sampler was not asked for, as where one rank reads for all; pass "
                 "key=, a function from a batch to the ids of its samples"
             )
-        given = self._given.popleft()
-        ids = np.asarray(given if self._attribute == "batch_sampler" else [given])
+        indices = given.popleft()
+        ids = np.asarray(indices if self._attribute == "batch_sampler" else [indices])
         if ids.dtype.kind not in "iu":
-            raise UnknownIdsError(
-                f"not auditable: the sampler gives {type(given).__name__} in place of whole numbers; pass key=, a "
+            return (
+                f"not auditable: the sampler gives {type(indices).__name__} in place of whole numbers; pass key=, a "
                 "function from a batch to the ids of its samples"
             )
         return (ids if self._subset is None else self._subset[ids]).astype(np.uint64)
@@ -186,25 +179,19 @@ class ForeseeIds(SampleIds):
 
     def __init__(self, loader: Face) -> None:
         self._loader = loader
-        self._given: deque[NDArray[np.uint64]] = deque()
 
     @property
     def _session(self) -> Session:
         return self._loader._session  # noqa: SLF001 - one of the loader's parts, as its own audit is
 
-    def open(self) -> Iterator[Any]:
-        """The loader's iterator, whose batches are heard."""
+    def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
+        """Batches with their planned ids; substitutes that ``on_error`` took are in the loader's own audit."""
         given: deque[NDArray[np.uint64]] = deque()
-        self._given = given
         batches = iter(self._loader)  # type: ignore[call-overload] # both loaders have it, their base has not
         # The session is final once an iterator is open.
         self._session.on_ids = lambda ids: given.append(ids.astype(np.uint64))
-        return batches  # type: ignore[no-any-return]
-
-    def of(self, batch: Any) -> NDArray[np.uint64]:
-        """Planned ids: those of substitutes that ``on_error`` took are in the loader's own audit."""
-        del batch
-        return self._given.popleft()
+        for batch in batches:
+            yield batch, given.popleft()
 
     def facts(self) -> dict[str, Any]:
         """Of the loader's order and ranks."""
@@ -230,15 +217,12 @@ class BatchIds(SampleIds):
         self._loader = loader
         self._key = key
 
-    def open(self) -> Iterator[Any]:
-        """The loader's iterator."""
-        return iter(self._loader)
-
-    def of(self, batch: Any) -> NDArray[np.uint64]:
-        """Hashes of what the function gives, one for each sample."""
-        value = self._key(batch)
-        rows = value.rows() if isinstance(value, _Fields) else _rows(value)
-        return np.array([_hash(row) for row in rows], np.uint64)
+    def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
+        """Batches, each with hashes of what the function gives, one for each sample."""
+        for batch in self._loader:
+            value = self._key(batch)
+            rows = value.rows() if isinstance(value, _Fields) else _rows(value)
+            yield batch, np.array([_hash(row) for row in rows], np.uint64)
 
     def facts(self) -> dict[str, Any]:
         """Of the loader, if it says so."""
@@ -251,10 +235,6 @@ class BatchIds(SampleIds):
             "workers": getattr(self._loader, "num_workers", 0) or 0,
             "iterable": iterable,
         }
-
-
-class UnknownIdsError(Exception):
-    """The ids of a batch are not known; the message is the report's."""
 
 
 class _Fields:

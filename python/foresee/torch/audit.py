@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foresee import _epoch_audit
 from foresee._epoch_audit import RankFacts, Sketch, Tally
 from foresee.errors import ConfigError
 from foresee.torch._gather import Ranks
-from foresee.torch._sample_ids import UnknownIdsError, source_of
+from foresee.torch._sample_ids import source_of
 from foresee.torch._wrapped import T_co, WrappedLoader
 
 if TYPE_CHECKING:
@@ -59,6 +60,15 @@ def audit(
     return Audited(loader, key=key, fields=fields, group=group, timeout=timeout)
 
 
+@dataclass
+class _Epoch:
+    """What one iterator handed out."""
+
+    tally: Tally = field(default_factory=Tally)
+    unknown: str | None = None
+    """Why the ids of some batch are not known."""
+
+
 class Audited(WrappedLoader[T_co]):
     """A loader and its audit. Attributes other than ``last`` and ``report`` are the loader's."""
 
@@ -79,7 +89,7 @@ class Audited(WrappedLoader[T_co]):
         self._source = source_of(loader, key, fields)
         self._ranks = Ranks(group, timeout)
         self._epoch = 0
-        self._pending: tuple[Tally, str | None] | None = None
+        self._left: list[_Epoch] = []
         self._digest: str | None = None
         self._sketch = Sketch()
         self.last: dict[str, Any] | None = None
@@ -87,36 +97,37 @@ class Audited(WrappedLoader[T_co]):
 
     def __iter__(self) -> Iterator[T_co]:
         """One epoch of the loader."""
-        self._end_pending()
-        tally, unknown = Tally(), None
-        self._pending = tally, unknown
-        for batch in self._source.open():
-            try:
-                if unknown is None:
-                    tally.add(self._source.of(batch))
-            except UnknownIdsError as error:
-                unknown = str(error)
-            self._pending = tally, unknown
-            try:
+        self._end_left()
+        epoch = _Epoch()
+        try:
+            for batch, ids in self._source.open():
+                if isinstance(ids, str):
+                    epoch.unknown = ids
+                elif epoch.unknown is None:
+                    epoch.tally.add(ids)
                 yield batch
-            except GeneratorExit:
-                if self._ranks.size == 1:
-                    self._end_pending()
-                raise
-        self._end_pending(whole=True)
+        except BaseException as error:
+            self._left.append(epoch)
+            if isinstance(error, GeneratorExit) and self._ranks.size == 1:
+                self._end_left()
+            raise
+        self._end(epoch, whole=True)
 
     def report(self) -> str:
         """The last epoch's table. After an epoch that was left early over several ranks, call it on all of them."""
-        self._end_pending()
+        self._end_left()
         return "no epoch was audited on this rank" if self.last is None else _epoch_audit.table(self.last)
 
-    def _end_pending(self, *, whole: bool = False) -> None:
-        """Compare the epoch that was iterated last, unless that was done."""
-        if self._pending is None:
-            return
-        (tally, unknown), self._pending = self._pending, None
-        if tally.batches == 0 and not whole and self._ranks.size == 1:
-            return
+    def _end_left(self) -> None:
+        """Compare epochs that were left early."""
+        left, self._left = self._left, []
+        for epoch in left:
+            if epoch.tally.batches or epoch.unknown is not None or self._ranks.size > 1:
+                self._end(epoch, whole=False)
+
+    def _end(self, epoch: _Epoch, *, whole: bool) -> None:
+        """Compare an epoch with that of the other ranks, and write the table."""
+        tally, unknown = epoch.tally, epoch.unknown
         facts = RankFacts(
             whole=whole,
             batches=tally.batches,

@@ -161,8 +161,7 @@ def trainings(device: str, folder: Path) -> list[Part]:
 
     def check(name: str) -> dict[str, Any]:
         states = [
-            torch.load(folder / f"{name}.{rank}.pt", map_location=device, weights_only=False)
-            for rank in range(gpu_ranks.WORLD)
+            torch.load(folder / f"{name}.{rank}.pt", weights_only=True) for rank in range(gpu_ranks.WORLD)
         ]
         for rank, state in enumerate(states):
             assert_same_bits(state, expected[name], f"rank {rank}")

@@ -97,7 +97,16 @@ def references(device: str) -> dict[str, dict[str, Any]]:
         for parameter, each in zip(amp.model.parameters(), zip(*given, strict=True), strict=True):
             parameter.grad = mean_in_rank_order([one for one in each if one is not None], WORLD)
         amp.step()
-    return {**dict.fromkeys(WAYS, plain), "amp": amp.state()}
+    return {name: on_cpu(state) for name, state in {**dict.fromkeys(WAYS, plain), "amp": amp.state()}.items()}
+
+
+def on_cpu(state: Any) -> Any:
+    """Return a state with all of its tensors in the memory of the CPU; an optimizer has some there in any case."""
+    if isinstance(state, torch.Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {name: on_cpu(value) for name, value in state.items()}
+    return [on_cpu(value) for value in state] if isinstance(state, list) else state
 
 
 def main() -> None:
@@ -111,7 +120,7 @@ def main() -> None:
     }
     trainings["amp"] = partial(_amp, device, rank)
     for name, train in trainings.items():
-        torch.save(train(), folder / f"{name}.{rank}.pt")
+        torch.save(on_cpu(train()), folder / f"{name}.{rank}.pt")
     dist.destroy_process_group()
 
 

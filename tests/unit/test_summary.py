@@ -27,6 +27,8 @@ def test_a_loader_shows_samples_batches_rank_and_cache(folder, tmp_path):
     assert "avoids 1" in repr(loader)
     loader.close()
     assert repr(loader).endswith("closed)")
+    loader._session._process = -1
+    assert repr(loader).endswith("of the parent process)"), "as a child of a fork has it"
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -41,7 +41,7 @@ def audit(
     early is partial; over several ranks its table comes with the next ``iter()`` or ``report()``.
 
     Ranks exchange what they saw through ``torch.distributed``, if it is initialized: an epoch's end waits for all of
-    them. Takes 4 or 8 bytes per sample of this rank.
+    them. Takes 4 or 8 bytes per sample of this rank, and twice that for a moment then.
 
     Args:
         loader: torch's ``DataLoader``, that of a framework, a Foresee loader, or anything that is iterated once per

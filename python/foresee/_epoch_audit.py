@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from foresee._audit_text import faults, notes
+
 if TYPE_CHECKING:
     Ids = NDArray[np.unsignedinteger[Any]]
 
@@ -90,6 +92,8 @@ class RankFacts:
 
     whole: bool
     """Whether the epoch was iterated to its end."""
+    resumed: bool = False
+    """Whether only the rest of the epoch was handed out, from a saved state on."""
     batches: int
     samples: int
     largest: int
@@ -191,7 +195,7 @@ def compare(
         source: where ids come from, as it is shown.
         sketch: of the epoch before; gets this one.
     """
-    counts, hashed, whole = _Counts(), facts[0].hashed, all(each.whole for each in facts)
+    counts, hashed, whole = _Counts(), facts[0].hashed, _whole(facts)
     lasts = np.concatenate([each.last for each in facts])
     expected = max((each.expected or 0) for each in facts) or None
     chosen_total = 0
@@ -259,9 +263,7 @@ class Sketch:
 
 def unknown(epoch: int, facts: Sequence[RankFacts], reason: str, source: str) -> dict[str, Any]:
     """Return the report of an epoch whose samples cannot be told apart."""
-    report = _report(
-        epoch, facts, _Counts(), whole=all(each.whole for each in facts), due=None, source=source
-    )
+    report = _report(epoch, facts, _Counts(), whole=_whole(facts), due=None, source=source)
     for name in ("lost", "doubled", "padding", "dropped", "same_on_all_ranks", "distinct"):
         report[name] = None
     return {**report, "auditable": False, "ok": None, "notes": [reason], "faults": []}
@@ -312,8 +314,8 @@ def _report(
             "random augmentation; pass key=, a function from a batch to the ids of its samples"
         )
         return {**unknown(epoch, facts, reason, source), "same_order": None}
-    report["faults"] = _faults(report, facts)
-    report["notes"] = _notes(report, facts, stable=stable)
+    report["faults"] = faults(report, facts)
+    report["notes"] = notes(report, facts, stable=stable)
     if report["faults"]:
         report["ok"] = False
     elif whole and due is not None and stable:
@@ -321,96 +323,11 @@ def _report(
     return report
 
 
+def _whole(facts: Sequence[RankFacts]) -> bool:
+    """Whether every rank handed out all of its epoch."""
+    return all(each.whole and not each.resumed for each in facts)
+
+
 def _all(values: Iterable[bool | None]) -> bool | None:
     each = list(values)
     return None if None in each else all(each)
-
-
-def _faults(report: dict[str, Any], facts: Sequence[RankFacts]) -> list[str]:
-    faults, drawn = [], any(each.replacement for each in facts)
-    world, same = report["ranks"], report["same_on_all_ranks"]
-    batches = report["batches"]
-    if same and not drawn:
-        is_all = same == report["distinct"]
-        which = "every rank read the same samples" if is_all else f"{same} samples came on every rank"
-        faults.append(
-            f"{which}: pass sampler=DistributedSampler(dataset), with an IterableDataset divide it by rank; if ranks "
-            "are to share samples, pass group= of those that do not"
-        )
-    elif report["doubled"] and not drawn:
-        copies = any(each.iterable and each.workers > 1 for each in facts)
-        faults.append(
-            f"{report['doubled']} samples were doubled"
-            + (
-                ": each worker reads the whole IterableDataset; divide it by torch.utils.data.get_worker_info()"
-                if copies
-                else ": the shares of ranks or batches overlap; check the sampler"
-            )
-        )
-    if report["lost"] and not drawn:
-        faults.append(f"{report['lost']} of {report['expected']} samples were lost: no rank handed them out")
-    if report["whole"] and len(set(batches)) > 1:
-        faults.append(
-            f"ranks had {min(batches)} to {max(batches)} batches: those with more wait for the others in a collective; "
-            "pass DistributedSampler, which gives every rank equally many"
-        )
-    if report["whole"] and report["same_order"] and all(each.shuffled for each in facts):
-        faults.append(
-            "the order is that of the epoch before: call sampler.set_epoch(epoch) before each epoch"
-        )
-    if any(each.own is False for each in facts):
-        faults.append(
-            "the loader's own audit() does not find exactly its share; compare loader.audit() of each rank"
-        )
-    if world > 1 and any(each.whole != report["whole"] for each in facts):
-        left = [rank for rank, each in enumerate(facts) if not each.whole]
-        faults.append(f"ranks {', '.join(map(str, left))} left the epoch early, the others did not")
-    return faults
-
-
-def _notes(report: dict[str, Any], facts: Sequence[RankFacts], *, stable: bool | None) -> list[str]:
-    notes = []
-    if not report["whole"]:
-        notes.append(
-            "partial: the epoch was left early, so samples that did not come are not counted as lost"
-        )
-    if report["padding"]:
-        notes.append(
-            f"padding: {report['padding']} samples came twice at the end, so that ranks have equally many"
-        )
-    if report["dropped"]:
-        notes.append(f"dropped: {report['dropped']} samples at the end, by drop_last=True")
-    if any(each.replacement for each in facts):
-        notes.append("the sampler draws with replacement: lost and doubled samples are meant")
-    if report["expected"] is None:
-        notes.append("the size of the data set is not known, so lost samples are not counted")
-    if stable is None and not report["faults"]:
-        notes.append("whether these hashes stay the same for a sample is known after a second epoch")
-    return notes
-
-
-def table(report: dict[str, Any]) -> str:
-    """Return the report as text, one line per figure."""
-    state = "" if report["whole"] else ", partial"
-    few = report["batches"]
-    batches = str(few[0]) if len(set(few)) == 1 else f"{min(few)} to {max(few)}"
-    ranks = f"{report['ranks']} rank{'s' if report['ranks'] > 1 else ''}"
-    head = f"audit of epoch {report['epoch']}{state}: {report['samples']:,} samples on {ranks}, {batches} batches each"
-    lines = [f"{head}, ids by {report['source']}"]
-    if report["auditable"]:
-        for name, label in (
-            ("lost", "lost"),
-            ("doubled", "doubled"),
-            ("padding", "padding"),
-            ("dropped", "dropped by drop_last"),
-            ("same_on_all_ranks", "same on all ranks"),
-        ):
-            value = report[name]
-            shown = report["examples"].get(name) if value else None
-            examples = f"   such as {', '.join(map(str, shown))}" if shown else ""
-            lines.append(f"  {label:32} {'not known' if value is None else f'{value:,}'}{examples}")
-        same = {None: "not known", True: "yes", False: "no"}[report["same_order"]]
-        lines.append(f"  {'same order as the epoch before':32} {same}")
-    lines += [f"  note: {note}" for note in report["notes"]]
-    lines += [f"  FAULT: {fault}" for fault in report["faults"]]
-    return "\n".join(lines)

@@ -7,12 +7,8 @@ import json
 import typing
 from typing import runtime_checkable
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.properties import properties
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -27,8 +23,6 @@ from torch.utils.data import (
 
 import foresee
 import foresee.torch as ft
-from foresee import _epoch_audit
-from foresee._epoch_audit import RankFacts, Sketch, Tally
 from foresee.errors import ConfigError
 
 N = 23
@@ -195,6 +189,44 @@ def test_two_iterators_at_once_get_their_own_batches(numbers):
     assert (audited.last["epoch"], audited.last["ok"]) == (1, True)
 
 
+class Resuming(DataLoader):
+    """A stock loader with a state, as torchdata has it."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.skipped = 0
+
+    def __iter__(self):
+        skipped, self.skipped = self.skipped, 0
+        # Its sampler is asked for the rest alone.
+        batches = list(self.batch_sampler)[skipped:]
+        yield from DataLoader(self.dataset, batch_sampler=batches) if skipped else super().__iter__()
+
+    def load_state_dict(self, state):
+        self.skipped = state
+
+
+def test_an_epoch_resumed_from_a_state_lost_nothing(numbers, folder):
+    resuming = Resuming(numbers, 4)
+    audited = ft.audit(resuming)
+    resuming.load_state_dict(2)
+    list(audited)
+    assert (audited.last["whole"], audited.last["lost"], audited.last["faults"]) == (False, None, [])
+    assert "partial: the epoch was resumed from a saved state" in audited.report()
+    list(audited)
+    assert audited.last["ok"] is True
+    loader = foresee.Loader(folder, batch_size=4, shuffle=True, seed=3)
+    batches = iter(loader)
+    next(batches)
+    resumed = foresee.Loader(folder, batch_size=4, shuffle=True, seed=3)
+    resumed.load_state_dict(loader.state_dict())
+    audited = ft.audit(resumed)
+    list(audited)
+    assert (audited.last["samples"], audited.last["lost"], audited.last["faults"]) == (N - 4, None, [])
+    list(audited)
+    assert (audited.last["ok"], audited.last["epoch"]) == (True, 1)
+
+
 class Streamed(IterableDataset):
     def __init__(self, copies=1, noise=False):
         self.copies, self.noise = copies, noise
@@ -308,106 +340,3 @@ def test_foresee_loaders_are_audited_by_their_order_and_their_own_proof(folder, 
         loader.set_epoch(1)
         list(audited)
         assert "set_epoch" in audited.last["faults"][0]
-
-
-def facts(tally, **more):
-    return RankFacts(
-        whole=True,
-        batches=tally.batches,
-        samples=tally.samples,
-        largest=tally.largest,
-        digest=tally.digest,
-        same_order=None,
-        shuffled=False,
-        last=tally.last,
-        **({"hashed": False, "expected": N} | more),
-    )
-
-
-def compared(ranks, batch=3, monkeypatch=None, **more):
-    """The report of ``ranks``, whose ids are given in order."""
-    tallies = [Tally() for _ in ranks]
-    for tally, ids in zip(tallies, ranks, strict=True):
-        for at in range(0, len(ids), batch):
-            tally.add(np.array(ids[at : at + batch], np.uint64))
-    every = [facts(tally, **more) for tally in tallies]
-    edges = _epoch_audit.part_edges(every)
-    ids = [tally.sorted() for tally in tallies]
-    parts = (
-        ([_epoch_audit.cut(one, edges, part) for one in ids], [None] * len(ids))
-        for part in range(len(edges) - 1)
-    )
-    return _epoch_audit.compare(0, every, parts, edges, source="test", sketch=Sketch())
-
-
-@properties(ordinary=40)
-@given(
-    n=st.integers(1, 60),
-    world=st.integers(1, 4),
-    lose=st.sets(st.integers(0, 59)),
-    twice=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 59)), max_size=10),
-    part=st.sampled_from([5, 1 << 20]),
-    hashed=st.booleans(),
-)
-def test_counts_are_those_of_sets_whatever_the_parts(n, world, lose, twice, part, hashed):
-    ranks = [[i for i in range(rank, n, world) if i not in lose] for rank in range(world)]
-    for rank, i in twice:
-        if i < n:
-            ranks[rank % world].insert(0, i)
-    before, _epoch_audit._PART = _epoch_audit._PART, part
-    try:
-        report = compared(ranks, expected=n, hashed=hashed)
-    finally:
-        _epoch_audit._PART = before
-    seen = [i for rank in ranks for i in rank]
-    assert report["lost"] == n - len(set(seen))
-    assert report["doubled"] + report["padding"] == len(seen) - len(set(seen))
-    same = len(set.intersection(*map(set, ranks))) if world > 1 else 0
-    assert report["same_on_all_ranks"] == (0 if report["padding"] else same)
-
-
-@pytest.mark.parametrize("n", range(1, 20))
-@pytest.mark.parametrize("world", [2, 3, 5])
-def test_padding_of_a_distributed_sampler_is_no_fault_and_its_cut_is_named(n, world):
-    def shares(drop_last):
-        return [
-            list(DistributedSampler(range(n), world, rank, shuffle=False, drop_last=drop_last))
-            for rank in range(world)
-        ]
-
-    report = compared(shares(drop_last=False), expected=n)
-    assert (report["padding"], report["faults"], report["ok"]) == (-n % world, [], True)
-    if n >= world:
-        report = compared(shares(drop_last=True), expected=n, drop_last=True)
-        assert (report["dropped"], report["faults"], report["ok"]) == (n % world, [], True)
-
-
-def test_equal_samples_on_all_ranks_and_uneven_batches_are_faults():
-    report = compared([list(range(N)), list(range(N))])
-    assert counts(report) == (0, N, 0, 0, N)
-    assert report["faults"][0].startswith(
-        "every rank read the same samples: pass sampler=DistributedSampler(dataset)"
-    )
-    report = compared([list(range(16)), list(range(16, N))])
-    (fault,) = report["faults"]
-    assert fault.startswith("ranks had 3 to 6 batches: those with more wait for the others in a collective")
-
-
-def test_ranks_that_share_samples_by_their_loaders_word_are_counted_once():
-    of = {"expected": N, "hashed": False}
-    tally = Tally()
-    tally.add(np.arange(3, dtype=np.uint64))
-    every = [facts(tally, share=(rank // 2, 2), **of) for rank in range(4)]
-    assert _epoch_audit.kept(every) == [0, 2]
-    assert _epoch_audit.kept([facts(tally, share=(0, 1), **of)] * 2) == [0]
-    assert _epoch_audit.kept([facts(tally, share=None, **of), facts(tally, share=(0, 2), **of)]) == [0, 1]
-    assert _epoch_audit.kept([facts(tally, share=(0, 2), **of)] * 2) == [0, 1]
-
-
-def test_ids_take_four_bytes_below_two_to_the_32_and_stay_exact_above():
-    tally = Tally()
-    tally.add(np.array([5, 3], np.uint64))
-    assert tally.sorted().dtype == np.uint32
-    tally.add(np.array([2**33], np.uint64))
-    assert tally.sorted().tolist() == [3, 5, 2**33]
-    assert _epoch_audit.cut(np.array([1, 2], np.uint32), [0, 2**40, 2**64], 1).tolist() == []

@@ -169,6 +169,8 @@ class SamplerIds(SampleIds):
                 getattr(self._base, "_fingerprint", None),
             ),
             "workers": stock.num_workers,
+            # What Accelerate's skip_first_batches leaves out was handed out before.
+            "resumed": bool(getattr(stock.batch_sampler, "skip_batches", 0)),
         }
 
 
@@ -204,6 +206,7 @@ class ForeseeIds(SampleIds):
             "replacement": bool(getattr(getattr(loader, "sampler", None), "replacement", False)),
             "dataset": (type(dataset).__name__, session.samples),
             "own": bool(own["ok"]),
+            "resumed": own["start"] > 0,
         }
 
 

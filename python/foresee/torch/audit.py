@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from foresee import _epoch_audit
+from foresee import _audit_text, _epoch_audit
 from foresee._epoch_audit import RankFacts, Sketch, Tally
 from foresee.errors import ConfigError
 from foresee.torch._gather import Ranks
 from foresee.torch._sample_ids import source_of
-from foresee.torch._wrapped import T_co, WrappedLoader
+from foresee.torch._wrapped import T_co, WrappedLoader, length_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -116,7 +116,7 @@ class Audited(WrappedLoader[T_co]):
     def report(self) -> str:
         """The last epoch's table. After an epoch that was left early over several ranks, call it on all of them."""
         self._end_left()
-        return "no epoch was audited on this rank" if self.last is None else _epoch_audit.table(self.last)
+        return "no epoch was audited on this rank" if self.last is None else _audit_text.table(self.last)
 
     def _end_left(self) -> None:
         """Compare epochs that were left early."""
@@ -128,6 +128,8 @@ class Audited(WrappedLoader[T_co]):
     def _end(self, epoch: _Epoch, *, whole: bool) -> None:
         """Compare an epoch with that of the other ranks, and write the table."""
         tally, unknown = epoch.tally, epoch.unknown
+        said = {"expected": None, "resumed": False} | self._source.facts()
+        said["resumed"] = said["resumed"] or (whole and self._is_rest(tally.batches))
         facts = RankFacts(
             whole=whole,
             batches=tally.batches,
@@ -139,9 +141,9 @@ class Audited(WrappedLoader[T_co]):
             last=tally.last,
             hashed=self._source.hashed,
             unknown=unknown,
-            **({"expected": None} | self._source.facts()),
+            **said,
         )
-        self._digest = tally.digest if whole else None
+        self._digest = tally.digest if whole and not facts.resumed else None
         try:
             report = self._compare(facts, tally)
         except RuntimeError as error:
@@ -156,7 +158,12 @@ class Audited(WrappedLoader[T_co]):
         if self._ranks.lost is not None:
             report["notes"].append(self._ranks.lost)
         self.last = report
-        sys.stderr.write(_epoch_audit.table(report) + "\n")
+        sys.stderr.write(_audit_text.table(report) + "\n")
+
+    def _is_rest(self, batches: int) -> bool:
+        """Whether a loader with a state gave the rest of an epoch that was begun before."""
+        length = length_of(self._loader)
+        return hasattr(self._loader, "load_state_dict") and length is not None and batches < length
 
     def _compare(self, facts: RankFacts, tally: Tally) -> dict[str, Any] | None:
         """Return the report, on the first rank."""

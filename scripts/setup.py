@@ -39,9 +39,10 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 #: A second environment, for tests only: the oldest torch that is supported.
 OLDEST = ROOT / ".oldest-torch-venv"
-#: Others, for the tests against DLIO and under Ray.
+#: Others, for the tests against DLIO, under Ray and in the frameworks that train.
 DLIO = ROOT / ".dlio-venv"
 RAY = ROOT / ".ray-venv"
+FRAMEWORKS = ROOT / ".frameworks-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 #: From here on Go fetches the toolchain that a module asks for by itself.
@@ -118,10 +119,11 @@ def prepare_oldest_torch() -> None:
 
 
 def prepare_systems() -> None:
-    """Environments with DLIO and with Ray, which want their own versions of much."""
+    """Environments with DLIO, Ray and the training frameworks, which want their own versions of much."""
     prepare_build_tools()
     prepare_borrowing("dlio", DLIO, "dlio_benchmark")
     prepare_borrowing("ray", RAY, "ray")
+    prepare_borrowing("frameworks", FRAMEWORKS, "accelerate")
 
 
 def prepare_borrowing(name: str, venv: Path, program: str) -> None:

@@ -33,6 +33,8 @@ class Progress:
       ``iter()`` begins at the same place.
     - ``set_epoch`` starts its epoch at 0, except that the epoch of a loaded state keeps its position.
     - A state loaded at an epoch's end leaves nothing of that epoch, and a plain ``iter()`` then gives the next.
+    - ``set_epoch`` between ``iter()`` and the first batch counts for that iterator, as in torch, whose samplers are
+      asked at the first ``next()``. Lightning calls it there. Later calls name the epoch after.
     """
 
     def __init__(self) -> None:
@@ -40,6 +42,8 @@ class Progress:
         self._next: Place | None = Place(0, 0)
         self._loaded: dict[str, Any] | None = None
         self._epoch_asked = False
+        # Whether the iterator that was begun last handed out a batch after `_next` was named.
+        self._goes_on = False
         self._generation = 0
         self._stopped = False
         # The iterator that was begun last, if it may cost nothing: where it began, and the loaded state of that place.
@@ -49,7 +53,7 @@ class Progress:
     @property
     def place(self) -> Place:
         """Where the run stands, as a state would keep it."""
-        if self._next is not None:
+        if self._next is not None and not self._goes_on:
             return self._next
         assert self._now is not None, "one of both is always set"
         return self._now
@@ -57,7 +61,7 @@ class Progress:
     @property
     def begun(self) -> bool:
         """Whether an epoch is under way or over, and no other was named since."""
-        return self._next is None
+        return self._next is None or self._goes_on
 
     @property
     def is_stopped(self) -> bool:
@@ -91,8 +95,23 @@ class Progress:
             self._loaded = None
         self._begun = (place, self._loaded) if repeats else None
         self._batches = 0
-        self._now, self._next, self._epoch_asked = place, None, False
+        self._now, self._next, self._epoch_asked, self._goes_on = place, None, False, False
         return self._generation, place
+
+    def start(self, token: int, place: Place, *, turns: bool) -> Place:
+        """Return where the iterator of ``token`` starts, which began at ``place``: its first batch is requested.
+
+        ``turns``: whether it can still go to another epoch that was named since. Otherwise that number is given to the
+        epoch which it has.
+        """
+        if not self.is_current(token) or self._next is None:
+            return place
+        if self._next.epoch != place.epoch:
+            place = self.peek() if turns else Place(self._next.epoch, place.position, place.finished)
+            self._loaded = None
+            self._begun = None if self._begun is None else (place, None)
+        self._now, self._next, self._epoch_asked = place, None, False
+        return place
 
     def leave(self, token: int) -> None:
         """The iterator of ``token`` was left before the epoch's end."""
@@ -129,6 +148,7 @@ class Progress:
         self.check(token)
         assert self._now is not None, "a token comes from begin()"
         self._now = Place(self._now.epoch, position, finished)
+        self._goes_on = self._next is not None
         self._batches += 1
         self._loaded = None
 
@@ -137,6 +157,7 @@ class Progress:
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"set_epoch({epoch!r}): a whole number of 0 or more")
         self._take_back()
+        self._goes_on = False
         if self._loaded is not None and self._next is not None and self._next.epoch == epoch:
             self._epoch_asked = True
             return
@@ -146,6 +167,7 @@ class Progress:
 
     def follow(self, epoch: int) -> None:
         """Let the next ``iter()`` give ``epoch``, which a sampler of the user's has; it may repeat."""
+        self._goes_on = False
         ended = self._next is not None and self._next.finished and not self._epoch_asked
         if ended or self._next is None or self._next.epoch != epoch or self._loaded is None:
             self._next, self._loaded, self._epoch_asked = Place(epoch, 0), None, False
@@ -155,7 +177,7 @@ class Progress:
     def load(self, place: Place, state: dict[str, Any]) -> None:
         """Go on at ``place`` with the next ``iter()``; older iterators end."""
         self._next, self._loaded = place, copy.deepcopy(state)
-        self._epoch_asked = False
+        self._epoch_asked = self._goes_on = False
         self._generation += 1
 
     def stop(self) -> None:

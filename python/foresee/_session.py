@@ -145,6 +145,17 @@ class Session:
         ``repeats``: see ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
         """
         token, place = self.progress.begin(repeats=repeats)
+        self._set_out(place)
+        return token, place
+
+    def start(self, token: int, place: Place, *, turns: bool = True) -> Place:
+        """Return where the iterator that began at ``place`` starts; see ``Progress.start``."""
+        start = self.progress.start(token, place, turns=turns)
+        if start != place:
+            self._set_out(start)
+        return start
+
+    def _set_out(self, place: Place) -> None:
         if self.is_beyond(place.epoch) and not self._warned:
             self._warned = True
             _log.warning(
@@ -161,7 +172,6 @@ class Session:
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
         if self._beside is not None:
             self._beside.begin(whole=place.position == 0)
-        return token, place
 
     def aim(self, place: Place, announced: Announced | None = None) -> None:
         """Point the engine at ``place``."""

@@ -202,7 +202,10 @@ class Loader(Face):
 
     def _epoch(self, token: int, place: Place) -> Iterator[Batch]:
         session = self._session
-        over = place.finished
+        start = session.start(token, place)
+        if start != place:
+            session.aim(start)
+        place, over = start, start.finished
         lap = self._meter.lap(steps=len(self), order=self._order.mark)
         waits = session.waits
         batch: Batch | None = None

@@ -134,6 +134,48 @@ def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder):
     assert ids(other) == ids(make_at(folder, 3))
 
 
+@pytest.mark.parametrize("cut", [0, 2])
+def test_an_epoch_that_is_named_again_after_iter_keeps_counting_its_batches(folder, cut):
+    # Lightning calls iter() first and set_epoch() then.
+    whole = ids(make(folder))
+    head = make(folder)
+    ids(head, cut)
+    loader = make(folder)
+    loader.load_state_dict(head.state_dict())
+    iterator = iter(loader)
+    loader.set_epoch(0)
+    first = next(iterator).ids.tolist()
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 4 * (cut + 1))
+    assert [first, *ids(iterator)] == whole[cut:]
+    assert loader.state_dict()["finished"]
+    assert loader.audit()["ok"]
+    assert ids(loader) == ids(make_at(folder, 1))
+
+
+def test_an_epoch_that_is_named_between_iter_and_the_first_batch_is_that_iterators(folder):
+    loader = make(folder)
+    iterator = iter(loader)
+    loader.set_epoch(2)
+    assert ids(iterator) == ids(make_at(folder, 2))
+    assert loader.audit()["ok"]
+    assert (loader.state_dict()["epoch"], loader.state_dict()["finished"]) == (2, True)
+    assert ids(loader) == ids(make_at(folder, 3))
+
+
+def test_an_epoch_that_is_named_after_the_first_batches_is_the_next_one(folder):
+    loader = make(folder)
+    iterator = iter(loader)
+    head = ids(iterator, 2)
+    loader.set_epoch(5)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (5, 0)
+    head += ids(iterator, 1)
+    # The loop went on, so this is where it stands.
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 12)
+    assert head + ids(iterator) == ids(make(folder))
+    assert ids(loader) == ids(make_at(folder, 5))
+
+
 def test_loading_while_iterating_ends_the_old_iterator(folder):
     loader = make(folder)
     iterator = iter(loader)

@@ -139,6 +139,66 @@ def test_seeded_shuffle_is_distributed_sampler_with_set_epoch_and_draws_the_base
     assert run(ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4), ours_of, 3) == expected
 
 
+@pytest.mark.parametrize("kind", ["seed", "sampler"])
+@pytest.mark.parametrize("start", ["fresh", "resumed"])
+def test_an_epoch_that_is_named_between_iter_and_the_first_batch_counts_as_in_torch(dataset, kind, start):
+    def make():
+        if kind == "seed":
+            return ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4)
+        return ft.DataLoader(dataset, batch_size=4, sampler=DistributedSampler(range(N), 1, 0, seed=4))
+
+    sampler = DistributedSampler(range(N), 1, 0, seed=4)
+    theirs = DataLoader(range(N), batch_size=4, sampler=sampler, collate_fn=list)
+    loader = make()
+    if start == "resumed":
+        list(islice(loader, 2))
+        state, loader = loader.state_dict(), make()
+        loader.load_state_dict(state)
+    for epoch, expected_head in ((0, 2 if start == "resumed" else 0), (3, 0)):
+        batches, reference = iter(loader), iter(theirs)
+        loader.sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch)
+        first = ours_of(next(batches))
+        assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (
+            epoch,
+            4 * expected_head + 4,
+        )
+        assert [first, *map(ours_of, batches)] == list(reference)[expected_head:]
+        assert loader.audit()["ok"]
+    assert loader.state_dict()["finished"]
+
+
+def test_a_named_epoch_of_a_random_order_is_the_number_of_the_epoch_that_was_drawn(dataset):
+    def make():
+        return ft.DataLoader(dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    expected = [ours_of(batch) for batch in make()]
+    loader = make()
+    batches = iter(loader)
+    loader.set_epoch(2)
+    head = [ours_of(batch) for batch in islice(batches, 2)]
+    state, resumed = loader.state_dict(), make()
+    assert (state["epoch"], state["position"]) == (2, 8)
+    resumed.load_state_dict(state)
+    assert head + [ours_of(batch) for batch in resumed] == expected
+
+
+def test_the_sampler_of_a_seeded_loader_is_a_distributed_sampler_with_its_values(dataset):
+    loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4, rank=1, world_size=2)
+    sampler = loader.sampler
+    assert isinstance(sampler, DistributedSampler)
+    assert (sampler.rank, sampler.num_replicas, sampler.seed, sampler.shuffle) == (1, 2, 4, True)
+    assert len(sampler) == sampler.num_samples == 12
+    loader.set_epoch(2)
+    assert sampler.epoch == 2
+    sampler.epoch = 3
+    reference = DistributedSampler(range(N), 2, 1, seed=4)
+    reference.set_epoch(3)
+    assert list(sampler) == list(reference)
+    assert [i for batch in loader for i in ours_of(batch)] == list(reference)
+    assert sampler.epoch == 4
+
+
 def test_attributes_are_those_that_people_read(dataset):
     loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4, drop_last=True, rank=1, world_size=2)
     assert not isinstance(loader, DataLoader)

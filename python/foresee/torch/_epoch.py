@@ -38,7 +38,8 @@ class EpochIterator:
         place: where it begins.
         lead: batches that torch's loader would have requested ahead.
         timeout_ms: for a batch; None waits as long as it takes.
-        target: of the feed, or what computes it at the first ``next()``.
+        aim: from where an epoch starts to the target of the feed.
+        target: that of ``place``, if it is known already; else it is computed at the first ``next()``.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class EpochIterator:
         place: Place,
         lead: int,
         timeout_ms: int | None,
-        target: Target | Callable[[], Target],
+        aim: Callable[[Place], Target],
+        target: Target | None,
     ) -> None:
         self._owner = owner
         self._session = session
@@ -65,7 +67,10 @@ class EpochIterator:
         self._token = token
         self._lead = lead
         self._timeout_ms = timeout_ms
-        self._target: Target | Callable[[], Target] | None = target
+        self._place = place
+        self._aim = aim
+        self._target = target
+        self._is_begun = False
         self._waits = session.waits
         self._asked = 0
         """Batches that the loop asked for and got, or whose error it got."""
@@ -100,8 +105,8 @@ class EpochIterator:
 
     def _advance(self) -> Receipt | None:
         """Take the next batch; None at the epoch's end."""
-        session, waits = self._session, self._waits
-        if self._target is not None:
+        session = self._session
+        if not self._is_begun:
             self._begin()
         else:
             self._before, self._value = self._value if session.is_small else None, None
@@ -109,7 +114,7 @@ class EpochIterator:
             return None
         session.progress.check(self._token)
         if self._lap.ask():
-            waits.ask()
+            self._waits.ask()
         delivery = self._feed.next(self._timeout_ms)
         if delivery is None:
             return None
@@ -119,7 +124,7 @@ class EpochIterator:
         self._count()
         if session.progress.place.finished:
             self._is_over = True
-            self._resources.epoch_over(waits)
+            self._resources.epoch_over(self._waits)
         return receipt
 
     def close(self) -> None:
@@ -141,14 +146,21 @@ class EpochIterator:
             self.close()
 
     def _begin(self) -> None:
+        """Ask for the first batch. An epoch that was named since ``iter()`` counts."""
+        session, plan = self._session, self._plan
+        if session.progress.is_current(self._token):
+            plan.before_start(session.progress)
+        start = session.start(self._token, self._place, turns=plan.order is not None)
+        if session.waits is not self._waits:
+            self._waits = session.waits
+            self._waits.ask()
         self._waits.enter("plan")
+        self._is_begun, self._is_over = True, start.finished
         if not self._is_over:
-            self._session.progress.check(self._token)
-            target = self._target() if callable(self._target) else self._target
-            self._plan.handed(self._lead)
-            assert target is not None, "begun once"
+            session.progress.check(self._token)
+            target = self._aim(start) if self._target is None or start != self._place else self._target
+            plan.handed(self._lead)
             self._feed.restart(target)
-        self._target = None
         self._waits.enter("copy")
 
     def _count(self) -> None:

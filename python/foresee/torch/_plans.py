@@ -65,6 +65,9 @@ class Plan(ABC):
     def before_iter(self, progress: Progress) -> None:
         """Last word on the next epoch's number."""
 
+    def before_start(self, progress: Progress) -> None:
+        """Last word on the epoch's number, when its first batch is requested."""
+
     def set_epoch(self, epoch: int) -> None:
         """The user named the next epoch."""
 
@@ -137,6 +140,11 @@ class DistributedPlan(RunPlan):
     def before_iter(self, progress: Progress) -> None:
         """The sampler's epoch counts, whoever set it."""
         progress.follow(self._sampler.epoch)
+
+    def before_start(self, progress: Progress) -> None:
+        """Follow a sampler that was set since: torch asks it at the first ``next``."""
+        if progress.place.epoch != self._sampler.epoch:
+            progress.follow(self._sampler.epoch)
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
         """Give the sampler the state's epoch, for a caller that does not."""
@@ -366,10 +374,23 @@ class SamplerPlan(Plan):
         return ids
 
 
-class RunSampler(Sampler[int]):
-    """This rank's indices of the next epoch: what ``loader.sampler`` is when the order is ours."""
+class RunSampler(DistributedSampler[int]):
+    """This rank's indices of the next epoch: what ``loader.sampler`` is when the order is ours.
+
+    A ``DistributedSampler``, because that is what frameworks look for: Ray replaces any other sampler, and training
+    scripts call ``set_epoch`` of no other.
+    """
 
     def __init__(self, order: RunOrder, world: World, progress: Progress) -> None:
+        data = range(order.n)  # nothing but its length counts
+        super().__init__(
+            data,  # type: ignore[arg-type]
+            world.size,
+            world.rank,
+            shuffle=order.shuffle,
+            seed=order.seed,
+            drop_last=order.drop_last,
+        )
         self._order = order
         self._world = world
         self._progress = progress
@@ -380,6 +401,17 @@ class RunSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that ``iter()`` gives."""
+        return self._progress.peek().epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        # The base class sets 0 while it is made.
+        if hasattr(self, "_progress"):
+            self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """As ``loader.set_epoch``: frameworks call it here."""

@@ -314,7 +314,7 @@ class DataLoader(Face):
         self._begun_once = True
         plan.open(place, base=base)
         feed = self._resources.open(plan.base_seed)
-        return EpochIterator(
+        epoch = EpochIterator(
             self,
             self._session,
             plan,
@@ -325,9 +325,11 @@ class DataLoader(Face):
             place=place,
             lead=self.num_workers * (self.prefetch_factor or 0),
             timeout_ms=self._timeout_ms,
+            aim=self._target,
             # With workers the stock loader asks its sampler at iter(), else at the first next().
-            target=self._target(place) if self.num_workers else partial(self._target, place),
+            target=self._target(place) if self.num_workers else None,
         )
+        return as_accelerate_follows(epoch, self._session)
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)

@@ -72,10 +72,12 @@ def detect(
     1. ``rank`` and ``world_size``. They may differ from everything below, as data-parallel ranks do under tensor
        parallelism.
     2. The initialized process group of ``torch.distributed``. torch is not imported for that.
-    3. ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then the variables of Slurm, Open MPI and PMI.
-    4. Rank 0 of 1.
+    3. ``jax.process_index()`` and ``jax.process_count()``, after ``jax.distributed.initialize()``. JAX is not imported
+       for that.
+    4. ``RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE``, then the variables of Slurm, Open MPI and PMI.
+    5. Rank 0 of 1.
 
-    A process group and the variables that are set must agree. Under torchrun only its own variables count.
+    A process group, JAX and the variables that are set must agree. Under torchrun only its own variables count.
 
     Args:
         rank: of this process among those that share the data.
@@ -94,10 +96,13 @@ def detect(
         return _checked(
             "arguments", _whole(rank, "rank"), _whole(world_size, "world_size"), *_local_of_first(env)
         )
-    group = _process_group()
-    if group is not None:
-        _check_against(group, env)
-        return _checked("process group", group[0], group[1], *_local_of_first(env))
+    runtimes = {"the process group": _process_group(), "JAX": _jax()}
+    initialized = [(name, says) for name, says in runtimes.items() if says is not None]
+    if initialized:
+        name, group = initialized[0]
+        _check_alike(initialized)
+        _check_against(name, group, env)
+        return _checked(name, group[0], group[1], *_local_of_first(env))
     if provisional and _incomplete(env):
         return World(0, 1)
     found = [(launcher, world) for launcher in _LAUNCHERS if (world := _read(env, launcher)) is not None]
@@ -122,8 +127,28 @@ def _process_group() -> tuple[int, int] | None:
     return dist.get_rank(), dist.get_world_size()
 
 
-def _check_against(group: tuple[int, int], env: Mapping[str, str]) -> None:
-    """Refuse variables of a launcher that contradict the process group; one of a pair may be missing."""
+def _jax() -> tuple[int, int] | None:
+    """Return index and number of JAX's processes, None unless its distributed runtime is initialized."""
+    jax = sys.modules.get("jax")
+    is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    if jax is None or is_initialized is None or not is_initialized():
+        return None
+    return jax.process_index(), jax.process_count()
+
+
+def _check_alike(initialized: list[tuple[str, tuple[int, int]]]) -> None:
+    """Refuse a process group and a JAX that contradict one another."""
+    (name, group), *others = initialized
+    for other, (rank, size) in others:
+        if (rank, size) != group:
+            raise ConfigError(
+                f"{name} says rank {group[0]} of {group[1]}, {other} says rank {rank} of {size}; pass rank= and "
+                "world_size="
+            )
+
+
+def _check_against(name: str, group: tuple[int, int], env: Mapping[str, str]) -> None:
+    """Refuse variables of a launcher that contradict ``group``; one of a pair may be missing."""
     for launcher in _LAUNCHERS:
         if launcher.name != "torchrun" and (_UNDER_TORCHRUN in env or env.get(launcher.size, "1") == "1"):
             continue  # One task of Slurm or MPI may well start all ranks of its node by itself.
@@ -132,9 +157,8 @@ def _check_against(group: tuple[int, int], env: Mapping[str, str]) -> None:
         for variable, value in zip((launcher.rank, launcher.size), group, strict=True):
             if variable in env and _number(env, variable) != value:
                 raise ConfigError(
-                    f"the process group says rank {group[0]} of {group[1]}, but {variable}={env[variable]}; unset the "
-                    "stale variable, or pass rank= and world_size= if the ranks that share the data are not those of "
-                    "the group"
+                    f"{name} says rank {group[0]} of {group[1]}, but {variable}={env[variable]}; unset the stale "
+                    "variable, or pass rank= and world_size= if other ranks share the data"
                 )
 
 

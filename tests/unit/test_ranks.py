@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,21 @@ def group(monkeypatch):
         monkeypatch.setattr(_world, "_process_group", lambda: rank_and_size or None)
 
     be()
+    return be
+
+
+@pytest.fixture
+def jax(monkeypatch):
+    """Call it with rank and size to have an initialized JAX, and without to have one that is only imported."""
+
+    def be(*rank_and_size: int) -> None:
+        rank, size = rank_and_size or (0, 1)
+        distributed = SimpleNamespace(is_initialized=lambda: bool(rank_and_size))
+        module = SimpleNamespace(
+            distributed=distributed, process_index=lambda: rank, process_count=lambda: size
+        )
+        monkeypatch.setitem(sys.modules, "jax", module)
+
     return be
 
 
@@ -107,6 +124,29 @@ def test_a_process_group_against_the_variables_is_refused_and_both_are_named(gro
     with pytest.raises(ConfigError, match=named):
         _world.detect(environ=environ)
     assert _world.detect(0, 1, environ).size == 1
+
+
+def test_an_initialized_jax_says_the_rank(group, jax):
+    jax()
+    assert _world.detect(environ={}).size == 1
+    assert _world.detect(environ={"RANK": "1", "WORLD_SIZE": "4"}).size == 4
+    jax(1, 2)
+    assert (_world.detect(environ={}).rank, _world.detect(environ={}).size) == (1, 2)
+    with pytest.raises(ConfigError, match="JAX says rank 1 of 2, but WORLD_SIZE=4"):
+        _world.detect(environ={"RANK": "1", "WORLD_SIZE": "4"})
+    group(1, 2)
+    assert _world.detect(environ={}).size == 2
+    group(0, 2)
+    with pytest.raises(ConfigError, match="process group says rank 0 of 2, JAX says rank 1 of 2; pass rank="):
+        _world.detect(environ={})
+    assert _world.detect(0, 1, {}).size == 1
+
+
+def test_a_loader_that_was_made_before_jax_was_initialized_reads_its_share(make, jax):
+    whole = rows(make())
+    loader = make()
+    jax(1, 2)
+    assert rows(loader) == share(whole, 1)
 
 
 def test_a_loader_of_a_process_group_reads_its_share(make, group):

@@ -148,6 +148,11 @@ class Session:
         self._set_out(place)
         return token, place
 
+    @property
+    def began(self) -> Place:
+        """Where the iterator that was begun last starts."""
+        return self._begun
+
     def start(self, token: int, place: Place, *, turns: bool = True) -> Place:
         """Return where the iterator that began at ``place`` starts; see ``Progress.start``."""
         start = self.progress.start(token, place, turns=turns)
@@ -198,7 +203,7 @@ class Session:
     @property
     def samples(self) -> int:
         """Samples of the data set."""
-        return len(self.source.index)
+        return len(self.source)
 
     @property
     def is_forked(self) -> bool:

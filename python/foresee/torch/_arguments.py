@@ -21,6 +21,7 @@ from foresee._arguments import whole
 from foresee._map_source import MapSource
 from foresee.errors import ConfigError
 from foresee.torch import _plans
+from foresee.torch._frameworks import ShownBatches
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -149,7 +150,7 @@ class Asked:
             sampler = RandomSampler(self.dataset, generator=self.generator)
         if self.batch_size is None:
             return sampler, None
-        return sampler, BatchSampler(sampler, self.batch_size, self.drop_last)
+        return sampler, ShownBatches(sampler, self.batch_size, self.drop_last)
 
 
 def _mesh_rank(mesh: DeviceMesh) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from foresee.torch._assemble import ByteRecipe, MapRecipe, Recipe
 from foresee.torch._dataset import source_of
 from foresee.torch._epoch import EpochIterator
 from foresee.torch._feed import Target
+from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller
 from foresee.torch._resources import Resources
 
 if TYPE_CHECKING:
@@ -148,6 +149,10 @@ class DataLoader(Face):
     Raises:
         ConfigError: every wrong argument at once.
     """
+
+    # Accelerate's prepare_data_loader() then takes the loader as it is, and save_state() saves its state.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
 
     def __init__(
         self,
@@ -306,6 +311,7 @@ class DataLoader(Face):
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
+        warn_of_caller()
         self._settle(provisional=False)
         plan = self._plan
         plan.before_iter(self._session.progress)
@@ -330,6 +336,7 @@ class DataLoader(Face):
             target=self._target(place) if self.num_workers else None,
         )
         return as_accelerate_follows(epoch, self._session)
+
 
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the examples in the environment of the frameworks, and the order that each rank has to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+from collections.abc import Sequence
+
+from support.processes import ROOT, plain_environment
+from support.waiting import WATCHDOG
+from torch.utils.data import DistributedSampler
+
+BIN = ROOT / ".frameworks-venv" / "bin"
+PROGRAM = ROOT / "tests" / "support" / "recorded.py"
+#: Of every example.
+BATCH, EPOCHS = 8, 3
+
+Batch = tuple[int, list[int]]
+"""Epoch and ids."""
+
+# Several runs in one process, whose imports take longer than the runs: each has the folder of its records and arguments.
+_SEVERAL = """
+import json, os, sys
+sys.path.insert(0, sys.argv[2])
+import recorded
+recorded.install()
+train = recorded.example(sys.argv[1])
+for folder, arguments in json.loads(sys.argv[3]):
+    os.environ["RECORDED"] = folder
+    sys.argv = ["train.py", *arguments]
+    train.main()
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """For a framework that runs an example on CPUs, without a network or a GPU."""
+    paths = f"{ROOT / 'python'}:{ROOT / 'tests'}"
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
+    return plain_environment({"PYTHONPATH": paths, **quiet, **variables})
+
+
+def run(
+    name: str,
+    folder: pathlib.Path,
+    *arguments: object,
+    launcher: Sequence[str] = ("python",),
+    place: pathlib.Path = BIN,
+) -> str:
+    """Run an example whose records go to ``folder``; what it printed."""
+    folder.mkdir()
+    program, *words = launcher
+    command = [place / program, *words, PROGRAM, *map(str, arguments)]
+    return _ended(command, folder, environment(EXAMPLE=name, RECORDED=str(folder)))
+
+
+def run_several(name: str, runs: dict[pathlib.Path, list[str]]) -> str:
+    """Run an example once for each folder with its arguments, one after the other in one process."""
+    for folder in runs:
+        folder.mkdir()
+    pairs = json.dumps([(str(folder), arguments) for folder, arguments in runs.items()])
+    command = [BIN / "python", "-c", _SEVERAL, name, str(PROGRAM.parent), pairs]
+    return _ended(command, next(iter(runs)), environment())
+
+
+def _ended(command: Sequence[str | os.PathLike[str]], folder: pathlib.Path, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        command, env=env, cwd=folder, capture_output=True, text=True, timeout=WATCHDOG, check=False
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed[-6000:]
+    return printed
+
+
+def batches(folder: pathlib.Path, rank: int = 0) -> list[Batch]:
+    """What a rank was handed out, in order, by one process."""
+    (file,) = folder.glob(f"{rank}-*")
+    return [(epoch, ids) for epoch, _, ids in map(json.loads, file.read_text().splitlines())]
+
+
+def expected(
+    samples: int, *, rank: int = 0, ranks: int = 1, epochs: int = EPOCHS, drop_last: bool = False
+) -> list[Batch]:
+    """The batches of a rank by torch's ``DistributedSampler`` with ``set_epoch``."""
+    sampler: DistributedSampler[int] = DistributedSampler(range(samples), ranks, rank, seed=0)  # type: ignore[arg-type]
+    found = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        ids = list(sampler)
+        found += [(epoch, ids[at : at + BATCH]) for at in range(0, len(ids), BATCH)]
+    return [batch for batch in found if not drop_last or len(batch[1]) == BATCH]

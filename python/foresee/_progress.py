@@ -8,10 +8,13 @@ both faces share one answer to "what does the next ``iter()`` give", which is al
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from foresee.errors import Closed
+
+_log = logging.getLogger("foresee")
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class Progress:
         if self._loaded is not None and self._next is not None and self._next.epoch == epoch:
             self._epoch_asked = True
             return
+        self._warn_of_rest(epoch)
         self._next = Place(epoch, 0)
         self._loaded = None
         self._epoch_asked = False
@@ -170,9 +174,23 @@ class Progress:
         self._goes_on = False
         ended = self._next is not None and self._next.finished and not self._epoch_asked
         if ended or self._next is None or self._next.epoch != epoch or self._loaded is None:
+            self._warn_of_rest(epoch)
             self._next, self._loaded, self._epoch_asked = Place(epoch, 0), None, False
         else:
             self._epoch_asked = True
+
+    def _warn_of_rest(self, epoch: int) -> None:
+        """Say that the rest of a loaded epoch is left: frameworks count epochs by their own steps."""
+        state = self._loaded
+        if state is not None and state["epoch"] != epoch and state["position"] and not state["finished"]:
+            _log.warning(
+                "epoch %d was named after a state at position %d of epoch %d was loaded: the rest of that epoch is not "
+                "read; name epoch %d, or load a state of an epoch's end",
+                epoch,
+                state["position"],
+                state["epoch"],
+                state["epoch"],
+            )
 
     def load(self, place: Place, state: dict[str, Any]) -> None:
         """Go on at ``place`` with the next ``iter()``; older iterators end."""

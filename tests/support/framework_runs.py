@@ -7,11 +7,13 @@ import json
 import os
 import pathlib
 import subprocess
+import textwrap
 from collections.abc import Sequence
+
+from torch.utils.data import DistributedSampler
 
 from support.processes import ROOT, plain_environment
 from support.waiting import WATCHDOG
-from torch.utils.data import DistributedSampler
 
 BIN = ROOT / ".frameworks-venv" / "bin"
 PROGRAM = ROOT / "tests" / "support" / "recorded.py"
@@ -38,13 +40,19 @@ for folder, arguments in json.loads(sys.argv[3]):
 def environment(**variables: str) -> dict[str, str]:
     """For a framework that runs an example on CPUs, without a network or a GPU."""
     paths = f"{ROOT / 'python'}:{ROOT / 'tests'}"
-    quiet = {
-        "OMP_NUM_THREADS": "1",
+    # Accelerate makes no process group of CPUs unless it is told that they are what it has.
+    cpus = {
         "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
         "JAX_PLATFORMS": "cpu",
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
     }
-    return plain_environment({"PYTHONPATH": paths, **quiet, **variables})
+    return plain_environment({"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", **cpus, **variables})
+
+
+def torchrun(ranks: int) -> list[str]:
+    """Words that start a program on so many ranks of this machine."""
+    return ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
 def run(
@@ -61,13 +69,23 @@ def run(
     return _ended(command, folder, environment(EXAMPLE=name, RECORDED=str(folder)))
 
 
-def run_several(name: str, runs: dict[pathlib.Path, list[str]]) -> str:
-    """Run an example once for each folder with its arguments, one after the other in one process."""
+def run_several(name: str, runs: dict[pathlib.Path, list[str]], launcher: Sequence[str] = ("python",)) -> str:
+    """Run an example once for each folder with its arguments, one after the other in one process of each rank."""
     for folder in runs:
         folder.mkdir()
     pairs = json.dumps([(str(folder), arguments) for folder, arguments in runs.items()])
-    command = [BIN / "python", "-c", _SEVERAL, name, str(PROGRAM.parent), pairs]
-    return _ended(command, next(iter(runs)), environment())
+    folder = next(iter(runs)).parent
+    return run_text(_SEVERAL, folder, name, PROGRAM.parent, pairs, launcher=launcher)
+
+
+def run_text(
+    program: str, folder: pathlib.Path, *arguments: object, launcher: Sequence[str] = ("python",)
+) -> str:
+    """Run a program that a test has as text; what it printed."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(program))
+    name, *words = launcher
+    return _ended([BIN / name, *words, str(path), *map(str, arguments)], folder, environment())
 
 
 def _ended(command: Sequence[str | os.PathLike[str]], folder: pathlib.Path, env: dict[str, str]) -> str:

@@ -120,7 +120,7 @@ def test_finished_holds_when_drop_last_ends_an_epoch_early_and_another_batch_siz
     assert ids(second) == ids(make_at(folder, 1, drop_last=True, batch_size=1))
 
 
-def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder):
+def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder, caplog):
     first = make(folder)
     whole = ids(make(folder))
     ids(first, 2)
@@ -128,9 +128,11 @@ def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder):
     same, other = make(folder), make(folder)
     same.load_state_dict(state)
     same.set_epoch(0)
+    assert not caplog.records
     assert ids(same) == whole[2:]
     other.load_state_dict(state)
     other.set_epoch(3)
+    assert "the rest of that epoch is not read; name epoch 0" in caplog.text
     assert ids(other) == ids(make_at(folder, 3))
 
 

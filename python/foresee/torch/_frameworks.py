@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import BatchSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from foresee._session import Session
 
@@ -33,6 +33,24 @@ def warn_of_caller(depth: int = 2) -> None:
         )
 
 
+def warn_of_resume(state: Mapping[str, Any], session: Session, depth: int = 2) -> None:
+    """Warn if Lightning goes on at a state whose batches are of another size or on other ranks.
+
+    Lightning counts the batches of the epoch from the checkpoint's number of them to ``len(loader)``.
+    """
+    caller: str = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001 - as above
+    before, now = (state["world_size"], state["batch_size"]), (session.world.size, session.batch_size)
+    is_inside = state["position"] and not state["finished"]
+    if caller.startswith(("lightning.", "pytorch_lightning.")) and is_inside and before != now:
+        _log.warning(
+            "this checkpoint was saved in the middle of an epoch on %s rank(s) with batch_size=%s, and is loaded on %s "
+            "rank(s) with batch_size=%s: Lightning counts the batches before as if they had been of this size, and may "
+            "end the epoch before its last sample; use the values of the saved run, or a checkpoint of an epoch's end",
+            *before,
+            *now,
+        )
+
+
 class ShownBatches(BatchSampler):
     """``batch_sampler`` of a loader: this rank's lists of indices. Only other loaders iterate over it."""
 
@@ -45,6 +63,12 @@ class ShownBatches(BatchSampler):
                 "load_state_dict(), and in a Trainer of Transformers set ignore_data_skip=True"
             )
         return super().__iter__()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the sampler's epoch: the Trainer of Transformers does so where it skips batches."""
+        name = getattr(self.sampler, "set_epoch", None)
+        if callable(name):
+            name(epoch)
 
 
 class Iterated:

@@ -29,7 +29,7 @@ from foresee.torch._assemble import ByteRecipe, MapRecipe, Recipe
 from foresee.torch._dataset import source_of
 from foresee.torch._epoch import EpochIterator
 from foresee.torch._feed import Target
-from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller
+from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller, warn_of_resume
 from foresee.torch._resources import Resources
 
 if TYPE_CHECKING:
@@ -349,6 +349,7 @@ class DataLoader(Face):
         As ``foresee.Loader.load_state_dict``, ``strict`` and errors too; only the argument has torch's name.
         """
         super().load_state_dict(state_dict, strict=strict)
+        warn_of_resume(state_dict, self._session)
 
     def _describe(self) -> Mapping[str, Any]:
         return self._plan.describe()

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Accelerate trains with our loader: `prepare`, `save_state`, gradient accumulation and metrics over ranks."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from support import framework_runs as runs
+from support.recorded import write_rows
+
+SAMPLES = 51
+RANKS = 2
+
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def rows(tmp_path: pathlib.Path) -> str:
+    return str(write_rows(tmp_path / "rows.npy", SAMPLES))
+
+
+def test_a_loaded_state_goes_on_at_any_step(tmp_path: pathlib.Path, rows: str) -> None:
+    whole = runs.expected(SAMPLES)
+    saved = tmp_path / "checkpoints"
+    first = [rows, "--every", "1", "--checkpoints", str(saved)]
+    cuts = [2, 7, 9]
+    resumed = {tmp_path / f"from-{cut}": [rows, "--resume", str(saved / f"step-{cut}")] for cut in cuts}
+    runs.run_several("accelerate", {tmp_path / "whole": first, **resumed})
+    assert runs.batches(tmp_path / "whole") == whole
+    for cut in cuts:
+        assert runs.batches(tmp_path / f"from-{cut}") == whole[cut:], cut
+
+
+def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, rows: str) -> None:
+    launcher = runs.torchrun(RANKS)
+    saved = tmp_path / "checkpoints"
+    runs.run("accelerate", tmp_path / "whole", rows, "--every", 3, "--checkpoints", saved, launcher=launcher)
+    runs.run("accelerate", tmp_path / "rest", rows, "--resume", saved / "step-6", launcher=launcher)
+    for rank in range(RANKS):
+        whole = runs.expected(SAMPLES, rank=rank, ranks=RANKS)
+        assert runs.batches(tmp_path / "whole", rank) == whole
+        assert runs.batches(tmp_path / "rest", rank) == whole[6:]
+
+
+def test_accelerates_own_calls_take_the_loader_as_it_is(tmp_path: pathlib.Path, rows: str) -> None:
+    program = """
+        import json, sys, torch
+        from accelerate import Accelerator, skip_first_batches
+        from torch.utils.data import DistributedSampler
+        import foresee.torch as ft
+
+        def ids(batch): return [round(float(row[0]) * 64) for row in batch]
+
+        accelerator = Accelerator(gradient_accumulation_steps=3)
+        rank, ranks = accelerator.process_index, accelerator.num_processes
+        dataset = ft.ArrayDataset(sys.argv[1])
+        loader = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        # Neither call makes another loader, which would deal out the batches of this rank once more.
+        assert accelerator.prepare(loader) is loader
+        assert accelerator.prepare_data_loader(loader) is loader
+        model, optimizer = accelerator.prepare(model, optimizer)
+        sampler = DistributedSampler(range(51), ranks, rank, seed=0)
+        steps, read, gathered = [], [], []
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch[:, 1:]).mean())
+                optimizer.step()
+                steps.append(accelerator.sync_gradients)
+                optimizer.zero_grad()
+            read += ids(batch)
+            gathered += ids(accelerator.gather_for_metrics(batch))
+        assert read == list(sampler), read
+        # 26 samples of each rank are 4 batches: the third steps, and so does the last.
+        assert steps == [False, False, True, True], steps
+        # 52 of 51: the one that fills up the last batch is dropped.
+        assert sorted(gathered) == list(range(51)), gathered
+        # Its state is saved and loaded without being registered.
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        accelerator.save_state(sys.argv[2])
+        accelerator.wait_for_everyone()
+        for _ in iterator: pass
+        accelerator.load_state(sys.argv[2])
+        sampler.set_epoch(1)
+        assert sum(map(ids, loader), []) == list(sampler)[16:]
+        # A short batch that is left out takes what fills it up along.
+        cut = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, drop_last=True)
+        gathered = [i for batch in cut for i in ids(accelerator.gather_for_metrics(batch))]
+        assert len(gathered) == len(set(gathered)) == 48
+        # The rest by a loader of torch has the right samples, and is warned of.
+        loader.set_epoch(2)
+        sampler.set_epoch(2)
+        assert sum(map(ids, skip_first_batches(loader, 2)), []) == list(sampler)[16:]
+        accelerator.print("end")
+        accelerator.end_training()
+    """
+    launcher = runs.torchrun(RANKS)
+    printed = runs.run_text(program, tmp_path, rows, tmp_path / "saved", launcher=launcher)
+    assert printed.count("accelerate.skip_first_batches() reads the rest of this epoch") == RANKS
+    assert "Accelerate cannot tell" not in printed
+    assert "end" in printed

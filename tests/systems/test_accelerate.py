@@ -32,7 +32,9 @@ def test_a_loaded_state_goes_on_at_any_step(tmp_path: pathlib.Path, rows: str) -
         assert runs.batches(tmp_path / f"from-{cut}") == whole[cut:], cut
 
 
-def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, rows: str) -> None:
+def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
+    tmp_path: pathlib.Path, rows: str
+) -> None:
     launcher = runs.torchrun(RANKS)
     saved = tmp_path / "checkpoints"
     runs.run("accelerate", tmp_path / "whole", rows, "--every", 3, "--checkpoints", saved, launcher=launcher)

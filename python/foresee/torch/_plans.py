@@ -188,17 +188,11 @@ class RandomPlan(Plan):
         return {"name": "torch.random", "generator": self._own is not None, "n": self._samples}
 
     def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """Enough to have the epoch's permutation again; without generator, only what was drawn already."""
+        """Enough to have the epoch's permutation again; before it the same keys, see ``SamplerPlan.draw``."""
         if begun:
             return self._draw
-        if self._own is None:
-            return None
-        return {
-            "base": True,
-            "base_seed": None,
-            "generator": _pack(self._own.get_state()),
-            "sampler_seed": None,
-        }
+        state = None if self._own is None else _pack(self._own.get_state())
+        return {"base": True, "base_seed": None, "generator": state, "sampler_seed": None}
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
         """Keep ``draw`` for the rest of its epoch; behind an epoch's end bring the generator there, too."""
@@ -322,7 +316,7 @@ class SamplerPlan(Plan):
         """Give the sampler the state's epoch, and keep the base seed for the rest of it."""
         self._resumed = None
         needed = place.position > 0 and not place.finished and self._world.size == 1
-        if needed or draw is not None:
+        if needed or (draw is not None and draw.get("base_seed", 0) is not None):
             try:
                 self._resumed = place, int((draw or {})["base_seed"])
             except (KeyError, TypeError, ValueError) as error:
@@ -341,10 +335,12 @@ class SamplerPlan(Plan):
             self._base_seed = resumed[1]
 
     def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """The base seed, on which random transforms depend. Not over several ranks, whose states must be
-        equal.
+        """The base seed, on which random transforms depend. Not over several ranks, whose states must be equal.
+
+        The key is there before the epoch, too: ``torch.distributed.checkpoint`` loads the keys that the state of a new
+        loader has, and no others.
         """
-        return {"base_seed": self.base_seed} if begun and self._world.size == 1 else None
+        return {"base_seed": self.base_seed if begun else None} if self._world.size == 1 else None
 
     def announce(self, place: Place) -> Announced:
         """All indices of the epoch."""

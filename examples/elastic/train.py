@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchrun with a changing number of ranks: fit a linear model to an array of rows, and lose no sample when one is lost.
+
+    torchrun --nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 examples/elastic/train.py rows.npy
+
+Run it on two hosts. When one is lost, torchrun starts the ranks of the other again, and once more when it is back. Each
+time they go on at the last checkpoint, at whatever world size there is: no sample of the epoch is repeated or left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import foresee.torch as ft
+
+EPOCHS = 3
+
+
+def main() -> None:
+    """Train, from the newest checkpoint if there is one."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path")
+    parser.add_argument("--checkpoints", type=pathlib.Path, default="checkpoints")
+    parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
+    given = parser.parse_args()
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dataset = ft.ArrayDataset(given.path)
+    loader = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS)
+    model = DistributedDataParallel(nn.Linear(len(dataset[0]) - 1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    # The loader has state_dict and load_state_dict, so a checkpoint takes it as it is.
+    saved = {"model": model, "optimizer": optimizer, "loader": loader}
+    complete = sorted(given.checkpoints.glob("*/.metadata"), key=lambda file: int(file.parent.name))
+    step = 0
+    if complete:
+        step = int(complete[-1].parent.name)
+        dcp.load(saved, checkpoint_id=complete[-1].parent)
+    for epoch in range(loader.state_dict()["epoch"], EPOCHS):
+        loader.set_epoch(epoch)
+        for rows in loader:
+            loss = nn.functional.mse_loss(model(rows[:, 1:]), rows[:, :1])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % given.every == 0:
+                dcp.save(saved, checkpoint_id=given.checkpoints / str(step))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -39,7 +39,7 @@ class Linear(nn.Module):
 class ForeseeTrainer(Trainer):
     """A Trainer that reads with a loader of Foresee, from its state where one was saved."""
 
-    def get_train_dataloader(self) -> ft.DataLoader:  # type: ignore[override]
+    def get_train_dataloader(self) -> ft.DataLoader:
         """Made by hand, so that the Trainer neither replaces its sampler nor deals its batches out again."""
         size = self.args.per_device_train_batch_size
         loader = ft.DataLoader(

@@ -164,7 +164,7 @@ class Face(ABC):
         """Refuse to be copied or pickled."""
         raise TypeError(
             f"a {type(self).__name__} has threads and memory of its own and cannot be copied or pickled; make one in "
-            "each process, or a second one"
+            "each process (with Lightning's ddp_spawn: in train_dataloader()), or a second one"
         )
 
     def __enter__(self) -> Self:

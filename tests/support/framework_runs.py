@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from torch.utils.data import DistributedSampler
 
 from support.processes import ROOT, plain_environment
-from support.waiting import WATCHDOG
 
 BIN = ROOT / ".frameworks-venv" / "bin"
 PROGRAM = ROOT / "tests" / "support" / "recorded.py"
@@ -55,17 +54,11 @@ def torchrun(ranks: int) -> list[str]:
     return ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
-def run(
-    name: str,
-    folder: pathlib.Path,
-    *arguments: object,
-    launcher: Sequence[str] = ("python",),
-    place: pathlib.Path = BIN,
-) -> str:
+def run(name: str, folder: pathlib.Path, *arguments: object, launcher: Sequence[str] = ("python",)) -> str:
     """Run an example whose records go to ``folder``; what it printed."""
     folder.mkdir()
     program, *words = launcher
-    command = [place / program, *words, PROGRAM, *map(str, arguments)]
+    command = [BIN / program, *words, PROGRAM, *map(str, arguments)]
     return _ended(command, folder, environment(EXAMPLE=name, RECORDED=str(folder)))
 
 
@@ -79,18 +72,23 @@ def run_several(name: str, runs: dict[pathlib.Path, list[str]], launcher: Sequen
 
 
 def run_text(
-    program: str, folder: pathlib.Path, *arguments: object, launcher: Sequence[str] = ("python",)
+    program: str,
+    folder: pathlib.Path,
+    *arguments: object,
+    launcher: Sequence[str] = ("python",),
+    place: pathlib.Path = BIN,
+    **variables: str,
 ) -> str:
     """Run a program that a test has as text; what it printed."""
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     name, *words = launcher
-    return _ended([BIN / name, *words, str(path), *map(str, arguments)], folder, environment())
+    return _ended([place / name, *words, path, *map(str, arguments)], folder, environment(**variables))
 
 
 def _ended(command: Sequence[str | os.PathLike[str]], folder: pathlib.Path, env: dict[str, str]) -> str:
     done = subprocess.run(
-        command, env=env, cwd=folder, capture_output=True, text=True, timeout=WATCHDOG, check=False
+        command, env=env, cwd=folder, capture_output=True, text=True, timeout=240, check=False
     )
     printed = done.stdout + done.stderr
     assert done.returncode == 0, printed[-6000:]

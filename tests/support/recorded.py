@@ -20,9 +20,12 @@ import numpy as np
 
 import foresee
 import foresee.torch as ft
+from support.waiting import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCALE = 64
+#: One entry for each batch of this process that may be held.
+BATCHES: list[Any] = []
 
 
 def write_rows(path: pathlib.Path, samples: int) -> pathlib.Path:
@@ -39,6 +42,16 @@ def note(loader: Any, rank: int, rows: Any) -> None:
     ids = [round(float(row[0]) * SCALE) for row in rows]
     with pathlib.Path(os.environ["RECORDED"], f"{rank}-{os.getpid()}").open("a") as file:
         print(json.dumps([state["epoch"], state["position"], ids]), file=file)
+    hold(loader)
+
+
+def hold(loader: Any) -> None:
+    """Wait with the third batch of a world size that ``HOLD`` has, until the file is there that it names for it."""
+    holds = json.loads(os.environ.get("HOLD", "{}"))
+    if held := holds.get(str(loader.sampler.num_replicas)) if holds else None:
+        BATCHES.append(loader)
+        if len(BATCHES) == 3:
+            wait_until(pathlib.Path(held).exists, what=f"{held}")
 
 
 class TorchLoader(ft.DataLoader):

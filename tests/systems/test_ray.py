@@ -9,8 +9,10 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
+from support import framework_runs as runs
 from support import gradients
 from support.processes import ROOT, Child, plain_environment
+from support.recorded import write_rows
 
 PYTHON = ROOT / ".ray-venv" / "bin" / "python"
 RANKS = 2
@@ -49,3 +51,67 @@ def test_ranks_that_ray_started_have_the_bits_of_the_reference(
     assert [one["digest"] for one in said] == [expected] * RANKS
     if place == "a server":
         assert [bool(one["stats"]["sent_bytes"]) for one in said] == [True, False]
+
+
+# The example, whose loaders take notes; a worker of the first attempt fails in its second epoch.
+LOSING_A_WORKER = """
+    import json, logging, os, pathlib, sys
+    import ray
+    from support import recorded
+    from torch.utils.data import DistributedSampler
+
+    train = recorded.example("ray")
+    ray.cloudpickle.register_pickle_by_value(train)
+    original = train.work
+
+    def work(given):
+        import foresee.torch as ft
+        folder = pathlib.Path(given["path"]).parent
+        rank = ray.train.get_context().get_world_rank()
+        is_first = ray.train.get_checkpoint() is None
+        os.environ["RECORDED"] = str(folder / ("first" if is_first else "rest"))
+        recorded.install()
+
+        class Failing(recorded.TorchLoader):
+            def __iter__(self):
+                for batch in super().__iter__():
+                    if is_first and rank == 1 and self.state_dict()["epoch"] == 1:
+                        raise RuntimeError("this worker is lost")
+                    yield batch
+
+        ft.DataLoader = Failing
+        original(given)
+
+        # Ray's own call takes the loader as it is, reads it one batch ahead, and is warned of.
+        said = []
+        logging.getLogger("foresee").addFilter(lambda record: said.append(record.getMessage()) or False)
+        loader = recorded.TorchLoader.__bases__[0](ft.ArrayDataset(given["path"]), batch_size=8, shuffle=True, seed=0)
+        ids = [round(float(row[0]) * 64) for batch in ray.train.torch.prepare_data_loader(loader) for row in batch]
+        (folder / f"said-{rank}").write_text(json.dumps([ids, said]))
+
+    train.work = work
+    ray.init(num_cpus=3, include_dashboard=False)
+    sys.argv = ["train.py", *sys.argv[1:]]
+    train.main()
+    ray.shutdown()
+"""
+
+
+def test_workers_read_their_shares_and_go_on_in_the_middle_of_an_epoch_after_a_failure(
+    tmp_path: pathlib.Path,
+) -> None:
+    rows = write_rows(tmp_path / "rows.npy", 51)
+    for name in ("first", "rest"):
+        (tmp_path / name).mkdir()
+    arguments = [rows, "--every", 3, "--checkpoints", tmp_path / "checkpoints"]
+    runs.run_text(LOSING_A_WORKER, tmp_path, *arguments, place=PYTHON.parent, RAY_USAGE_STATS_ENABLED="0")
+    for rank in range(RANKS):
+        whole = runs.expected(51, rank=rank, ranks=RANKS)
+        first = runs.batches(tmp_path / "first", rank)
+        assert first == whole[: len(first)]
+        # A worker was lost after the fourth step, and the last checkpoint is of the third.
+        assert len(first) >= 4
+        assert runs.batches(tmp_path / "rest", rank) == whole[3:]
+        ids, said = json.loads((tmp_path / f"said-{rank}").read_text())
+        assert ids == [i for epoch, batch in whole if epoch == 0 for i in batch]
+        assert ["prepare_data_loader() requests one batch more" in text for text in said] == [True]

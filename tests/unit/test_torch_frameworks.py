@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What frameworks read of a loader, without the frameworks: `tests/systems` has the real ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch.utils.data import DistributedSampler
+
+import foresee.torch as ft
+from foresee.torch._frameworks import Iterated
+
+
+def make(folder, samples, rank=0, **arguments):
+    path = folder / "rows.npy"
+    if not path.exists():
+        np.save(path, np.arange(samples)[:, None])
+    return ft.DataLoader(ft.ArrayDataset(path), **{"shuffle": True, "seed": 1, "rank": rank} | arguments)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_what_accelerate_keeps_of_the_last_batch_has_each_sample_once(
+    tmp_path, caplog, ranks, batch_size, drop_last
+):
+    # 21 samples are repeated by 1 on two ranks and by 3 on four, where Accelerate cannot tell which they are.
+    loaders = [
+        make(tmp_path, 21, rank, world_size=ranks, batch_size=batch_size, drop_last=drop_last)
+        for rank in range(ranks)
+    ]
+    ends = [Iterated(loader._session) for loader in loaders]
+    gathered = []
+    for batches in zip(*loaders, strict=True):
+        assert len({end.end_of_dataloader for end in ends}) == 1
+        step = [int(row) for batch in batches for row in batch.flatten()]
+        if ends[0].end_of_dataloader and ends[0].remainder > 0:
+            step = step[: ends[0].remainder]
+        gathered += step
+    assert ends[0].end_of_dataloader
+    if "Accelerate cannot tell" in caplog.text:
+        assert (ranks, ends[0].remainder) == (4, -1)
+        assert caplog.text.startswith("WARNING")
+        assert "3 samples of the last batch are repeated" in caplog.text
+    else:
+        assert len(gathered) == len(set(gathered))
+        assert drop_last or len(gathered) == 21
+
+
+def test_of_a_sampler_of_the_user_the_last_batch_is_not_known(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(9)[:, None])
+    for ranks, expected in ((1, 0), (2, -1)):
+        loader = ft.DataLoader(
+            ft.ArrayDataset(tmp_path / "rows.npy"), sampler=list(range(9)), rank=0, world_size=ranks
+        )
+        assert Iterated(loader._session).remainder == expected
+
+
+def test_the_shown_batches_pass_an_epoch_on_to_their_sampler(tmp_path):
+    loader = make(tmp_path, 9, world_size=1, batch_size=2)
+    reference = DistributedSampler(range(9), 1, 0, seed=1)
+    for epoch in (3, 1):
+        loader.batch_sampler.set_epoch(epoch)
+        reference.set_epoch(epoch)
+        assert [i for batch in loader.batch_sampler for i in batch] == list(reference)
+        assert [int(row) for batch in loader for row in batch.flatten()] == list(reference)
+    plain = ft.DataLoader(ft.ArrayDataset(tmp_path / "rows.npy"), sampler=list(range(9)))
+    plain.batch_sampler.set_epoch(2)
+    assert len(list(plain.batch_sampler)) == 9

@@ -22,7 +22,7 @@ BATCH, EPOCHS = 8, 3
 Batch = tuple[int, list[int]]
 """Epoch and ids."""
 
-# Several runs in one process, whose imports take longer than the runs: each has the folder of its records and arguments.
+# Several runs in one process, whose imports take longer than the runs: each has the folder of its notes and arguments.
 _SEVERAL = """
 import json, os, sys
 sys.path.insert(0, sys.argv[2])
@@ -55,7 +55,7 @@ def torchrun(ranks: int) -> list[str]:
 
 
 def run(name: str, folder: pathlib.Path, *arguments: object, launcher: Sequence[str] = ("python",)) -> str:
-    """Run an example whose records go to ``folder``; what it printed."""
+    """Run an example whose notes go to ``folder``; what it printed."""
     folder.mkdir()
     program, *words = launcher
     command = [BIN / program, *words, PROGRAM, *map(str, arguments)]

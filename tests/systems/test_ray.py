@@ -84,7 +84,7 @@ LOSING_A_WORKER = """
 
         # Ray's own call takes the loader as it is, reads it one batch ahead, and is warned of.
         said = []
-        logging.getLogger("foresee").addFilter(lambda record: said.append(record.getMessage()) or False)
+        logging.getLogger("foresee").addFilter(lambda message: said.append(message.getMessage()) or False)
         loader = recorded.TorchLoader.__bases__[0](ft.ArrayDataset(given["path"]), batch_size=8, shuffle=True, seed=0)
         ids = [round(float(row[0]) * 64) for batch in ray.train.torch.prepare_data_loader(loader) for row in batch]
         (folder / f"said-{rank}").write_text(json.dumps([ids, said]))

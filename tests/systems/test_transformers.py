@@ -83,4 +83,4 @@ def test_skipping_batches_by_reading_them_reads_the_right_ones_and_is_warned_of(
     assert (
         "accelerate.skip_first_batches() reads the rest of this epoch with a DataLoader of torch" in printed
     )
-    assert "ignore_data_skip=True" in printed
+    assert "set TrainingArguments.ignore_data_skip" in printed

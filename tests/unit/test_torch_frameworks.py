@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from types import FunctionType
+
 import numpy as np
 import pytest
 from torch.utils.data import DistributedSampler
@@ -67,3 +70,47 @@ def test_the_shown_batches_pass_an_epoch_on_to_their_sampler(tmp_path):
     plain = ft.DataLoader(ft.ArrayDataset(tmp_path / "rows.npy"), sampler=list(range(9)))
     plain.batch_sampler.set_epoch(2)
     assert len(list(plain.batch_sampler)) == 9
+
+
+def called_from(module, function):
+    """``function`` as if a module of a framework had it."""
+    return FunctionType(function.__code__, {"__name__": module})
+
+
+def test_a_wrapper_that_reads_ahead_is_warned_of_when_it_iterates(tmp_path, caplog):
+    loader = make(tmp_path, 9, world_size=1)
+    called_from("ray.train.torch.train_loop_utils", lambda loader: [*loader])(loader)
+    assert "prepare_data_loader() requests one batch more than the training loop has received" in caplog.text
+    caplog.clear()
+    called_from("rayon", lambda loader: [*loader])(loader)
+    assert not caplog.records
+
+
+def test_batches_that_are_skipped_by_reading_are_warned_of(tmp_path, caplog):
+    batches = make(tmp_path, 9, world_size=1).batch_sampler
+    read = called_from("accelerate.data_loader", lambda batches: [*batches])(batches)
+    assert "accelerate.skip_first_batches() reads the rest of this epoch" in caplog.text
+    caplog.clear()
+    assert list(batches) == read
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "batches", "warned"),
+    [
+        ("lightning.pytorch.utilities.combined_loader", {"batch_size": 3}, 2, True),
+        ("pytorch_lightning.utilities.combined_loader", {"world_size": 2}, 2, True),
+        ("lightning.pytorch.utilities.combined_loader", {}, 2, False),
+        ("lightning.pytorch.utilities.combined_loader", {"batch_size": 3}, 0, False),
+        ("lightning.pytorch.utilities.combined_loader", {"batch_size": 3}, 5, False),
+        ("train", {"batch_size": 3}, 2, False),
+    ],
+)
+def test_lightning_is_warned_of_where_it_would_count_the_batches_of_an_epoch_wrongly(
+    tmp_path, caplog, module, changes, batches, warned
+):
+    saved = make(tmp_path, 9, world_size=1, batch_size=2)
+    list(islice(saved, batches))
+    load = called_from(module, lambda loader, state: loader.load_state_dict(state))
+    load(make(tmp_path, 9, **{"world_size": 1, "batch_size": 2} | changes), saved.state_dict())
+    assert ("may end the epoch before its last sample" in caplog.text) == warned

@@ -60,7 +60,7 @@ class ShownBatches(BatchSampler):
             _log.warning(
                 "accelerate.skip_first_batches() reads the rest of this epoch with a DataLoader of torch, without "
                 "Foresee's cache and read-ahead; load the state of the Foresee loader instead, with "
-                "load_state_dict(), and in a Trainer of Transformers set ignore_data_skip=True"
+                "load_state_dict(), and in a Trainer of Transformers set TrainingArguments.ignore_data_skip"
             )
         return super().__iter__()
 

@@ -155,12 +155,13 @@ class EpochIterator:
             self._waits = session.waits
             self._waits.ask()
         self._waits.enter("plan")
-        self._is_begun, self._is_over = True, start.finished
+        self._is_over = start.finished
         if not self._is_over:
             session.progress.check(self._token)
             target = self._aim(start) if self._target is None or start != self._place else self._target
             plan.handed(self._lead)
             self._feed.restart(target)
+        self._is_begun = True
         self._waits.enter("copy")
 
     def _count(self) -> None:

@@ -15,6 +15,7 @@ use crate::fingerprint::Object;
 use crate::layout::folder::{self, Class, ClassesSeen};
 use crate::layout::npy::{NpyHead, NpyHeader};
 use crate::layout::rows::{self, Cut};
+use crate::layout::windows::Windows;
 use crate::layout::{Layout, LayoutOptions};
 use crate::listing::{Held, Listed, Store};
 use crate::uri::{self, TAG_BYTES_MAX};
@@ -32,6 +33,7 @@ pub struct IndexBuilder {
     held: Vec<Held>,
     ignored: u64,
     classes: ClassesSeen,
+    picks: Vec<u64>,
     wanted: VecDeque<HeadWanted>,
     /// Array files that a head was asked for, by place; their headers when they came.
     heads: BTreeMap<u64, (Held, Option<NpyHeader>)>,
@@ -62,6 +64,7 @@ impl IndexBuilder {
             held: Vec::new(),
             ignored: 0,
             classes: ClassesSeen::default(),
+            picks: Vec::new(),
             wanted: VecDeque::new(),
             heads: BTreeMap::new(),
         })
@@ -82,7 +85,9 @@ impl IndexBuilder {
         if matches!(self.options, LayoutOptions::Folder(_)) {
             self.classes.see(&listed.key);
         }
-        if matches!(self.options, LayoutOptions::Npy) && listed.key.ends_with(b".npz") {
+        if matches!(self.options, LayoutOptions::Npy | LayoutOptions::Windows(_))
+            && listed.key.ends_with(b".npz")
+        {
             return Err(IndexError::Npz { uri: shown(self) });
         }
         let takes = self.options.takes(&listed.key);
@@ -106,12 +111,18 @@ impl IndexBuilder {
         }
         let held = self.store.keep(&listed);
         self.held.push(held);
-        if matches!(self.options, LayoutOptions::Npy) {
+        if self.options.needs_head(&listed.key) {
             let (ticket, bytes) = (held.place(), HEAD_BYTES.min(held.size));
             self.heads.insert(ticket, (held, None));
             self.wanted.push_back(HeadWanted { ticket, key: listed.key, bytes });
         }
         Ok(())
+    }
+
+    /// Takes which objects the samples of a table have, one after another, by the order in which objects were listed.
+    /// Without it each object is of one sample.
+    pub fn handle_picks(&mut self, picks: Vec<u64>) {
+        self.picks = picks;
     }
 
     /// The next head to read; `None` when none is needed now. Several may be under way at once.
@@ -141,11 +152,17 @@ impl IndexBuilder {
 
     /// Sorts and checks everything that was listed.
     pub fn finish(self) -> Result<IndexPlan, IndexError> {
-        let Self { base, options, created, store, mut held, ignored, classes, heads, .. } = self;
-        // Stable, because it finds the sorted runs that a parallel listing consists of.
-        held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
-        if let Some(pair) = held.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
-            return Err(IndexError::Duplicate { uri: uri::show(&base, store.key(pair[0])) });
+        let Self { base, options, created, store, mut held, ignored, classes, heads, picks, .. } = self;
+        if !options.keeps_order() {
+            // Stable, because it finds the sorted runs that a parallel listing consists of.
+            held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
+            if let Some(pair) = held.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
+                return Err(IndexError::Duplicate { uri: uri::show(&base, store.key(pair[0])) });
+            }
+        }
+        let objects = held.len() as u64;
+        if let Some((pick, &object)) = (0..).zip(&picks).find(|(_, object)| **object >= objects) {
+            return Err(IndexError::Pick { pick, object, objects });
         }
         let classes = match &options {
             LayoutOptions::Folder(folder) => {
@@ -158,6 +175,7 @@ impl IndexBuilder {
             return Err(empty());
         }
         let show = |held: Held| uri::show(&base, store.key(held));
+        let mut tail = Tail::default();
         let (layout, cuts) = match &options {
             LayoutOptions::Folder(folder) => (Layout::Folder(folder.clone()), None),
             LayoutOptions::Flat { extensions } => (Layout::Flat { extensions: extensions.clone() }, None),
@@ -170,9 +188,14 @@ impl IndexBuilder {
                 let (layout, cuts) = rows_of_arrays(&held, &heads, show)?;
                 (layout, Some(cuts))
             }
+            LayoutOptions::Table { parts } => (Layout::Table { parts: *parts }, None),
+            LayoutOptions::Windows(windows) => {
+                let cuts = windows_of_arrays(windows, &base, &held, &heads, show, &mut tail)?;
+                (Layout::Windows(windows.clone()), Some(cuts))
+            }
         };
         let mut plan = IndexPlan {
-            summary: Summary { ignored, classes: classes.len() as u64, ..Summary::default() },
+            summary: Summary { ignored, classes: classes.len() as u64, tail, ..Summary::default() },
             base,
             created,
             layout,
@@ -180,8 +203,13 @@ impl IndexBuilder {
             held,
             classes,
             cuts,
+            picks,
         };
         plan.summarise()?;
+        if let Layout::Table { parts } = plan.layout {
+            let items = if plan.picks.is_empty() { objects } else { plan.picks.len() as u64 };
+            plan.summary.samples = items / parts;
+        }
         if plan.summary.samples == 0 {
             return Err(IndexError::Empty { uri: plan.base, ignored, layout: options.describe() });
         }
@@ -225,6 +253,46 @@ fn rows_of_arrays(
     Ok((layout, cuts))
 }
 
+/// How each file is cut into windows; `tail` counts what none contains.
+fn windows_of_arrays(
+    windows: &Windows,
+    base: &str,
+    held: &[Held],
+    heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
+    show: impl Fn(Held) -> String,
+    tail: &mut Tail,
+) -> Result<Vec<Cut>, IndexError> {
+    let (mut cuts, mut longest) = (Vec::with_capacity(held.len()), 0);
+    for &one in held {
+        let mut start = 0;
+        if let Some((_, header)) = heads.get(&one.place()) {
+            let header = header.as_ref().ok_or_else(|| IndexError::HeadMissing { uri: show(one) })?;
+            if header.dtype != windows.dtype || !header.row_shape().is_empty() {
+                return Err(IndexError::NotFlat {
+                    uri: show(one),
+                    found: format!("{} {:?}", header.dtype, header.shape),
+                    expected: windows.dtype.clone(),
+                });
+            }
+            let expected = header.file_bytes().ok_or_else(|| IndexError::TooLarge { uri: show(one) })?;
+            if expected != one.size {
+                return Err(IndexError::ArrayLength { uri: show(one), expected, found: one.size });
+            }
+            start = header.data_start;
+        }
+        let (cut, elements) = windows.cut(start, one.size, || show(one))?;
+        tail.elements = tail.elements.saturating_add(elements);
+        tail.files += u64::from(elements > 0);
+        longest = longest.max((one.size - start) / windows.item_bytes);
+        cuts.push(cut);
+    }
+    if cuts.iter().all(|cut| cut.rows == 0) {
+        let (uri, files, length) = (base.to_owned(), held.len() as u64, windows.length);
+        return Err(IndexError::NoWindows { uri, files, length, longest });
+    }
+    Ok(cuts)
+}
+
 /// A data set, sorted and checked, not yet written.
 #[derive(Debug)]
 pub struct IndexPlan {
@@ -237,6 +305,7 @@ pub struct IndexPlan {
     pub(crate) held: Vec<Held>,
     summary: Summary,
     cuts: Option<Vec<Cut>>,
+    picks: Vec<u64>,
 }
 
 /// What a listing came to.
@@ -256,6 +325,17 @@ pub struct Summary {
     pub total_bytes: u64,
     /// Bytes of the largest sample.
     pub max_bytes: u64,
+    /// What no window contains.
+    pub tail: Tail,
+}
+
+/// Elements at the ends of files that no window contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// How many.
+    pub elements: u64,
+    /// Files that have some.
+    pub files: u64,
 }
 
 impl IndexPlan {
@@ -286,6 +366,11 @@ impl IndexPlan {
     pub(crate) fn cuts(&self) -> impl Iterator<Item = Cut> {
         const WHOLE: Cut = Cut { start: 0, rows: 1 };
         (0..self.held.len()).map(|number| self.cuts.as_ref().map_or(WHOLE, |cuts| cuts[number]))
+    }
+
+    /// Objects of the samples of a table that share some; else empty.
+    pub(crate) fn picks(&self) -> &[u64] {
+        &self.picks
     }
 
     /// The label of each object, in their order; nothing in a layout without labels.

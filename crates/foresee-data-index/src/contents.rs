@@ -14,8 +14,8 @@ use crate::column::{Cursor, Numbers, NumbersAt, Strings, StringsAt};
 use crate::error::IndexError;
 use crate::layout::Layout;
 
-/// The version that is written; every version up to it is read.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version; every version up to it is read. An index is written in the first version that has its layout.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A byte that is no text, a name, and line ends that a text transfer would change.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89FIDX\r\n\x1a";
@@ -48,6 +48,17 @@ pub(crate) struct Contents {
     /// Present if an object holds several samples of one size; else each object is a sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rows: Option<Rows>,
+    /// Present if samples of a table share objects; else each object is of one sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) picks: Option<Picks>,
+}
+
+/// Objects of a table's samples, one after another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Picks {
+    pub(crate) count: u64,
+    pub(crate) object: Numbers,
 }
 
 /// One entry per object.
@@ -87,14 +98,15 @@ pub(crate) struct Places {
     pub(crate) class: Option<StringsAt>,
     pub(crate) row_start: Option<NumbersAt>,
     pub(crate) row_end: Option<NumbersAt>,
+    pub(crate) pick: Option<NumbersAt>,
 }
 
 impl Contents {
     /// The frame's first bytes.
-    pub(crate) fn head() -> [u8; HEAD_BYTES] {
+    pub(crate) fn head(&self) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&MAGIC);
-        head[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        head[8..12].copy_from_slice(&self.layout.version().to_le_bytes());
         head
     }
 
@@ -104,7 +116,7 @@ impl Contents {
         let mut place = [0; 16];
         place[..8].copy_from_slice(&at.to_le_bytes());
         place[8..].copy_from_slice(&(tail.len() as u64).to_le_bytes());
-        let sum = checksum(&Self::head(), &tail, &place);
+        let sum = checksum(&self.head(), &tail, &place);
         for part in [&place[..], &sum, &END] {
             tail.extend_from_slice(part);
         }
@@ -140,6 +152,9 @@ impl Contents {
         }
         let contents: Self =
             serde_json::from_slice(text).map_err(|_| damaged("its contents are not those of its version"))?;
+        if found < contents.layout.version() {
+            return Err(damaged("its layout is not one of its version"));
+        }
         let places = contents.places(file, at).ok_or_else(|| damaged("its columns do not add up"))?;
         Ok((contents, places))
     }
@@ -166,15 +181,24 @@ impl Contents {
                 .as_ref()
                 .map_or(Some(None), |it| cursor.numbers(it.start, count).map(Some))?,
             row_end: self.rows.as_ref().map_or(Some(None), |it| cursor.numbers(it.end, count).map(Some))?,
+            pick: self
+                .picks
+                .as_ref()
+                .map_or(Some(None), |it| cursor.numbers(it.object, it.count).map(Some))?,
         };
-        let samples = match places.row_end {
-            Some(row_end) => row_end.get(file, count.checked_sub(1)?)?,
-            None => count,
+        let samples = match (places.row_end, &self.layout) {
+            (Some(row_end), _) => row_end.get(file, count.checked_sub(1)?)?,
+            (None, Layout::Table { parts }) => {
+                let items = self.picks.as_ref().map_or(count, |picks| picks.count);
+                items.is_multiple_of(*parts).then(|| items.checked_div(*parts)).flatten()?
+            }
+            (None, _) => count,
         };
         let adds_up = cursor.at == end
             && self.samples == samples
             && samples > 0
             && self.rows.is_some() == self.layout.row_bytes().is_some()
+            && (self.picks.is_none() || matches!(self.layout, Layout::Table { .. }))
             && places.key.is_complete(file)
             && places.tag.is_complete(file)
             && places.class.is_none_or(|class| class.is_complete(file));

@@ -2,7 +2,7 @@
 //! What changed between two indexes of one data set, object by object.
 //!
 //! An update lists again, builds a new index with the old one's layout ([`Index::rebuild`]) and compares:
-//! both are sorted alike, so one walk over the two finds everything.
+//! both are sorted alike, or are for this, so one walk over the two finds everything.
 
 use std::cmp::Ordering;
 use std::iter;
@@ -61,6 +61,14 @@ impl Index {
         Ok(diff)
     }
 
+    /// Numbers of all objects in the order of their keys; of one key in their own order.
+    fn objects_by_key(&self) -> Vec<u64> {
+        let mut order: Vec<u64> = (0..self.objects()).collect();
+        let key = |number: u64| self.object_at(number).map_or(&[][..], |object| object.key);
+        order.sort_by(|&one, &other| key(one).cmp(key(other)));
+        order
+    }
+
     /// What changed from this index to `new`, in the order of their samples.
     ///
     /// # Errors
@@ -76,7 +84,16 @@ impl Index {
                 new: new.layout().options().describe(),
             });
         }
-        let mut walk = Walk { old: self, new, old_at: 0, new_at: 0, options };
+        let order = |index: &Self| options.keeps_order().then(|| index.objects_by_key());
+        let mut walk = Walk {
+            old: self,
+            new,
+            old_order: order(self),
+            new_order: order(new),
+            old_at: 0,
+            new_at: 0,
+            options,
+        };
         Ok(iter::from_fn(move || walk.next().transpose()))
     }
 }
@@ -85,6 +102,9 @@ impl Index {
 struct Walk<'a> {
     old: &'a Index,
     new: &'a Index,
+    /// Objects by key, where an index does not have them so.
+    old_order: Option<Vec<u64>>,
+    new_order: Option<Vec<u64>>,
     old_at: u64,
     new_at: u64,
     options: LayoutOptions,
@@ -93,8 +113,8 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn next(&mut self) -> Result<Option<Change<'a>>, IndexError> {
         loop {
-            let old = object_below_end(self.old, self.old_at)?;
-            let new = object_below_end(self.new, self.new_at)?;
+            let old = object_below_end(self.old, self.old_order.as_deref(), self.old_at)?;
+            let new = object_below_end(self.new, self.new_order.as_deref(), self.new_at)?;
             let order = match (&old, &new) {
                 (None, None) => return Ok(None),
                 (Some(_), None) => Ordering::Less,
@@ -114,6 +134,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn object_below_end(index: &Index, at: u64) -> Result<Option<Object<'_>>, IndexError> {
-    if at < index.objects() { index.object_at(at).map(Some) } else { Ok(None) }
+fn object_below_end<'a>(
+    index: &'a Index,
+    order: Option<&[u64]>,
+    at: u64,
+) -> Result<Option<Object<'a>>, IndexError> {
+    if at >= index.objects() {
+        return Ok(None);
+    }
+    let at = order.map_or(at, |order| order[usize::try_from(at).expect("as many as in memory")]);
+    index.object_at(at).map(Some)
 }

@@ -8,7 +8,6 @@ use foresee_units::SampleId;
 use serde::ser::{Error as _, SerializeStruct};
 use serde::{Serialize, Serializer};
 
-use crate::contents::FORMAT_VERSION;
 use crate::index::Index;
 
 /// An index that serialises as one object, with its first `limit` samples.
@@ -31,12 +30,12 @@ impl Serialize for Dump {
         let contents = index.contents();
         let classes: Vec<_> = index.classes().into_iter().map(Text).collect();
         let mut dump = serializer.serialize_struct("Dump", 12)?;
-        dump.serialize_field("version", &FORMAT_VERSION)?;
+        dump.serialize_field("version", &index.layout().version())?;
         dump.serialize_field("base_uri", index.base_uri())?;
         dump.serialize_field("created", &index.created())?;
         dump.serialize_field("layout", index.layout())?;
         dump.serialize_field("fingerprint", &contents.fingerprint)?;
-        dump.serialize_field("samples", &index.len())?;
+        dump.serialize_field("samples", &index.samples())?;
         dump.serialize_field("objects", &index.objects())?;
         dump.serialize_field("total_bytes", &contents.total_bytes)?;
         dump.serialize_field("max_bytes", &contents.max_bytes)?;
@@ -54,10 +53,11 @@ impl Serialize for Entries<'_> {
         use serde::ser::SerializeSeq;
 
         let Dump { index, limit } = self.0;
-        let shown = index.len().min(*limit);
-        let mut entries = serializer.serialize_seq(usize::try_from(shown).ok())?;
-        for sample in 0..shown {
-            let entry = index.entry(SampleId(sample)).map_err(S::Error::custom)?;
+        let shown = index.samples().min(*limit);
+        let mut entries = serializer.serialize_seq(usize::try_from(shown * index.parts()).ok())?;
+        let items = (0..shown).flat_map(|sample| (0..index.parts()).map(move |part| (sample, part)));
+        for (sample, part) in items {
+            let entry = index.entry(index.item(SampleId(sample), part)).map_err(S::Error::custom)?;
             entries.serialize_element(&EntryText {
                 sample,
                 object: entry.object,

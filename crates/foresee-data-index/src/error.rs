@@ -203,6 +203,79 @@ pub enum IndexError {
         /// Bytes past the last whole row.
         rest: u64,
     },
+    /// A row of a table that names no object.
+    #[error("{column}, row {row}: {value:?}: {cause}")]
+    Row {
+        /// The column's name.
+        column: String,
+        /// Counted from 0, as samples are.
+        row: u64,
+        /// The cell, without what may be secret.
+        value: String,
+        /// What is wrong with it, and what to do.
+        cause: String,
+    },
+    /// Samples of no object.
+    #[error("a table has 0 objects per sample; give at least one column of paths or URIs")]
+    NoParts,
+    /// Picks that name no object.
+    #[error("pick {pick} names object {object}, but {objects} are listed; give each pick below that number")]
+    Pick {
+        /// Place of the pick.
+        pick: u64,
+        /// What it names.
+        object: u64,
+        /// How many there are.
+        objects: u64,
+    },
+    /// Windows of nothing, or past 64 bits.
+    #[error("windows of {length} elements, {stride} apart; both are 1 or more, and their bytes below 2^64")]
+    NoWindow {
+        /// Elements of a window.
+        length: u64,
+        /// Elements from one window's start to the next.
+        stride: u64,
+    },
+    /// A file of elements that ends inside one.
+    #[error(
+        "{uri} has {size} bytes of data: {rest} are left over after elements of {item_bytes}; check dtype= or the file"
+    )]
+    PartOfElement {
+        /// The object.
+        uri: String,
+        /// Bytes of its elements.
+        size: u64,
+        /// An element's size.
+        item_bytes: u64,
+        /// Bytes past the last whole element.
+        rest: u64,
+    },
+    /// An array that is not one-dimensional, or of another type than was asked for.
+    #[error(
+        "{uri} is an array of {found}; windows need one axis of {expected}: save array.reshape(-1), or pass its dtype="
+    )]
+    NotFlat {
+        /// The object.
+        uri: String,
+        /// Type and shape of an element of its first axis.
+        found: String,
+        /// The type that the other files have.
+        expected: String,
+    },
+    /// No file is as long as a window.
+    #[error(
+        "no window in {files} files of {uri}: a window has {length} elements, the longest file {longest}; use a smaller window"
+    )]
+    NoWindows {
+        /// The data set.
+        uri: String,
+        /// How many files there are.
+        files: u64,
+        /// Elements of a window.
+        length: u64,
+        /// Elements of the longest file.
+        longest: u64,
+    },
     /// Rows of nothing.
     #[error("a row of 0 bytes holds no sample; give the row's size in bytes, 1 or more")]
     NoRowBytes,

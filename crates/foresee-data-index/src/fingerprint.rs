@@ -50,6 +50,18 @@ impl Fingerprint {
                     this.number(length);
                 }
             }
+            Layout::Table { parts } => {
+                this.number(3);
+                this.number(*parts);
+            }
+            Layout::Windows(windows) => {
+                this.number(4);
+                this.string(windows.dtype.as_bytes());
+                let tail = u64::from(windows.drop_tail);
+                for number in [windows.item_bytes, windows.length, windows.stride, tail] {
+                    this.number(number);
+                }
+            }
         }
         let mut count = 0;
         for class in classes {
@@ -67,6 +79,18 @@ impl Fingerprint {
         for number in [object.size, object.label.map_or(0, |label| label + 1), object.start, object.rows] {
             self.number(number);
         }
+        self.hash_pending();
+    }
+
+    /// After all objects: which of them the samples of a table have, if they share any.
+    pub(crate) fn add_picks(&mut self, picks: impl Iterator<Item = u64>) {
+        for pick in picks {
+            self.number(pick);
+            self.hash_pending();
+        }
+    }
+
+    fn hash_pending(&mut self) {
         if self.pending.len() >= PENDING_BYTES {
             self.hasher.update(&self.pending);
             self.pending.clear();

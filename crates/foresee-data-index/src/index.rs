@@ -45,7 +45,7 @@ pub struct ByteRange {
     pub len: u64,
 }
 
-/// All that an index says of one sample.
+/// All that an index says of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Which sample.
@@ -92,13 +92,57 @@ impl Index {
         Ok(Self { inner: Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint }) })
     }
 
-    /// How many samples, 1 or more.
+    /// How many items, 1 or more: what is read at once. Items are samples in every layout but a table, whose samples have
+    /// [`Self::parts`] of them and may share them.
     #[expect(clippy::len_without_is_empty, reason = "an index without samples is not written and not opened")]
     pub fn len(&self) -> u64 {
+        match self.layout() {
+            Layout::Table { .. } => self.objects(),
+            _ => self.contents().samples,
+        }
+    }
+
+    /// How many samples, 1 or more.
+    pub fn samples(&self) -> u64 {
         self.contents().samples
     }
 
-    /// A sample's size, from its own column alone: a planner asks for millions.
+    /// Items of a sample, 1 or more.
+    pub fn parts(&self) -> u64 {
+        if let Layout::Table { parts } = self.layout() { *parts } else { 1 }
+    }
+
+    /// Whether samples share items.
+    pub fn has_picks(&self) -> bool {
+        self.places().pick.is_some()
+    }
+
+    /// Item `part` of a sample. A damaged entry reads as item 0; [`Self::verify`] finds it.
+    pub fn item(&self, sample: SampleId, part: u64) -> SampleId {
+        let number = sample.0 * self.parts() + part;
+        SampleId(self.places().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
+    }
+
+    /// What stands for a sample's class: its label or, in a table, its number, by which the caller finds its target.
+    pub fn sample_label(&self, sample: SampleId) -> Option<i64> {
+        match self.layout() {
+            Layout::Table { .. } => i64::try_from(sample.0).ok(),
+            _ => self.label(sample),
+        }
+    }
+
+    /// How many picks there are; 0 where samples share no item.
+    pub(crate) fn picks(&self) -> u64 {
+        self.contents().picks.as_ref().map_or(0, |it| it.count)
+    }
+
+    pub(crate) fn pick(&self, number: u64) -> Result<u64, IndexError> {
+        let pick = self.places().pick.and_then(|pick| pick.get(self.file(), number));
+        pick.filter(|&pick| pick < self.objects())
+            .ok_or(IndexError::Damaged { what: "a sample of its table names no object" })
+    }
+
+    /// An item's size, from its own column alone: a planner asks for millions.
     ///
     /// # Panics
     /// If `sample` is not below [`Self::len`], as every getter that takes one: a defect of the caller.
@@ -157,9 +201,13 @@ impl Index {
         let (number, row) = self.locate(sample)?;
         let object = self.object_at(number)?;
         let damaged = |what| IndexError::DamagedEntry { object: number, what };
-        let range = match self.contents().layout.row_bytes() {
-            None => ByteRange { start: 0, len: object.size },
-            Some(len) => {
+        let range = match (&self.contents().layout, self.contents().layout.row_bytes()) {
+            (_, None) => ByteRange { start: 0, len: object.size },
+            (Layout::Windows(windows), Some(len)) => {
+                let start = windows.offset(row, object.start, object.size);
+                ByteRange { start: start.ok_or_else(|| damaged("a window past the object's end"))?, len }
+            }
+            (_, Some(len)) => {
                 let start = row.checked_mul(len).and_then(|offset| offset.checked_add(object.start));
                 ByteRange { start: start.ok_or_else(|| damaged("a row past 2^64 bytes"))?, len }
             }

@@ -54,7 +54,7 @@ mod write;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
-pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary};
+pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary, Tail};
 pub use contents::FORMAT_VERSION;
 pub use diff::{Change, Diff};
 pub use dump::Dump;
@@ -63,6 +63,8 @@ pub use exclude::Exclude;
 pub use index::{ByteRange, Entry, Index, IndexBytes};
 pub use layout::folder::{FolderOptions, IMAGE_EXTENSIONS};
 pub use layout::npy::{NpyError, NpyHead, NpyHeader};
+pub use layout::table::{TableColumn, TablePlaces};
+pub use layout::windows::Windows;
 pub use layout::{Layout, LayoutOptions};
 pub use listing::Listed;
 pub use uri::{KEY_BYTES_MAX, redact_uri};

@@ -86,6 +86,15 @@ pub(crate) fn show(base: &str, key: &[u8]) -> String {
     uri
 }
 
+/// A path or URI as it was given, for people: what is not UTF-8 is replaced, and a long one is cut.
+pub(crate) fn shortened(text: &[u8]) -> String {
+    let mut shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES_MAX)]).into_owned();
+    if text.len() > SHOWN_BYTES_MAX {
+        shown.push_str("...");
+    }
+    shown
+}
+
 /// Refuses a key that an index must not hold; `base` is already redacted.
 pub(crate) fn check_key(base: &str, key: &[u8]) -> Result<(), IndexError> {
     if key.is_empty() {

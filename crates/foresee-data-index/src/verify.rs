@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use crate::error::IndexError;
 use crate::fingerprint::Fingerprint;
 use crate::index::Index;
+use crate::layout::Layout;
 
 impl Index {
     /// Reads every entry and holds it against the contents and the fingerprint.
@@ -30,12 +31,23 @@ impl Index {
         for number in 0..self.objects() {
             let object = self.object_at(number)?;
             let wrong = |what| IndexError::DamagedEntry { object: number, what };
-            if previous.is_some_and(|previous| options.compare(previous, object.key) != Ordering::Less) {
+            if !options.keeps_order()
+                && previous.is_some_and(|previous| options.compare(previous, object.key) != Ordering::Less)
+            {
                 return Err(wrong("keys that are not in order"));
             }
             let sample_bytes = row_bytes.unwrap_or(object.size);
             let bytes = object.rows.checked_mul(sample_bytes);
-            if bytes.and_then(|bytes| bytes.checked_add(object.start)).is_none_or(|end| end > object.size) {
+            let fits = match self.layout() {
+                Layout::Windows(windows) => {
+                    let cut = windows.cut(object.start, object.size, String::new);
+                    object.start <= object.size && cut.is_ok_and(|(cut, _)| cut.rows == object.rows)
+                }
+                _ => bytes
+                    .and_then(|bytes| bytes.checked_add(object.start))
+                    .is_some_and(|end| end <= object.size),
+            };
+            if !fits {
                 return Err(wrong("rows past the object's end"));
             }
             total = bytes.and_then(|bytes| total.checked_add(bytes)).ok_or_else(|| wrong("2^64 bytes"))?;
@@ -46,6 +58,11 @@ impl Index {
         if (total, largest) != (contents.total_bytes, contents.max_bytes) {
             return Err(damaged("its totals are not those of its entries"));
         }
+        let mut picked = Ok(());
+        fingerprint.add_picks(
+            (0..self.picks()).map_while(|number| self.pick(number).map_err(|error| picked = Err(error)).ok()),
+        );
+        picked?;
         if fingerprint.finish() != self.fingerprint() {
             return Err(damaged("its fingerprint is not that of its entries"));
         }

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use crate::builder::IndexPlan;
 use crate::column::{Numbers, Strings, running_sum};
-use crate::contents::{Classes, Contents, Objects, Rows};
+use crate::contents::{Classes, Contents, Objects, Picks, Rows};
 use crate::error::IndexError;
 use crate::fingerprint::{self, Fingerprint};
 
@@ -22,7 +22,7 @@ impl IndexPlan {
     pub fn write(&self, out: impl Write) -> Result<(), IndexError> {
         let contents = self.contents();
         let mut out = Counted { inner: io::BufWriter::with_capacity(BUFFER_BYTES, out), written: 0 };
-        out.write_all(&Contents::head())?;
+        out.write_all(&contents.head())?;
         let Objects { key, size, tag, .. } = &contents.objects;
         key.write(self.key_lengths(), self.held.iter().map(|&held| self.store.key(held)), &mut out)?;
         size.write(self.sizes(), &mut out)?;
@@ -35,6 +35,9 @@ impl IndexPlan {
             start.write(self.cuts().map(|cut| cut.start), &mut out)?;
             end.write(running_sum(self.cuts().map(|cut| cut.rows)), &mut out)?;
         }
+        if let Some(Picks { object, .. }) = &contents.picks {
+            object.write(self.picks().iter().copied(), &mut out)?;
+        }
         let at = out.written;
         out.write_all(&contents.tail(at))?;
         out.flush()?;
@@ -46,6 +49,7 @@ impl IndexPlan {
         for object in self.objects() {
             fingerprint.add(&object);
         }
+        fingerprint.add_picks(self.picks().iter().copied());
         let summary = self.summary();
         Contents {
             base_uri: self.base.clone(),
@@ -69,6 +73,10 @@ impl IndexPlan {
             rows: self.layout().row_bytes().map(|_| Rows {
                 start: Numbers::fitting(self.cuts().map(|cut| cut.start)),
                 end: Numbers::fitting(running_sum(self.cuts().map(|cut| cut.rows))),
+            }),
+            picks: (!self.picks().is_empty()).then(|| Picks {
+                count: self.picks().len() as u64,
+                object: Numbers::fitting(self.picks().iter().copied()),
             }),
         }
     }

@@ -64,8 +64,8 @@ fn an_index_of_a_later_version_says_both_versions() {
     let mut file = rows();
     file[8..12].copy_from_slice(&7_u32.to_le_bytes());
     let error = Index::open(Arc::new(file)).unwrap_err();
-    assert!(matches!(error, IndexError::NewerVersion { found: 7, supported: 1 }), "{error}");
-    assert!(error.to_string().contains("version 7") && error.to_string().contains("up to 1"));
+    assert!(matches!(error, IndexError::NewerVersion { found: 7, supported: 2 }), "{error}");
+    assert!(error.to_string().contains("version 7") && error.to_string().contains("up to 2"));
 }
 
 #[test]

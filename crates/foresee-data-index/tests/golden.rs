@@ -7,15 +7,26 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed};
+use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed, Windows};
 
 /// Key, size and tag of each object; `head` answers for the first bytes of any of them.
 fn check(name: &str, options: LayoutOptions, objects: &[(&[u8], u64, &[u8])], head: &[u8]) {
+    check_picks(name, options, objects, head, Vec::new());
+}
+
+fn check_picks(
+    name: &str,
+    options: LayoutOptions,
+    objects: &[(&[u8], u64, &[u8])],
+    head: &[u8],
+    picks: Vec<u64>,
+) {
     let mut builder =
         IndexBuilder::new("s3://me:hunter2@bucket/train?sig=hunter2", options, 1_790_000_000).unwrap();
     for &(key, size, tag) in objects {
         builder.handle_listed(Listed { key: key.to_vec(), size, tag: tag.to_vec() }).unwrap();
     }
+    builder.handle_picks(picks);
     while let Some(wanted) = builder.poll_head() {
         builder.handle_head(wanted.ticket, head).unwrap();
     }
@@ -63,4 +74,20 @@ fn an_index_of_array_rows_is_as_it_was() {
     let objects: [(&[u8], u64, &[u8]); 3] =
         [(b"part-1.npy", 152, b"\"b1\""), (b"part-0.npy", 152, b"\"a0\""), (b"README", 7, b"")];
     check("npy", LayoutOptions::Npy, &objects, &head);
+}
+
+#[test]
+fn an_index_of_a_table_whose_rows_share_objects_is_as_it_was() {
+    let objects: [(&[u8], u64, &[u8]); 4] =
+        [(b"b.jpg", 5, b"\"b2\""), (b"b.png", 2, b""), (b"a.jpg", 7, b"\"a0\""), (b"a.png", 3, b"")];
+    check_picks("table", LayoutOptions::Table { parts: 2 }, &objects, b"", vec![0, 1, 2, 3, 0, 3]);
+}
+
+#[test]
+fn an_index_of_overlapping_windows_is_as_it_was() {
+    let objects: [(&[u8], u64, &[u8]); 3] =
+        [(b"b.bin", 22, b"\"b2\""), (b"a.bin", 4, b""), (b"c.bin", 10, b"\"c0\"")];
+    let (dtype, item_bytes, length, stride) = ("<u2".to_owned(), 2, 5, 4);
+    let windows = Windows { dtype, item_bytes, length, stride, drop_tail: false };
+    check("windows", LayoutOptions::Windows(windows), &objects, b"");
 }

@@ -159,7 +159,7 @@ impl Loader {
     /// has an order of its own.
     pub fn announce(&self, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>) -> Result<(), LoaderError> {
         self.same_process()?;
-        let samples = self.data.index().len();
+        let samples = self.data.index().samples();
         let mut faults = Vec::new();
         if self.config.run.is_some() {
             faults.push(
@@ -178,7 +178,7 @@ impl Loader {
         if !faults.is_empty() {
             return Err(LoaderError::Config { faults });
         }
-        let epoch = RankEpoch::announced(samples, epoch, ids, lengths, self.config.cut);
+        let epoch = RankEpoch::announced(self.data.index(), epoch, ids, lengths, self.config.cut);
         self.tell(Command::Announce(epoch));
         Ok(())
     }
@@ -220,31 +220,32 @@ impl Loader {
         self.shared.handover.turns()
     }
 
-    /// One sample from the origin, past plan and caches, on the caller's thread.
+    /// One sample from the origin, past plan and caches, on the caller's thread; of a table its objects one after another.
     pub fn read(&self, sample: SampleId) -> Result<Vec<u8>, LoaderError> {
         self.same_process()?;
         let index = self.data.index();
-        if sample.0 >= index.len() {
-            let fault = format!("sample {sample} is outside the data set of {} samples", index.len());
+        if sample.0 >= index.samples() {
+            let fault = format!("sample {sample} is outside the data set of {} samples", index.samples());
             return Err(LoaderError::Config { faults: vec![fault] });
         }
         let uri = Uri::parse(&self.config.uri)?;
-        let range = index.range(sample);
-        let bytes = read_whole(
-            &uri,
-            &self.origin_options(),
-            index.key(sample),
-            Some(range.start..range.start.saturating_add(range.len)),
-        )?;
-        if bytes.len() as u64 == range.len {
-            return Ok(bytes);
+        let options = self.origin_options();
+        let mut whole = Vec::new();
+        for item in (0..index.parts()).map(|part| index.item(sample, part)) {
+            let range = index.range(item);
+            let end = range.start.saturating_add(range.len);
+            let bytes = read_whole(&uri, &options, index.key(item), Some(range.start..end))?;
+            if bytes.len() as u64 != range.len {
+                return Err(LoaderError::Changed {
+                    sample,
+                    uri: self.data.uri(item),
+                    found: Bytes::new(bytes.len() as u64),
+                    indexed: Bytes::new(range.len),
+                });
+            }
+            whole = if whole.is_empty() { bytes } else { [whole, bytes].concat() };
         }
-        Err(LoaderError::Changed {
-            sample,
-            uri: self.data.uri(sample),
-            found: Bytes::new(bytes.len() as u64),
-            indexed: Bytes::new(range.len),
-        })
+        Ok(whole)
     }
 
     /// Steps this rank has in an epoch that begins at global `position`; `None` where epochs are announced.

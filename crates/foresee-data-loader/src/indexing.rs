@@ -4,6 +4,8 @@
 //! The place where the origin's words become the index's, since neither may know the other. Apart from the engine:
 //! it runs before training, and the CLI needs nothing else of this crate.
 
+mod named;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use foresee_data_index::{Exclude, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary};
+use foresee_data_index::{
+    Exclude, HeadWanted, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
+};
 use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri, list, read_whole};
+
+pub use named::{TableOptions, WindowOptions, build_table, build_windows};
+
+/// Heads of array files that are read at once.
+const HEADS: usize = 16;
 
 /// Why there is no index.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +33,23 @@ pub enum IndexingError {
     /// The listing does not make a data set, or the file is not an index.
     #[error(transparent)]
     Index(#[from] IndexError),
+    /// Rows of a table name objects that cannot be read.
+    #[error(
+        "{rows} rows name objects that cannot be read: {shown}; restore them or correct the table, or pass \
+         allow_missing=True to keep these rows: to read one is a fault, which on_error= handles"
+    )]
+    Absent {
+        /// How many rows.
+        rows: u64,
+        /// The first of them, each with its cause.
+        shown: String,
+    },
+    /// A file without a header whose type was not stated.
+    #[error("{uri} has no header that states its type; pass dtype=, such as dtype=\"uint16\"")]
+    NoDtype {
+        /// The file.
+        uri: String,
+    },
     /// The index file cannot be opened or written.
     #[error("index file {}: {source}", .path.display())]
     File {
@@ -50,8 +76,7 @@ pub fn build_index(
 ) -> Result<(Index, Summary), IndexingError> {
     let place = Uri::parse(uri)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut builder = IndexBuilder::new(uri, layout, created)?;
+    let mut builder = IndexBuilder::new(uri, layout, now())?;
     let selection = Selection { keys, is_excluded: &|key| exclude.matches(key) };
     let listing = list(&place, &options, selection, progress, cancel)?;
     if let Some(unreadable) = listing.unreadable.into_iter().find(|one| builder.wants(&one.key)) {
@@ -60,14 +85,37 @@ pub fn build_index(
     for found in listing.objects {
         builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
     }
-    while let Some(wanted) = builder.poll_head() {
-        let head = read_whole(&place, &options, &wanted.key, Some(0..wanted.bytes))?;
-        builder.handle_head(wanted.ticket, &head)?;
-    }
+    read_heads(&mut builder, &place, &options)?;
     let plan = builder.finish()?;
     let mut bytes = Vec::new();
     plan.write(&mut bytes)?;
     Ok((Index::open(Arc::new(bytes))?, plan.summary()))
+}
+
+/// Seconds since 1970 in UTC.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Reads the heads that `builder` asks for, several at once.
+fn read_heads(builder: &mut IndexBuilder, place: &Uri, options: &OriginOptions) -> Result<(), IndexingError> {
+    loop {
+        let wanted: Vec<_> = std::iter::from_fn(|| builder.poll_head()).take(HEADS).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let read = |wanted: &HeadWanted| read_whole(place, options, &wanted.key, Some(0..wanted.bytes));
+        let heads: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = wanted.iter().map(|wanted| scope.spawn(|| read(wanted))).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("a reading thread does not panic"))
+                .collect()
+        });
+        for (wanted, head) in wanted.iter().zip(heads) {
+            builder.handle_head(wanted.ticket, &head?)?;
+        }
+    }
 }
 
 /// Opens an index file by mapping it: ten million samples are there at once.

@@ -38,5 +38,8 @@ pub use config::LoaderOptions;
 pub use driver::DriverFacts;
 pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;
-pub use indexing::{IndexingError, build_index, open_index, save_index};
+pub use indexing::{
+    IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
+    save_index,
+};
 pub use recorder::Recorder;

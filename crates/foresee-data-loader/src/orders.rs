@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread::Builder;
 
+use foresee_data_index::Index;
 use foresee_data_order::{Avoid, Order, OrderError};
 use foresee_units::{Epoch, SampleId, World};
 
@@ -72,7 +73,9 @@ impl Ids {
 #[derive(Debug)]
 pub(crate) struct RankEpoch {
     pub(crate) epoch: Epoch,
+    /// Samples; of a table each has several items.
     ids: Ids,
+    index: Index,
     cut: Cut,
     /// Ends of announced batches, where the face cuts for itself.
     ends: Option<Box<[u64]>>,
@@ -80,7 +83,13 @@ pub(crate) struct RankEpoch {
 
 impl RankEpoch {
     /// An epoch as the face announces it. `lengths` add up to at most the ids.
-    pub(crate) fn announced(n: u64, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>, cut: Cut) -> Self {
+    pub(crate) fn announced(
+        index: &Index,
+        epoch: Epoch,
+        ids: &[u64],
+        lengths: Option<&[u64]>,
+        cut: Cut,
+    ) -> Self {
         let ends = lengths.map(|lengths| {
             lengths
                 .iter()
@@ -90,7 +99,8 @@ impl RankEpoch {
                 })
                 .collect()
         });
-        Self { epoch, ids: Ids::gather(n, ids.iter().map(|&id| SampleId(id))), cut, ends }
+        let ids = Ids::gather(index.samples(), ids.iter().map(|&id| SampleId(id)));
+        Self { epoch, ids, index: index.clone(), cut, ends }
     }
 
     pub(crate) fn steps(&self) -> u64 {
@@ -100,13 +110,18 @@ impl RankEpoch {
         }
     }
 
-    /// Samples that end up in batches, in order.
+    /// Items of the samples that end up in batches, in order.
     pub(crate) fn used(&self) -> impl Iterator<Item = SampleId> + '_ {
         let used = match &self.ends {
             Some(ends) => ends.last().copied().unwrap_or(0),
             None => self.cut.used(self.ids.len() as u64),
         };
-        self.range(0..used)
+        self.range(0..used).flat_map(|sample| self.items(sample))
+    }
+
+    /// The items of a sample.
+    pub(crate) fn items(&self, sample: SampleId) -> impl Iterator<Item = SampleId> + '_ {
+        (0..self.index.parts()).map(move |part| self.index.item(sample, part))
     }
 
     /// Places of the samples of a step.
@@ -120,6 +135,7 @@ impl RankEpoch {
         start..(start + self.cut.batch_size).min(self.ids.len() as u64)
     }
 
+    /// Samples at `places`.
     pub(crate) fn range(&self, places: Range<u64>) -> impl Iterator<Item = SampleId> + '_ {
         places.map(|place| self.ids.get(usize::try_from(place).expect("ids are in memory")))
     }
@@ -134,7 +150,7 @@ pub(crate) struct RunOrder {
     pub(crate) cut: Cut,
     /// How many epochs the run has; `None` if nobody knows.
     pub(crate) epochs: Option<u64>,
-    pub(crate) samples: u64,
+    pub(crate) index: Index,
 }
 
 impl RunOrder {
@@ -146,7 +162,8 @@ impl RunOrder {
 
     fn draw(&self, epoch: Epoch, position: u64) -> Result<RankEpoch, OrderError> {
         let stream = self.order.epoch(epoch)?.avoiding(&self.avoid).rank(self.world, position)?;
-        Ok(RankEpoch { epoch, ids: Ids::gather(self.samples, stream.iter()), cut: self.cut, ends: None })
+        let ids = Ids::gather(self.index.samples(), stream.iter());
+        Ok(RankEpoch { epoch, ids, index: self.index.clone(), cut: self.cut, ends: None })
     }
 }
 

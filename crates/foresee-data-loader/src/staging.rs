@@ -32,10 +32,15 @@ pub(crate) struct Stage {
     pub(crate) step: Step,
     pub(crate) start: u64,
     pub(crate) last: bool,
+    pub(crate) samples: Vec<SampleId>,
+    /// Items of the samples, as many of each: what is read and planned.
     pub(crate) ids: Vec<SampleId>,
+    /// One per sample.
     pub(crate) labels: Vec<i64>,
+    /// One per item, and the end.
     pub(crate) offsets: Vec<u64>,
     pub(crate) buffer: Arc<Buffer>,
+    /// By item.
     pub(crate) faults: Vec<Fault>,
     /// Samples whose source has been decided.
     pub(crate) planned: usize,
@@ -61,12 +66,21 @@ impl Stage {
 
     fn into_batch(mut self) -> Batch {
         self.faults.sort_by_key(|fault| fault.place);
+        let parts = self.ids.len().checked_div(self.samples.len()).unwrap_or(1);
+        if parts > 1 {
+            // A sample is one range of bytes to whoever gets it, and has one fault: that of its first item.
+            self.offsets = self.offsets.into_iter().step_by(parts).collect();
+            for fault in &mut self.faults {
+                fault.place /= parts;
+            }
+            self.faults.dedup_by_key(|fault| fault.place);
+        }
         Batch {
             epoch: self.epoch,
             step: self.step,
             start: self.start,
             last: self.last,
-            ids: self.ids,
+            ids: self.samples,
             labels: self.labels,
             offsets: self.offsets,
             faults: self.faults,

@@ -89,8 +89,8 @@ impl fmt::Debug for Selection<'_> {
 ///
 /// # Errors
 /// A directory that is not there, a bucket's prefix without any object, and whatever the origin answers. A directory,
-/// file or link below `uri` that cannot be read, and a key that the store client cannot express, are
-/// [`Listing::unreadable`].
+/// file or link below `uri` that cannot be read, one of `selection.keys` that is not there, and a key that the store client
+/// cannot express, are [`Listing::unreadable`].
 pub fn list(
     uri: &Uri,
     options: &OriginOptions,
@@ -104,23 +104,17 @@ pub fn list(
     let mut listing = match (uri.place(), wanted) {
         (Place::Directory(root), None) => posix::walk(root, wants_inode(uri, options)?, &tally)?,
         (Place::Directory(root), Some(keys)) => {
-            Listing::of(posix::ask_each(root, &keys, wants_inode(uri, options)?, &tally)?)
+            posix::ask_each(root, &keys, wants_inode(uri, options)?, &tally)?
         }
         (Place::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &tally)?,
         (Place::Bucket { .. } | Place::Web { .. }, Some(keys)) => {
-            Listing::of(store::ask_each(&Client::new(uri, options)?, &keys, &tally)?)
+            store::ask_each(&Client::new(uri, options)?, &keys, &tally)?
         }
         (Place::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
     };
     listing.objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     listing.unreadable.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok(listing)
-}
-
-impl Listing {
-    const fn of(objects: Vec<Listed>) -> Self {
-        Self { objects, unreadable: Vec::new() }
-    }
 }
 
 /// The running sums of one listing, shared by its threads or tasks.

@@ -10,7 +10,9 @@
 pub(crate) mod folder;
 pub(crate) mod npy;
 pub(crate) mod rows;
+pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod windows;
 
 use std::cmp::Ordering;
 
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
 use folder::FolderOptions;
+use windows::Windows;
 
 /// What the user says of a data set, before anything of it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,14 @@ pub enum LayoutOptions {
         /// Which objects count, as in `Flat`.
         extensions: Vec<String>,
     },
+    /// The rows of a table: objects in the order in which they are given, `parts` of them per sample.
+    Table {
+        /// Objects of a sample, 1 or more.
+        parts: u64,
+    },
+    /// Windows over one-dimensional arrays (`.npy` with a header, anything else without), files in the order in
+    /// which they are given.
+    Windows(Windows),
 }
 
 /// What a data set was found to be.
@@ -69,6 +80,13 @@ pub enum Layout {
         /// Which objects count; empty: every object.
         extensions: Vec<String>,
     },
+    /// Rows of a table.
+    Table {
+        /// Objects of a sample, 1 or more.
+        parts: u64,
+    },
+    /// Windows over arrays of one axis.
+    Windows(Windows),
 }
 
 impl LayoutOptions {
@@ -76,6 +94,12 @@ impl LayoutOptions {
     pub(crate) fn check(&self) -> Result<(), IndexError> {
         if let Self::Bin { row_bytes: 0, .. } = self {
             return Err(IndexError::NoRowBytes);
+        }
+        if let Self::Table { parts: 0 } = self {
+            return Err(IndexError::NoParts);
+        }
+        if let Self::Windows(windows) = self {
+            windows.check()?;
         }
         match self.extensions().iter().find(|one| one.is_empty() || one.to_lowercase() != **one) {
             Some(extension) => Err(IndexError::Extension { extension: extension.clone() }),
@@ -96,7 +120,23 @@ impl LayoutOptions {
     pub(crate) fn compare(&self, one: &[u8], other: &[u8]) -> Ordering {
         match self {
             Self::Folder(_) => folder::compare(one, other),
-            Self::Flat { .. } | Self::Npy | Self::Bin { .. } => one.cmp(other),
+            Self::Flat { .. } | Self::Npy | Self::Bin { .. } | Self::Table { .. } | Self::Windows(_) => {
+                one.cmp(other)
+            }
+        }
+    }
+
+    /// Whether objects stay in the order in which they are listed; else they are sorted by [`Self::compare`].
+    pub(crate) const fn keeps_order(&self) -> bool {
+        matches!(self, Self::Table { .. } | Self::Windows(_))
+    }
+
+    /// Whether the head of the object of this key says where its data begin.
+    pub(crate) fn needs_head(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Npy => true,
+            Self::Windows(_) => key.ends_with(b".npy"),
+            _ => false,
         }
     }
 
@@ -105,7 +145,7 @@ impl LayoutOptions {
             Self::Folder(FolderOptions { extensions, .. })
             | Self::Flat { extensions }
             | Self::Bin { extensions, .. } => extensions,
-            Self::Npy => &[],
+            Self::Npy | Self::Table { .. } | Self::Windows(_) => &[],
         }
     }
 
@@ -116,6 +156,8 @@ impl LayoutOptions {
             Self::Flat { .. } => "flat",
             Self::Npy => "npy",
             Self::Bin { .. } => "bin",
+            Self::Table { .. } => "table",
+            Self::Windows(_) => "windows",
         };
         if self.extensions().is_empty() {
             name.to_owned()
@@ -135,14 +177,25 @@ impl Layout {
             Self::Bin { row_bytes, extensions } => {
                 LayoutOptions::Bin { row_bytes: *row_bytes, extensions: extensions.clone() }
             }
+            Self::Table { parts } => LayoutOptions::Table { parts: *parts },
+            Self::Windows(windows) => LayoutOptions::Windows(windows.clone()),
+        }
+    }
+
+    /// The first version of the file's format that has this layout.
+    pub(crate) const fn version(&self) -> u32 {
+        match self {
+            Self::Folder(_) | Self::Flat { .. } | Self::Npy { .. } | Self::Bin { .. } => 1,
+            Self::Table { .. } | Self::Windows(_) => 2,
         }
     }
 
     /// The size of a row, where objects are cut into rows.
     pub fn row_bytes(&self) -> Option<u64> {
         match self {
-            Self::Folder(_) | Self::Flat { .. } => None,
+            Self::Folder(_) | Self::Flat { .. } | Self::Table { .. } => None,
             Self::Npy { row_bytes, .. } | Self::Bin { row_bytes, .. } => Some(*row_bytes),
+            Self::Windows(windows) => Some(windows.bytes()),
         }
     }
 }

@@ -117,7 +117,7 @@ impl Driver {
             self.step = 0;
             return true;
         }
-        let (ids, offsets) = self.measure(epoch);
+        let (samples, ids, offsets) = self.measure(epoch);
         let (epoch, start, last) = (epoch.epoch, epoch.step(self.step).start, self.step + 1 == epoch.steps());
         let bytes = Bytes::new(*offsets.last().expect("offsets end with the length"));
         if !self.has_room(bytes) {
@@ -125,12 +125,14 @@ impl Driver {
         }
         let size = usize::try_from(bytes.get()).expect("a batch fits the address space");
         let buffer = self.shared.buffers.lend(size);
-        let labels = ids.iter().map(|&id| self.data.index().label(id).unwrap_or(-1)).collect();
+        let index = self.data.index();
+        let labels = samples.iter().map(|&id| index.sample_label(id).unwrap_or(-1)).collect();
         let stage = Stage {
             epoch,
             step: Step(self.step),
             start,
             last,
+            samples,
             ids,
             labels,
             offsets,
@@ -156,9 +158,10 @@ impl Driver {
         self.staging.has_room(bytes, near)
     }
 
-    /// Ids of the next step, and where each sample's bytes will lie.
-    fn measure(&self, epoch: &RankEpoch) -> (Vec<SampleId>, Vec<u64>) {
-        let ids: Vec<SampleId> = epoch.range(epoch.step(self.step)).collect();
+    /// Samples of the next step, their items, and the place of each item's bytes.
+    fn measure(&self, epoch: &RankEpoch) -> (Vec<SampleId>, Vec<SampleId>, Vec<u64>) {
+        let samples: Vec<SampleId> = epoch.range(epoch.step(self.step)).collect();
+        let ids: Vec<SampleId> = samples.iter().flat_map(|&sample| epoch.items(sample)).collect();
         let mut offsets = Vec::with_capacity(ids.len() + 1);
         let mut end = 0_u64;
         offsets.push(end);
@@ -166,7 +169,7 @@ impl Driver {
             end += self.data.index().size(id).get();
             offsets.push(end);
         }
-        (ids, offsets)
+        (samples, ids, offsets)
     }
 
     /// Gives the next sample of the open batch its source; `false` where none is left in it.

@@ -221,17 +221,15 @@ fn with_slash(folder: &[u8]) -> Vec<u8> {
     [folder, b"/"].concat()
 }
 
-/// Size and tag of each of `keys` below `root`, in their order.
+/// Size and tag of each of `keys` below `root`, in no order; several threads ask for them.
 pub(super) fn ask_each(
     root: &Path,
     keys: &[Vec<u8>],
     with_inode: bool,
     tally: &Tally<'_>,
-) -> Result<Vec<Listed>, OriginError> {
+) -> Result<Listing, OriginError> {
     let top = open_top(root)?;
-    let mut listed = Vec::with_capacity(keys.len());
-    for key in keys {
-        tally.check()?;
+    let ask = |key: &Vec<u8>| {
         let failed = |error: std::io::Error| OriginError::from_io(tally.uri.join(key), &error);
         if !safe_key(key) {
             return Err(failed(std::io::ErrorKind::InvalidFilename.into()));
@@ -242,10 +240,35 @@ pub(super) fn ask_each(
             return Err(failed(std::io::ErrorKind::IsADirectory.into()));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        listed.push(Listed { key: key.clone(), size, tag: tag_of(&stat, with_inode) });
-        tally.step(&listed[listed.len() - 1..]);
+        Ok(Listed { key: key.clone(), size, tag: tag_of(&stat, with_inode) })
+    };
+    let ask_some = |keys: &[Vec<u8>]| {
+        let mut some = Listing::default();
+        for keys in keys.chunks(FILES_PER_CHECK) {
+            tally.check()?;
+            let first = some.objects.len();
+            for key in keys {
+                match ask(key) {
+                    Ok(found) => some.objects.push(found),
+                    Err(error) => some.unreadable.push(Unreadable { key: key.clone(), error }),
+                }
+            }
+            tally.step(&some.objects[first..]);
+        }
+        Ok(some)
+    };
+    let share = keys.len().div_ceil(THREADS).max(FILES_PER_CHECK);
+    let parts: Vec<Result<Listing, OriginError>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = keys.chunks(share).map(|keys| scope.spawn(|| ask_some(keys))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("an asking thread does not panic")).collect()
+    });
+    let mut listing = Listing::default();
+    for part in parts {
+        let Listing { objects, unreadable } = part?;
+        listing.objects.extend(objects);
+        listing.unreadable.extend(unreadable);
     }
-    Ok(listed)
+    Ok(listing)
 }
 
 impl Pending {

@@ -5,7 +5,9 @@
 //! listed side by side: first at its top folders, then, whenever a request could be under way and none is,
 //! half way between where a span has come and where it ends. Refuses to trust an answer's order or size.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -13,7 +15,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use object_store::list::PaginatedListOptions;
 
 use super::split::between;
-use super::{Listed, Listing, Tally, Unreadable, nearby};
+use super::{Listed, Listing, Sums, Tally, Unreadable, nearby};
 use crate::op::Outcome;
 use crate::origin::{Client, Door, Failure, ListPage, OriginError, PageObject, object_tag};
 use crate::uri::Place;
@@ -22,6 +24,11 @@ use crate::uri::Place;
 const WIDTH: usize = 32;
 /// `HEAD` requests under way at once; they are small.
 const HEAD_WIDTH: usize = 64;
+/// From so many named objects on a listing is tried: fewer are asked for in a second or two.
+const LIST_FROM: usize = 512;
+/// A listing that brings fewer wanted keys per page than this is given up: pages cost more than single questions, and only
+/// as many are under way at once as a listing can be cut into.
+const KEYS_PER_PAGE_LEAST: usize = 16;
 /// A listing has no deadline and nobody above it to try again.
 const ATTEMPTS: u32 = 5;
 /// First pause before trying again; doubles, unless the server names its own.
@@ -214,22 +221,64 @@ fn add(door: &Door, tally: &Tally<'_>, object: &PageObject, listing: &mut Listin
 }
 
 /// Size and tag of each of `keys`, in no order.
-pub(super) fn ask_each(
-    client: &Client,
-    keys: &[Vec<u8>],
-    tally: &Tally<'_>,
-) -> Result<Vec<Listed>, OriginError> {
+///
+/// Many keys of a bucket are looked up in a listing of their common prefix, as long as that takes fewer requests than asking
+/// for each: one page has a thousand keys, and other objects may be at the prefix too.
+pub(super) fn ask_each(client: &Client, keys: &[Vec<u8>], tally: &Tally<'_>) -> Result<Listing, OriginError> {
     let door = client.door();
     client.block_on(async {
-        let mut listed = Vec::with_capacity(keys.len());
-        let mut asked = stream::iter(keys).map(|key| ask(door, key)).buffer_unordered(HEAD_WIDTH);
-        while let Some(answer) = asked.next().await {
-            tally.check()?;
-            listed.push(answer?);
-            tally.step(&listed[listed.len() - 1..]);
+        let mut listing = Listing::default();
+        let is_bucket = matches!(door.uri().place(), Place::Bucket { .. });
+        if is_bucket && keys.len() >= LIST_FROM {
+            list_wanted(door, keys, tally, &mut listing).await?;
         }
-        Ok(listed)
+        let found: HashSet<&[u8]> = listing.objects.iter().map(|object| object.key.as_slice()).collect();
+        let missing: Vec<&Vec<u8>> = keys.iter().filter(|key| !found.contains(key.as_slice())).collect();
+        drop(found);
+        let mut asked = stream::iter(missing)
+            .map(|key| async move { (key, ask(door, key).await) })
+            .buffer_unordered(HEAD_WIDTH);
+        while let Some((key, answer)) = asked.next().await {
+            tally.check()?;
+            let first = listing.objects.len();
+            match answer {
+                Ok(found) => listing.objects.push(found),
+                Err(error @ (OriginError::Missing { .. } | OriginError::BadKey { .. })) => {
+                    listing.unreadable.push(Unreadable { key: key.clone(), error });
+                }
+                Err(error) => return Err(error),
+            }
+            tally.step(&listing.objects[first..]);
+        }
+        Ok(listing)
     })
+}
+
+/// Lists the prefix for `keys` until that has taken as many requests as pay. Without permission to list it finds nothing.
+async fn list_wanted(
+    door: &Door,
+    keys: &[Vec<u8>],
+    tally: &Tally<'_>,
+    listing: &mut Listing,
+) -> Result<(), OriginError> {
+    let wanted: HashSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let (pages, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let count = |_| {
+        if pages.fetch_add(1, Ordering::Relaxed) >= keys.len() / KEYS_PER_PAGE_LEAST {
+            enough.store(true, Ordering::Relaxed);
+        }
+    };
+    let is_excluded = |key: &[u8]| !wanted.contains(key);
+    let sums = Sums::default();
+    let bounded =
+        Tally { sums, progress: &count, cancel: &enough, uri: tally.uri, is_excluded: &is_excluded };
+    match list_spans(door, &bounded, listing).await {
+        Ok(_) | Err(OriginError::Cancelled { .. } | OriginError::Denied { .. }) => tally.check()?,
+        Err(error) => return Err(error),
+    }
+    tally.step(&listing.objects);
+    listing.unreadable.clear();
+    Ok(())
 }
 
 async fn ask(door: &Door, key: &[u8]) -> Result<Listed, OriginError> {

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The rows of a table: paths and URIs as a user wrote them, made into one base URI and keys below it.
+//!
+//! Separate from listings, which find objects: here they are named one by one, in any order and any number of times. Each
+//! object is in the index once, so that rows that name it share its bytes.
+
+use crate::error::IndexError;
+use crate::uri::{redact_uri, shortened};
+
+/// Where the objects of a table are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePlaces {
+    /// The folder or prefix that contains all objects, with `/` at its end.
+    pub base: String,
+    /// Key of each object below `base`, in the order in which rows first name them.
+    pub keys: Vec<Vec<u8>>,
+    /// For each sample its objects, by their place in `keys`; `None` if each row names the next one.
+    pub picks: Option<Vec<u64>>,
+}
+
+/// One column of a table: its name for messages, and a path or URI per row.
+#[derive(Clone, Debug)]
+pub struct TableColumn {
+    /// As the user knows it.
+    pub name: String,
+    /// Any bytes, one per sample.
+    pub rows: Vec<Vec<u8>>,
+}
+
+impl TablePlaces {
+    /// Places of the rows of `columns`, which are equally long: a sample has one object of each column.
+    ///
+    /// Relative rows are below `root`, which is absolute or a URI. `resolve` returns the real path of a local path that
+    /// contains `..`, or `None` if there is none.
+    ///
+    /// # Errors
+    /// [`IndexError::Row`] for the first row that names no object, or one in another store than the first row.
+    pub fn of(
+        root: &str,
+        columns: &[TableColumn],
+        mut resolve: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+    ) -> Result<Self, IndexError> {
+        let samples = columns.first().map_or(0, |column| column.rows.len());
+        let mut paths: Vec<Vec<u8>> = Vec::with_capacity(samples * columns.len());
+        let mut store: Option<Store> = None;
+        for row in 0..samples {
+            for column in columns {
+                let text = &column.rows[row];
+                let fault = |cause: String| IndexError::Row {
+                    column: column.name.clone(),
+                    row: row as u64,
+                    value: redact_uri(&shortened(text)),
+                    cause,
+                };
+                let (here, path) =
+                    place(root, text, &mut resolve).map_err(|cause| fault(cause.to_owned()))?;
+                match &store {
+                    None => store = Some(here),
+                    Some(first) if *first == here => {}
+                    Some(first) => return Err(fault(first.differs_from(&here))),
+                }
+                paths.push(path);
+            }
+        }
+        let store = store.ok_or_else(|| IndexError::Empty {
+            uri: redact_uri(root),
+            ignored: 0,
+            layout: "table".to_owned(),
+        })?;
+        let folder = common_folder(&paths);
+        for path in &mut paths {
+            path.drain(..folder.len());
+        }
+        let base = format!("{}{}", store.prefix(), String::from_utf8(folder).expect("cut to valid UTF-8"));
+        let (keys, picks) = unique(paths);
+        Ok(Self { base, keys, picks })
+    }
+}
+
+/// A file system, bucket or web server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Store {
+    Local,
+    Bucket(String),
+    Web(String),
+}
+
+impl Store {
+    fn prefix(&self) -> String {
+        match self {
+            Self::Local => String::new(),
+            Self::Bucket(name) => format!("s3://{name}/"),
+            Self::Web(server) => format!("{server}/"),
+        }
+    }
+
+    fn differs_from(&self, other: &Self) -> String {
+        let shown = |store: &Self| match store {
+            Self::Local => "a local file".to_owned(),
+            store => format!("in {}", store.prefix()),
+        };
+        format!(
+            "it is {}, the first row is {}; a data set has one store: make one data set per store and join them with \
+             torch.utils.data.ConcatDataset",
+            shown(other),
+            shown(self)
+        )
+    }
+}
+
+/// Store of a row, and its path there: from the root of the file system, without slash at its start in others.
+fn place(
+    root: &str,
+    text: &[u8],
+    resolve: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> Result<(Store, Vec<u8>), &'static str> {
+    if text.is_empty() {
+        return Err("the cell is empty; name an object, or leave the row out");
+    }
+    if text.contains(&0) {
+        return Err("a zero byte is in it, which no path has");
+    }
+    let Some((scheme, rest)) = scheme_of(text) else {
+        if text.starts_with(b"/") {
+            return Ok((Store::Local, local(text, resolve)?));
+        }
+        let mut whole = Vec::with_capacity(root.len() + 1 + text.len());
+        whole.extend_from_slice(root.as_bytes());
+        if !root.ends_with('/') {
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(text.strip_prefix(b"./").unwrap_or(text));
+        return if scheme_of(&whole).is_some() || whole.starts_with(b"/") {
+            place(root, &whole, resolve)
+        } else {
+            Err("root= is neither absolute nor a URI")
+        };
+    };
+    if scheme.eq_ignore_ascii_case(b"file") {
+        return Ok((Store::Local, local(&percent_decoded(rest), resolve)?));
+    }
+    let name_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+    let name = String::from_utf8(rest[..name_end].to_vec()).map_err(|_| "its bucket or host is no text")?;
+    let path = rest.get(name_end + 1..).unwrap_or_default();
+    if name.is_empty() || path.is_empty() || path.ends_with(b"/") {
+        return Err("it names no object; write a URI such as s3://bucket/folder/name");
+    }
+    if name.contains('@') {
+        return Err("it carries a user name; list plain URIs and pass credentials as storage_options=");
+    }
+    if scheme.eq_ignore_ascii_case(b"s3") || scheme.eq_ignore_ascii_case(b"s3a") {
+        return Ok((Store::Bucket(name), path.to_vec()));
+    }
+    if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
+        return Err("its scheme is not supported; use a path, file://, s3://, http:// or https://");
+    }
+    if path.contains(&b'?') || name.contains('?') {
+        return Err("it carries a query, and an index keeps no presigned parts; list plain URIs");
+    }
+    let scheme = if scheme.len() == 5 { "https" } else { "http" };
+    Ok((Store::Web(format!("{scheme}://{name}")), path.to_vec()))
+}
+
+/// Scheme and rest of a URI; `None` for a path.
+fn scheme_of(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|byte| !(byte.is_ascii_alphanumeric() || b"+-.".contains(byte)))?;
+    let rest = text[end..].strip_prefix(b"://")?;
+    text.first().is_some_and(u8::is_ascii_alphabetic).then_some((&text[..end], rest))
+}
+
+/// An absolute path without empty parts, `.` and `..`.
+fn local(path: &[u8], resolve: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Result<Vec<u8>, &'static str> {
+    if !path.starts_with(b"/") {
+        return Err("a file URI is written file:///absolute/path");
+    }
+    if path.ends_with(b"/") {
+        return Err("it names a folder; name the file in it");
+    }
+    let is_plain = path[1..].split(|&byte| byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."));
+    if is_plain {
+        return Ok(path.to_vec());
+    }
+    let parts: Vec<&[u8]> =
+        path.split(|&byte| byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+    let above = parts.iter().rposition(|part| *part == b"..").map_or(0, |last| last + 1);
+    let mut plain = match above {
+        0 => Vec::new(),
+        _ => resolve(&[b"/", parts[..above].join(&b'/').as_slice()].concat())
+            .ok_or("the folder that its .. leads to does not exist")?,
+    };
+    while plain.ends_with(b"/") {
+        plain.pop();
+    }
+    if above == parts.len() {
+        return Err("it names a folder; name the file in it");
+    }
+    for part in &parts[above..] {
+        plain.push(b'/');
+        plain.extend_from_slice(part);
+    }
+    Ok(plain)
+}
+
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let code = digit(text.get(at + 1)).zip(digit(text.get(at + 2)));
+        match (text[at], code.and_then(|(high, low)| u8::try_from(high * 16 + low).ok())) {
+            (b'%', Some(byte)) => {
+                decoded.push(byte);
+                at += 3;
+            }
+            (byte, _) => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
+/// The longest folder, with its `/`, that all paths are in and that is valid UTF-8.
+fn common_folder(paths: &[Vec<u8>]) -> Vec<u8> {
+    let parent = |path: &[u8]| path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    let first = paths.first().map_or(&[][..], |path| &path[..parent(path)]);
+    let mut len = first.len();
+    for path in paths {
+        while !path.starts_with(&first[..len]) {
+            len = parent(&first[..len - 1]);
+        }
+    }
+    let text = first[..len].utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
+    first[..if text == len { len } else { parent(&first[..text]) }].to_vec()
+}
+
+/// Each path once, and which of them the places were; `None` if none was there twice.
+fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Option<Vec<u64>>) {
+    if paths.windows(2).all(|pair| pair[0] < pair[1]) {
+        return (paths, None);
+    }
+    let mut sorted: Vec<usize> = (0..paths.len()).collect();
+    sorted.sort_unstable_by(|&one, &other| paths[one].cmp(&paths[other]).then(one.cmp(&other)));
+    // The first place of each path.
+    let mut first: Vec<usize> = (0..paths.len()).collect();
+    for pair in sorted.windows(2) {
+        if paths[pair[0]] == paths[pair[1]] {
+            first[pair[1]] = first[pair[0]];
+        }
+    }
+    if first.iter().enumerate().all(|(at, &place)| at == place) {
+        return (paths, None);
+    }
+    let mut numbers = vec![0_u64; paths.len()];
+    let mut keys = Vec::new();
+    for (at, path) in paths.into_iter().enumerate() {
+        if first[at] == at {
+            numbers[at] = keys.len() as u64;
+            keys.push(path);
+        } else {
+            numbers[at] = numbers[first[at]];
+        }
+    }
+    (keys, Some(numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(root: &str, rows: &[&str]) -> Result<TablePlaces, IndexError> {
+        let column = TableColumn {
+            name: "path".to_owned(),
+            rows: rows.iter().map(|row| row.as_bytes().to_vec()).collect(),
+        };
+        TablePlaces::of(root, &[column], |path| (path == b"/data/csv/..").then(|| b"/data".to_vec()))
+    }
+
+    fn found(root: &str, rows: &[&str]) -> (String, Vec<String>, Option<Vec<u64>>) {
+        let TablePlaces { base, keys, picks } = places(root, rows).expect("sound rows");
+        (base, keys.into_iter().map(|key| String::from_utf8(key).expect("text")).collect(), picks)
+    }
+
+    #[test]
+    fn relative_rows_are_below_the_root_and_the_base_is_what_all_have_in_common() {
+        let (base, keys, picks) = found("/data/csv", &["b/2.jpg", "./b//1.jpg", "/data/csv/b/x/3.jpg"]);
+        assert_eq!((base.as_str(), picks), ("/data/csv/b/", None));
+        assert_eq!(keys, ["2.jpg", "1.jpg", "x/3.jpg"]);
+        let (base, keys, _) = found("/data/csv", &["../images/1.jpg", "file:///data/a%20b.jpg"]);
+        assert_eq!((base.as_str(), keys), ("/data/", vec!["images/1.jpg".to_owned(), "a b.jpg".to_owned()]));
+        let (base, keys, _) = found("s3://bucket/train", &["a//1.jpg", "S3A://bucket/val/2.jpg"]);
+        assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/a//1.jpgval/2.jpg"));
+    }
+
+    #[test]
+    fn an_object_that_several_rows_name_is_one() {
+        let (_, keys, picks) = found("/d", &["b", "a", "b", "./a", "c"]);
+        assert_eq!(keys, ["b", "a", "c"]);
+        assert_eq!(picks, Some(vec![0, 1, 0, 1, 2]));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_text_is_part_of_the_keys() {
+        let rows = vec![b"/d/\xff/1".to_vec(), b"/d/\xff/2".to_vec()];
+        let places =
+            TablePlaces::of("/", &[TableColumn { name: String::new(), rows }], |_| None).expect("sound");
+        assert_eq!((places.base.as_str(), places.keys[1].as_slice()), ("/d/", &b"\xff/2"[..]));
+    }
+
+    #[test]
+    fn a_row_that_names_no_object_is_refused_with_its_number_and_value() {
+        for (row, cause) in [
+            ("", "is empty"),
+            ("a/", "folder"),
+            ("../..", "does not exist"),
+            ("..", "folder"),
+            ("s3://bucket", "no object"),
+            ("https://h/a?sig=secret", "query"),
+            ("gs://b/a", "scheme"),
+            ("s3://b/a", "one store"),
+        ] {
+            let error = places("/data/csv", &["x", row]).expect_err(row).to_string();
+            assert!(error.starts_with("path, row 1: ") && error.contains(cause), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Indexes of objects that the user names one by one: the rows of a table, and files of tokens.
+//!
+//! Separate from listings: the objects are known, and only their sizes and tags are asked for. A row is never dropped: an
+//! object that cannot be read is an error, or an item whose read fails.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use foresee_data_index::{
+    Exclude, Index, IndexBuilder, IndexError, LayoutOptions, Listed, NpyHead, NpyHeader, Summary,
+    TableColumn, TablePlaces, Windows,
+};
+use foresee_data_tier::{ListProgress, OriginOptions, Selection, Unreadable, Uri, list, read_whole};
+
+use super::{IndexingError, now, read_heads};
+
+/// Objects that an error names.
+const SHOWN: usize = 3;
+/// Size of an object that is not there: not 0, so that it is read, which fails.
+const ABSENT_BYTES: u64 = 1;
+
+/// Which objects the samples of a table are.
+#[derive(Clone, Debug)]
+pub struct TableOptions {
+    /// What relative rows are below: an absolute path or a URI.
+    pub root: String,
+    /// One per object of a sample, 1 or more, equally long.
+    pub columns: Vec<TableColumn>,
+    /// Sizes in bytes per column, where they are known: then nothing is asked of the origin, and no tag is known.
+    pub sizes: Vec<Option<Vec<u64>>>,
+    /// Options of the origin, used and not kept.
+    pub storage: Vec<(String, String)>,
+    /// Whether an object that cannot be read stays an item.
+    pub allow_missing: bool,
+}
+
+/// Makes an index of a table, in memory; `progress` and `cancel` as of [`super::build_index`].
+///
+/// # Errors
+/// [`IndexError::Row`] for a row that names no object of one store; [`IndexingError::Absent`].
+pub fn build_table(
+    table: TableOptions,
+    progress: &(dyn Fn(ListProgress) + Sync),
+    cancel: &AtomicBool,
+) -> Result<Index, IndexingError> {
+    let TableOptions { root, columns, sizes, storage, allow_missing } = table;
+    let TablePlaces { base, keys, picks } = TablePlaces::of(&root, &columns, resolver())?;
+    let parts = columns.len();
+    let number_of =
+        |item: usize| picks.as_ref().map_or(item, |picks| usize::try_from(picks[item]).expect("in memory"));
+    let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
+    let place = Uri::parse(&base)?;
+    let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
+    let asked: Vec<Vec<u8>> =
+        keys.iter().zip(&known).filter(|(_, size)| size.is_none()).map(|(key, _)| key.clone()).collect();
+    let mut listing = foresee_data_tier::Listing::default();
+    if !asked.is_empty() {
+        let selection = Selection { keys: Some(&asked), ..Selection::default() };
+        listing = list(&place, &options, selection, progress, cancel)?;
+    }
+    if !allow_missing && !listing.unreadable.is_empty() {
+        let absent: HashMap<&[u8], &Unreadable> =
+            listing.unreadable.iter().map(|one| (one.key.as_slice(), one)).collect();
+        let of_item = |item: usize| absent.get(keys[number_of(item)].as_slice()).map(|one| (item, *one));
+        let items = columns.first().map_or(0, |column| column.rows.len()) * parts;
+        let shown = (0..items).filter_map(of_item).take(SHOWN);
+        let shown: Vec<String> = shown
+            .map(|(item, one)| format!("{}, row {}: {}", columns[item % parts].name, item / parts, one.error))
+            .collect();
+        let rows = (0..items).filter(|&item| of_item(item).is_some()).count() as u64;
+        return Err(IndexingError::Absent { rows, shown: shown.join("; ") });
+    }
+    let layout = LayoutOptions::Table { parts: parts as u64 };
+    let mut builder = IndexBuilder::new(&base, layout, now())?;
+    let mut found = Vec::new();
+    found.resize_with(keys.len(), || None);
+    if asked.len() == keys.len() && listing.unreadable.is_empty() {
+        // The usual case without a table of keys: both are sorted alike, but for the order of rows.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by(|&one, &other| keys[one].cmp(&keys[other]));
+        for (number, object) in order.into_iter().zip(listing.objects) {
+            found[number] = Some(object);
+        }
+    } else {
+        let mut by_key: HashMap<Vec<u8>, _> =
+            listing.objects.into_iter().map(|object| (object.key.clone(), object)).collect();
+        for (number, key) in keys.iter().enumerate() {
+            found[number] = by_key.remove(key);
+        }
+    }
+    for ((key, size), object) in keys.into_iter().zip(known).zip(found) {
+        let listed = match (size, object) {
+            (Some(size), _) => Listed { key, size, tag: Vec::new() },
+            (None, Some(object)) => Listed { key, size: object.size, tag: object.tag },
+            (None, None) => Listed { key, size: ABSENT_BYTES, tag: Vec::new() },
+        };
+        builder.handle_listed(listed)?;
+    }
+    builder.handle_picks(picks.unwrap_or_default());
+    let mut bytes = Vec::new();
+    builder.finish()?.write(&mut bytes)?;
+    Ok(Index::open(Arc::new(bytes))?)
+}
+
+/// Size of each object that a size column states.
+fn known_sizes(
+    columns: &[TableColumn],
+    sizes: &[Option<Vec<u64>>],
+    objects: usize,
+    number_of: impl Fn(usize) -> usize,
+) -> Result<Vec<Option<u64>>, IndexError> {
+    let mut known = vec![None; objects];
+    for (part, (column, sizes)) in columns.iter().zip(sizes).enumerate() {
+        for (row, &size) in sizes.iter().flatten().enumerate() {
+            let before = known[number_of(row * columns.len() + part)].replace(size);
+            if before.is_some_and(|before| before != size) {
+                return Err(IndexError::Row {
+                    column: column.name.clone(),
+                    row: row as u64,
+                    value: String::from_utf8_lossy(&column.rows[row]).into_owned(),
+                    cause: format!(
+                        "its size is {size}, and {} in a row before; correct the sizes",
+                        before.unwrap_or(0)
+                    ),
+                });
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// Real paths of folders, each asked for once.
+fn resolver() -> impl FnMut(&[u8]) -> Option<Vec<u8>> {
+    let mut known: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
+    move |path| {
+        if let Some(found) = known.get(path) {
+            return found.clone();
+        }
+        let real = std::fs::canonicalize(Path::new(std::ffi::OsStr::from_bytes(path))).ok();
+        let found = real.map(|real| real.into_os_string().into_vec());
+        known.insert(path.to_vec(), found.clone());
+        found
+    }
+}
+
+/// Which files are cut into windows, and how.
+#[derive(Clone, Debug)]
+pub struct WindowOptions {
+    /// Directory or prefix whose `.npy` and `.bin` files they are, in the order of their names; else see `files`.
+    pub uri: Option<String>,
+    /// The files in their order, and what relative ones are below.
+    pub files: (String, TableColumn),
+    /// How they are cut. An empty `dtype` is that of the first `.npy` file.
+    pub windows: Windows,
+    /// What to leave out of a listing.
+    pub exclude: Exclude,
+    /// Options of the origin, used and not kept.
+    pub storage: Vec<(String, String)>,
+}
+
+/// Makes an index of windows, in memory; `progress` and `cancel` as of [`super::build_index`].
+pub fn build_windows(
+    options: WindowOptions,
+    progress: &(dyn Fn(ListProgress) + Sync),
+    cancel: &AtomicBool,
+) -> Result<(Index, Summary), IndexingError> {
+    let WindowOptions { uri, files: (root, column), mut windows, exclude, storage } = options;
+    let origin = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
+    let is_excluded = |key: &[u8]| exclude.matches(key);
+    let (base, objects) = if let Some(uri) = uri {
+        let selection = Selection { keys: None, is_excluded: &is_excluded };
+        let listing = list(&Uri::parse(&uri)?, &origin, selection, progress, cancel)?;
+        let is_array = |key: &[u8]| key.ends_with(b".npy") || key.ends_with(b".bin");
+        if let Some(unreadable) = listing.unreadable.into_iter().find(|one| is_array(&one.key)) {
+            return Err(unreadable.error.into());
+        }
+        (uri, listing.objects.into_iter().filter(|object| is_array(&object.key)).collect())
+    } else {
+        let TablePlaces { base, keys, picks } = TablePlaces::of(&root, &[column], resolver())?;
+        let selection = Selection { keys: Some(&keys), ..Selection::default() };
+        let listing = list(&Uri::parse(&base)?, &origin, selection, progress, cancel)?;
+        if let Some(unreadable) = listing.unreadable.into_iter().next() {
+            return Err(unreadable.error.into());
+        }
+        let picks = picks.unwrap_or_else(|| (0..keys.len() as u64).collect());
+        let found = |pick: u64| {
+            let key = &keys[usize::try_from(pick).expect("in memory")];
+            let at = listing.objects.binary_search_by(|object| object.key.cmp(key)).expect("it was found");
+            listing.objects[at].clone()
+        };
+        (base, picks.into_iter().map(found).collect::<Vec<_>>())
+    };
+    let place = Uri::parse(&base)?;
+    if windows.dtype.is_empty() {
+        (windows.dtype, windows.item_bytes) = type_of(&place, &origin, &objects)?;
+    }
+    let mut builder = IndexBuilder::new(&base, LayoutOptions::Windows(windows), now())?;
+    for found in objects {
+        builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
+    }
+    read_heads(&mut builder, &place, &origin)?;
+    let plan = builder.finish()?;
+    let mut bytes = Vec::new();
+    plan.write(&mut bytes)?;
+    Ok((Index::open(Arc::new(bytes))?, plan.summary()))
+}
+
+/// Type and size of an element, from the first file with a header.
+fn type_of(
+    place: &Uri,
+    origin: &OriginOptions,
+    objects: &[foresee_data_tier::Listed],
+) -> Result<(String, u64), IndexingError> {
+    if let Some(plain) = objects.iter().find(|object| !object.key.ends_with(b".npy")) {
+        return Err(IndexingError::NoDtype { uri: place.join(&plain.key) });
+    }
+    let Some(first) = objects.first() else {
+        let (uri, layout) = (place.to_string(), "windows (.npy .bin)".to_owned());
+        return Err(IndexError::Empty { uri, ignored: 0, layout }.into());
+    };
+    let head = |bytes: u64| -> Result<NpyHead, IndexingError> {
+        let head = read_whole(place, origin, &first.key, Some(0..bytes.min(first.size)))?;
+        let found = NpyHeader::read(&head);
+        Ok(found.map_err(|reason| IndexError::Npy { uri: place.join(&first.key), reason })?)
+    };
+    let mut found = head(4096)?;
+    if let NpyHead::Needs(bytes) = found {
+        found = head(bytes)?;
+    }
+    match found {
+        NpyHead::Whole(header) => Ok((header.dtype, header.row_bytes)),
+        NpyHead::Needs(expected) => {
+            let uri = place.join(&first.key);
+            Err(IndexError::ArrayLength { uri, expected, found: first.size }.into())
+        }
+    }
+}

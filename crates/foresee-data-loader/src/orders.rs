@@ -239,10 +239,32 @@ impl OrderAhead {
 
 #[cfg(test)]
 mod tests {
+    use foresee_data_index::{IndexBuilder, LayoutOptions, Listed};
+
     use super::*;
 
+    fn table(objects: u64, parts: u64) -> Index {
+        let mut builder = IndexBuilder::new("/data", LayoutOptions::Table { parts }, 0).expect("a layout");
+        for key in 0..objects {
+            let listed = Listed { key: format!("{key:03}").into_bytes(), size: 1, tag: Vec::new() };
+            builder.handle_listed(listed).expect("a key");
+        }
+        let mut file = Vec::new();
+        builder.finish().expect("objects").write(&mut file).expect("memory");
+        Index::open(Arc::new(file)).expect("an index")
+    }
+
+    #[test]
+    fn a_sample_of_several_objects_is_planned_as_all_of_them_and_counted_once() {
+        let cut = Cut { batch_size: 2, drop_last: true };
+        let epoch = RankEpoch::announced(&table(9, 3), Epoch(0), &[2, 0, 1], None, cut);
+        assert_eq!((epoch.steps(), epoch.step(0)), (1, 0..2));
+        assert_eq!(epoch.used().map(|id| id.0).collect::<Vec<_>>(), [6, 7, 8, 0, 1, 2]);
+        assert_eq!(epoch.range(0..2).map(|id| id.0).collect::<Vec<_>>(), [2, 0]);
+    }
+
     fn announced(ids: &[u64], lengths: Option<&[u64]>, batch_size: u64, drop_last: bool) -> RankEpoch {
-        RankEpoch::announced(100, Epoch(0), ids, lengths, Cut { batch_size, drop_last })
+        RankEpoch::announced(&table(100, 1), Epoch(0), ids, lengths, Cut { batch_size, drop_last })
     }
 
     #[test]

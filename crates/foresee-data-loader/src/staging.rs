@@ -282,6 +282,7 @@ mod tests {
             step: Step(0),
             start: 0,
             last: false,
+            samples: vec![SampleId(0)],
             ids: vec![SampleId(0)],
             labels: vec![-1],
             offsets: vec![0, BATCH as u64],

@@ -57,6 +57,8 @@ pub(crate) fn of_indexing(error: IndexingError) -> PyErr {
                 None => pyo3::exceptions::PyOSError::new_err(format!("{}: {message}", path.display())),
             }
         }
+        IndexingError::Absent { .. } => classes::OriginMissing::new_err(error.to_string()),
+        IndexingError::NoDtype { .. } => classes::ConfigError::new_err(error.to_string()),
         other => classes::ForeseeError::new_err(other.to_string()),
     }
 }
@@ -160,6 +162,7 @@ pub(crate) fn of_index(error: &IndexError) -> PyErr {
         IndexError::Empty { .. } | IndexError::NoClasses { .. } => {
             classes::NoSamples::new_err(error.to_string())
         }
+        IndexError::Row { .. } => classes::ConfigError::new_err(error.to_string()),
         IndexError::EmptyClasses { count, of, .. } if count == of => {
             classes::NoSamples::new_err(error.to_string())
         }

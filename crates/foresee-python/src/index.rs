@@ -2,7 +2,7 @@
 //! Class `Index`: what a data set consists of.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +10,16 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use foresee_data_index as core;
-use foresee_data_index::{Exclude, FolderOptions, Layout, LayoutOptions};
-use foresee_data_loader::{build_index, open_index, save_index};
+use foresee_data_index::{Exclude, FolderOptions, Layout, LayoutOptions, TableColumn, Windows};
+use foresee_data_loader::{
+    TableOptions, WindowOptions, build_index, build_table, build_windows, open_index, save_index,
+};
 use foresee_data_tier::ListProgress;
 use foresee_units::SampleId;
-use numpy::PyArray1;
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::arguments::{taken, taken_if_given, user_path};
 use crate::errors;
@@ -74,28 +76,75 @@ impl Index {
         let exclude: Option<Vec<Vec<u8>>> = taken_if_given(exclude, "exclude", "a list of bytes")?;
         let exclude = Exclude::new(exclude.unwrap_or_default())
             .map_err(|error| errors::of_setting(error.to_string()))?;
-        let storage: Option<std::collections::BTreeMap<String, String>> = match options {
-            // Credentials are among them.
-            Some(options) => Some(options.extract().map_err(|_| {
-                errors::of_setting(
-                    "options: texts by name expected, such as {\"region\": \"eu-1\"}".to_owned(),
-                )
-            })?),
-            None => None,
-        };
-        let storage = storage.unwrap_or_default().into_iter().collect();
-        let listener = Arc::new(Listener::new(progress));
-        let (uri, heard) = (uri.to_owned(), Arc::clone(&listener));
-        let (done, listed) = sync_channel(1);
-        Builder::new().name("foresee-index".to_owned()).spawn(move || {
-            let hear = |now| heard.hear(now);
-            let built = build_index(&uri, storage, layout, keys.as_deref(), &exclude, &hear, &heard.cancel);
-            // After Ctrl-C nobody waits for it.
-            let _ = done.send(built);
+        let (uri, storage) = (uri.to_owned(), storage_of(options)?);
+        let built = listened(py, progress, move |progress, cancel| {
+            build_index(&uri, storage, layout, keys.as_deref(), &exclude, progress, cancel)
         })?;
-        let built = py.detach(|| listener.wait_for(listed))?;
         let (index, _) = built.map_err(errors::of_indexing)?;
         Ok(Self { index })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (columns, *, root, sizes, allow_missing=false, options=None, progress=None))]
+    fn table(
+        columns: Vec<(String, Bound<'_, PyList>)>,
+        root: String,
+        sizes: Vec<Option<PyReadonlyArray1<'_, i64>>>,
+        allow_missing: bool,
+        options: Option<&Bound<'_, PyAny>>,
+        progress: Option<Py<PyAny>>,
+        py: Python<'_>,
+    ) -> PyResult<Self> {
+        let naturals = |sizes: PyReadonlyArray1<'_, i64>| {
+            sizes.as_array().iter().map(|&size| u64::try_from(size)).collect::<Result<Vec<u64>, _>>()
+        };
+        let sizes: Result<Vec<_>, _> =
+            sizes.into_iter().map(|sizes| sizes.map(naturals).transpose()).collect();
+        let table = TableOptions {
+            root,
+            columns: columns.into_iter().map(column_of).collect::<PyResult<_>>()?,
+            sizes: sizes.map_err(|_| errors::of_setting("a size is below 0; sizes are bytes".to_owned()))?,
+            storage: storage_of(options)?,
+            allow_missing,
+        };
+        let built = listened(py, progress, move |progress, cancel| build_table(table, progress, cancel))?;
+        Ok(Self { index: built.map_err(errors::of_indexing)? })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (
+        uri, files, *, root, dtype, item_bytes, length, stride, drop_tail, exclude=None, options=None, progress=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
+    fn windows(
+        uri: Option<String>,
+        files: Option<(String, Bound<'_, PyList>)>,
+        root: String,
+        dtype: String,
+        item_bytes: u64,
+        length: u64,
+        stride: u64,
+        drop_tail: bool,
+        exclude: Option<Vec<Vec<u8>>>,
+        options: Option<&Bound<'_, PyAny>>,
+        progress: Option<Py<PyAny>>,
+        py: Python<'_>,
+    ) -> PyResult<(Self, u64, u64)> {
+        let files = match files {
+            Some(files) => column_of(files)?,
+            None => TableColumn { name: String::new(), rows: Vec::new() },
+        };
+        let options = WindowOptions {
+            uri,
+            files: (root, files),
+            windows: Windows { dtype, item_bytes, length, stride, drop_tail },
+            exclude: Exclude::new(exclude.unwrap_or_default())
+                .map_err(|error| errors::of_setting(error.to_string()))?,
+            storage: storage_of(options)?,
+        };
+        let built = listened(py, progress, move |progress, cancel| build_windows(options, progress, cancel))?;
+        let (index, summary) = built.map_err(errors::of_indexing)?;
+        Ok((Self { index }, summary.tail.elements, summary.tail.files))
     }
 
     fn save(&self, path: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -115,7 +164,7 @@ impl Index {
     }
 
     fn __len__(&self) -> usize {
-        usize::try_from(self.index.len()).unwrap_or(usize::MAX)
+        usize::try_from(self.index.samples()).unwrap_or(usize::MAX)
     }
 
     #[getter]
@@ -130,6 +179,8 @@ impl Index {
             Layout::Flat { .. } => "flat",
             Layout::Npy { .. } => "npy",
             Layout::Bin { .. } => "bin",
+            Layout::Table { .. } => "table",
+            Layout::Windows(_) => "windows",
             _ => "other",
         }
     }
@@ -164,6 +215,7 @@ impl Index {
     fn row_dtype(&self) -> Option<&str> {
         match self.index.layout() {
             Layout::Npy { dtype, .. } => Some(dtype),
+            Layout::Windows(windows) => Some(&windows.dtype),
             _ => None,
         }
     }
@@ -172,31 +224,72 @@ impl Index {
     fn row_shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         match self.index.layout() {
             Layout::Npy { shape, .. } => Ok(Some(PyTuple::new(py, shape)?)),
+            Layout::Windows(windows) => Ok(Some(PyTuple::new(py, [windows.length])?)),
             _ => Ok(None),
         }
     }
 
-    #[pyo3(signature = (sample, *, base=None))]
-    fn sample_uri(&self, sample: &Bound<'_, PyAny>, base: Option<&str>) -> PyResult<String> {
-        let sample = self.checked(sample)?;
+    #[getter]
+    fn stride(&self) -> Option<u64> {
+        match self.index.layout() {
+            Layout::Windows(windows) => Some(windows.stride),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn drop_tail(&self) -> Option<bool> {
+        match self.index.layout() {
+            Layout::Windows(windows) => Some(windows.drop_tail),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn parts(&self) -> u64 {
+        self.index.parts()
+    }
+
+    fn part_sizes<'py>(
+        &self,
+        py: Python<'py>,
+        samples: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let parts = self.index.parts();
+        let mut sizes = Vec::new();
+        for &sample in samples.as_array() {
+            let sample = self.within(i128::from(sample))?;
+            let size = |part| self.index.size(self.index.item(sample, part)).get().cast_signed();
+            sizes.extend((0..parts).map(size));
+        }
+        PyArray1::from_vec(py, sizes)
+            .reshape([samples.as_array().len(), usize::try_from(parts).unwrap_or(usize::MAX)])
+    }
+
+    #[pyo3(signature = (sample, *, base=None, part=0))]
+    fn sample_uri(&self, sample: &Bound<'_, PyAny>, base: Option<&str>, part: u64) -> PyResult<String> {
+        let sample = self.item(sample, part)?;
         Ok(base.map_or_else(|| self.index.uri(sample), |base| self.index.uri_below(base, sample)))
     }
 
-    fn key(&self, sample: &Bound<'_, PyAny>) -> PyResult<&[u8]> {
-        Ok(self.index.key(self.checked(sample)?))
+    #[pyo3(signature = (sample, *, part=0))]
+    fn key(&self, sample: &Bound<'_, PyAny>, part: u64) -> PyResult<&[u8]> {
+        Ok(self.index.key(self.item(sample, part)?))
     }
 
     fn size(&self, sample: &Bound<'_, PyAny>) -> PyResult<u64> {
-        Ok(self.index.size(self.checked(sample)?).get())
+        let sample = self.checked(sample)?;
+        let parts = 0..self.index.parts();
+        Ok(parts.map(|part| self.index.size(self.index.item(sample, part)).get()).sum())
     }
 
     fn label(&self, sample: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
-        Ok(self.index.label(self.checked(sample)?))
+        Ok(self.index.sample_label(self.checked(sample)?))
     }
 
     fn labels<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let labels: Vec<i64> = py.detach(|| {
-            (0..self.index.len()).map(|id| self.index.label(SampleId(id)).unwrap_or(-1)).collect()
+            (0..self.index.samples()).map(|id| self.index.sample_label(SampleId(id)).unwrap_or(-1)).collect()
         });
         PyArray1::from_vec(py, labels)
     }
@@ -210,15 +303,71 @@ impl Index {
 
 impl Index {
     fn checked(&self, sample: &Bound<'_, PyAny>) -> PyResult<SampleId> {
-        let id: i128 = taken(sample, "sample", "a whole number")?;
+        self.within(taken(sample, "sample", "a whole number")?)
+    }
+
+    fn within(&self, id: i128) -> PyResult<SampleId> {
         match u64::try_from(id) {
-            Ok(id) if id < self.index.len() => Ok(SampleId(id)),
+            Ok(id) if id < self.index.samples() => Ok(SampleId(id)),
             _ => Err(PyIndexError::new_err(format!(
                 "sample {id} is outside the data set of {}",
-                self.index.len()
+                self.index.samples()
             ))),
         }
     }
+
+    fn item(&self, sample: &Bound<'_, PyAny>, part: u64) -> PyResult<SampleId> {
+        let (sample, parts) = (self.checked(sample)?, self.index.parts());
+        if part >= parts {
+            return Err(PyIndexError::new_err(format!("part {part} of samples of {parts}")));
+        }
+        Ok(self.index.item(sample, part))
+    }
+}
+
+/// Storage options; credentials are among them, and a message never shows them.
+fn storage_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, String)>> {
+    let Some(options) = options else { return Ok(Vec::new()) };
+    let known: std::collections::BTreeMap<String, String> = options.extract().map_err(|_| {
+        errors::of_setting("options: texts by name expected, such as {\"region\": \"eu-1\"}".to_owned())
+    })?;
+    Ok(known.into_iter().collect())
+}
+
+/// A column of paths: texts as `os.fsencode` encodes them.
+fn column_of((name, cells): (String, Bound<'_, PyList>)) -> PyResult<TableColumn> {
+    let mut rows = Vec::with_capacity(cells.len());
+    for (row, cell) in cells.iter().enumerate() {
+        let Ok(text) = cell.cast::<PyString>() else {
+            return Err(errors::of_setting(format!(
+                "{name}, row {row}: {} is a {}; a path or URI expected",
+                cell.repr()?,
+                cell.get_type().name()?
+            )));
+        };
+        rows.push(match text.to_str() {
+            Ok(text) => text.as_bytes().to_vec(),
+            Err(_) => cell.extract::<OsString>()?.into_vec(),
+        });
+    }
+    Ok(TableColumn { name, rows })
+}
+
+/// Runs `build` on a thread of its own and waits for it, so that Ctrl-C is heard.
+fn listened<T: Send + 'static>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    build: impl FnOnce(&(dyn Fn(ListProgress) + Sync), &AtomicBool) -> T + Send + 'static,
+) -> PyResult<T> {
+    let listener = Arc::new(Listener::new(progress));
+    let heard = Arc::clone(&listener);
+    let (done, listed) = sync_channel(1);
+    Builder::new().name("foresee-index".to_owned()).spawn(move || {
+        let hear = |now| heard.hear(now);
+        // After Ctrl-C nobody waits for it.
+        let _ = done.send(build(&hear, &heard.cancel));
+    })?;
+    py.detach(|| listener.wait_for(listed))
 }
 
 const LAYOUTS: &str = "use folder, flat, npy or bin";

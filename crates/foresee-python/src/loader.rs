@@ -66,7 +66,7 @@ impl Loader {
             storage: options.into_iter().collect(),
             batch_size,
             drop_last,
-            order: order.map(|order| order_of(order, index.index.len())).transpose()?,
+            order: order.map(|order| order_of(order, index.index.samples())).transpose()?,
             avoid: avoid.into_iter().map(SampleId).collect(),
             epochs,
             world: world(rank, world_size)?,

@@ -367,7 +367,10 @@ impl Driver {
         let Some(read) = self.reads.end(number) else { return };
         self.keep_not(&read);
         let kind = kind_of(cause);
-        let message = fault_message(&read, kind, tries, elapsed);
+        let mut message = fault_message(&read, kind, tries, elapsed);
+        if self.data.index().parts() > 1 {
+            message = format!("{}: {message}", self.data.uri(read.sample));
+        }
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
                 stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });

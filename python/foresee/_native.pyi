@@ -96,6 +96,55 @@ class Index:
             IndexInvalid: no samples, duplicate or escaping keys, a malformed header; the message names the URI.
         """
 
+    @staticmethod
+    def table(
+        columns: list[tuple[str, list[str]]],
+        *,
+        root: str,
+        sizes: list[NDArray[np.int64] | None],
+        allow_missing: bool = False,
+        options: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Index:
+        """Index the rows of a table, in their order, in memory.
+
+        ``columns``: a name for messages and a path or URI per row, for each object of a sample. ``root``: absolute path or
+        URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these are asked for,
+        files by several threads, of a bucket by a listing where that takes fewer requests. ``allow_missing``: an object
+        that cannot be read stays, as one byte.
+
+        Raises:
+            ConfigError: a row names no object, or one in another store than the first; the message has its number.
+            OriginMissing: objects cannot be read; the message names the first rows and how many there are.
+            OriginError: the origin cannot be reached.
+        """
+
+    @staticmethod
+    def windows(
+        uri: str | None,
+        files: tuple[str, list[str]] | None,
+        *,
+        root: str,
+        dtype: str,
+        item_bytes: int,
+        length: int,
+        stride: int,
+        drop_tail: bool,
+        exclude: Sequence[bytes] | None = None,
+        options: Mapping[str, str] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> tuple[Index, int, int]:
+        """Index windows of ``length`` elements, ``stride`` apart; also elements that no window contains, and their files.
+
+        ``uri``: directory or prefix of ``.npy`` and ``.bin`` files, or None: ``files``, as a column of ``table``.
+        ``dtype``: as NumPy writes it, of ``item_bytes`` bytes; empty: that of the first ``.npy`` file.
+
+        Raises:
+            ConfigError: ``dtype`` is missing, or a file is named wrongly.
+            IndexInvalid: no file is as long as a window, or one is no array of one axis and this type.
+            OriginError: a file cannot be read.
+        """
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write to ``path``: a temporary file first, then a rename, so a reader never sees half an index.
 
@@ -130,15 +179,27 @@ class Index:
     def total_bytes(self) -> int: ...
     @property
     def row_dtype(self) -> str | None:
-        """NumPy dtype string of one row (``npy``), else None."""
+        """NumPy dtype string of one row (``npy``, ``windows``), else None."""
     @property
     def row_shape(self) -> tuple[int, ...] | None:
-        """Shape of one row (``npy``), else None."""
-    def sample_uri(self, sample: int, *, base: str | None = None) -> str:
-        """URI of a sample's object, for messages; ``base``: of the data set, if it has moved."""
-    def key(self, sample: int) -> bytes: ...
+        """Shape of one row (``npy``, ``windows``), else None."""
+    @property
+    def stride(self) -> int | None:
+        """Elements from the start of a window to the next (``windows``), else None."""
+    @property
+    def drop_tail(self) -> bool | None:
+        """Whether elements at a file's end are in no window (``windows``), else None."""
+    @property
+    def parts(self) -> int:
+        """Objects of a sample: 1, or as many as a table has columns of them."""
+    def part_sizes(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of each object of ``samples``, shape (samples, parts)."""
+    def sample_uri(self, sample: int, *, base: str | None = None, part: int = 0) -> str:
+        """URI of an object of a sample, for messages; ``base``: of the data set, if it has moved."""
+    def key(self, sample: int, *, part: int = 0) -> bytes: ...
     def size(self, sample: int) -> int: ...
-    def label(self, sample: int) -> int | None: ...
+    def label(self, sample: int) -> int | None:
+        """Class of a sample; in a table its own number, by which its target is found; None without either."""
     def labels(self) -> NDArray[np.int64]:
         """Shape (samples,); -1 where a sample has no label. A copy."""
     def describe(self, limit: int) -> dict[str, Any]:

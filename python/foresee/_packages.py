@@ -6,11 +6,12 @@ A package that is missing is reported with the extra of ``foresee`` that install
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from foresee.errors import PackageMissing
 
-__all__ = ["cloudpickle", "pillow"]
+__all__ = ["cloudpickle", "pillow", "pyarrow"]
 
 
 def pillow() -> Any:
@@ -26,6 +27,20 @@ def pillow() -> Any:
             "pictures are decoded with Pillow; install pillow, or foresee[pictures]"
         ) from error
     return Image
+
+
+def pyarrow(module: str) -> Any:
+    """The module ``pyarrow.`` and ``module``, such as ``csv``.
+
+    Raises:
+        PackageMissing: it is not installed.
+    """
+    try:
+        return importlib.import_module(f"pyarrow.{module}")
+    except ModuleNotFoundError as error:
+        raise PackageMissing(
+            "tables are read with PyArrow; pip install pyarrow, or foresee[tables]"
+        ) from error
 
 
 def cloudpickle() -> Any:

@@ -14,14 +14,17 @@ import tempfile
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foresee import _native
 from foresee._files import user_path
 from foresee.errors import ConfigError, NoSamples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     PathLike: TypeAlias = os.PathLike[str]
 else:
@@ -149,6 +152,122 @@ def _opened(
         opened = _native.Index.open(uri)
         return opened, opened.uri, os.path.abspath(uri)
     return None
+
+
+def table(
+    columns: list[tuple[str, list[str]]],
+    *,
+    root: str | None,
+    sizes: Sequence[NDArray[np.int64] | None],
+    allow_missing: bool,
+    options: Mapping[str, str] | None,
+) -> Source:
+    """The objects that ``columns`` name, row by row; relative ones are below ``root``, default the working directory.
+
+    Raises:
+        ConfigError: a row names no object.
+        OriginMissing: objects are not there.
+        OriginError: the origin cannot be asked.
+    """
+    kept = storage_options(options)
+    progress = _Progress(f"{len(columns[0][1]):,} rows" if root is None else root)
+    try:
+        index = _native.Index.table(
+            columns,
+            root=absolute(root or "."),
+            sizes=list(sizes),
+            allow_missing=allow_missing,
+            options=kept,
+            progress=progress if progress.shown else None,
+        )
+    finally:
+        progress.end()
+    return Source(index, index.uri, kept, listed=True)
+
+
+def windows(
+    uri: str | PathLike | Iterable[str | PathLike],
+    *,
+    dtype: np.dtype[Any] | None,
+    length: int,
+    stride: int,
+    drop_tail: bool,
+    exclude: str | Iterable[str] | None,
+    options: Mapping[str, str] | None,
+) -> tuple[Source, int, int]:
+    """Windows over a file, several, or those of a directory or prefix; also elements in no window, and their files.
+
+    Raises:
+        ConfigError: see ``ft.TokenDataset``.
+        IndexInvalid: no windows.
+        OriginError: a file cannot be read.
+    """
+    kept, patterns = storage_options(options), _texts(exclude, "exclude", "*.tmp")
+    place, files = None, None
+    if isinstance(uri, (str, os.PathLike)):
+        place = user_path(uri, "uri")
+        path = local_path(place)
+        if os.path.isfile(path) if path is not None else os.path.splitext(place)[1] != "":
+            place, files = None, ("uri", [place])
+    else:
+        files = ("uri", [user_path(one, f"uri[{i}]") for i, one in enumerate(uri)])
+    progress = _Progress(place or "files")
+    try:
+        index, elements, cut = _native.Index.windows(
+            place,
+            files,
+            root=absolute("."),
+            dtype="" if dtype is None else dtype.str,
+            item_bytes=1 if dtype is None else dtype.itemsize,
+            length=length,
+            stride=stride,
+            drop_tail=drop_tail,
+            exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
+            options=kept,
+            progress=progress if progress.shown else None,
+        )
+    finally:
+        progress.end()
+    return Source(index, index.uri if place is None else place, kept, listed=True), elements, cut
+
+
+def absolute(place: str) -> str:
+    """``place`` as an absolute path; a URI as it is."""
+    path = local_path(place)
+    return place if path is None else os.path.abspath(path)
+
+
+def read_file(uri: str, options: Mapping[str, str] | None = None) -> bytes:
+    """All bytes of one object, such as a table in a bucket; waits.
+
+    Raises:
+        OriginError: it cannot be read.
+    """
+    source = table([("table", [uri])], root=None, sizes=[None], allow_missing=False, options=options)
+    return plain_loader(source).read(0)
+
+
+def plain_loader(source: Source) -> _native.Loader:
+    """An engine that only ``read`` is called of: no plan, no cache."""
+    return _native.Loader(
+        source.index,
+        _native.Cache(ram_bytes=0, disk_dir=None, disk_bytes=0),
+        uri=source.uri,
+        options=source.options,
+        batch_size=1,
+        drop_last=False,
+        order=None,
+        epochs=None,
+        rank=0,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        staging_bytes=None,
+        threads=None,
+        run_dir=None,
+        listed=False,
+        avoid=[],
+    )
 
 
 def storage_options(options: object) -> dict[str, str]:

@@ -14,18 +14,22 @@ except ModuleNotFoundError as error:
 
 from foresee.torch.array import ArrayDataset
 from foresee.torch.audit import audit
+from foresee.torch.files import FileDataset
 from foresee.torch.folder import FolderDataset
 from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model
 from foresee.torch.loader import DataLoader
 from foresee.torch.measure import measure
+from foresee.torch.tokens import TokenDataset
 
 __all__ = [
     "ArrayDataset",
     "Cache",
     "DataLoader",
     "DdpState",
+    "FileDataset",
     "FolderDataset",
     "GradientMisuse",
+    "TokenDataset",
     "audit",
     "ddp_hook",
     "measure",

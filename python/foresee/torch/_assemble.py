@@ -140,7 +140,8 @@ class ByteRecipe(Recipe):
 
         def make(place: int) -> Any:
             try:
-                decoded = self.dataset.decode_bytes(work.data[bounds[place] : bounds[place + 1]])
+                data = work.data[bounds[place] : bounds[place + 1]]
+                decoded = self.dataset.decode_sample(data, labels[place])
             except Exception as error:
                 raise SampleError(place, "decode") from error
             try:

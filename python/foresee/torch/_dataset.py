@@ -26,9 +26,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 from foresee import _native
 from foresee._map_source import MapSource
-from foresee._source import Source
+from foresee._source import Source, plain_loader
 from foresee._summary import source_line
-from foresee.config import Cache
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 
     from foresee._batch import Bytes, Ints
 
+# torchvision.datasets.folder.IMG_EXTENSIONS, so that an order learned there holds here.
+PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Reads of one __getitems__ that are under way at once: enough to hide an object store's latency.
 _READS_MAX = 16
 
@@ -113,6 +114,10 @@ class OriginDataset(Dataset[Any]):
     def decode_bytes(self, data: Bytes) -> Any:
         """An object from the bytes of a sample. ``data`` lives as long as the object refers to it."""
 
+    def decode_sample(self, data: Bytes, label: int) -> Any:  # noqa: ARG002 - one label is enough for most
+        """As ``decode_bytes``, for a dataset to which the label says how the bytes are divided."""
+        return self.decode_bytes(data)
+
     @abstractmethod
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
         """The sample, from what ``decode_bytes`` gave. ``generator``: for random transforms that accept
@@ -130,17 +135,18 @@ class OriginDataset(Dataset[Any]):
 
     def _make(self, sample: int, data: bytes | Bytes) -> Any:
         label = self._source.index.label(sample)
+        label = -1 if label is None else label
         supply = self._reader.supply
         try:
-            decoded = self.decode_bytes(
-                np.frombuffer(bytearray(data), dtype=np.uint8) if isinstance(data, bytes) else data
+            decoded = self.decode_sample(
+                np.frombuffer(bytearray(data), dtype=np.uint8) if isinstance(data, bytes) else data, label
             )
         except Exception as error:
             if supply is not None:
                 supply.undecodable = error
             raise
         generator = torch.default_generator if supply is None else supply.generator
-        return self.finish(decoded, -1 if label is None else label, generator)
+        return self.finish(decoded, label, generator)
 
     def _checked(self, i: int) -> int:
         sample = operator.index(i)
@@ -209,24 +215,7 @@ class Reader:
     def _open(self) -> tuple[_native.Loader, ThreadPoolExecutor]:
         with self._lock:
             if self._owner is None or self._owner[0] != os.getpid():
-                native = _native.Loader(
-                    self._source.index,
-                    Cache(ram=0).native(),
-                    uri=self._source.uri,
-                    options=self._source.options,
-                    batch_size=1,
-                    drop_last=False,
-                    order=None,
-                    epochs=None,
-                    rank=0,
-                    world_size=1,
-                    local_rank=0,
-                    local_world_size=1,
-                    staging_bytes=None,
-                    threads=None,
-                    run_dir=None,
-                    listed=False,
-                )
+                native = plain_loader(self._source)
                 self._owner = (os.getpid(), native, ThreadPoolExecutor(_READS_MAX, "foresee-read"))
             return self._owner[1:]
 
@@ -248,6 +237,14 @@ def restored(data: bytes, uri: str, options: Mapping[str, str]) -> Portable:
         file.flush()
         # The mapping outlives the name.
         return Portable(Source(_native.Index.open(file.name), uri, options))
+
+
+def stacked(whole: torch.Tensor, offsets: Ints) -> torch.Tensor | list[torch.Tensor]:
+    """The samples of a batch: one tensor of shape (samples, bytes) where all sizes are equal, else a list; views."""
+    sizes = offsets[1:] - offsets[:-1]
+    if (sizes == sizes[0]).all():
+        return whole.view(len(sizes), int(sizes[0]))
+    return list(torch.split(whole, sizes.tolist()))
 
 
 def check_callables(**callables: object) -> None:

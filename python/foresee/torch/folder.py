@@ -15,7 +15,7 @@ import torch
 from foresee import _native, _source
 from foresee._packages import pillow
 from foresee.errors import ConfigError, IndexInvalid
-from foresee.torch._dataset import OriginDataset, call, check_callables
+from foresee.torch._dataset import PICTURES, OriginDataset, call, check_callables, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from foresee._source import PathLike
 
 __all__ = ["FolderDataset"]
-
-# torchvision.datasets.folder.IMG_EXTENSIONS, so that an order learned there holds here.
-_PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 class FolderDataset(OriginDataset):
@@ -142,17 +139,11 @@ class FolderDataset(OriginDataset):
         """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of
         tensors.
         """
-        sizes = offsets[1:] - offsets[:-1]
-        whole = torch.from_numpy(data)
-        tensors: torch.Tensor | list[torch.Tensor]
-        if (sizes == sizes[0]).all():
-            tensors = whole.view(len(sizes), int(sizes[0]))
-        else:
-            tensors = list(torch.split(whole, sizes.tolist()))
+        tensors = stacked(torch.from_numpy(data), offsets)
         return [tensors, torch.from_numpy(labels)] if self.classes else tensors
 
     def _all_pictures(self, extensions: Iterable[str] | None, index: object) -> bool:
         if index is None and extensions is None and self.index.layout == "folder":
             return True
-        suffixes = tuple(suffix.encode() for suffix in _PICTURES)
+        suffixes = tuple(suffix.encode() for suffix in PICTURES)
         return all(self.index.key(i).lower().endswith(suffixes) for i in range(len(self)))

@@ -72,6 +72,7 @@ class Index:
         uri: str,
         *,
         layout: str,
+        or_flat: bool = False,
         extensions: Sequence[str] | None = None,
         allow_empty: bool = False,
         row_bytes: int | None = None,
@@ -82,7 +83,8 @@ class Index:
     ) -> Index:
         """List ``uri`` once, in parallel, and index it in memory.
 
-        ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more). ``extensions``:
+        ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more). ``or_flat``: ``folder`` is ``flat``
+        where no class folder is. ``extensions``:
         of ``folder``; None means torchvision's picture extensions. ``allow_empty``: a class folder may have no sample.
         ``keys``: objects below ``uri`` where the origin has no listing (plain HTTP). ``exclude``: patterns of files and
         folders to leave out, such as ``b"*.tmp"`` or ``b"train/old/"``. ``options``: storage options of the origin,
@@ -183,6 +185,9 @@ class Index:
     @property
     def row_shape(self) -> tuple[int, ...] | None:
         """Shape of one row (``npy``, ``windows``), else None."""
+    @property
+    def outside(self) -> int:
+        """Files next to class folders that would be samples in one; 0 for an index that was opened from a file."""
     @property
     def stride(self) -> int | None:
         """Elements from the start of a window to the next (``windows``), else None."""

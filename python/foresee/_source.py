@@ -92,6 +92,7 @@ def resolve(
     *,
     index: str | PathLike | _native.Index | None = None,
     layout: str = "auto",
+    or_flat: bool = False,
     extensions: Iterable[str] | None = None,
     allow_empty: bool = False,
     row_bytes: int | None = None,
@@ -123,6 +124,7 @@ def resolve(
     built = build(
         uri,
         layout=layout,
+        or_flat=or_flat,
         extensions=extensions,
         allow_empty=allow_empty,
         row_bytes=row_bytes,
@@ -315,6 +317,7 @@ def build(
     uri: str,
     *,
     layout: str,
+    or_flat: bool = False,
     extensions: Iterable[str] | None = None,
     allow_empty: bool = False,
     row_bytes: int | None = None,
@@ -325,7 +328,7 @@ def build(
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.
 
-    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
+    ``or_flat``: ``folder`` is ``flat`` where no class folder is. ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
     where there are class folders, else ``flat``; ``note`` is told which one it was.
     """
     uri = user_path(uri, "uri")
@@ -345,6 +348,7 @@ def build(
             built = _native.Index.build(
                 place,
                 layout=name,
+                or_flat=or_flat,
                 extensions=known,
                 allow_empty=allow_empty,
                 row_bytes=row_bytes,

@@ -32,6 +32,7 @@ pub struct IndexBuilder {
     store: Store,
     held: Vec<Held>,
     ignored: u64,
+    outside: u64,
     classes: ClassesSeen,
     picks: Vec<u64>,
     wanted: VecDeque<HeadWanted>,
@@ -63,6 +64,7 @@ impl IndexBuilder {
             store: Store::default(),
             held: Vec::new(),
             ignored: 0,
+            outside: 0,
             classes: ClassesSeen::default(),
             picks: Vec::new(),
             wanted: VecDeque::new(),
@@ -77,6 +79,11 @@ impl IndexBuilder {
             return !matches!(self.options, LayoutOptions::Folder(_)) || !folder::is_left_behind(class);
         }
         self.options.takes(key)
+    }
+
+    /// Whether a listed key makes a class: that of a folder, unless it was left behind and has no sample.
+    pub fn is_of_class(&self, key: &[u8]) -> bool {
+        folder::class(key).is_some_and(|class| !folder::is_left_behind(class) || self.options.takes(key))
     }
 
     /// Takes one listed object, in any order. Objects that the layout does not take are counted, no more.
@@ -100,6 +107,7 @@ impl IndexBuilder {
                 return Err(error);
             }
             _ if !takes => {
+                self.outside += u64::from(self.options.is_outside(&listed.key));
                 self.ignored += u64::from(!listed.key.ends_with(b"/"));
                 return Ok(());
             }
@@ -152,7 +160,8 @@ impl IndexBuilder {
 
     /// Sorts and checks everything that was listed.
     pub fn finish(self) -> Result<IndexPlan, IndexError> {
-        let Self { base, options, created, store, mut held, ignored, classes, heads, picks, .. } = self;
+        let Self { base, options, created, store, mut held, ignored, outside, classes, heads, picks, .. } =
+            self;
         if !options.keeps_order() {
             // Stable, because it finds the sorted runs that a parallel listing consists of.
             held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
@@ -195,7 +204,7 @@ impl IndexBuilder {
             }
         };
         let mut plan = IndexPlan {
-            summary: Summary { ignored, classes: classes.len() as u64, tail, ..Summary::default() },
+            summary: Summary { ignored, outside, classes: classes.len() as u64, tail, ..Summary::default() },
             base,
             created,
             layout,
@@ -319,6 +328,8 @@ pub struct Summary {
     pub classes: u64,
     /// Listed objects that the layout does not take; folders are not counted.
     pub ignored: u64,
+    /// Of these, files next to class folders that would be samples in one.
+    pub outside: u64,
     /// Objects of no bytes: legal, and mostly a failed upload.
     pub zero_sized: u64,
     /// Bytes of all samples.

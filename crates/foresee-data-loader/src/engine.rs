@@ -233,8 +233,10 @@ impl Loader {
         let mut whole = Vec::new();
         for item in (0..index.parts()).map(|part| index.item(sample, part)) {
             let range = index.range(item);
-            let end = range.start.saturating_add(range.len);
-            let bytes = read_whole(&uri, &options, index.key(item), Some(range.start..end))?;
+            // Of a whole object everything is read, so that one that has grown is noticed.
+            let part = (range.len != index.object_size(item).get())
+                .then(|| range.start..range.start.saturating_add(range.len));
+            let bytes = read_whole(&uri, &options, index.key(item), part)?;
             if bytes.len() as u64 != range.len {
                 return Err(LoaderError::Changed {
                     sample,

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use foresee_data_index::{
-    Exclude, HeadWanted, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
+    Exclude, FolderOptions, HeadWanted, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
 };
 use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri, list, read_whole};
 
@@ -63,12 +63,14 @@ pub enum IndexingError {
 /// Lists `uri` and makes an index of it, in memory.
 ///
 /// `storage`: options of the origin, used and not kept. `keys`: objects of an origin that has no listing. `exclude`: what
-/// is left out. What cannot be read and is no sample is left out too.
+/// is left out. What cannot be read and is no sample is left out too. `or_flat`: a folder data set without a class folder is
+/// read as a flat one.
 /// `progress` is called from several threads; `cancel` ends the listing with [`OriginError::Cancelled`].
 pub fn build_index(
     uri: &str,
     storage: Vec<(String, String)>,
     layout: LayoutOptions,
+    or_flat: bool,
     keys: Option<&[Vec<u8>]>,
     exclude: &Exclude,
     progress: &(dyn Fn(ListProgress) + Sync),
@@ -76,11 +78,17 @@ pub fn build_index(
 ) -> Result<(Index, Summary), IndexingError> {
     let place = Uri::parse(uri)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
-    let mut builder = IndexBuilder::new(uri, layout, now())?;
+    let mut builder = IndexBuilder::new(uri, layout.clone(), now())?;
     let selection = Selection { keys, is_excluded: &|key| exclude.matches(key) };
     let listing = list(&place, &options, selection, progress, cancel)?;
     if let Some(unreadable) = listing.unreadable.into_iter().find(|one| builder.wants(&one.key)) {
         return Err(unreadable.error.into());
+    }
+    if let LayoutOptions::Folder(FolderOptions { extensions, .. }) = layout
+        && or_flat
+        && !listing.objects.iter().any(|found| builder.is_of_class(&found.key))
+    {
+        builder = IndexBuilder::new(uri, LayoutOptions::Flat { extensions }, now())?;
     }
     for found in listing.objects {
         builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
@@ -164,9 +172,17 @@ fn part_of(path: &Path) -> std::io::Result<(PathBuf, File)> {
 #[cfg(test)]
 pub(crate) fn flat_index(uri: &str) -> Index {
     let layout = LayoutOptions::Flat { extensions: Vec::new() };
-    let (index, _) =
-        build_index(uri, Vec::new(), layout, None, &Exclude::default(), &|_| {}, &AtomicBool::new(false))
-            .expect("an index");
+    let (index, _) = build_index(
+        uri,
+        Vec::new(),
+        layout,
+        false,
+        None,
+        &Exclude::default(),
+        &|_| {},
+        &AtomicBool::new(false),
+    )
+    .expect("an index");
     index
 }
 

@@ -30,6 +30,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct Index {
     pub(crate) index: core::Index,
+    /// Files next to class folders; known where the index was built.
+    outside: u64,
 }
 
 #[pymethods]
@@ -38,18 +40,19 @@ impl Index {
     fn open(path: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (py, path) = (path.py(), user_path(path, "path")?);
         let index = py.detach(|| open_index(&path)).map_err(|error| errors::of_opening(error, &path))?;
-        Ok(Self { index })
+        Ok(Self { index, outside: 0 })
     }
 
     #[staticmethod]
     #[pyo3(signature = (
-        uri, *, layout, extensions=None, allow_empty=false, row_bytes=None, keys=None, exclude=None, options=None,
+        uri, *, layout, or_flat=false, extensions=None, allow_empty=false, row_bytes=None, keys=None, exclude=None, options=None,
         progress=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn build(
         uri: &Bound<'_, PyAny>,
         layout: &Bound<'_, PyAny>,
+        or_flat: bool,
         extensions: Option<&Bound<'_, PyAny>>,
         allow_empty: bool,
         row_bytes: Option<&Bound<'_, PyAny>>,
@@ -78,10 +81,10 @@ impl Index {
             .map_err(|error| errors::of_setting(error.to_string()))?;
         let (uri, storage) = (uri.to_owned(), storage_of(options)?);
         let built = listened(py, progress, move |progress, cancel| {
-            build_index(&uri, storage, layout, keys.as_deref(), &exclude, progress, cancel)
+            build_index(&uri, storage, layout, or_flat, keys.as_deref(), &exclude, progress, cancel)
         })?;
-        let (index, _) = built.map_err(errors::of_indexing)?;
-        Ok(Self { index })
+        let (index, summary) = built.map_err(errors::of_indexing)?;
+        Ok(Self { index, outside: summary.outside })
     }
 
     #[staticmethod]
@@ -108,7 +111,7 @@ impl Index {
             allow_missing,
         };
         let built = listened(py, progress, move |progress, cancel| build_table(table, progress, cancel))?;
-        Ok(Self { index: built.map_err(errors::of_indexing)? })
+        Ok(Self { index: built.map_err(errors::of_indexing)?, outside: 0 })
     }
 
     #[staticmethod]
@@ -144,7 +147,7 @@ impl Index {
         };
         let built = listened(py, progress, move |progress, cancel| build_windows(options, progress, cancel))?;
         let (index, summary) = built.map_err(errors::of_indexing)?;
-        Ok((Self { index }, summary.tail.elements, summary.tail.files))
+        Ok((Self { index, outside: 0 }, summary.tail.elements, summary.tail.files))
     }
 
     fn save(&self, path: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -227,6 +230,11 @@ impl Index {
             Layout::Windows(windows) => Ok(Some(PyTuple::new(py, [windows.length])?)),
             _ => Ok(None),
         }
+    }
+
+    #[getter]
+    fn outside(&self) -> u64 {
+        self.outside
     }
 
     #[getter]

@@ -54,6 +54,11 @@ def _build(options: argparse.Namespace) -> int:
     if options.output is None:
         raise ConfigError("-o FILE is missing: where shall the index go?")
     old = _native.Index.open(options.output) if options.update else None
+    if old is not None and old.layout in {"table", "windows"}:
+        raise ConfigError(
+            f"{options.output} has layout {old.layout!r}, which no listing gives; make the FileDataset or TokenDataset anew and "
+            "write it with dataset.index.save()"
+        )
     layout = options.layout if old is None or options.layout != "auto" else old.layout
     began = time.monotonic()
     index = _source.build(

@@ -100,6 +100,11 @@ class FileDataset(OriginDataset):
             _table.same_length(title, len(rows), len(first))
             columns.append((title, rows))
         names = [name, *further]
+        decodes = [
+            _decoder(one, rows, has_transform=transform is not None)
+            for one, (_, rows) in zip(_decodes(decode, names), columns, strict=True)
+        ]
+        learned = None if targets is None else Targets.of(targets, len(first), classes, "targets")
         super().__init__(
             _source.table(
                 columns,
@@ -109,16 +114,11 @@ class FileDataset(OriginDataset):
                 options=storage_options,
             )
         )
+        self._decodes, self._targets = decodes, learned
         self.names: tuple[str, ...] | None = tuple(names) if isinstance(extra, Mapping) else None
         """Names of the objects of a sample whose data are a dict, else None."""
         self.transform = transform
         self.target_transform = target_transform
-        decodes = _decodes(decode, names)
-        self._decodes = [
-            _decoder(one, rows, has_transform=transform is not None)
-            for one, (_, rows) in zip(decodes, columns, strict=True)
-        ]
-        self._targets = None if targets is None else Targets.of(targets, len(first), classes, "targets")
 
     @property
     def classes(self) -> list[str]:

@@ -6,6 +6,7 @@ ImageFolder.
 from __future__ import annotations
 
 import io
+import logging
 import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderDataset"]
 
+_log = logging.getLogger("foresee")
+
 
 class FolderDataset(OriginDataset):
-    """Files below a directory or bucket prefix, one folder per class.
+    """Files below a directory or bucket prefix, one folder per class, or without classes.
 
     Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data,
-    label)``; in an index without classes (layout ``flat``) it is ``data`` alone.
+    label)``. Where no class folder is, and in an index of layout ``flat``, it is ``data`` alone, and files are sorted by the
+    bytes of their names. Files next to class folders are no samples; a warning has their number.
 
     Args:
         uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it
@@ -77,6 +81,7 @@ class FolderDataset(OriginDataset):
             uri,
             index=index,
             layout="folder",
+            or_flat=True,
             extensions=extensions,
             allow_empty=allow_empty,
             exclude=exclude,
@@ -87,6 +92,13 @@ class FolderDataset(OriginDataset):
             raise IndexInvalid(
                 f"{source.uri}: index of layout {source.index.layout!r}; FolderDataset needs folder or flat, "
                 "arrays are for ArrayDataset"
+            )
+        if source.index.outside:
+            _log.warning(
+                "%s: %d files next to the class folders are no samples, as in torchvision; move them into a class folder, or "
+                "leave them out with exclude=",
+                source.uri,
+                source.index.outside,
             )
         super().__init__(source)
         self.classes = source.index.classes
@@ -143,7 +155,7 @@ class FolderDataset(OriginDataset):
         return [tensors, torch.from_numpy(labels)] if self.classes else tensors
 
     def _all_pictures(self, extensions: Iterable[str] | None, index: object) -> bool:
-        if index is None and extensions is None and self.index.layout == "folder":
+        if index is None and extensions is None:
             return True
         suffixes = tuple(suffix.encode() for suffix in PICTURES)
         return all(self.index.key(i).lower().endswith(suffixes) for i in range(len(self)))

@@ -100,7 +100,9 @@ class TokenDataset(OriginDataset):
                 options=storage_options,
             )
             if tokens:
-                _log.warning("%s: %d tokens at the ends of %d files are in no window", source.uri, tokens, files)
+                _log.warning(
+                    "%s: %d tokens at the ends of %d files are in no window", source.uri, tokens, files
+                )
         else:
             source = _source.Source(opened, opened.uri, _source.storage_options(storage_options), str(uri))
             _check(opened, length, int(stride), drop_tail=drop_tail)
@@ -110,7 +112,7 @@ class TokenDataset(OriginDataset):
             raise ConfigError(f"dtype={dtype!r}: {self.index.uri} has tokens of {self.dtype}")
         try:
             torch.from_numpy(np.empty(0, self.dtype))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{source.uri}: torch has no dtype {self.dtype.str!r}; convert the file, big-endian numbers to "
                 "little-endian ones too"

@@ -116,6 +116,12 @@ impl LayoutOptions {
         fits && !key.ends_with(b"/") && (!matches!(self, Self::Folder(_)) || key.contains(&b'/'))
     }
 
+    /// Whether the object of this key is next to class folders, and would be a sample in one.
+    pub(crate) fn is_outside(&self, key: &[u8]) -> bool {
+        let Self::Folder(FolderOptions { extensions, .. }) = self else { return false };
+        !key.contains(&b'/') && (extensions.is_empty() || text::ends_with_any(key, extensions))
+    }
+
     /// The order of samples, by key.
     pub(crate) fn compare(&self, one: &[u8], other: &[u8]) -> Ordering {
         match self {

@@ -154,9 +154,17 @@ pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
 }
 
 pub(crate) fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]>) -> Index {
-    let (index, _) =
-        build_index(uri, Vec::new(), layout, keys, &Exclude::default(), &|_| {}, &AtomicBool::new(false))
-            .expect("an index");
+    let (index, _) = build_index(
+        uri,
+        Vec::new(),
+        layout,
+        false,
+        keys,
+        &Exclude::default(),
+        &|_| {},
+        &AtomicBool::new(false),
+    )
+    .expect("an index");
     index
 }
 

@@ -310,6 +310,13 @@ impl Shared {
                 let cause = "the file has changed since it was indexed; index the data set again";
                 return Err((Outcome::Changed, cause.into()));
             }
+        } else if location.start.is_none() {
+            // Without a tag the size alone tells a version.
+            let size = u64::try_from(rustix::fs::fstat(&file).map_err(fault)?.st_size).unwrap_or(0);
+            if size != location.len {
+                let cause = format!("{size} bytes instead of {}; index the data set again", location.len);
+                return Err((Outcome::Changed, cause));
+            }
         }
         if filled_whole { Ok(()) } else { Err((Outcome::Retryable, "the file ended early".into())) }
     }

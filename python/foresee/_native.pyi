@@ -83,8 +83,8 @@ class Index:
     ) -> Index:
         """List ``uri`` once, in parallel, and index it in memory.
 
-        ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more). ``or_flat``: ``folder`` is ``flat``
-        where no class folder is. ``extensions``:
+        ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more).
+        ``or_flat``: ``folder`` is ``flat`` where no class folder is. ``extensions``:
         of ``folder``; None means torchvision's picture extensions. ``allow_empty``: a class folder may have no sample.
         ``keys``: objects below ``uri`` where the origin has no listing (plain HTTP). ``exclude``: patterns of files and
         folders to leave out, such as ``b"*.tmp"`` or ``b"train/old/"``. ``options``: storage options of the origin,
@@ -110,8 +110,8 @@ class Index:
     ) -> Index:
         """Index the rows of a table, in their order, in memory.
 
-        ``columns``: a name for messages and a path or URI per row, for each object of a sample. ``root``: absolute path or
-        URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these are asked for,
+        ``columns``: a name for messages and a path or URI per row, for each object of a sample. ``root``: absolute
+        path or URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these are asked for,
         files by several threads, of a bucket by a listing where that takes fewer requests. ``allow_missing``: an object
         that cannot be read stays, as one byte.
 
@@ -136,7 +136,9 @@ class Index:
         options: Mapping[str, str] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> tuple[Index, int, int]:
-        """Index windows of ``length`` elements, ``stride`` apart; also elements that no window contains, and their files.
+        """Index windows of ``length`` elements, ``stride`` apart.
+
+        Returns the index, the elements at ends of files that no window contains, and the number of these files.
 
         ``uri``: directory or prefix of ``.npy`` and ``.bin`` files, or None: ``files``, as a column of ``table``.
         ``dtype``: as NumPy writes it, of ``item_bytes`` bytes; empty: that of the first ``.npy`` file.

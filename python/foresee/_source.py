@@ -328,8 +328,9 @@ def build(
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.
 
-    ``or_flat``: ``folder`` is ``flat`` where no class folder is. ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
-    where there are class folders, else ``flat``; ``note`` is told which one it was.
+    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
+    where there are class folders, else ``flat``; ``note`` is told which one it was. ``or_flat``: ``folder`` is ``flat``
+    where no class folder is.
     """
     uri = user_path(uri, "uri")
     known = _texts(extensions, "extensions", ".jpg")

@@ -45,6 +45,15 @@ def torch_face(path: Path) -> None:
     dataset = ft.FolderDataset(path, transform=len, decode="pil")
     ft.FolderDataset("s3://bucket/train", decode=bytes, extensions=[".bin"], storage_options={"region": "x"})
     ft.ArrayDataset(path, dtype="float32", shape=(3, 4))
+    table = ft.FileDataset(
+        [path, "s3://bucket/a"], [0, 1], extra={"mask": [path, path]}, decode={"mask": bytes}
+    )
+    assert_type(ft.FileDataset.from_csv(path, uri="image", target=None, root=path), ft.FileDataset)
+    assert_type(table.classes, list[str])
+    tokens = ft.TokenDataset([path], 1024, dtype=torch.uint16, cast=None)
+    assert_type(tokens.stride, int)
+    ft.TokenDataset(path)  # type: ignore[call-arg] # a window is needed
+    ft.FileDataset(3)  # type: ignore[arg-type]
     loader = ft.DataLoader(dataset, 64, True, num_workers=4, generator=torch.Generator())
     ft.DataLoader(dataset, sampler=[1, 2, 3])
     ft.DataLoader(dataset, batch_sampler=[[1, 2], [3]])

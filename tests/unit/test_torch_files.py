@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import foresee
 import foresee.torch as ft
-from foresee.errors import ConfigError, OriginChanged, OriginMissing, SampleFault
+from foresee.errors import ConfigError, IndexInvalid, OriginChanged, OriginMissing, SampleFault
 
 FILES = 9
 
@@ -121,7 +121,7 @@ def test_rows_keep_their_order_and_a_file_of_several_rows_is_read_once(files):
     with ft.DataLoader(dataset, batch_size=2, shuffle=True, seed=1, epochs=2) as loader:
         for _ in range(2):
             assert sorted(len(sample) for batch in loader for sample in batch) == [1, 4, 9, 9, 9]
-        assert loader.stats()["origin"]["read_bytes"] == 1 + 4 + 9
+        assert loader.stats()["operations"]["origin"]["read"]["ok"]["bytes"] == 1 + 4 + 9
 
 
 def test_a_run_goes_on_in_the_middle_of_samples_of_several_objects(files):
@@ -248,10 +248,10 @@ def test_tables_name_paths_below_their_folder(files, kind):
 def test_an_empty_cell_is_named_with_its_row(files):
     table = files / "empty.csv"
     table.write_text("path,label\nragged/1,3\nragged/2,\n")
-    with pytest.raises(ConfigError, match="empty.csv: label, row 1: the cell is empty"):
+    with pytest.raises(ConfigError, match=r"empty\.csv: label, row 1: the cell is empty"):
         ft.FileDataset.from_csv(table)
     table.write_text("path,label\nragged/1,3\n,4\n")
-    with pytest.raises(ConfigError, match="empty.csv: path, row 1: the cell is empty"):
+    with pytest.raises(ConfigError, match=r"empty\.csv: path, row 1: the cell is empty"):
         ft.FileDataset.from_csv(table)
 
 
@@ -343,3 +343,45 @@ def test_without_the_engine_batches_of_several_objects_are_the_same(files, monke
     monkeypatch.setenv("FORESEE_OFF", "1")
     with ft.DataLoader(dataset, batch_size=2) as loader:
         assert_same(list(loader), expected)
+
+
+def test_a_second_object_that_cannot_be_decoded_is_named(files):
+    dataset = ft.FileDataset(equal(files, 3), extra={"mask": ragged(files, 3)}, decode={"mask": "pil"})
+    with (
+        ft.DataLoader(dataset) as loader,
+        pytest.raises(SampleFault, match=r"ragged/3: UnidentifiedImageError"),
+    ):
+        list(loader)
+
+
+def test_a_folder_without_classes_has_its_files_as_samples(tmp_path, caplog):
+    for name in ("b.jpg", "a.PNG", "notes.txt"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    dataset = ft.FolderDataset(tmp_path)
+    assert (dataset.classes, dataset.targets) == ([], [-1, -1])
+    assert [dataset[i].numpy().tobytes() for i in range(len(dataset))] == [b"a.PNG", b"b.jpg"]
+    with ft.DataLoader(dataset, batch_size=2) as loader:
+        assert next(iter(loader)).shape == (2, 5)
+    assert ft.FolderDataset(tmp_path, transform=len, decode=bytes, extensions=[".txt"])[0] == 9
+    assert caplog.records == []
+
+
+def test_files_next_to_class_folders_are_no_samples_and_are_counted(tmp_path, caplog):
+    for name in ("cat/1.jpg", "stray.jpg", "other.png", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert len(ft.FolderDataset(tmp_path)) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: 2 files next to the class folders are no samples, as in torchvision; move them into a class folder, "
+        "or leave them out with exclude="
+    ]
+    assert len(ft.FolderDataset(tmp_path, exclude=["/stray.jpg", "other.png"])) == 1
+    assert len(caplog.records) == 1
+
+
+def test_an_empty_class_folder_beside_files_is_an_error(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "stray.jpg").write_bytes(b"x")
+    with pytest.raises(IndexInvalid, match="no sample in 1 class folders"):
+        ft.FolderDataset(tmp_path)

@@ -56,8 +56,8 @@ def _build(options: argparse.Namespace) -> int:
     old = _native.Index.open(options.output) if options.update else None
     if old is not None and old.layout in {"table", "windows"}:
         raise ConfigError(
-            f"{options.output} has layout {old.layout!r}, which no listing gives; make the FileDataset or TokenDataset anew and "
-            "write it with dataset.index.save()"
+            f"{options.output} has layout {old.layout!r}, which no listing gives; make the FileDataset or TokenDataset "
+            "anew and write it with dataset.index.save()"
         )
     layout = options.layout if old is None or options.layout != "auto" else old.layout
     began = time.monotonic()

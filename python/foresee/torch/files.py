@@ -50,16 +50,16 @@ class FileDataset(OriginDataset):
         target_transform: from a target to what the model takes.
         decode: how bytes become what ``transform`` gets, as of ``FolderDataset``; one for all objects, or a sequence or
             mapping with one for each.
-        classes: targets that are all texts become indices into ``classes``: ``auto`` sorts the texts, as ``FolderDataset``
-            does; a list keeps its order, for data that lack a class; None leaves texts as they are.
-        extra: further objects of each sample. A sequence of URIs, or several, makes data a tuple; a mapping from name to
-            URIs makes them a dict.
+        classes: targets that are all texts become indices into ``classes``: ``auto`` sorts the texts, as in
+            ``FolderDataset``; a list keeps its order, for data that lack a class; None leaves texts as they are.
+        extra: further objects of each sample. A sequence of URIs, or several, makes data a tuple; a mapping from name
+            to URIs makes them a dict.
         name: of the first object, where data are a dict.
         root: folder or prefix of relative rows; default: the working directory.
         sizes: bytes of each object of ``uris``, or a mapping from object name to them. Nothing is asked of the origin
             then, and only another size shows that an object has changed.
-        allow_missing: keep rows whose object cannot be found: to read one is a fault, which ``on_error`` handles. Without
-            it they are an error. The number of samples is that of the rows in both cases.
+        allow_missing: keep rows whose object cannot be found: to read one is a fault, which ``on_error`` handles.
+            Without it they are an error. The number of samples is that of the rows in both cases.
         storage_options: of the origin, such as ``endpoint`` or ``region``.
 
     Raises:
@@ -151,9 +151,14 @@ class FileDataset(OriginDataset):
             return self.decode_bytes(data)
         ends = self.index.part_sizes(np.array([label], np.int64))[0].cumsum()
         parts = np.split(data, ends[:-1])
-        return self._fold(
-            tuple(_decoded(decode, part) for decode, part in zip(self._decodes, parts, strict=True))
-        )
+        decoded = []
+        for place, (decode, part) in enumerate(zip(self._decodes, parts, strict=True)):
+            try:
+                decoded.append(_decoded(decode, part))
+            except Exception as error:
+                uri = self.index.sample_uri(label, base=self.source.uri, part=place)
+                raise ValueError(f"{uri}: {type(error).__name__}: {error}") from error
+        return self._fold(tuple(decoded))
 
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
         """The sample: ``(data, target)``, or ``data`` where there are no targets. ``label``: the row."""
@@ -164,7 +169,7 @@ class FileDataset(OriginDataset):
         return data, target if self.target_transform is None else self.target_transform(target)
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """``[data, targets]`` or data, each object as ``FolderDataset`` has it: one tensor where all sizes are equal."""
+        """``[data, targets]`` or data; of each object one tensor where all sizes are equal, else a list of tensors."""
         whole = torch.from_numpy(data)
         if len(self._decodes) == 1:
             found: Any = stacked(whole, offsets)

@@ -33,8 +33,8 @@ class FolderDataset(OriginDataset):
     """Files below a directory or bucket prefix, one folder per class, or without classes.
 
     Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data,
-    label)``. Where no class folder is, and in an index of layout ``flat``, it is ``data`` alone, and files are sorted by the
-    bytes of their names. Files next to class folders are no samples; a warning has their number.
+    label)``. Where no class folder is, and in an index of layout ``flat``, it is ``data`` alone, and files are
+    sorted by the bytes of their names. Files next to class folders are no samples; a warning has their number.
 
     Args:
         uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it
@@ -95,8 +95,8 @@ class FolderDataset(OriginDataset):
             )
         if source.index.outside:
             _log.warning(
-                "%s: %d files next to the class folders are no samples, as in torchvision; move them into a class folder, or "
-                "leave them out with exclude=",
+                "%s: %d files next to the class folders are no samples, as in torchvision; move them into a class folder, "
+                "or leave them out with exclude=",
                 source.uri,
                 source.index.outside,
             )

@@ -30,8 +30,8 @@ _log = logging.getLogger("foresee")
 class TokenDataset(OriginDataset):
     """Windows over one-dimensional ``.npy`` files, or ``.bin`` files without header.
 
-    Sample ``i`` is ``(x, y)``: ``x = tokens[s : s + window]`` and ``y = tokens[s + offset : s + offset + window]``, where
-    ``s`` grows by ``stride`` from sample to sample. A window with its targets never crosses the end of its file.
+    Sample ``i`` is ``(x, y)``: ``x = tokens[s : s + window]`` and ``y = tokens[s + offset : s + offset + window]``,
+    where ``s`` grows by ``stride`` from sample to sample. A window with its targets never crosses the end of its file.
 
     Args:
         uri: a file, several in their order, a directory or prefix of ``.npy`` and ``.bin`` files (in the order of their

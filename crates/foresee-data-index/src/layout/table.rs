@@ -124,12 +124,19 @@ fn place(
         if text.starts_with(b"/") {
             return Ok((Store::Local, local(text, resolve)?));
         }
-        let mut whole = Vec::with_capacity(root.len() + 1 + text.len());
-        whole.extend_from_slice(root.as_bytes());
-        if !root.ends_with('/') {
-            whole.push(b'/');
+        let (mut root_left, mut text) =
+            (root.trim_end_matches('/'), text.strip_prefix(b"./").unwrap_or(text));
+        // A bucket has no folders whose links could lead elsewhere; of a path the file system decides.
+        while !root.starts_with('/') && text.starts_with(b"../") {
+            let above = root_left.rsplit_once('/').map(|(above, _)| above);
+            root_left =
+                above.filter(|above| !above.ends_with('/')).ok_or("its .. leads out of the bucket")?;
+            text = &text[3..];
         }
-        whole.extend_from_slice(text.strip_prefix(b"./").unwrap_or(text));
+        let mut whole = Vec::with_capacity(root_left.len() + 1 + text.len());
+        whole.extend_from_slice(root_left.as_bytes());
+        whole.push(b'/');
+        whole.extend_from_slice(text);
         return if scheme_of(&whole).is_some() || whole.starts_with(b"/") {
             place(root, &whole, resolve)
         } else {
@@ -289,6 +296,9 @@ mod tests {
         assert_eq!(keys, ["2.jpg", "1.jpg", "x/3.jpg"]);
         let (base, keys, _) = found("/data/csv", &["../images/1.jpg", "file:///data/a%20b.jpg"]);
         assert_eq!((base.as_str(), keys), ("/data/", vec!["images/1.jpg".to_owned(), "a b.jpg".to_owned()]));
+        let (base, keys, _) = found("s3://bucket/csv/v1/", &["../../train/1.jpg", "../2.jpg"]);
+        assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/1.jpgcsv/2.jpg"));
+        assert!(places("s3://bucket/csv", &["../../a"]).is_err());
         let (base, keys, _) = found("s3://bucket/train", &["a//1.jpg", "S3A://bucket/val/2.jpg"]);
         assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/a//1.jpgval/2.jpg"));
     }

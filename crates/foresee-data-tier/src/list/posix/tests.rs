@@ -60,13 +60,15 @@ fn named_keys_are_asked_for_and_nothing_else_is_looked_at() {
     let root = tree(&[b"a/1", b"a/2", b"z"]);
     let uri = Uri::from_path(root.path()).expect("a path");
     let ask = |keys: &[Vec<u8>]| {
-        select(&uri, Selection { keys: Some(keys), ..Selection::default() }).map(|found| found.objects)
+        select(&uri, Selection { keys: Some(keys), ..Selection::default() }).expect("a directory")
     };
-    let found = ask(&[b"z".to_vec(), b"a/1".to_vec()]).expect("both are there");
+    let found = ask(&[b"z".to_vec(), b"a/1".to_vec()]).objects;
     assert_eq!(found.iter().map(|one| one.key.as_slice()).collect::<Vec<_>>(), [b"a/1".as_slice(), b"z"]);
     assert_eq!(found[1], *listed(root.path()).expect("a listing").last().expect("z is last"));
     for wrong in [b"missing".as_slice(), b"a", b"../z"] {
-        let said = ask(&[wrong.to_vec()]).expect_err("no such file").to_string();
+        let found = ask(&[wrong.to_vec(), b"z".to_vec()]);
+        assert_eq!((found.objects.len(), found.unreadable.len()), (1, 1));
+        let said = found.unreadable[0].error.to_string();
         assert!(said.contains(&*String::from_utf8_lossy(wrong)), "{said}");
     }
 }

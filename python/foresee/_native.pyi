@@ -111,9 +111,9 @@ class Index:
         """Index the rows of a table, in their order, in memory.
 
         ``columns``: a name for messages and a path or URI per row, for each object of a sample. ``root``: absolute
-        path or URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these are asked for,
-        files by several threads, of a bucket by a listing where that takes fewer requests. ``allow_missing``: an object
-        that cannot be read stays, as one byte.
+        path or URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these
+        are asked for, files by several threads, of a bucket by a listing where that takes fewer requests.
+        ``allow_missing``: an object that cannot be read stays, as one byte.
 
         Raises:
             ConfigError: a row names no object, or one in another store than the first; the message has its number.

@@ -205,12 +205,13 @@ def windows(
         OriginError: a file cannot be read.
     """
     kept, patterns = storage_options(options), _texts(exclude, "exclude", "*.tmp")
-    place, files = None, None
+    place: str | None = None
+    files: tuple[str, list[str]] | None = None
     if isinstance(uri, (str, os.PathLike)):
-        place = user_path(uri, "uri")
-        path = local_path(place)
-        if os.path.isfile(path) if path is not None else os.path.splitext(place)[1] != "":
-            place, files = None, ("uri", [place])
+        named = user_path(uri, "uri")
+        path = local_path(named)
+        is_file = os.path.isfile(path) if path is not None else os.path.splitext(named)[1] != ""
+        place, files = (None, ("uri", [named])) if is_file else (named, None)
     else:
         files = ("uri", [user_path(one, f"uri[{i}]") for i, one in enumerate(uri)])
     progress = _Progress(place or "files")

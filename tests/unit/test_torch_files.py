@@ -372,10 +372,8 @@ def test_files_next_to_class_folders_are_no_samples_and_are_counted(tmp_path, ca
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert len(ft.FolderDataset(tmp_path)) == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}: 2 files next to the class folders are no samples, as in torchvision; move them into a class folder, "
-        "or leave them out with exclude="
-    ]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{tmp_path}: 2 files next to the class folders are no samples")
     assert len(ft.FolderDataset(tmp_path, exclude=["/stray.jpg", "other.png"])) == 1
     assert len(caplog.records) == 1
 

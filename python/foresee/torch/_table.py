@@ -38,6 +38,8 @@ def paths(values: object, name: str) -> list[str]:
         ConfigError: no column, or a cell that is no path.
     """
     rows: list[Any] = _listed(values, name)
+    if set(map(type, rows)) <= {str}:
+        return rows
     for row, value in enumerate(rows):
         if not isinstance(value, str):
             rows[row] = user_path(value, f"{name}, row {row}: path")
@@ -52,6 +54,8 @@ def sizes(values: object, name: str, count: int) -> NDArray[np.int64]:
     """
     rows = _listed(values, name)
     same_length(name, len(rows), count)
+    if set(map(type, rows)) <= {int} and all(0 <= value < 2**63 for value in rows):
+        return np.array(rows, dtype=np.int64)
     for row, value in enumerate(rows):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
             raise ConfigError(f"{name}, row {row}: {value!r}; bytes expected, a whole number of 0 or more")
@@ -110,7 +114,8 @@ class Targets:
         same_length(name, len(values), count)
         if not isinstance(values, list):
             return Targets(values, [], None)
-        if classes is not None and values and all(isinstance(value, str) for value in values):
+        kinds = set(map(type, values))
+        if classes is not None and values and all(issubclass(kind, str) for kind in kinds):
             known = sorted(set(values)) if isinstance(classes, str) else list(classes)
             places = {text: place for place, text in enumerate(known)}
             for row, value in enumerate(values):
@@ -121,7 +126,7 @@ class Targets:
                     )
             numbers = np.array([places[value] for value in values], dtype=np.int64)
             return Targets(numbers.tolist(), known, numbers)
-        if all(type(value) is int and -(2**63) <= value < 2**63 for value in values):
+        if kinds <= {int} and all(-(2**63) <= value < 2**63 for value in values):
             return Targets(values, [], np.array(values, dtype=np.int64))
         return Targets(values, [], None)
 
@@ -157,8 +162,8 @@ def read(
     cells = {}
     for column in dict.fromkeys(columns):
         values = found.column(column).to_pylist()
-        row = next((row for row, value in enumerate(values) if value is None or value == ""), None)
-        if row is not None:
+        if None in values or "" in values:
+            row = next(row for row, value in enumerate(values) if value is None or value == "")
             raise ConfigError(
                 f"{place}: {column}, row {row}: the cell is empty; fill it, or leave the row out"
             )

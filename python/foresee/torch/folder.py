@@ -95,8 +95,8 @@ class FolderDataset(OriginDataset):
             )
         if source.index.outside:
             _log.warning(
-                "%s: %d files next to the class folders are no samples, as in torchvision; move them into a class folder, "
-                "or leave them out with exclude=",
+                "%s: %d files next to the class folders are no samples, as in torchvision; move them into a "
+                "class folder, or leave them out with exclude=",
                 source.uri,
                 source.index.outside,
             )

@@ -73,10 +73,14 @@ class TokenDataset(OriginDataset):
             for name, value, least in (("window", window, 1), ("stride", stride, 1), ("offset", offset, 0))
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least
         ]
-        if cast is not None and not isinstance(cast, torch.dtype):
-            faults.append(f"cast={cast!r}; a torch.dtype, or None to keep the stored type")
-        if not isinstance(drop_tail, bool):
-            faults.append(f"drop_tail={drop_tail!r}; True or False")
+        faults += [
+            f"{name}={value!r}; {expected}"
+            for name, value, kind, expected in (
+                ("cast", cast, torch.dtype, "a torch.dtype, or None to keep the stored type"),
+                ("drop_tail", drop_tail, bool, "True or False"),
+            )
+            if not (isinstance(value, kind) or (name == "cast" and value is None))
+        ]
         known = None
         if dtype is not None:
             try:

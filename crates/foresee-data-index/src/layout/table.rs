@@ -14,6 +14,8 @@ pub struct TablePlaces {
     pub base: String,
     /// Key of each object below `base`, in the order in which rows first name them.
     pub keys: Vec<Vec<u8>>,
+    /// Places in `keys` in the order of their bytes.
+    pub by_key: Vec<usize>,
     /// For each sample its objects, by their place in `keys`; `None` if each row names the next one.
     pub picks: Option<Vec<u64>>,
 }
@@ -72,8 +74,8 @@ impl TablePlaces {
             path.drain(..folder.len());
         }
         let base = format!("{}{}", store.prefix(), String::from_utf8(folder).expect("cut to valid UTF-8"));
-        let (keys, picks) = unique(paths);
-        Ok(Self { base, keys, picks })
+        let (keys, by_key, picks) = unique(paths);
+        Ok(Self { base, keys, by_key, picks })
     }
 }
 
@@ -242,10 +244,11 @@ fn common_folder(paths: &[Vec<u8>]) -> Vec<u8> {
     first[..if text == len { len } else { parent(&first[..text]) }].to_vec()
 }
 
-/// Each path once, and which of them the places were; `None` if none was there twice.
-fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Option<Vec<u64>>) {
+/// Each path once, their order, and which of them the places were; `None` if none was there twice.
+fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
     if paths.windows(2).all(|pair| pair[0] < pair[1]) {
-        return (paths, None);
+        let sorted = (0..paths.len()).collect();
+        return (paths, sorted, None);
     }
     let mut sorted: Vec<usize> = (0..paths.len()).collect();
     sorted.sort_unstable_by(|&one, &other| paths[one].cmp(&paths[other]).then(one.cmp(&other)));
@@ -257,8 +260,9 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Option<Vec<u64>>) {
         }
     }
     if first.iter().enumerate().all(|(at, &place)| at == place) {
-        return (paths, None);
+        return (paths, sorted, None);
     }
+    sorted.retain(|&at| first[at] == at);
     let mut numbers = vec![0_u64; paths.len()];
     let mut keys = Vec::new();
     for (at, path) in paths.into_iter().enumerate() {
@@ -269,7 +273,10 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Option<Vec<u64>>) {
             numbers[at] = numbers[first[at]];
         }
     }
-    (keys, Some(numbers))
+    for at in &mut sorted {
+        *at = usize::try_from(numbers[*at]).expect("a place in memory");
+    }
+    (keys, sorted, Some(numbers))
 }
 
 #[cfg(test)]
@@ -285,7 +292,9 @@ mod tests {
     }
 
     fn found(root: &str, rows: &[&str]) -> (String, Vec<String>, Option<Vec<u64>>) {
-        let TablePlaces { base, keys, picks } = places(root, rows).expect("sound rows");
+        let TablePlaces { base, keys, by_key, picks } = places(root, rows).expect("sound rows");
+        assert_eq!(by_key.len(), keys.len());
+        assert!(by_key.windows(2).all(|pair| keys[pair[0]] < keys[pair[1]]));
         (base, keys.into_iter().map(|key| String::from_utf8(key).expect("text")).collect(), picks)
     }
 

@@ -48,15 +48,15 @@ pub fn build_table(
     cancel: &AtomicBool,
 ) -> Result<Index, IndexingError> {
     let TableOptions { root, columns, sizes, storage, allow_missing } = table;
-    let TablePlaces { base, keys, picks } = TablePlaces::of(&root, &columns, resolver())?;
+    let TablePlaces { base, keys, by_key, picks } = TablePlaces::of(&root, &columns, resolver())?;
     let parts = columns.len();
     let number_of =
         |item: usize| picks.as_ref().map_or(item, |picks| usize::try_from(picks[item]).expect("in memory"));
     let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
     let place = Uri::parse(&base)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
-    let asked: Vec<Vec<u8>> =
-        keys.iter().zip(&known).filter(|(_, size)| size.is_none()).map(|(key, _)| key.clone()).collect();
+    let unknown: Vec<usize> = by_key.into_iter().filter(|&number| known[number].is_none()).collect();
+    let asked: Vec<Vec<u8>> = unknown.iter().map(|&number| keys[number].clone()).collect();
     let mut listing = foresee_data_tier::Listing::default();
     if !asked.is_empty() {
         let selection = Selection { keys: Some(&asked), ..Selection::default() };
@@ -78,19 +78,10 @@ pub fn build_table(
     let mut builder = IndexBuilder::new(&base, layout, now())?;
     let mut found = Vec::new();
     found.resize_with(keys.len(), || None);
-    if asked.len() == keys.len() && listing.unreadable.is_empty() {
-        // The usual case without a table of keys: both are sorted alike, but for the order of rows.
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_unstable_by(|&one, &other| keys[one].cmp(&keys[other]));
-        for (number, object) in order.into_iter().zip(listing.objects) {
-            found[number] = Some(object);
-        }
-    } else {
-        let mut by_key: HashMap<Vec<u8>, _> =
-            listing.objects.into_iter().map(|object| (object.key.clone(), object)).collect();
-        for (number, key) in keys.iter().enumerate() {
-            found[number] = by_key.remove(key);
-        }
+    // Both are sorted by their keys.
+    let mut objects = listing.objects.into_iter().peekable();
+    for number in unknown {
+        found[number] = objects.next_if(|object| object.key == keys[number]);
     }
     for ((key, size), object) in keys.into_iter().zip(known).zip(found) {
         let listed = match (size, object) {
@@ -180,7 +171,7 @@ pub fn build_windows(
         }
         (uri, listing.objects.into_iter().filter(|object| is_array(&object.key)).collect())
     } else {
-        let TablePlaces { base, keys, picks } = TablePlaces::of(&root, &[column], resolver())?;
+        let TablePlaces { base, keys, picks, .. } = TablePlaces::of(&root, &[column], resolver())?;
         let selection = Selection { keys: Some(&keys), ..Selection::default() };
         let listing = list(&Uri::parse(&base)?, &origin, selection, progress, cancel)?;
         if let Some(unreadable) = listing.unreadable.into_iter().next() {

@@ -57,7 +57,7 @@ impl Serialize for Entries<'_> {
         let mut entries = serializer.serialize_seq(usize::try_from(shown * index.parts()).ok())?;
         let items = (0..shown).flat_map(|sample| (0..index.parts()).map(move |part| (sample, part)));
         for (sample, part) in items {
-            let entry = index.entry(index.item(SampleId(sample), part)).map_err(S::Error::custom)?;
+            let entry = index.entry(index.entry_of(SampleId(sample), part)).map_err(S::Error::custom)?;
             entries.serialize_element(&EntryText {
                 sample,
                 object: entry.object,

@@ -45,7 +45,7 @@ pub struct ByteRange {
     pub len: u64,
 }
 
-/// All that an index says of one item.
+/// All that an index says of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// Which sample.
@@ -92,7 +92,7 @@ impl Index {
         Ok(Self { inner: Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint }) })
     }
 
-    /// How many items, 1 or more: what is read at once. Items are samples in every layout but a table, whose samples have
+    /// How many entries, 1 or more: what is read at once. Entries are samples in every layout but a table, whose samples have
     /// [`Self::parts`] of them and may share them.
     #[expect(clippy::len_without_is_empty, reason = "an index without samples is not written and not opened")]
     pub fn len(&self) -> u64 {
@@ -107,18 +107,18 @@ impl Index {
         self.contents().samples
     }
 
-    /// Items of a sample, 1 or more.
+    /// Entries of a sample, 1 or more.
     pub fn parts(&self) -> u64 {
         if let Layout::Table { parts } = self.layout() { *parts } else { 1 }
     }
 
-    /// Whether samples share items.
+    /// Whether samples share entries.
     pub fn has_picks(&self) -> bool {
         self.places().pick.is_some()
     }
 
-    /// Item `part` of a sample. A damaged entry reads as item 0; [`Self::verify`] finds it.
-    pub fn item(&self, sample: SampleId, part: u64) -> SampleId {
+    /// Entry `part` of a sample. A damaged entry reads as entry 0; [`Self::verify`] finds it.
+    pub fn entry_of(&self, sample: SampleId, part: u64) -> SampleId {
         let number = sample.0 * self.parts() + part;
         SampleId(self.places().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
     }
@@ -131,7 +131,7 @@ impl Index {
         }
     }
 
-    /// How many picks there are; 0 where samples share no item.
+    /// How many picks there are; 0 where samples share no entry.
     pub(crate) fn picks(&self) -> u64 {
         self.contents().picks.as_ref().map_or(0, |it| it.count)
     }
@@ -142,7 +142,7 @@ impl Index {
             .ok_or(IndexError::Damaged { what: "a sample of its table names no object" })
     }
 
-    /// An item's size, from its own column alone: a planner asks for millions.
+    /// An entry's size, from its own column alone: a planner asks for millions.
     ///
     /// # Panics
     /// If `sample` is not below [`Self::len`], as every getter that takes one: a defect of the caller.

@@ -231,7 +231,7 @@ impl Loader {
         let uri = Uri::parse(&self.config.uri)?;
         let options = self.origin_options();
         let mut whole = Vec::new();
-        for item in (0..index.parts()).map(|part| index.item(sample, part)) {
+        for item in (0..index.parts()).map(|part| index.entry_of(sample, part)) {
             let range = index.range(item);
             // Of a whole object everything is read, so that one that has grown is noticed.
             let part = (range.len != index.object_size(item).get())

@@ -73,7 +73,7 @@ impl Ids {
 #[derive(Debug)]
 pub(crate) struct RankEpoch {
     pub(crate) epoch: Epoch,
-    /// Samples; of a table each has several items.
+    /// Samples; of a table each has several entries.
     ids: Ids,
     index: Index,
     cut: Cut,
@@ -110,18 +110,18 @@ impl RankEpoch {
         }
     }
 
-    /// Items of the samples that end up in batches, in order.
+    /// Entries of the samples that end up in batches, in order.
     pub(crate) fn used(&self) -> impl Iterator<Item = SampleId> + '_ {
         let used = match &self.ends {
             Some(ends) => ends.last().copied().unwrap_or(0),
             None => self.cut.used(self.ids.len() as u64),
         };
-        self.range(0..used).flat_map(|sample| self.items(sample))
+        self.range(0..used).flat_map(|sample| self.entries_of(sample))
     }
 
-    /// The items of a sample.
-    pub(crate) fn items(&self, sample: SampleId) -> impl Iterator<Item = SampleId> + '_ {
-        (0..self.index.parts()).map(move |part| self.index.item(sample, part))
+    /// The entries of a sample.
+    pub(crate) fn entries_of(&self, sample: SampleId) -> impl Iterator<Item = SampleId> + '_ {
+        (0..self.index.parts()).map(move |part| self.index.entry_of(sample, part))
     }
 
     /// Places of the samples of a step.

@@ -33,14 +33,14 @@ pub(crate) struct Stage {
     pub(crate) start: u64,
     pub(crate) last: bool,
     pub(crate) samples: Vec<SampleId>,
-    /// Items of the samples, as many of each: what is read and planned.
+    /// Entries of the samples, as many of each: what is read and planned.
     pub(crate) ids: Vec<SampleId>,
     /// One per sample.
     pub(crate) labels: Vec<i64>,
-    /// One per item, and the end.
+    /// One per entry, and the end.
     pub(crate) offsets: Vec<u64>,
     pub(crate) buffer: Arc<Buffer>,
-    /// By item.
+    /// By entry.
     pub(crate) faults: Vec<Fault>,
     /// Samples whose source has been decided.
     pub(crate) planned: usize,
@@ -68,7 +68,7 @@ impl Stage {
         self.faults.sort_by_key(|fault| fault.place);
         let parts = self.ids.len().checked_div(self.samples.len()).unwrap_or(1);
         if parts > 1 {
-            // A sample is one range of bytes to whoever gets it, and has one fault: that of its first item.
+            // A sample is one range of bytes to whoever gets it, and has one fault: that of its first entry.
             self.offsets = self.offsets.into_iter().step_by(parts).collect();
             for fault in &mut self.faults {
                 fault.place /= parts;

@@ -267,7 +267,7 @@ impl Index {
         let mut sizes = Vec::new();
         for &sample in samples.as_array() {
             let sample = self.within(i128::from(sample))?;
-            let size = |part| self.index.size(self.index.item(sample, part)).get().cast_signed();
+            let size = |part| self.index.size(self.index.entry_of(sample, part)).get().cast_signed();
             sizes.extend((0..parts).map(size));
         }
         PyArray1::from_vec(py, sizes)
@@ -276,19 +276,19 @@ impl Index {
 
     #[pyo3(signature = (sample, *, base=None, part=0))]
     fn sample_uri(&self, sample: &Bound<'_, PyAny>, base: Option<&str>, part: u64) -> PyResult<String> {
-        let sample = self.item(sample, part)?;
+        let sample = self.entry_of(sample, part)?;
         Ok(base.map_or_else(|| self.index.uri(sample), |base| self.index.uri_below(base, sample)))
     }
 
     #[pyo3(signature = (sample, *, part=0))]
     fn key(&self, sample: &Bound<'_, PyAny>, part: u64) -> PyResult<&[u8]> {
-        Ok(self.index.key(self.item(sample, part)?))
+        Ok(self.index.key(self.entry_of(sample, part)?))
     }
 
     fn size(&self, sample: &Bound<'_, PyAny>) -> PyResult<u64> {
         let sample = self.checked(sample)?;
         let parts = 0..self.index.parts();
-        Ok(parts.map(|part| self.index.size(self.index.item(sample, part)).get()).sum())
+        Ok(parts.map(|part| self.index.size(self.index.entry_of(sample, part)).get()).sum())
     }
 
     fn label(&self, sample: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
@@ -324,12 +324,12 @@ impl Index {
         }
     }
 
-    fn item(&self, sample: &Bound<'_, PyAny>, part: u64) -> PyResult<SampleId> {
+    fn entry_of(&self, sample: &Bound<'_, PyAny>, part: u64) -> PyResult<SampleId> {
         let (sample, parts) = (self.checked(sample)?, self.index.parts());
         if part >= parts {
             return Err(PyIndexError::new_err(format!("part {part} of samples of {parts}")));
         }
-        Ok(self.index.item(sample, part))
+        Ok(self.index.entry_of(sample, part))
     }
 }
 

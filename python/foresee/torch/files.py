@@ -283,7 +283,8 @@ def _further(extra: Paths | Sequence[Paths] | Mapping[str, Paths] | None) -> dic
     listed: Any = extra if hasattr(extra, "__getitem__") and not isinstance(extra, str) else [extra]
     first = next(iter(listed), None)
     if isinstance(first, str | os.PathLike) or not isinstance(first, Iterable):
-        return {"extra": extra}  # type: ignore[dict-item] # the one column that it is
+        column: Any = extra
+        return {"extra": column}
     return {f"extra[{place}]": column for place, column in enumerate(listed)}
 
 

@@ -73,7 +73,7 @@ impl TablePlaces {
         for path in &mut paths {
             path.drain(..folder.len());
         }
-        let base = format!("{}{}", store.prefix(), String::from_utf8(folder).expect("cut to valid UTF-8"));
+        let base = format!("{}{}", store.prefix(), String::from_utf8_lossy(&folder));
         let (keys, by_key, picks) = unique(paths);
         Ok(Self { base, keys, by_key, picks })
     }

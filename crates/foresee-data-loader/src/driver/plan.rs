@@ -158,10 +158,10 @@ impl Driver {
         self.staging.has_room(bytes, near)
     }
 
-    /// Samples of the next step, their items, and the place of each item's bytes.
+    /// Samples of the next step, their entries, and the place of each entry's bytes.
     fn measure(&self, epoch: &RankEpoch) -> (Vec<SampleId>, Vec<SampleId>, Vec<u64>) {
         let samples: Vec<SampleId> = epoch.range(epoch.step(self.step)).collect();
-        let ids: Vec<SampleId> = samples.iter().flat_map(|&sample| epoch.items(sample)).collect();
+        let ids: Vec<SampleId> = samples.iter().flat_map(|&sample| epoch.entries_of(sample)).collect();
         let mut offsets = Vec::with_capacity(ids.len() + 1);
         let mut end = 0_u64;
         offsets.push(end);

@@ -2,7 +2,7 @@
 //! Indexes of objects that the user names one by one: the rows of a table, and files of tokens.
 //!
 //! Separate from listings: the objects are known, and only their sizes and tags are asked for. A row is never dropped: an
-//! object that cannot be read is an error, or an item whose read fails.
+//! object that cannot be read is an error, or an entry whose read fails.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -34,7 +34,7 @@ pub struct TableOptions {
     pub sizes: Vec<Option<Vec<u64>>>,
     /// Options of the origin, used and not kept.
     pub storage: Vec<(String, String)>,
-    /// Whether an object that cannot be read stays an item.
+    /// Whether an object that cannot be read stays an entry.
     pub allow_missing: bool,
 }
 

@@ -255,6 +255,15 @@ def test_an_empty_cell_is_named_with_its_row(files):
         ft.FileDataset.from_csv(table)
 
 
+@pytest.mark.parametrize("read", ["from_csv", "from_parquet", "from_jsonl"])
+def test_a_table_that_is_missing_or_none_is_named(tmp_path, read):
+    with pytest.raises(OriginMissing, match=r"none\.table does not exist"):
+        getattr(ft.FileDataset, read)(tmp_path / "none.table")
+    (tmp_path / "odd.table").write_bytes(b"\x00\xff{" * 5)
+    with pytest.raises(ConfigError, match=r"odd\.table"):
+        getattr(ft.FileDataset, read)(tmp_path / "odd.table")
+
+
 def test_named_classes_keep_their_order_and_texts_can_stay_texts(files):
     paths, texts = equal(files, 0, 1), ["b", "a"]
     assert ft.FileDataset(paths, texts, classes=["b", "c", "a"]).targets == [0, 2]

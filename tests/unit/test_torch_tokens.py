@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import foresee
 import foresee.torch as ft
+from foresee.cli import main
 from foresee.errors import ConfigError, IndexInvalid
 
 
@@ -196,3 +197,10 @@ def test_windows_are_rows_for_numpy(tokens, tmp_path):
     index.save(tmp_path / "windows.fidx")
     with foresee.Loader(pathlib.Path(tmp_path / "windows.fidx"), batch_size=2) as loader:
         assert next(iter(loader)).rows().tolist() == [list(range(8)), list(range(7, 15))]
+
+
+def test_the_command_that_lists_says_what_makes_an_index_of_windows(tokens, tmp_path, capsys):
+    path = tmp_path / "windows.fidx"
+    ft.TokenDataset(tokens / "b.bin", 7, dtype="uint16").index.save(path)
+    assert main(["index", str(tokens), "-o", str(path), "--update"]) == 2
+    assert "make the FileDataset or TokenDataset anew" in capsys.readouterr().err

@@ -66,6 +66,7 @@ pub enum IndexingError {
 /// is left out. What cannot be read and is no sample is left out too. `or_flat`: a folder data set without a class folder is
 /// read as a flat one.
 /// `progress` is called from several threads; `cancel` ends the listing with [`OriginError::Cancelled`].
+#[expect(clippy::too_many_arguments, reason = "each is its own question to the listing")]
 pub fn build_index(
     uri: &str,
     storage: Vec<(String, String)>,

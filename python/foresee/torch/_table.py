@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 from foresee import _source
 from foresee._files import user_path
 from foresee._packages import pyarrow
-from foresee.errors import ConfigError
+from foresee.errors import ConfigError, OriginError, OriginMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ def read(
 
     Raises:
         ConfigError: a column is missing, a cell empty, or the file no such table.
-        OriginError: the table cannot be read.
+        OriginError: the table cannot be read; OriginMissing where it does not exist.
         PackageMissing: PyArrow is not installed.
     """
     place = user_path(table, "table")
@@ -154,6 +154,10 @@ def read(
         found = _parsed(content, kind, place, columns, texts)
     except (tables.ArrowInvalid, tables.ArrowKeyError, tables.ArrowTypeError) as error:
         raise ConfigError(f"{place} is no {kind} table: {error}") from error
+    except FileNotFoundError as error:
+        raise OriginMissing(f"{place} does not exist; check the path of the table") from error
+    except OSError as error:
+        raise OriginError(f"{place} cannot be read: {error}") from error
     missing = [column for column in columns if column not in found.column_names]
     if missing:
         raise ConfigError(
@@ -173,12 +177,12 @@ def read(
 
 def _parsed(content: Any, kind: Format, place: str, columns: Sequence[str], texts: Sequence[str]) -> Any:
     if kind == "parquet":
-        parquet = pyarrow("parquet")
-        there = parquet.ParquetFile(content).schema_arrow.names
-        wanted = [column for column in dict.fromkeys(columns) if column in there] or there[:0]
-        if len(wanted) < len(set(columns)):
-            return parquet.ParquetFile(content).schema_arrow.empty_table()
-        return parquet.read_table(content, columns=wanted)
+        with pyarrow("parquet").ParquetFile(content) as file:
+            # Without a column the caller reports the names of all.
+            known = set(columns) <= set(file.schema_arrow.names)
+            return (
+                file.read(columns=list(dict.fromkeys(columns))) if known else file.schema_arrow.empty_table()
+            )
     if kind == "jsonl":
         return pyarrow("json").read_json(content)
     csv = pyarrow("csv")

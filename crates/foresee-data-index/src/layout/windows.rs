@@ -115,7 +115,7 @@ mod tests {
         #[test]
         fn windows_are_those_of_a_loop(elements in 0_u64..60, length in 1_u64..20, stride in 1_u64..25, drop_tail: bool) {
             let windows = windows(length, stride, drop_tail);
-            let mut starts: Vec<u64> = (0..).map(|n| n * stride).take_while(|start| start + length <= elements).collect();
+            let mut starts: Vec<u64> = (0..elements).map(|n| n * stride).filter(|start| start + length <= elements).collect();
             let covered = starts.last().map_or(0, |last| last + length);
             if !drop_tail && covered < elements && !starts.is_empty() {
                 starts.push(elements - length);

@@ -50,8 +50,7 @@ pub fn build_table(
     let TableOptions { root, columns, sizes, storage, allow_missing } = table;
     let TablePlaces { base, keys, by_key, picks } = TablePlaces::of(&root, &columns, resolver())?;
     let parts = columns.len();
-    let number_of =
-        |item: usize| picks.as_ref().map_or(item, |picks| usize::try_from(picks[item]).expect("in memory"));
+    let number_of = |item: usize| picks.as_ref().map_or(item, |picks| place_of(picks[item]));
     let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
     let place = Uri::parse(&base)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
@@ -124,6 +123,19 @@ fn known_sizes(
     Ok(known)
 }
 
+/// A number of something that is in memory.
+fn place_of(number: u64) -> usize {
+    usize::try_from(number).expect("as many as fit in memory")
+}
+
+/// The object of a key that was found, of `objects` sorted by their keys.
+fn object_of<'a>(objects: &'a [foresee_data_tier::Listed], key: &[u8]) -> &'a foresee_data_tier::Listed {
+    let at = objects
+        .binary_search_by(|object| object.key.as_slice().cmp(key))
+        .expect("what is missing is an error");
+    &objects[at]
+}
+
 /// Real paths of folders, each asked for once.
 fn resolver() -> impl FnMut(&[u8]) -> Option<Vec<u8>> {
     let mut known: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
@@ -179,9 +191,8 @@ pub fn build_windows(
         }
         let picks = picks.unwrap_or_else(|| (0..keys.len() as u64).collect());
         let found = |pick: u64| {
-            let key = &keys[usize::try_from(pick).expect("in memory")];
-            let at = listing.objects.binary_search_by(|object| object.key.cmp(key)).expect("it was found");
-            listing.objects[at].clone()
+            let key = &keys[place_of(pick)];
+            object_of(&listing.objects, key).clone()
         };
         (base, picks.into_iter().map(found).collect::<Vec<_>>())
     };

@@ -263,8 +263,10 @@ async fn list_wanted(
 ) -> Result<(), OriginError> {
     let wanted: HashSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     let (pages, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let count = |_| {
-        if pages.fetch_add(1, Ordering::Relaxed) >= keys.len() / KEYS_PER_PAGE_LEAST {
+    let count = |now| {
+        (tally.progress)(now);
+        let is_dear = pages.fetch_add(1, Ordering::Relaxed) >= keys.len() / KEYS_PER_PAGE_LEAST;
+        if is_dear || tally.cancel.load(Ordering::Relaxed) {
             enough.store(true, Ordering::Relaxed);
         }
     };

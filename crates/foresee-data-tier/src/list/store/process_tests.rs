@@ -24,8 +24,12 @@ fn select(fake: &FakeS3, uri: &str, selection: Selection<'_>) -> Result<Listing,
 
 fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<Listed>, OriginError> {
     let listing = select(fake, uri, Selection { keys, ..Selection::default() })?;
-    assert!(listing.unreadable.is_empty(), "{listing:?}");
-    Ok(listing.objects)
+    match listing.unreadable.into_iter().next() {
+        // A key that is named and not there is told with its error.
+        Some(unreadable) if keys.is_some() => Err(unreadable.error),
+        Some(unreadable) => panic!("{unreadable:?}"),
+        None => Ok(listing.objects),
+    }
 }
 
 fn check(fake: &FakeS3, names: &[String]) {

@@ -16,8 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.properties import properties
 from support.equal_batches import assert_same
+from support.properties import properties
 from torch.utils.data import DataLoader, DistributedSampler
 
 import foresee

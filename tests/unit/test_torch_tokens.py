@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.properties import properties
 from support.equal_batches import assert_same
+from support.properties import properties
 from torch.utils.data import DataLoader
 
 import foresee

@@ -337,7 +337,6 @@ class DataLoader(Face):
         )
         return as_accelerate_follows(epoch, self._session)
 
-
     def _target(self, place: Place) -> Target:
         announced = None if place.finished else self._plan.announce(place)
         announced = self._session.expect(place.epoch, announced)

@@ -27,6 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+import any_dataset  # noqa: E402 - found beside this folder
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import results_file, show, tell  # noqa: E402
@@ -327,9 +328,12 @@ def main() -> int:
             show(f"run.py: {missing}")
             return 3
     found = Runs(session.runs)
+    lines = judge(found)
+    if given.quick and not given.workloads:
+        lines += any_dataset.lines(any_dataset.measure(QUICK_REPEATS))
     tell(
         "loading",
-        judge(found),
+        lines,
         table.markdown(found),
         as_json=given.json,
         began=began,

@@ -10,6 +10,7 @@ either kind can have it.
 from __future__ import annotations
 
 import inspect
+import logging
 import operator
 import os
 import tempfile
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from foresee._batch import Bytes, Ints
 
+_log = logging.getLogger("foresee")
 # torchvision.datasets.folder.IMG_EXTENSIONS, so that an order learned there holds here.
 PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Reads of one __getitems__ that are under way at once: enough to hide an object store's latency.
@@ -299,6 +301,15 @@ def source_of(dataset: Any) -> Source | MapSource:
         raise ConfigError(
             f"dataset is a {name} without __getitem__; a map-style dataset has __getitem__ and __len__, as for "
             "torch.utils.data.DataLoader"
+        )
+    parts = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or [])]
+    inner = next((part for part in parts if isinstance(part, OriginDataset)), None)
+    if inner is not None:
+        _log.warning(
+            "%s reads its samples of %s one batch at a time, without read-ahead or cache; give the loader that dataset "
+            "itself, with a sampler of the indices",
+            name,
+            type(inner).__name__,
         )
     try:
         count = len(dataset)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets that work in Python, and pictures in worker processes: epochs of both loaders by turns, and the first batch.
+"""Datasets of the user's own against torch's loader, a table of files against its folder, pictures in worker processes.
 
-``run.py --quick`` takes its lines from here. Prints a table; ``--json`` prints one object.
+Loaders take turns. ``run.py --quick`` measures its lines about datasets here, without the pictures. Prints a table;
+``--json`` prints one object.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,15 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.datasets import ImageFolder
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.verdicts import Line, judged
+
 import foresee.torch as ft
 
 #: Of the dataset whose ``__getitem__`` computes.
-SAMPLES, GETITEM_S = 600, 0.001
+SAMPLES, GETITEM_S = 320, 0.001
+FILES, FILE_BYTES, FILES_BATCH = 8192, 4096, 64
 PICTURES, SIDE, BATCH = 600, 160, 32
 #: What torch's loader is tried with; its best one counts.
 PREFETCH_FACTORS = (2, 4, 8)
@@ -69,7 +76,7 @@ def opened(loader: Any) -> Iterator[Epochs]:
 
 
 def over(
-    ours: Callable[[], Any], theirs: list[Callable[[], Any]], repeats: int, epochs: int = 2
+    ours: Callable[[], Any], theirs: Sequence[Callable[[], Any]], repeats: int, epochs: int = 2
 ) -> list[float]:
     """Our time over that of their best setting, by turns; each loader is made once per repeat."""
     ratios = []
@@ -98,6 +105,25 @@ def computing(workers: int, repeats: int) -> list[float]:
     return over(
         lambda: ft.DataLoader(data, batch_size=BATCH, shuffle=True, seed=0, **ours), theirs, repeats, epochs=3
     )
+
+
+def tables(repeats: int) -> list[float]:
+    """``file_table_over_folder``: the same files by name and by listing, later epochs, from memory."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "class"
+        folder.mkdir()
+        paths = [folder / f"{i:05}.bin" for i in range(FILES)]
+        for i, path in enumerate(paths):
+            path.write_bytes(bytes([i % 256]) * FILE_BYTES)
+        given: dict[str, Any] = {"batch_size": FILES_BATCH, "shuffle": True, "seed": 0}
+        listed = partial(ft.FolderDataset, place, extensions=".bin")
+        named = partial(ft.FileDataset, paths, [0] * FILES)
+        return over(
+            lambda: ft.DataLoader(named(), **given),
+            [lambda: ft.DataLoader(listed(), **given)],
+            repeats,
+            epochs=10,
+        )
 
 
 def pictures(folder: Path) -> None:
@@ -148,14 +174,28 @@ def of_pictures(folder: Path, repeats: int) -> dict[str, list[float]]:
 
 
 def measure(repeats: int) -> dict[str, list[float]]:
-    """All values, one per repeat."""
-    with tempfile.TemporaryDirectory() as folder:
-        pictures(Path(folder))
-        return {
-            "any_dataset_over_torch": computing(2, repeats),
-            "any_dataset_alone_over_torch": computing(0, repeats),
-            **of_pictures(Path(folder), repeats),
-        }
+    """The lines of ``run.py``, one value per repeat."""
+    return {
+        "any_dataset_over_torch": computing(2, repeats),
+        "any_dataset_alone_over_torch": computing(0, repeats),
+        "file_table_over_folder": tables(repeats),
+    }
+
+
+#: name, unit, limit.
+LINES = [
+    ("any_dataset_over_torch", "ratio", 1.0),
+    ("any_dataset_alone_over_torch", "ratio", 1.02),
+    ("file_table_over_folder", "ratio", 1.02),
+]
+
+
+def lines(values: dict[str, list[float]]) -> list[Line]:
+    """The acceptance lines of ``values``."""
+    return [
+        judged(name, unit, limit, below=True, value=statistics.median(values[name]))
+        for name, unit, limit in LINES
+    ]
 
 
 def main() -> int:
@@ -165,6 +205,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
     given = parser.parse_args()
     values = measure(given.repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        pictures(Path(folder))
+        values |= of_pictures(Path(folder), given.repeats)
     if given.json:
         print(json.dumps(values))
         return 0

@@ -12,7 +12,7 @@ from support.waiting import wait_until
 
 import foresee.torch as ft
 from foresee.errors import WorkerDied
-from foresee.torch import _workers
+from foresee.torch import _start
 
 N = 40
 
@@ -100,10 +100,25 @@ def test_every_start_method_gives_the_same_batches(method: str) -> None:
         assert list(loader) == [[x + 1 for x in row] for row in blocks()]
 
 
+def test_workers_of_the_next_epoch_are_started_while_this_one_ends_and_get_the_dataset_then() -> None:
+    dataset = Blocks()
+    arguments = {"batch_size": 4, "num_workers": 1, "multiprocessing_context": "spawn"}
+    with ft.DataLoader(dataset, epochs=2, **arguments) as loader:
+        assert firsts(loader) == blocks()
+        ready = loader._resources._starter._ready
+        wait_until(lambda: len(ready) == 1, what="a worker for the next epoch")
+        pid = ready[0][0].pid
+        dataset.factor = 2
+        batches = list(loader)
+        assert firsts(batches) == [[2 * x for x in row] for row in blocks()]
+        assert {int(i) for _, ids in batches for i in ids} == {pid}
+        assert not loader._resources._starter._ready, "there is no third epoch"
+
+
 def test_a_dataset_with_a_large_pickle_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_workers, "_LARGE_PAYLOAD", 100)
+    monkeypatch.setattr(_start, "_LARGE_PAYLOAD", 100)
     loader = ft.DataLoader(Blocks(), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     with loader, caplog.at_level(logging.WARNING, logger="foresee"):
         next(iter(loader))

@@ -7,6 +7,7 @@ is closed with it. Refuses to know epochs and orders: the feed goes where the lo
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from foresee._session import Session
     from foresee._waits import Turns
+    from foresee.torch._start import Starter
     from foresee.torch._workers import WorkerPool
 
 # Threads that only copy batches into page-locked memory; more of them mostly wait for the interpreter.
@@ -76,7 +78,7 @@ class Resources:
         self._persistent = persistent
         self._in_order = in_order
         self._init_fn = init_fn
-        self._context_of_workers = context
+        self._starter = None if context is None else _starter(context)
         self._pin = pin
         self._feed: Direct | Ahead | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -112,6 +114,8 @@ class Resources:
             self._pool.close()
         if self._feed is not None:
             self._feed.close()
+        if self._starter is not None:
+            self._starter.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -176,7 +180,18 @@ class Resources:
             job.turns.enter("origin_read")
         batch = self._session.batch(job.raw, job.start)
         job.turns.enter("workers")
-        return self._pool.submit(batch, job.seed, job.turns)
+        future = self._pool.submit(batch, job.seed, job.turns)
+        if job.raw.last and self._starter is not None and not self._persistent:
+            self._prepare(job.raw.epoch + 1)
+        return future
+
+    def _prepare(self, epoch: int) -> None:
+        """Have the workers of ``epoch`` ready, if there is to be one."""
+        assert self._starter is not None, "there are workers"
+        if not self._session.is_beyond(epoch):
+            # A failure is reported when the workers are needed.
+            with contextlib.suppress(OSError):
+                self._starter.prepare(self._workers)
 
     def _open_pool(self, base_seed: int) -> None:
         if self._pool is not None and self._pool.broken:
@@ -185,7 +200,7 @@ class Resources:
         if self._pool is None:
             from foresee.torch._workers import WorkerPool
 
-            assert self._context_of_workers is not None, "there are workers"
+            assert self._starter is not None, "there are workers"
             self._pool = WorkerPool(
                 self._session,
                 self._recipe,
@@ -193,9 +208,16 @@ class Resources:
                 slots=self._per_worker,
                 base_seed=base_seed,
                 init_fn=self._init_fn,
-                context=self._context_of_workers,
+                starter=self._starter,
                 pin=self._pin,
             )
+
+
+def _starter(context: BaseContext) -> Starter:
+    # Workers alone need cloudpickle.
+    from foresee.torch._start import Starter
+
+    return Starter(context)
 
 
 class CallerContext:

@@ -8,9 +8,6 @@ with it, and the workers end. A worker is not restarted: what killed it would ki
 
 from __future__ import annotations
 
-import logging
-import multiprocessing.process
-import os
 import select
 import selectors
 import signal
@@ -26,41 +23,22 @@ import numpy as np
 
 from foresee.errors import Closed, WorkerDied
 from foresee.torch._arena import Segment
-from foresee.torch._assemble import ByteRecipe, Recipe, SampleError, Work
+from foresee.torch._assemble import Recipe, SampleError, Work
 from foresee.torch._mend import mend
-from foresee.torch._pipe import dump, load, receive, send
-from foresee.torch._worker import Inherited, main
+from foresee.torch._pipe import load, receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
 
     from foresee._batch import Batch, Bytes
     from foresee._session import Session
-    from foresee._source import Source
     from foresee._waits import Turns
+    from foresee.torch._start import Starter
 
-_log = logging.getLogger("foresee")
 _NO_BYTES: Bytes = np.zeros(0, np.uint8)
-# Bytes of a dataset's pickle from which on a warning names it.
-_LARGE_PAYLOAD = 1 << 30
 # A worker that was told to end has this long, in seconds, before it is killed.
 _GRACE = 2.0
-
-
-_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-
-
-def _disown() -> None:
-    """In a child that the user forked: multiprocessing ends all processes that it knows when a process exits, but
-    these are the parent's.
-    """
-    for process in _processes:
-        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # noqa: SLF001
-
-
-os.register_at_fork(after_in_child=_disown)
 
 
 class RemoteTrace(Exception):
@@ -112,7 +90,7 @@ class WorkerPool:
         slots: int,
         base_seed: int,
         init_fn: Callable[[int], None] | None,
-        context: BaseContext,
+        starter: Starter,
         pin: Callable[[Any], Any] | None,
     ) -> None:
         self._session = session
@@ -122,19 +100,14 @@ class WorkerPool:
         self._serial = 0
         self._closed = False
         self._workers: list[_Worker] = []
-        start = _Start(recipe, init_fn, context)
         try:
-            for i in range(count):
-                process, channel = start.process(i, [worker.channel for worker in self._workers])
+            for i, (process, channel) in enumerate(starter.started(count, recipe, init_fn, base_seed)):
                 self._workers.append(_Worker(i, process, channel, list(range(slots))))
-                start.greet(channel, {"id": i, "count": count, "base_seed": base_seed})
         except OSError as error:
             self._stop()
             raise WorkerDied(
                 f"worker {len(self._workers)} of {count} could not be started: {error}"
             ) from error
-        finally:
-            start.close()
         self._wake, self._woken = socket.socketpair()
         self._reader = threading.Thread(target=self._read, name="foresee-workers", daemon=True)
         self._reader.start()
@@ -323,70 +296,8 @@ class WorkerPool:
                 segment.close()
 
 
-class _Start:
-    """How workers are started: with what they need in their memory (fork), or sent to them."""
-
-    def __init__(self, recipe: Recipe, init_fn: Callable[[int], None] | None, context: BaseContext) -> None:
-        self._recipe = recipe
-        self._init_fn = init_fn
-        self._context = context
-        self._is_fork = context.get_start_method() == "fork"
-        self._payload = b"" if self._is_fork else _pickled(recipe, init_fn)
-        source = recipe.dataset.source if isinstance(recipe, ByteRecipe) else None
-        self._index = [] if self._is_fork or source is None else [_index_descriptor(source)]
-
-    def process(self, number: int, others: list[socket.socket]) -> tuple[BaseProcess, socket.socket]:
-        """Worker ``number``, and our end of its channel; ``others``: those of the workers before it."""
-        ours, theirs = socket.socketpair()
-        inherited = None
-        if self._is_fork:
-            closed = [channel.fileno() for channel in (*others, ours)]
-            inherited = Inherited(self._recipe, self._init_fn, closed)
-        with theirs:
-            process = self._context.Process(  # type: ignore[attr-defined] # every context has it
-                target=main,
-                args=(theirs, os.getpid(), inherited),
-                name=f"foresee-worker-{number}",
-                daemon=True,
-            )
-            process.start()
-        _processes.add(process)
-        return process, ours
-
-    def greet(self, channel: socket.socket, hello: dict[str, Any]) -> None:
-        """What a new worker has to know."""
-        send(channel, {**hello, "payload": self._payload}, self._index)
-
-    def close(self) -> None:
-        """All workers are started."""
-        for descriptor in self._index:
-            os.close(descriptor)
-
-
-def _pickled(recipe: Recipe, init_fn: Callable[[int], None] | None) -> bytes:
-    payload, _ = dump((recipe, init_fn))
-    if len(payload) > _LARGE_PAYLOAD:
-        _log.warning(
-            "the pickle of %s has %.1f GB, and each worker gets a copy; keep large arrays in files that are mapped "
-            '(numpy.memmap), or use multiprocessing_context="fork"',
-            type(recipe.dataset).__name__,
-            len(payload) / 1e9,
-        )
-    return payload
-
-
 def _is_readable(channel: socket.socket) -> bool:
     return bool(select.select([channel], [], [], 0)[0])
-
-
-def _index_descriptor(source: Source) -> int:
-    """The index as a descriptor: of its file, or of memory without a name."""
-    if source.file is not None:
-        return os.open(source.file, os.O_RDONLY | os.O_CLOEXEC)
-    descriptor = os.memfd_create("foresee-index", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(source.file_bytes())
-    return descriptor
 
 
 def _remote(message: dict[str, Any]) -> BaseException:

@@ -24,6 +24,7 @@ __all__ = [
     "Index",
     "LedgerFile",
     "Loader",
+    "Recorder",
     "LoadingRun",
     "NetworkStep",
     "Trial",

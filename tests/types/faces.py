@@ -65,7 +65,7 @@ def torch_face(path: Path) -> None:
     loader.load_state_dict(state_dict=loader.state_dict(), strict=False)
     with loader as same:
         assert_type(same, ft.DataLoader)
-    ft.DataLoader([1, 2, 3])  # type: ignore[arg-type]
+    ft.DataLoader([1, 2, 3], batch_size=None)
     ft.DataLoader(dataset, seed="0")  # type: ignore[arg-type]
     ft.FolderDataset(path, decode="jpeg")  # type: ignore[arg-type]
 

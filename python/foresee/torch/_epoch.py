@@ -7,7 +7,7 @@ counted, saved and drawn ahead follows the batches that the training loop receiv
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from foresee.errors import Closed, StallTimeout
 
@@ -86,6 +86,8 @@ class EpochIterator:
     def __next__(self) -> Any:
         if self._is_closed:
             raise StopIteration
+        if self._is_begun and self._is_over:
+            self._finish()
         self._waits.ask()
         try:
             receipt = self._advance()
@@ -96,12 +98,17 @@ class EpochIterator:
             self._session.end_wait(self._waits)
             raise
         if receipt is None:
-            self._is_over = True
-            self._plan.handed(self._asked + self._lead + 1)
-            self.close()
-            raise StopIteration
-        self._session.delivered(self._waits, receipt)
+            self._finish()
+        else:
+            self._session.delivered(self._waits, receipt)
         return self._value
+
+    def _finish(self) -> NoReturn:
+        """The epoch has no more batches."""
+        self._is_over = True
+        self._plan.handed(self._asked + self._lead + 1)
+        self.close()
+        raise StopIteration
 
     def _advance(self) -> Receipt | None:
         """Take the next batch; None at the epoch's end."""

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that sleeps instead of computing, and reads a real file: what is not in the page cache takes ``--wait``.
 
-The kernel is asked with ``RWF_NOWAIT`` whether a step's bytes are in memory. If not, the origin delivers them to one job
-after the other, as a lock on a file has it.
+The kernel is asked with ``mincore`` whether a step's bytes are in memory: a read with ``RWF_NOWAIT`` would start a
+readahead, which a fast disk may end before the kernel looks. If not, the origin delivers them to one job after the other,
+as a lock on a file has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
+import mmap
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
+
+import numpy as np
 
 # As a program of its own it finds no package of the tests.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -44,14 +49,25 @@ def options(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def is_in_memory(file: int, step: int) -> bool:
+    """Whether all pages of a step's chunk are."""
+    with mmap.mmap(file, CHUNK, prot=mmap.PROT_READ, offset=step * CHUNK) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        pages = np.zeros(CHUNK // mmap.PAGESIZE, np.uint8)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        if libc.mincore(view.ctypes.data, CHUNK, pages.ctypes.data):
+            raise OSError(ctypes.get_errno(), "mincore")
+        del view
+    return bool((pages & 1).all())
+
+
 def read(file: int, step: int, wait: float) -> None:
     """The bytes of a step."""
     room = bytearray(CHUNK)
-    try:
-        if os.preadv(file, [room], step * CHUNK, os.RWF_NOWAIT) == CHUNK:
-            return
-    except BlockingIOError:
-        pass
+    if is_in_memory(file, step):
+        os.preadv(file, [room], step * CHUNK)
+        return
     print(f"waits for chunk {step}", flush=True)
     with open(f"/proc/self/fd/{file}", "rb") as origin:
         fcntl.flock(origin, fcntl.LOCK_EX)

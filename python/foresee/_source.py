@@ -7,6 +7,7 @@ make one with ``foresee index`` where that takes long.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import sys
@@ -69,6 +70,20 @@ class Source:
     def row_shape(self) -> tuple[int, ...] | None:
         """Shape of a row, where the data are arrays."""
         return self.index.row_shape
+
+    def ids(self, keys: list[Any]) -> NDArray[np.int64]:
+        """The samples that a sampler names.
+
+        Raises:
+            ConfigError: there is no such sample.
+        """
+        import numpy as np  # the command line starts without it
+
+        ids = np.array([operator.index(key) for key in keys], dtype=np.int64)
+        wrong = (ids < 0) | (ids >= len(self))
+        if wrong.any():
+            raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {len(self)} samples")
+        return ids
 
     def label(self, sample: int) -> int | None:
         """Class of the sample; None where it has none."""

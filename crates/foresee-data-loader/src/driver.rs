@@ -31,13 +31,13 @@ use keep::{DiskCopies, Tiers};
 pub use look::DriverFacts;
 
 use crate::bell::Bell;
-use crate::books::Books;
 use crate::buffer::{Buffer, BufferPool};
 use crate::cache::Member;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
 use crate::gather::Gather;
 use crate::handover::{Handed, Handover};
+use crate::metrics::Metrics;
 use crate::orders::{OrderAhead, RankEpoch};
 use crate::reads::Reads;
 use crate::staging::Staging;
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) inbox: Inbox,
     pub(crate) handover: Handover,
-    pub(crate) books: Books,
+    pub(crate) metrics: Metrics,
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) facts: std::sync::Mutex<DriverFacts>,
 }
@@ -200,7 +200,7 @@ impl Driver {
     }
 
     fn now(&self) -> Nanos {
-        self.shared.books.now()
+        self.shared.metrics.now()
     }
 
     fn sleep(&self) -> Duration {

@@ -19,7 +19,6 @@ use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
 use crate::batch::Batch;
 use crate::bell::Bell;
-use crate::books::{Books, ConsumerWait};
 use crate::buffer::BufferPool;
 use crate::cache::{Cache, Member};
 use crate::config::{LoaderConfig, LoaderOptions};
@@ -27,6 +26,7 @@ use crate::data_set::DataSet;
 use crate::driver::{Command, DriverFacts, Inbox, Shared};
 use crate::errors::LoaderError;
 use crate::handover::{Handed, Handover};
+use crate::metrics::{ConsumerWait, Metrics};
 use crate::orders::RankEpoch;
 
 /// How long `close` lets a tier finish what is under way.
@@ -98,7 +98,7 @@ impl Loader {
         let shared = Shared {
             inbox: Inbox::default(),
             handover: Handover::new(Arc::clone(&bell)),
-            books: Books::new(rank),
+            metrics: Metrics::new(rank),
             buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&bell))),
             facts: Mutex::default(),
             bell,
@@ -208,7 +208,7 @@ impl Loader {
 
     /// The loader's clock: since it was made. Entries of the ledger are on it.
     pub fn now(&self) -> Nanos {
-        self.shared.books.now()
+        self.shared.metrics.now()
     }
 
     /// Why the wait that is under way in [`Loader::next_batch`], or ended there without a batch, lasts: each cause so
@@ -258,13 +258,13 @@ impl Loader {
 
     /// Counters since the loader was made.
     pub fn stats(&self) -> LoaderStats {
-        let (totals, ledger_lost) = self.shared.books.sums();
+        let (totals, ledger_lost) = self.shared.metrics.sums();
         LoaderStats {
             totals,
             driver: lock(&self.shared.facts).clone(),
             ready: self.shared.handover.ready(),
             lent: self.shared.buffers.lent(),
-            elapsed: self.shared.books.now(),
+            elapsed: self.shared.metrics.now(),
             ledger_lost,
         }
     }
@@ -286,14 +286,13 @@ impl Loader {
             disk.close(GRACE);
         }
         self.cache.leave(running.member);
-        self.shared.books.close();
+        self.shared.metrics.close();
     }
 
-    /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
-    /// A forked child books nothing: a lock may be held forever there.
+    /// Adds a wait of the consumer to the metrics. A forked child adds nothing: a lock may be held forever there.
     pub fn record_wait(&self, wait: &ConsumerWait) {
         if self.same_process().is_ok() {
-            self.shared.books.add_wait(wait);
+            self.shared.metrics.add_wait(wait);
         }
     }
 

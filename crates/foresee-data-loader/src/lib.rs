@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Follow the plan: fetch, stage, hand over a batch.
 //!
-//! Owns one rank's engine: its threads, its staging buffer and its books. The path of a sample reads from top to
+//! Owns one rank's engine: its threads, its staging buffer and its metrics. The path of a sample reads from top to
 //! bottom: `orders` draw its place in the run, `driver` asks the planner where it comes from and moves it,
 //! `staging` lines up its batch, `handover` gives the batch to the consumer, `buffer` takes the memory
 //! back. Beside the engine, `indexing` lists a data set and `calibrate` measures this machine. Refuses to decide
@@ -9,7 +9,6 @@
 
 mod batch;
 mod bell;
-mod books;
 mod buffer;
 mod cache;
 mod calibrate;
@@ -21,6 +20,7 @@ mod errors;
 mod gather;
 mod handover;
 mod indexing;
+mod metrics;
 mod orders;
 mod reads;
 mod recorder;
@@ -28,7 +28,6 @@ mod staging;
 mod wait_causes;
 
 pub use batch::{Batch, Fault, FaultKind};
-pub use books::ConsumerWait;
 pub use cache::Cache;
 pub use calibrate::{
     CalibrateError, DiskTrial, DiskWork, LinkRepeat, MemoryTrial, MemoryWork, OriginTrial, OriginWork,
@@ -42,4 +41,5 @@ pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
     save_index,
 };
+pub use metrics::ConsumerWait;
 pub use recorder::Recorder;

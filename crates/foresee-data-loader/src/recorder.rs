@@ -9,13 +9,13 @@ use std::path::Path;
 use foresee_ledger::Totals;
 use foresee_units::{Nanos, Rank};
 
-use crate::books::{Books, ConsumerWait};
 use crate::errors::LoaderError;
+use crate::metrics::{ConsumerWait, Metrics};
 
 /// Clock, waits and ledger of one training loop.
 #[derive(Debug)]
 pub struct Recorder {
-    books: Books,
+    metrics: Metrics,
     /// The process that made it.
     process: u32,
 }
@@ -23,7 +23,7 @@ pub struct Recorder {
 impl Recorder {
     /// A recorder of `rank`. No file yet.
     pub fn new(rank: Rank) -> Self {
-        Self { books: Books::new(rank), process: std::process::id() }
+        Self { metrics: Metrics::new(rank), process: std::process::id() }
     }
 
     /// Writes `<run_dir>/ledger/rank-K.arrow` from now on. Once.
@@ -31,30 +31,30 @@ impl Recorder {
     /// # Errors
     /// [`LoaderError::RunFolder`] where the ledger cannot be created.
     pub fn write_to(&self, run_dir: &Path) -> Result<(), LoaderError> {
-        self.books.write_to(run_dir)
+        self.metrics.write_to(run_dir)
     }
 
     /// Time since the recorder was made.
     pub fn now(&self) -> Nanos {
-        self.books.now()
+        self.metrics.now()
     }
 
     /// See [`crate::Loader::record_wait`].
     pub fn record_wait(&self, wait: &ConsumerWait) {
         if self.process == std::process::id() {
-            self.books.add_wait(wait);
+            self.metrics.add_wait(wait);
         }
     }
 
     /// Sums over all waits, and why the ledger was given up, if it was.
     pub fn sums(&self) -> (Totals, Option<String>) {
-        self.books.sums()
+        self.metrics.sums()
     }
 
     /// Ends the ledger file. Idempotent.
     pub fn close(&self) {
         if self.process == std::process::id() {
-            self.books.close();
+            self.metrics.close();
         }
     }
 }

@@ -10,6 +10,8 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::percent_decode;
+
 use crate::origin::OriginError;
 
 /// A parsed origin URI. `Display` shows it without credentials and presigned parts.
@@ -43,7 +45,7 @@ impl Uri {
                 if !rest.starts_with('/') {
                     return Err(bad("write file:///absolute/path (three slashes)"));
                 }
-                Self::directory(&percent_decode(rest))
+                Self::directory(&percent_decode(rest.as_bytes()).collect::<Vec<u8>>())
             }
             "s3" | "s3a" => {
                 let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
@@ -183,29 +185,6 @@ pub(crate) fn redact(text: &str) -> String {
         }
     }
     shown
-}
-
-fn percent_decode(text: &str) -> Vec<u8> {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let code = bytes.get(at + 1..at + 3).and_then(|pair| {
-            let pair = std::str::from_utf8(pair).ok()?;
-            u8::from_str_radix(pair, 16).ok()
-        });
-        match (bytes[at], code) {
-            (b'%', Some(byte)) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

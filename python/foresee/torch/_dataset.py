@@ -249,6 +249,20 @@ def stacked(whole: torch.Tensor, offsets: Ints) -> torch.Tensor | list[torch.Ten
     return list(torch.split(whole, sizes.tolist()))
 
 
+def check_dtype(dtype: np.dtype[Any], uri: str) -> None:
+    """Refuse a dtype of the data at ``uri`` that no tensor can have.
+
+    Raises:
+        ConfigError: as said.
+    """
+    try:
+        torch.from_numpy(np.empty(0, dtype))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{uri}: torch has no dtype {dtype.str!r}; convert the file, big-endian numbers to little-endian ones too"
+        ) from error
+
+
 def check_callables(**callables: object) -> None:
     """Refuse arguments that are neither None nor callable.
 

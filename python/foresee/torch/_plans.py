@@ -9,7 +9,6 @@ why torch's own samplers do the drawing. Plans know nothing of bytes.
 from __future__ import annotations
 
 import base64
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -26,7 +25,6 @@ from foresee._session import Announced
 from foresee.errors import ConfigError, StateMismatch
 
 if TYPE_CHECKING:
-    from foresee._batch import Ints
     from foresee._source import Source
     from foresee._world import World
 
@@ -349,25 +347,10 @@ class SamplerPlan(Plan):
         lengths = np.array([len(batch) for batch in batches[skipped:]], dtype=np.int64)
         if (lengths == 0).any():
             raise ConfigError("the batch sampler gave an empty batch; a batch has at least one sample")
-        ids = self._ids([key for batch in batches[skipped:] for key in batch])
+        ids = self._source.ids([key for batch in batches[skipped:] for key in batch])
         if self.counts_batches:
             return Announced(ids, lengths)
         return Announced(ids[place.position // self._world.size :], None)
-
-    def _ids(self, keys: list[Any]) -> Ints:
-        """The samples that ``keys`` name. A dataset without an index may be asked for anything, as by torch's loader.
-
-        Raises:
-            ConfigError: the index of a data set has no such sample.
-        """
-        if isinstance(self._source, MapSource):
-            return self._source.ids(keys)
-        ids = np.array([operator.index(key) for key in keys], dtype=np.int64)
-        samples = len(self._source)
-        wrong = (ids < 0) | (ids >= samples)
-        if wrong.any():
-            raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {samples} samples")
-        return ids
 
 
 class RunSampler(DistributedSampler[int]):

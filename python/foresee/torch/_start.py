@@ -60,15 +60,15 @@ class Starter:
         self._closed = False
 
     def prepare(self, count: int) -> None:
-        """Start ``count`` processes for a later ``started``, unless they would start at once then. From any thread."""
+        """Start ``count`` processes for a later ``start``, unless they would start at once then. From any thread."""
         with self._lock:
             while not self._is_fork and not self._closed and len(self._ready) < count:
                 self._ready.append(self._process(None, []))
 
-    def started(
+    def start(
         self, count: int, recipe: Recipe, init_fn: Callable[[int], None] | None, base_seed: int
     ) -> Iterator[Started]:
-        """Workers 0 to ``count - 1``; those that were prepared come first.
+        """Start workers 0 to ``count - 1``, and yield each; processes that were prepared are taken first.
 
         Raises:
             OSError: the next one cannot be started.

@@ -75,7 +75,8 @@ class _Worker:
     """Segments whose batches are gone, for the worker to use again."""
     tasks: dict[int, _Task] = field(default_factory=dict)
     death: BaseException | None = None
-    is_buried: bool = False
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    """Held for a message: the reader sends a task again while the feed sends the next one."""
 
 
 class WorkerPool:
@@ -101,7 +102,7 @@ class WorkerPool:
         self._closed = False
         self._workers: list[_Worker] = []
         try:
-            for i, (process, channel) in enumerate(starter.started(count, recipe, init_fn, base_seed)):
+            for i, (process, channel) in enumerate(starter.start(count, recipe, init_fn, base_seed)):
                 self._workers.append(_Worker(i, process, channel, list(range(slots))))
         except OSError as error:
             self._stop()
@@ -159,23 +160,24 @@ class WorkerPool:
 
     def _send(self, worker: _Worker, serial: int, task: _Task) -> None:
         batch, descriptors = task.batch, []
-        message = {
+        message: dict[str, Any] = {
             "task": serial,
             "slot": task.slot,
             "bytes": len(batch.data),
             "work": replace(Work.of(batch, task.seed, self._session.source), data=_NO_BYTES),
-            "released": [worker.released.popleft() for _ in range(len(worker.released))],
         }
         if len(batch.data):
             if task.slot not in worker.slots:
                 worker.slots[task.slot] = Segment.create("foresee-task")
                 descriptors.append(worker.slots[task.slot].descriptor)
             worker.slots[task.slot].write([batch.data])
-        try:
-            send(worker.channel, message, descriptors)
-        except OSError:
-            # It is dead; the reader finds out how it ended and fails the task.
-            return
+        with worker.sending:
+            message["released"] = [worker.released.popleft() for _ in range(len(worker.released))]
+            try:
+                send(worker.channel, message, descriptors)
+            except OSError:
+                # It is dead; the reader finds out how it ended and fails the task.
+                return
 
     def _read(self) -> None:
         try:
@@ -202,8 +204,8 @@ class WorkerPool:
                     if key.data is None:
                         return
                     worker = key.data
-                    if worker.is_buried:
-                        continue
+                    if worker.death is not None:
+                        continue  # Both of its events came at once.
                     has_ended = key.fileobj is not worker.channel and not _is_readable(worker.channel)
                     message = None if has_ended else receive(worker.channel)
                     if message is None or message["task"] is None:
@@ -256,7 +258,6 @@ class WorkerPool:
         return value if self._pin is None else self._pin(value)
 
     def _bury(self, worker: _Worker, last_words: dict[str, Any] | None) -> None:
-        worker.is_buried = True
         worker.process.join(_GRACE)
         code = worker.process.exitcode
         if code is None:

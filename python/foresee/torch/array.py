@@ -12,7 +12,7 @@ import torch
 
 from foresee import _native, _source
 from foresee.errors import ConfigError
-from foresee.torch._dataset import OriginDataset, call, check_callables
+from foresee.torch._dataset import OriginDataset, call, check_callables, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,13 +76,7 @@ class ArrayDataset(OriginDataset):
         super().__init__(source)
         self.transform = transform
         self.dtype, self.shape = self._row(row)
-        try:
-            torch.from_numpy(np.empty(0, self.dtype))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{source.uri}: torch has no dtype {self.dtype.str!r}; convert the file, big-endian numbers to "
-                "little-endian ones too"
-            ) from error
+        check_dtype(self.dtype, source.uri)
 
     @property
     def per_sample(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from foresee import _native, _source
 from foresee.errors import ConfigError
-from foresee.torch._dataset import OriginDataset
+from foresee.torch._dataset import OriginDataset, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,13 +114,7 @@ class TokenDataset(OriginDataset):
         self.dtype = np.dtype(self.index.row_dtype)
         if known not in (None, self.dtype):
             raise ConfigError(f"dtype={dtype!r}: {self.index.uri} has tokens of {self.dtype}")
-        try:
-            torch.from_numpy(np.empty(0, self.dtype))
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{source.uri}: torch has no dtype {self.dtype.str!r}; convert the file, big-endian numbers to "
-                "little-endian ones too"
-            ) from error
+        check_dtype(self.dtype, source.uri)
 
     @property
     def stride(self) -> int:

@@ -4,6 +4,8 @@
 //! Separate from listings, which find objects: here they are named one by one, in any order and any number of times. Each
 //! object is in the index once, so that rows that name it share its bytes.
 
+use percent_encoding::percent_decode;
+
 use crate::error::IndexError;
 use crate::uri::{redact_uri, shortened};
 
@@ -146,7 +148,7 @@ fn place(
         };
     };
     if scheme.eq_ignore_ascii_case(b"file") {
-        return Ok((Store::Local, local(&percent_decoded(rest), resolve)?));
+        return Ok((Store::Local, local(&percent_decode(rest).collect::<Vec<u8>>(), resolve)?));
     }
     let name_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
     let name = String::from_utf8(rest[..name_end].to_vec()).map_err(|_| "its bucket or host is no text")?;
@@ -208,26 +210,6 @@ fn local(path: &[u8], resolve: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
         plain.extend_from_slice(part);
     }
     Ok(plain)
-}
-
-fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let code = digit(text.get(at + 1)).zip(digit(text.get(at + 2)));
-        match (text[at], code.and_then(|(high, low)| u8::try_from(high * 16 + low).ok())) {
-            (b'%', Some(byte)) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 /// The longest folder, with its `/`, that all paths are in and that is valid UTF-8.

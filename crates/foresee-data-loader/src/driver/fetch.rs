@@ -30,7 +30,7 @@ pub(super) struct Attempt {
     hedge: bool,
 }
 
-/// What an entry of the books is about.
+/// What an entry of the metrics is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About {
     /// The sample, or the first of several.
@@ -277,7 +277,7 @@ impl Driver {
         }
     }
 
-    /// Books an attempt and remembers what it said.
+    /// Adds an attempt to the metrics and remembers what it said.
     fn note_attempt(&mut self, attempt: &Attempt, done: &Done) {
         let mut first = None;
         for part in &attempt.parts {
@@ -413,10 +413,10 @@ impl Driver {
     ) {
         let now = self.now();
         let (epoch, step) = self.staging.get(slot).map_or_else(Default::default, |s| (s.epoch, s.step));
-        self.shared.books.add(Entry {
+        self.shared.metrics.add(Entry {
             start: now.saturating_sub(done.service),
             duration: done.service,
-            rank: self.shared.books.rank(),
+            rank: self.shared.metrics.rank(),
             epoch,
             step,
             subject: Subject::Sample(sample),

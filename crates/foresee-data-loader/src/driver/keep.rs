@@ -43,7 +43,7 @@ impl Tiers {
 #[derive(Debug)]
 struct DiskCopy {
     sample: SampleId,
-    /// The batch it came with, for the books.
+    /// The batch it came with, for the metrics.
     slot: u64,
     payload: Payload,
     /// Whether the payload lies in memory of its own. Else it lies in the batch, and the disk tier's answer, which

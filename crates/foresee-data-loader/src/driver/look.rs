@@ -75,7 +75,7 @@ impl Driver {
                 "sample {} ({}) on rank {}, {state}{}",
                 read.sample,
                 self.data.uri(read.sample),
-                self.shared.books.rank(),
+                self.shared.metrics.rank(),
                 said.unwrap_or_default()
             );
             self.explain(cause, Some(number), what);

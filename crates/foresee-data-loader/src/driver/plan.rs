@@ -277,10 +277,10 @@ impl Driver {
             if samples == 0 {
                 continue;
             }
-            self.shared.books.add(Entry {
+            self.shared.metrics.add(Entry {
                 start: begun,
                 duration,
-                rank: self.shared.books.rank(),
+                rank: self.shared.metrics.rank(),
                 epoch,
                 step,
                 subject: Subject::Batch,

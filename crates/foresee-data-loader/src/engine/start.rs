@@ -67,7 +67,7 @@ struct Tiers {
 impl Loader {
     pub(super) fn spawn(&self) -> Result<Running, LoaderError> {
         if let Some(folder) = &self.config.run_dir {
-            self.shared.books.write_to(folder)?;
+            self.shared.metrics.write_to(folder)?;
         }
         let bell = Arc::clone(&self.shared.bell);
         let completions = Completions::new(move || bell.ring());

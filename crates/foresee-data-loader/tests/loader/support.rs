@@ -222,7 +222,7 @@ pub(crate) fn epochs(set: &DataSet, epochs: u64) -> LoaderOptions {
     LoaderOptions { epochs: Some(epochs), staging, ..set.options() }
 }
 
-/// Samples read from a source, as the books say.
+/// Samples read from a source, as the metrics say.
 pub(crate) fn read_from(loader: &Loader, source: Source) -> u64 {
     loader.stats().totals.done(Op::Read, source).map_or(0, |tally| tally.samples)
 }

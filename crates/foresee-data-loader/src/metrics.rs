@@ -29,14 +29,14 @@ pub struct ConsumerWait {
 }
 
 #[derive(Debug)]
-pub(crate) struct Books {
+pub(crate) struct Metrics {
     began: Instant,
     rank: Rank,
     totals: Mutex<Totals>,
     file: OnceLock<LedgerFile>,
 }
 
-impl Books {
+impl Metrics {
     pub(crate) fn new(rank: Rank) -> Self {
         Self { began: Instant::now(), rank, totals: Mutex::default(), file: OnceLock::new() }
     }
@@ -69,7 +69,7 @@ impl Books {
         }
     }
 
-    /// Books a wait of the consumer: one entry per cause, back to back, the last one with the samples.
+    /// Adds a wait of the consumer: one entry per cause, back to back, the last one with the samples.
     pub(crate) fn add_wait(&self, wait: &ConsumerWait) {
         let parts = divide(wait.asked, wait.got, &wait.turns);
         let mut start = wait.asked;

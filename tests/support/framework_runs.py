@@ -35,6 +35,10 @@ for folder, arguments in json.loads(sys.argv[3]):
     train.main()
 """
 
+#: Of the array of rows that is trained on, and ranks where there are several.
+SAMPLES = 51
+RANKS = 2
+
 
 def environment(**variables: str) -> dict[str, str]:
     """For a framework that runs an example on CPUs, without a network or a GPU."""

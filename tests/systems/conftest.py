@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from support.fixtures import started  # noqa: F401 - found here by tests
+from support.framework_runs import SAMPLES
+from support.recorded import write_rows
 from support.slurm import Slurm
 
 
@@ -20,3 +22,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """A Slurm of this machine, with one node."""
     with Slurm(tmp_path_factory.mktemp("slurm")) as running:
         yield running
+
+
+@pytest.fixture
+def rows(tmp_path: pathlib.Path) -> str:
+    """An array of rows that the examples train on."""
+    return str(write_rows(tmp_path / "rows.npy", SAMPLES))

@@ -9,10 +9,8 @@ import socket
 
 import pytest
 from support import framework_runs as runs
+from support.framework_runs import RANKS, SAMPLES
 from support.recorded import write_rows
-
-SAMPLES = 51
-RANKS = 2
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 

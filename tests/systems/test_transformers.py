@@ -7,17 +7,9 @@ import pathlib
 
 import pytest
 from support import framework_runs as runs
-from support.recorded import write_rows
-
-SAMPLES = 51
-RANKS = 2
+from support.framework_runs import RANKS, SAMPLES
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def rows(tmp_path: pathlib.Path) -> str:
-    return str(write_rows(tmp_path / "rows.npy", SAMPLES))
 
 
 def test_one_process_reads_the_exact_order_and_resumes_at_any_step(tmp_path: pathlib.Path, rows: str) -> None:

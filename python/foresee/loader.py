@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foresee import _orders, _source, _world
 from foresee._arguments import checked, milliseconds, plain
+from foresee._epoch import EpochIterator
 from foresee._face import Face
 from foresee._files import user_path
 from foresee._session import Session
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from foresee import _native
-    from foresee._batch import Batch
+    from foresee._batch import Batch, Receipt
     from foresee._faults import OnError
     from foresee._progress import Place, Progress
     from foresee._source import PathLike
+    from foresee._steps import Lap
     from foresee._world import World
 
 __all__ = ["Loader"]
@@ -198,44 +200,39 @@ class Loader(Face):
         self._settle(provisional=False)
         token, place = self._session.begin(repeats=True)
         self._session.aim(place)
-        return self._epoch(token, place)
-
-    def _epoch(self, token: int, place: Place) -> Iterator[Batch]:
-        session = self._session
-        start = session.start(token, place)
-        if start != place:
-            session.aim(start)
-        place, over = start, start.finished
         lap = self._meter.lap(steps=len(self), order=self._order.mark)
-        waits = session.waits
-        batch: Batch | None = None
-        _before: Batch | None = None
-        try:
-            while not over:
-                waits.ask()
-                # The loop lets go of a batch when it has the next one. A small one is let go of here, inside the wait.
-                _before, batch = batch if session.is_small else None, None
-                session.progress.check(token)
-                if lap.ask():
-                    waits.ask()
-                raw = session.next_batch(self._timeout_ms)
-                if raw is None:
-                    over = True
-                    break
-                lap.got()
-                if raw.faults:
-                    waits.enter("origin_read")
-                batch = session.batch(raw, place.position)
-                session.hand_over(token, raw)
-                over = raw.last
-                session.delivered(waits, raw)
-                del raw
-                yield batch
-        finally:
-            session.end_wait(waits)
-            lap.end()
-            if not over and session.progress.is_current(token) and not session.is_forked:
-                session.abandon(token)
+        return _Epoch(self, self._session, lap, token=token, place=place, timeout_ms=self._timeout_ms)
 
     def _describe(self) -> Mapping[str, Any]:
         return self._order.describe()
+
+
+class _Epoch(EpochIterator["Batch"]):
+    """Batches as the engine has them."""
+
+    def __init__(
+        self,
+        owner: object,
+        session: Session,
+        lap: Lap,
+        *,
+        token: int,
+        place: Place,
+        timeout_ms: int | None,
+    ) -> None:
+        super().__init__(owner, session, lap, token=token, place=place)
+        self._timeout_ms = timeout_ms
+        self._position = place.position
+
+    def _aim(self, start: Place) -> None:
+        self._position = start.position
+        if start != self._place:
+            self._session.aim(start)
+
+    def _take(self) -> tuple[Receipt, Batch] | None:
+        raw = self._session.next_batch(self._timeout_ms)
+        if raw is None:
+            return None
+        if raw.faults:
+            self._waits.enter("origin_read")
+        return raw, self._session.batch(raw, self._position)

@@ -105,14 +105,15 @@ def gated(folder, gate, **arguments):
 def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
     gate = Gate()
     with gated(folder, gate, timeout=0.05) as loader:
+        iterator = iter(loader)
         with pytest.raises(StallTimeout):
-            next(iter(loader))
+            next(iterator)
         gate.open.set()
         came = []
 
         def again():
             with contextlib.suppress(StallTimeout):
-                came.append(next(iter(loader)))
+                came.append(next(iterator))
             return came
 
         wait_until(again, what="the batch that was late")

@@ -37,6 +37,20 @@ def test_a_batch_has_the_bytes_ids_labels_and_positions_of_its_samples(ragged):
         batches[0].sample(4)
 
 
+def test_an_iterator_goes_on_behind_a_batch_that_could_not_be_read(ragged):
+    loader = make(ragged)
+    pathlib.Path(loader.index.sample_uri(5)).unlink()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(SampleFault, match="sample 5"):
+        next(iterator)
+    assert loader.state_dict()["position"] == 4, "a resumed run repeats what was not handed out"
+    assert next(iterator).ids.tolist() == [8, 9, 10]
+    assert loader.state_dict()["position"] == 4
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
 def test_samples_of_equal_size_are_one_array(folder, array):
     assert next(iter(make(folder))).rows().shape == (4, 8)
     rows = next(iter(make(array))).rows()

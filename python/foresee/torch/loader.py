@@ -27,7 +27,7 @@ from foresee.errors import ConfigError
 from foresee.torch._arguments import Asked, objects_checked, workers_checked
 from foresee.torch._assemble import ByteRecipe, MapRecipe, Recipe
 from foresee.torch._dataset import source_of
-from foresee.torch._epoch import EpochIterator
+from foresee.torch._epoch import FeedEpoch
 from foresee.torch._feed import Target
 from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller, warn_of_resume
 from foresee.torch._resources import Resources
@@ -320,18 +320,18 @@ class DataLoader(Face):
         self._begun_once = True
         plan.open(place, base=base)
         feed = self._resources.open(plan.base_seed)
-        epoch = EpochIterator(
+        epoch = FeedEpoch(
             self,
             self._session,
-            plan,
-            self._resources,
-            feed,
             self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark),
             token=token,
             place=place,
+            plan=plan,
+            resources=self._resources,
+            feed=feed,
             lead=self.num_workers * (self.prefetch_factor or 0),
             timeout_ms=self._timeout_ms,
-            aim=self._target,
+            target_of=self._target,
             # With workers the stock loader asks its sampler at iter(), else at the first next().
             target=self._target(place) if self.num_workers else None,
         )

@@ -136,8 +136,9 @@ def test_a_storm_is_waited_for_as_retry_and_not_as_reading(
         next(iter(loader))
         whole = moment() - asked
         waits = {cause: each["seconds"] for cause, each in loader.stats()["waits"].items() if each}
-    assert waits["origin_retry"] >= at_least_s
-    assert sum(waits.values()) <= whole
+    assert at_least_s <= sum(waits.values()) <= whole
+    # The pause begins when the fault comes, but is a retry from when the driver hears of it.
+    assert waits["origin_retry"] >= at_least_s / 2
 
 
 def refused(loader: foresee.Loader) -> int:

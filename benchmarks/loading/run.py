@@ -252,7 +252,7 @@ def usable(workload: Workload, seed: int) -> Iterator[Any]:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Measure loaders as PROTOCOL.md says.")
-    parser.add_argument("--quick", action="store_true", help="small data, few arms, under a minute")
+    parser.add_argument("--quick", action="store_true", help="small data, few arms, under three minutes")
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
     parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="of the full run (default %(default)s)")

@@ -116,6 +116,11 @@ impl Control {
         }
     }
 
+    /// Whether the connection is of no more use.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.outbox.lock().dead
+    }
+
     /// The connection as a whole.
     pub(crate) fn link(&self) -> &Link {
         &self.link

@@ -17,8 +17,7 @@
 //! | `server` | jobs, slots, answers; going on with another server's job |
 //! | `machine` | ranks of one machine that exchange as one (Linux) |
 //! | `carrier` | what a rank asks of either way |
-//! | `members` | memberships as they travel |
-//! | `proposals` | whether ranks propose one plan |
+//! | `translate` | frames of the wire from and to messages of the machines |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |
 
@@ -28,12 +27,11 @@ mod error;
 mod interface;
 #[cfg(target_os = "linux")]
 mod machine;
-mod members;
 mod options;
-mod proposals;
 mod rank;
 mod server;
 mod timeline;
+mod translate;
 
 pub use carrier::Carrier;
 pub use error::{ExchangeError, Lost};

@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Plan, QueueError, Round, TensorId};
+use foresee_grad_session::proposals;
 use foresee_units::Rank;
 use foresee_wire::{Closer, ListenOptions, Listener, Message, WireError};
 
@@ -23,7 +24,6 @@ use super::seats::Seats;
 use super::segment::Segment;
 use crate::error::ExchangeError;
 use crate::options::{MachineOptions, RankOptions};
-use crate::proposals;
 use crate::rank::{Exchange, Gradient, RankStats, Told};
 use crate::timeline::{Event, EventKind};
 
@@ -276,7 +276,7 @@ impl Shared {
         exchange: &Exchange,
         proposals: &BTreeMap<Rank, Vec<u8>>,
     ) -> Result<Session, ExchangeError> {
-        let first = proposals::common(proposals).map_err(|fault| ExchangeError::Disagree(fault.text))?;
+        let first = proposals::common(proposals).map_err(|why| ExchangeError::Disagree(why.text))?;
         let specs = (0..first.tensors()).filter_map(|tensor| first.tensor(TensorId(tensor)).cloned());
         let mut made = None;
         let plan = exchange.agree_over(specs.collect(), |plan| {

@@ -302,7 +302,7 @@ impl Exchange {
     /// Should the one before it be lost in a round, what that one pushed of it is in no sum that lacks this rank's part.
     pub fn first(&self) -> Rank {
         let state = self.core.lock();
-        crate::members::from_bits(&state.membership.live).next().unwrap_or_default()
+        foresee_grad_session::members::from_bits(&state.membership.live).next().unwrap_or_default()
     }
 
     /// What is still wanted, in words; for the line that says who waits for whom.

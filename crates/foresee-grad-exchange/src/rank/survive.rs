@@ -140,7 +140,7 @@ impl State {
             self.ways.tell(server, Message::Change(told.clone()));
             self.ways.offer_missing(server, &session.kept, &session.collect, session.flow);
         }
-        let left = crate::members::from_bits(&told.live).count();
+        let left = foresee_grad_session::members::from_bits(&told.live).count();
         self.membership.live.clone_from(&told.live);
         let why = std::mem::take(&mut self.membership.why);
         self.notices.push(format!("{why}; the {left} that are left go on"));

@@ -8,15 +8,16 @@
 
 mod job;
 mod session;
+mod timer;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::Instant;
 
 use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
-use foresee_units::Bytes;
+use foresee_units::{Bytes, Nanos};
 use foresee_wire::{
     Arrival, COMES_AGAIN, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait,
     Welcome, WireError, draw_session,
@@ -26,8 +27,10 @@ use crate::error::ExchangeError;
 use crate::interface::{InterfaceStats, Interfaces};
 use crate::options::ServerOptions;
 use crate::timeline::{Event, Timeline};
+use crate::translate;
 use job::Job;
 use session::lock;
+use timer::Timer;
 
 /// A server, until it is dropped or closed.
 #[derive(Debug)]
@@ -36,12 +39,7 @@ pub struct Server {
     hall: Arc<Hall>,
     closer: Closer,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Ends, once dropped, the thread that looks at jobs.
-    looking: Mutex<Option<mpsc::Sender<()>>>,
 }
-
-/// Two looks at the jobs are at least so far apart.
-const LOOK_MIN: Duration = Duration::from_millis(5);
 
 /// What is common to all jobs.
 #[derive(Debug)]
@@ -53,6 +51,9 @@ pub(super) struct Hall {
     pub(super) interfaces: Interfaces,
     visits: Mutex<Visits>,
     pub(super) timeline: Timeline,
+    /// Time is counted from here.
+    start: Instant,
+    timer: Timer,
 }
 
 /// What a server does now.
@@ -98,19 +99,19 @@ impl Server {
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
         let process = draw_session();
-        let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline });
+        let (start, timer) = (Instant::now(), Timer::default());
+        let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline, start, timer });
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let named = thread::Builder::new().name(format!("foresee-{name}-{}", address.port()));
             named.spawn(work).map_err(|why| system(WireError::System { doing: "starting a thread", why }))
         };
-        // Ends with its sender, also where the next thread cannot be had.
-        let (looking, until) = mpsc::channel();
         let inside = Arc::clone(&hall);
-        let looks = spawn("look", Box::new(move || inside.look(&until)))?;
+        let timers = spawn("timer", Box::new(move || inside.run_timers()))?;
         let inside = Arc::clone(&hall);
-        let serves = spawn("serve", Box::new(move || inside.receive(listener)))?;
-        let (threads, looking) = (Mutex::new(vec![looks, serves]), Mutex::new(Some(looking)));
-        Ok(Self { address, hall, closer, threads, looking })
+        let serves =
+            spawn("serve", Box::new(move || inside.receive(listener))).inspect_err(|_| hall.timer.close())?;
+        let threads = Mutex::new(vec![timers, serves]);
+        Ok(Self { address, hall, closer, threads })
     }
 
     /// Where it listens.
@@ -140,13 +141,13 @@ impl Server {
     /// Ends every job, each rank with a reason, and listens no more.
     pub fn close(&self) {
         self.closer.close();
-        drop(lock(&self.looking).take());
+        self.hall.timer.close();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
         let jobs = std::mem::take(&mut *lock(&self.hall.jobs));
         for job in jobs.into_values() {
-            job.end(&Fault::new(FaultCode::Closing, "the server is stopped"));
+            job.end(&job::stopped(), self.hall.options.timeouts.handshake.into());
         }
     }
 }
@@ -171,13 +172,24 @@ impl Hall {
         }
     }
 
-    /// Looks now and then whether ranks wait for each other, until the sender of `until` is gone.
-    fn look(&self, until: &mpsc::Receiver<()>) {
-        let pause = (Duration::from(self.options.say) / 2).max(LOOK_MIN);
-        while until.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
+    /// Time since the start.
+    pub(super) fn now(&self) -> Nanos {
+        Nanos::from(self.start.elapsed())
+    }
+
+    /// Reports to each job when its time has come, until the timer is closed.
+    fn run_timers(&self) {
+        loop {
             let jobs: Vec<_> = lock(&self.jobs).values().cloned().collect();
-            for job in jobs {
-                job.look_at_waits();
+            let next = jobs.iter().filter_map(|job| job.timeout()).min();
+            let until = next.and_then(|next| self.start.checked_add(next.into()));
+            drop(jobs);
+            if !self.timer.wait(until) {
+                return;
+            }
+            let (now, jobs): (_, Vec<_>) = (self.now(), lock(&self.jobs).values().cloned().collect());
+            for job in jobs.iter().filter(|job| job.timeout().is_some_and(|timeout| timeout <= now)) {
+                job.handle_timeout();
             }
         }
     }
@@ -214,18 +226,19 @@ impl Hall {
                 }
             }
         };
-        if let Err(fault) = job.expects(&hello) {
-            if fault.code == FaultCode::Plan {
-                job.end_unplanned(&fault);
+        let peer = match job.admit(&hello) {
+            Ok(peer) => peer,
+            Err(refusal) => {
+                let fault = translate::fault(&refusal);
+                return refuse(arrival, fault.code, fault.text);
             }
-            return refuse(arrival, fault.code, fault.text);
-        }
+        };
         let wait = Wait::within(self.options.timeouts.handshake);
         let capabilities = hello.capabilities & COMES_AGAIN;
         match arrival.welcome(Welcome { session: self.process, capabilities, ..Welcome::default() }, wait) {
-            Ok(connection) if hello.role == Role::Control => job.control(connection),
-            Ok(connection) => job.data(connection),
-            Err(_) => job.forget(&hello),
+            Ok(connection) if hello.role == Role::Control => job.control(peer, connection),
+            Ok(connection) => job.data(peer, connection),
+            Err(_) => job.handle_not_connected(peer),
         }
     }
 }

@@ -1,53 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a server keeps for a plan: slots, rounds, and results on their way back.
+//! Byte path of a plan at a server: slots, and results on their way back.
 //!
-//! Apart from the job, which outlives a plan. Each packet has a lock of its own; a sum is added under it, by the reader
-//! in whose cache the payload lies. Results leave through the interface, without a copy.
-//!
-//! Refuses to talk: what ranks are to be told is handed to whoever called.
+//! Each packet has a lock of its own; a sum is added under it, by the reader in whose cache the payload lies. Results
+//! leave through the interface, without a copy. The job's machine counts rounds and members; here is what readers have to
+//! know of them without its lock.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foresee_grad_queue::{
-    Answer, Buffer, Class, Connection, Discarded, Flow, Heard, JobView, Lane, Members, Outcome, PacketId,
-    ParkBudget, Plan, QueueError, Round, RoundAction, Rounds, Sender, ServerId, Shard, SlotPair, Sum,
-    TensorId, TensorSet, Verdict, Waits,
+    Answer, Buffer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId,
+    ParkBudget, Plan, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict, Waits,
 };
+use foresee_grad_session::{EndTicket, Installation};
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
 
 use super::Hall;
-use super::job::Wanted;
 use crate::interface::{Interface, Parcel};
 use crate::timeline::{EventKind, Timeline};
-
-/// So many rounds may be open when a server is lost: those that not every rank has all of, and the one that is pushed.
-const OPEN_MAX: u64 = 3;
 
 /// A plan at work.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) plan: Arc<Plan>,
+    plan: Arc<Plan>,
     /// Taken after a packet's lock: who took that later must not see older ones.
     members: RwLock<Arc<Members>>,
     shard: Shard,
     slots: Vec<Mutex<SlotPair>>,
     park: Arc<ParkBudget>,
-    rounds: Mutex<Rounds>,
+    /// The oldest round that is not done.
+    oldest: AtomicU64,
     /// Counts what may let a held reader go on.
     moved: Mutex<u64>,
     bell: Condvar,
-    /// Rounds before this one may be done before their sums are: some ranks hold what a lost server sent, and others
-    /// push it again.
-    caught_up: Round,
     answer: Answer,
     /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered; and which round
     /// that was, since one may end before all of them are.
     ready: Mutex<Vec<[(Round, u32); 2]>>,
     /// Where each rank's results go.
     ways: RwLock<Arc<[Way]>>,
-    /// The membership under which the plan was agreed on.
-    first_generation: u32,
     flow: Flow,
     timeline: Timeline,
 }
@@ -60,27 +52,6 @@ pub(super) struct Way {
     pub(super) connection: Connection,
 }
 
-/// What a rank may not have heard.
-pub(super) struct Missed {
-    /// Rounds before this one are done.
-    pub(super) oldest: Round,
-    /// What later ones used, as far as it is known.
-    pub(super) used: Vec<(Round, TensorSet)>,
-}
-
-/// What to tell every rank, under the membership under which it was found: under the next one it may be otherwise.
-pub(super) struct Told {
-    pub(super) generation: u32,
-    pub(super) actions: Vec<RoundAction>,
-}
-
-impl Told {
-    fn poll(rounds: &mut Rounds) -> Self {
-        let actions = std::iter::from_fn(|| rounds.poll_action()).collect();
-        Self { generation: rounds.members().generation(), actions }
-    }
-}
-
 /// What to do with a payload that waits in its connection.
 pub(super) enum Judged {
     Read(foresee_grad_queue::Admission),
@@ -89,20 +60,18 @@ pub(super) enum Judged {
 
 impl Session {
     pub(super) fn new(
-        plan: Arc<Plan>,
+        installation: Installation,
         server: ServerId,
-        members: Members,
-        rounds: Rounds,
         ways: Vec<Way>,
         flow: Flow,
         hall: &Hall,
     ) -> Self {
+        let Installation { plan, members, oldest } = installation;
         let shard = Shard::new(&plan, server);
         let slots = (0..shard.packets()).map(|_| Mutex::default()).collect();
-        let (tensors, first_generation) = (plan.tensors(), members.generation());
+        let tensors = plan.tensors();
         Self {
-            caught_up: Round(rounds.oldest().0 + OPEN_MAX),
-            rounds: Mutex::new(rounds),
+            oldest: AtomicU64::new(oldest.0),
             members: RwLock::new(Arc::new(members)),
             shard,
             slots,
@@ -112,59 +81,50 @@ impl Session {
             answer: hall.options.policy.answer(),
             ready: Mutex::new(vec![[(Round(0), 0); 2]; tensors as usize]),
             ways: RwLock::new(ways.into()),
-            first_generation,
             flow,
             timeline: hall.timeline.clone(),
             plan,
         }
     }
 
+    /// The plan.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// The membership that counts.
-    pub(super) fn members(&self) -> Arc<Members> {
+    fn members(&self) -> Arc<Members> {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The membership under which the plan was agreed on; later ones have lost ranks.
-    pub(super) fn first_generation(&self) -> u32 {
-        self.first_generation
+    /// Rounds before this one are done.
+    fn oldest(&self) -> Round {
+        Round(self.oldest.load(Ordering::Acquire))
     }
 
-    /// Results for a rank go this way from now on.
-    pub(super) fn reach(&self, way: &Way) {
+    /// Sends results for a rank this way from now on.
+    pub(super) fn route(&self, way: &Way) {
         let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
         *ways = ways.iter().filter(|other| other.rank != way.rank).chain([way]).cloned().collect();
     }
 
-    /// A rank has come again, and knows rounds before `oldest` to be done. What it may have missed, and what to tell every
-    /// rank.
-    pub(super) fn catch_up(&self, rank: Rank, oldest: Round) -> Result<(Missed, Told), QueueError> {
-        let told = self.hear(|rounds| rounds.handle_oldest(rank, oldest).map(|()| Heard::Counted))?;
-        let rounds = lock(&self.rounds);
-        let oldest = rounds.oldest();
-        let used = |round| Some((round, rounds.used(round)?.clone()));
-        let used = [oldest, oldest.next()].into_iter().filter_map(used).collect();
-        Ok((Missed { oldest, used }, told))
-    }
-
-    /// A new membership: what was being summed is forgotten, results stay. Returns which rounds are done, and what to tell
-    /// every rank.
-    pub(super) fn change(
-        &self,
-        members: &Members,
-        oldest: Round,
-        promised: &[(Round, TensorSet)],
-    ) -> Result<(Round, Told), QueueError> {
-        let told = {
-            let mut rounds = lock(&self.rounds);
-            rounds.handle_members(members.clone(), oldest, promised)?;
-            *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(members.clone());
-            (rounds.oldest(), Told::poll(&mut rounds))
-        };
+    /// Other members count from now on: what was being summed is forgotten, results stay.
+    pub(super) fn adopt(&self, members: Members) {
+        let members = Arc::new(members);
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
         for slot in &self.slots {
-            lock(slot).adopt(members);
+            lock(slot).adopt(&members);
         }
         self.wake();
-        Ok(told)
+    }
+
+    /// Rounds before `oldest` are done; `forget`: slots may still hold parts of them.
+    pub(super) fn advance(&self, oldest: Round, forget: bool) {
+        self.oldest.store(oldest.0, Ordering::Release);
+        if forget {
+            self.slots.iter().for_each(|slot| lock(slot).forget_done(oldest));
+            self.wake();
+        }
     }
 
     /// Judges a contribution by its header; waits while its turn has not come and there is no room for it. `alive`
@@ -179,7 +139,7 @@ impl Session {
         let slot = self.slot(rank, packet)?;
         loop {
             let seen = *lock(&self.moved);
-            let oldest = lock(&self.rounds).oldest();
+            let oldest = self.oldest();
             let sender =
                 Sender { rank, generation: header.generation, round: Round::near(header.round, oldest) };
             let verdict = {
@@ -218,7 +178,7 @@ impl Session {
     ) -> Result<(), QueueError> {
         let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
         let slot = self.slot(rank, packet)?;
-        let oldest = lock(&self.rounds).oldest();
+        let oldest = self.oldest();
         let round = Round::near(header.round, oldest);
         let (progress, sum) = {
             let mut slot = lock(slot);
@@ -238,16 +198,12 @@ impl Session {
         Ok(())
     }
 
-    /// A rank has pushed all it will push in a round, and not these tensors. What to tell every rank.
-    pub(super) fn end(&self, sender: Sender, skipped: &[u8]) -> Result<Told, QueueError> {
-        let skipped = TensorSet::from_bytes(skipped, self.plan.tensors())?;
+    /// A rank has pushed all that it pushes in a round, and not the tensors of this ticket.
+    pub(super) fn skip(&self, ticket: &EndTicket) -> Result<(), QueueError> {
+        let (sender, oldest) = (ticket.sender(), self.oldest());
         let Sender { rank, round, .. } = sender;
-        let (oldest, used) = {
-            let rounds = lock(&self.rounds);
-            (rounds.oldest(), rounds.used(round).cloned())
-        };
-        for tensor in skipped.iter() {
-            let promised = used.as_ref().is_some_and(|used| used.contains(tensor));
+        for tensor in ticket.skipped().iter() {
+            let promised = ticket.is_promised(tensor);
             for index in self.shard.of_tensor(tensor) {
                 let Some(packet) = self.shard.packet(&self.plan, index) else { continue };
                 let slot = &self.slots[usize::try_from(index).expect("slots lie in memory")];
@@ -269,44 +225,7 @@ impl Session {
                 }
             }
         }
-        self.hear(|rounds| rounds.handle_end(sender, &skipped))
-    }
-
-    /// Everything of a round has landed with a rank. What to tell every rank.
-    pub(super) fn got(&self, sender: Sender) -> Result<Told, QueueError> {
-        self.hear(|rounds| rounds.handle_got(sender))
-    }
-
-    /// Tells the rounds something; what follows for every rank.
-    fn hear(&self, tell: impl FnOnce(&mut Rounds) -> Result<Heard, QueueError>) -> Result<Told, QueueError> {
-        let told = {
-            let mut rounds = lock(&self.rounds);
-            let _ = tell(&mut rounds)?;
-            Told::poll(&mut rounds)
-        };
-        for action in &told.actions {
-            if let RoundAction::Done(round) = action
-                && *round < self.caught_up
-            {
-                self.slots.iter().for_each(|slot| lock(slot).forget_done(round.next()));
-                self.wake();
-            }
-        }
-        Ok(told)
-    }
-
-    /// What some ranks wait for, and of whom.
-    pub(super) fn wait(&self) -> Option<(Wanted, Vec<Rank>)> {
-        let rounds = lock(&self.rounds);
-        let live = rounds.members().count() as usize;
-        // Where all are asked for something nobody waits for it yet.
-        let some = |ranks: Vec<Rank>| (!ranks.is_empty() && ranks.len() < live).then_some(ranks);
-        let (round, ranks) = rounds.waiting_for_end();
-        if let Some(ranks) = some(ranks.collect()) {
-            return Some((Wanted::End(round), ranks));
-        }
-        let ranks = some(rounds.waiting_for_got().collect())?;
-        Some((Wanted::Landed(rounds.oldest()), ranks))
+        Ok(())
     }
 
     /// What ranks owe to the sums of a round that others have begun. Goes through all slots.

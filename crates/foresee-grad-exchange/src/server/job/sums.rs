@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_grad_queue::{Buffer, QueueError};
-use foresee_units::Rank;
-use foresee_wire::{Ack, Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
+use foresee_grad_session::Peer;
+use foresee_wire::{Ack, FrameReceiver, Header, Kind, Message, Wait, WireError};
 
 use super::Job;
 use crate::server::session::{Judged, lock};
@@ -16,24 +16,15 @@ use crate::server::session::{Judged, lock};
 const ENDED: &str = "its data connection ended";
 
 impl Job {
-    /// Reads what a rank pushes, until its connection ends.
-    /// `epoch`: whose it is; `gone`: it is of no more use.
-    pub(super) fn read(
-        self: &Arc<Self>,
-        rank: Rank,
-        epoch: u32,
-        mut receiver: FrameReceiver,
-        gone: &AtomicBool,
-    ) {
-        match self.sum(rank, &mut receiver, gone) {
-            // It may have ended by itself, with nothing on its way that would tell its other thread.
-            Ok(()) if !gone.load(Ordering::Relaxed) => self.suspect(rank, epoch, ENDED, false),
-            Ok(()) => {}
-            Err(why) => {
-                let mut fault = Fault::new(FaultCode::Protocol, why);
-                fault.rank = Some(rank.0);
-                self.end(&fault);
+    /// Reads what a rank pushes, until its connection ends or is `gone`: of no more use.
+    pub(super) fn read(self: &Arc<Self>, peer: Peer, mut receiver: FrameReceiver, gone: &AtomicBool) {
+        match self.sum(peer, &mut receiver, gone) {
+            // It may have ended by itself, with nothing on its way that would tell its control connection.
+            Ok(()) if !gone.load(Ordering::Relaxed) => {
+                self.report(|machine, now| machine.handle_data_closed(peer, ENDED, false, now));
             }
+            Ok(()) => {}
+            Err(why) => self.report(|machine, _| machine.handle_violation(peer, &why)),
         }
     }
 
@@ -41,7 +32,7 @@ impl Job {
     /// In words: what the plan does not allow, or what is no frame.
     fn sum(
         self: &Arc<Self>,
-        rank: Rank,
+        peer: Peer,
         receiver: &mut FrameReceiver,
         gone: &AtomicBool,
     ) -> Result<(), String> {
@@ -52,19 +43,20 @@ impl Job {
             if gone.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let session = lock(&self.inner).session.clone();
+            let session = lock(&self.state).session.clone();
             let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
-                self.lose(rank, &format!("it sends {} before a plan was agreed on", header.kind));
+                let why = format!("it sends {} before a plan was agreed on", header.kind);
+                self.report(|machine, _| machine.handle_lost(peer, &why));
                 return Ok(());
             };
-            let alive = || !self.over.load(Ordering::Relaxed) && !gone.load(Ordering::Relaxed);
-            match session.judge(rank, &header, alive).map_err(words)? {
+            let alive = || !gone.load(Ordering::Relaxed);
+            match session.judge(peer.rank, &header, alive).map_err(words)? {
                 Judged::Read(admission) => {
                     room.make(admission.bytes());
                     if understood(receiver.payload(room.bytes_mut(), Wait::Forever))?.is_none() {
                         return Ok(());
                     }
-                    session.take(rank, &header, admission, &mut room).map_err(words)?;
+                    session.take(peer.rank, &header, admission, &mut room).map_err(words)?;
                 }
                 Judged::Discard => {
                     if understood(receiver.discard(Wait::Forever))?.is_none() {
@@ -74,16 +66,15 @@ impl Job {
             }
             // Also of what did not count: it took credit to be sent.
             if self.hall.options.policy.push().credit.is_some() {
-                self.acknowledge(rank, &header);
+                self.acknowledge(peer, &header);
             }
         }
         Ok(())
     }
 
     /// Tells a rank that a partition has come: its credit is free again. Only schedules with a credit wait for it.
-    pub(super) fn acknowledge(&self, rank: Rank, header: &Header) {
-        let control = lock(&self.inner).ranks.get(&rank).and_then(|seat| seat.control.clone());
-        if let Some(control) = control {
+    fn acknowledge(&self, peer: Peer, header: &Header) {
+        if let Some(control) = lock(&self.state).control(peer) {
             let round = u64::from(header.round);
             control.tell(Message::Ack(Ack { round, tensor: header.tensor, partition: header.packet }));
         }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memberships as they travel: a bit for each rank, that of rank 0 the lowest of the first byte.
+//! Memberships as bytes of a message: one bit per rank, rank 0 in the lowest bit of the first byte.
 //!
-//! Refuses to check them against a world: `Members` does.
+//! `Members` checks them against a world.
 
 use foresee_grad_queue::Members;
 use foresee_units::Rank;
 
-/// As long as the last member makes it.
-pub(crate) fn to_bits(members: &Members) -> Vec<u8> {
+/// The bytes of a membership, up to the one of its last member.
+pub fn to_bits(members: &Members) -> Vec<u8> {
     let mut bits = Vec::new();
     for Rank(rank) in members.iter() {
         bits.resize(rank as usize / 8 + 1, 0);
@@ -16,7 +16,8 @@ pub(crate) fn to_bits(members: &Members) -> Vec<u8> {
     bits
 }
 
-pub(crate) fn from_bits(bits: &[u8]) -> impl Iterator<Item = Rank> + '_ {
+/// The ranks of a membership, in rank order.
+pub fn from_bits(bits: &[u8]) -> impl Iterator<Item = Rank> + '_ {
     let bytes = (0_u32..).zip(bits);
     bytes.flat_map(|(at, byte)| {
         (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| Rank(8 * at + bit))

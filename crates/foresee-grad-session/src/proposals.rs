@@ -1,31 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether what ranks propose is one plan: asked by servers of all ranks, and by the hub of a machine of its own.
+//! Comparison of the plans that ranks propose.
 //!
-//! Refuses to mend: two ranks that differ are told where.
+//! Servers compare those of all ranks, and the leader of a node those of the ranks of its node.
 
 use std::collections::BTreeMap;
 
 use foresee_grad_queue::{Field, Plan, QueueError};
 use foresee_units::Rank;
-use foresee_wire::{Fault, FaultCode};
 
-/// Why neither goes on: one rank asks for a plan, another is in a round of the last one.
-pub(crate) fn out_of_step(proposer: Rank, other: Rank) -> String {
+use crate::{Refusal, RefusalCode};
+
+/// The reason why a rank that proposes a plan and one in a later round of the last plan cannot go on.
+pub fn out_of_step(proposer: Rank, other: Rank) -> String {
     format!(
         "rank {proposer} agrees on tensors anew while rank {other} goes on to another round; pass the same overlap= on all \
          ranks, and call add_param_group() on all of them"
     )
 }
 
-/// The first rank's plan, which all others share but for packet size, order and classes: there the first one's hold.
-pub(crate) fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Fault> {
-    let refused = |why: &dyn std::fmt::Display| Fault::new(FaultCode::Plan, why.to_string());
+/// The plan of the first rank, if the others propose the same tensors.
+///
+/// Packet size, order and classes may differ: those of the first rank hold.
+///
+/// # Errors
+/// [`RefusalCode::Plan`]: a proposal is no plan, or two ranks differ. The text names both and the difference.
+///
+/// # Panics
+/// If there are no proposals.
+pub fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Refusal> {
+    let refused = |why: &dyn std::fmt::Display| Refusal::new(RefusalCode::Plan, why);
     let mut plans = Vec::with_capacity(proposals.len());
     for (rank, body) in proposals {
         plans.push((*rank, Plan::decode(body).map_err(|why| refused(&why))?));
     }
     let mut plans = plans.into_iter();
-    let (first, plan) = plans.next().expect("somebody has proposed");
+    let (first, plan) = plans.next().expect("there is a proposal");
     for (other, theirs) in plans {
         let setting = plan
             .differs(&theirs)

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! State of one rank's connections.
+//!
+//! A rank is *whole* with both connections, and *absent* from when one of them breaks until the same process has
+//! reconnected with a new pair.
+
+use foresee_grad_queue::Round;
+use foresee_units::{Nanos, Rank};
+
+use super::action::Peer;
+use super::admit::RankHello;
+use crate::Resume;
+
+/// A data connection over which nothing is acknowledged is replaced once: the next one would end alike.
+const SILENCES_MAX: u32 = 2;
+
+#[derive(Debug)]
+pub(super) struct RankConnection {
+    /// The process of the rank.
+    pub(super) process: u64,
+    /// Whether that process reconnects when a connection breaks.
+    pub(super) reconnects: bool,
+    /// The number of its present pair of connections.
+    pub(super) pair: u32,
+    pub(super) has_control: bool,
+    pub(super) has_data: bool,
+    pub(super) suspicion: Option<Suspicion>,
+    /// How often nothing was acknowledged over the data connection since the rank last got a round.
+    pub(super) silences: u32,
+    pub(super) absence: Option<Absence>,
+    /// The rank's state after reconnecting, until both connections are there.
+    pub(super) known: Option<Resume>,
+    /// The plan that the rank proposed after that state.
+    pub(super) proposed: Option<Vec<u8>>,
+    /// The rank's next proposal was answered before it reconnected.
+    pub(super) is_answered: bool,
+    /// The first round of the plan that the rank has not ended.
+    pub(super) next: Round,
+    /// The membership under which the rank speaks.
+    pub(super) generation: u32,
+}
+
+/// A data connection broke, and the control connection has not reported why.
+#[derive(Debug)]
+pub(super) struct Suspicion {
+    /// When the control connection is ended; `None` once it was.
+    pub(super) until: Option<Nanos>,
+    pub(super) why: String,
+}
+
+/// The connections broke.
+#[derive(Debug)]
+pub(super) struct Absence {
+    /// When the rank counts as lost.
+    pub(super) until: Nanos,
+    pub(super) why: String,
+}
+
+impl RankConnection {
+    pub(super) fn new(hello: &RankHello, pair: u32) -> Self {
+        Self {
+            process: hello.process,
+            reconnects: hello.reconnects,
+            pair,
+            has_control: false,
+            has_data: false,
+            suspicion: None,
+            silences: 0,
+            absence: None,
+            known: None,
+            proposed: None,
+            is_answered: false,
+            next: Round(0),
+            generation: 0,
+        }
+    }
+
+    pub(super) fn peer(&self, rank: Rank) -> Peer {
+        Peer { rank, pair: self.pair }
+    }
+
+    /// Whether both connections are there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.has_control && self.has_data && self.absence.is_none()
+    }
+
+    /// Whether both connections were there once: such a rank is waited for, or lost.
+    pub(super) fn was_whole(&self) -> bool {
+        self.has_control && self.has_data || self.absence.is_some()
+    }
+
+    /// Whether the rank is waited for once its connections break.
+    pub(super) fn may_reconnect(&self) -> bool {
+        self.reconnects && self.was_whole() && self.silences < SILENCES_MAX
+    }
+
+    /// The connections are of no more use; the rank's place is kept.
+    pub(super) fn begin_absence(&mut self, absence: Absence) {
+        (self.has_control, self.has_data, self.absence) = (false, false, Some(absence));
+        (self.suspicion, self.known, self.proposed, self.is_answered) = (None, None, None, false);
+    }
+
+    /// When something is to be done about this rank.
+    pub(super) fn timeout(&self) -> Option<Nanos> {
+        let suspicion = self.suspicion.as_ref().and_then(|suspicion| suspicion.until);
+        let absence = self.absence.as_ref().map(|absence| absence.until);
+        suspicion.into_iter().chain(absence).min()
+    }
+}

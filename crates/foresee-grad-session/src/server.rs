@@ -169,7 +169,7 @@ impl ServerJob {
             }
             other => {
                 let text = format!("rank {rank} sends {}, which is not for servers", other.kind());
-                return Err(Refusal::new(RefusalCode::Protocol, text));
+                return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
             }
         }
         Ok(())
@@ -191,7 +191,11 @@ impl ServerJob {
     fn begin_end(&mut self, peer: Peer, round: Round, absent: &[u8]) -> Result<(), Refusal> {
         let sender = self.sender(peer.rank, round)?;
         let Some(plan) = &self.plan else { return Ok(()) };
-        let skipped = TensorSet::from_bytes(absent, plan.plan.tensors()).map_err(violation(peer.rank))?;
+        let skipped = TensorSet::from_bytes(absent, plan.plan.tensors()).map_err(|why| {
+            let text =
+                format!("rank {} ends round {round} with a set that is not its plan's: {why}", peer.rank);
+            Refusal::new(RefusalCode::Protocol, text).about(peer.rank)
+        })?;
         let promised = plan.rounds.used(round).cloned();
         let ticket = EndTicket { peer, plan: plan.first_generation, sender, skipped, promised };
         self.actions.push_back(JobAction::Skip(ticket));
@@ -238,7 +242,7 @@ impl ServerJob {
         let generation = self.ranks.get(&rank).map_or(0, |connection| connection.generation);
         if self.plan.is_none() {
             let text = format!("rank {rank} speaks of rounds before a plan");
-            return Err(Refusal::new(RefusalCode::Protocol, text));
+            return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
         }
         Ok(Sender { rank, generation, round })
     }

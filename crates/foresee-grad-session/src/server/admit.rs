@@ -126,6 +126,11 @@ impl ServerJob {
             self.lose(rank, "its connections broke, and another process of it has come");
             return Err(Refusal::new(RefusalCode::Busy, ENDING));
         }
+        if connection.absence.is_some() && !connection.has_control {
+            // The control connection of its pair broke just now, and the rank dials both again.
+            let text = format!("rank {rank} of job '{}' connects for control first", self.settings.name);
+            return Err(Refusal::new(RefusalCode::Busy, text));
+        }
         if is_taken || is_other {
             let text = format!(
                 "rank {rank} of job '{}' is here already, in another process; give each job a name of its own, and each \
@@ -169,7 +174,7 @@ impl ServerJob {
     /// A rank is as if it had not begun to connect.
     pub(super) fn forget(&mut self, rank: Rank) {
         if let Some(connection) = self.ranks.remove(&rank) {
-            self.close(connection.peer(rank), None);
+            self.close(rank, &connection, None);
         }
     }
 }

@@ -7,7 +7,7 @@
 use foresee_grad_queue::Round;
 use foresee_units::{Nanos, Rank};
 
-use super::action::Peer;
+use super::action::{JobAction, Peer};
 use super::admit::RankHello;
 use crate::Resume;
 
@@ -94,10 +94,13 @@ impl RankConnection {
         self.reconnects && self.was_whole() && self.silences < SILENCES_MAX
     }
 
-    /// The connections are of no more use; the rank's place is kept.
-    pub(super) fn begin_absence(&mut self, absence: Absence) {
+    /// The connections are of no more use; the rank's place is kept. Returns what closes them.
+    pub(super) fn begin_absence(&mut self, rank: Rank, absence: Absence) -> Option<JobAction> {
+        let is_open = self.has_control || self.has_data;
+        let closes = is_open.then(|| JobAction::Close { peer: self.peer(rank), reason: None });
         (self.has_control, self.has_data, self.absence) = (false, false, Some(absence));
         (self.suspicion, self.known, self.proposed, self.is_answered) = (None, None, None, false);
+        closes
     }
 
     /// When something is to be done about this rank.

@@ -8,6 +8,7 @@ use foresee_units::Rank;
 
 use super::ServerJob;
 use super::action::{JobAction, Peer};
+use super::connection::RankConnection;
 use crate::{Refusal, RefusalCode};
 
 /// A rank that left in peace.
@@ -31,7 +32,7 @@ impl ServerJob {
     pub fn end(&mut self, reason: &Refusal) {
         self.is_over = true;
         for (rank, connection) in std::mem::take(&mut self.ranks) {
-            self.close(connection.peer(rank), Some(reason.clone()));
+            self.close(rank, &connection, Some(reason.clone()));
         }
         (self.plan, self.decision) = (None, None);
         self.actions.push_back(JobAction::Uninstall);
@@ -72,7 +73,7 @@ impl ServerJob {
         let own = format!("rank {rank} of job '{name}' is taken for lost: {why}; {rest}");
         let others = format!("rank {rank} of job '{name}' is lost: {why}; look at its output");
         let lost = |text: String| Refusal::new(RefusalCode::Lost, text).about(rank);
-        self.close(connection.peer(rank), Some(lost(own)));
+        self.close(rank, &connection, Some(lost(own)));
         if self.is_over {
             self.end(&lost(others));
         }
@@ -83,7 +84,7 @@ impl ServerJob {
         let Some(connection) = self.ranks.remove(&rank) else { return };
         self.proposals.remove(&rank);
         self.resumes.remove(&rank);
-        self.close(connection.peer(rank), None);
+        self.close(rank, &connection, None);
         let first = connection.next;
         if self.departure.as_ref().is_none_or(|other| first < other.first) {
             self.departure = Some(Departure { rank, reason, first });
@@ -116,7 +117,10 @@ impl ServerJob {
         self.end(&Refusal::new(RefusalCode::Lost, text).about(rank));
     }
 
-    pub(super) fn close(&mut self, peer: Peer, reason: Option<Refusal>) {
-        self.actions.push_back(JobAction::Close { peer, reason });
+    /// Closes what there is of a rank's connections.
+    pub(super) fn close(&mut self, rank: Rank, connection: &RankConnection, reason: Option<Refusal>) {
+        if connection.has_control || connection.has_data {
+            self.actions.push_back(JobAction::Close { peer: connection.peer(rank), reason });
+        }
     }
 }

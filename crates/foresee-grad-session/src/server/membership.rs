@@ -86,11 +86,14 @@ impl ServerJob {
 
     /// A rank passes on what all ranks resume from; the first that does changes this server.
     pub(super) fn change(&mut self, rank: Rank, change: &Change) -> Result<(), Refusal> {
-        let refused = |why: &dyn std::fmt::Display| Refusal::new(RefusalCode::Protocol, why);
+        let refused = |why: &dyn std::fmt::Display| {
+            let text = format!("rank {rank} passes on members that cannot be: {why}");
+            Refusal::new(RefusalCode::Protocol, text).about(rank)
+        };
         let generation = change.generation;
         check_reach(rank, generation, change.oldest)?;
         let Some(plan) = &mut self.plan else {
-            return Err(refused(&format_args!("rank {rank} tells of members before a plan")));
+            return Err(refused(&"there is no plan yet"));
         };
         if plan.rounds.members().generation() < generation {
             let ranks = members::from_bits(&change.live);

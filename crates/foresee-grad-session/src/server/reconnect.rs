@@ -29,12 +29,11 @@ impl ServerJob {
         if !is_same || !was_connected || hello.role != Role::Control {
             return false;
         }
-        let before = connection.peer(hello.rank);
         let until = now.saturating_add(self.settings.reconnect);
-        connection.begin_absence(Absence { until, why: "it has dialled again".into() });
+        let absence = Absence { until, why: "it has dialled again".into() };
+        self.actions.extend(connection.begin_absence(hello.rank, absence));
         self.pairs += 1;
         connection.pair = self.pairs;
-        self.actions.push_back(JobAction::Close { peer: before, reason: None });
         // It proposes again: counted twice, its proposal would be one for a plan behind its own answer.
         self.proposals.remove(&hello.rank);
         true
@@ -79,9 +78,7 @@ impl ServerJob {
         let Some(connection) = self.ranks.get_mut(&rank) else { return };
         let why = connection.suspicion.take().map_or(why, |suspicion| suspicion.why);
         if may_wait && connection.may_reconnect() {
-            let peer = connection.peer(rank);
-            connection.begin_absence(Absence { until, why });
-            self.actions.push_back(JobAction::Close { peer, reason: None });
+            self.actions.extend(connection.begin_absence(rank, Absence { until, why }));
         } else {
             self.lose(rank, &why);
         }

@@ -24,7 +24,7 @@ impl ServerJob {
     pub(super) fn resume(&mut self, rank: Rank, known: Resume) -> Result<(), Refusal> {
         if self.plan.is_some() {
             let text = format!("rank {rank} comes from a lost server to one that has its job");
-            return Err(Refusal::new(RefusalCode::Protocol, text));
+            return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
         }
         self.note(rank, known)?;
         self.restore()
@@ -72,8 +72,10 @@ impl ServerJob {
         check_reach(rank, known.generation, known.oldest)?;
         if !known.live.is_empty() {
             let ranks = members::from_bits(&known.live);
-            let members = Members::of(known.generation, self.settings.world, ranks)
-                .map_err(|why| Refusal::new(RefusalCode::Protocol, why))?;
+            let members = Members::of(known.generation, self.settings.world, ranks).map_err(|why| {
+                let text = format!("rank {rank} comes with members that cannot be: {why}");
+                Refusal::new(RefusalCode::Protocol, text).about(rank)
+            })?;
             if !self.settings.survives || !members.contains(rank) {
                 let text = format!("rank {rank} comes from a job that others are lost in, or itself");
                 return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));

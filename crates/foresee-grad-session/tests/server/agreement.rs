@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Admission, agreement on a plan, rounds, and reports of long waits.
+
+use foresee_grad_queue::Round;
+use foresee_grad_session::{
+    Closed, JobSettings, RankHello, RankMessage, RefusalCode, Role, ServerMessage, Used,
+};
+use foresee_units::Rank;
+
+use crate::driver::{Driver, HEARTBEAT, LOOK, end, hello, plan, set, settings};
+
+#[test]
+fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let first = driver.join(&of_two, 0);
+    let second = driver.connect(&hello(&of_two, 1, Role::Control)).unwrap();
+    driver.message(second, RankMessage::Plan(plan(8)));
+    driver.message(first, RankMessage::Plan(plan(8)));
+    assert_eq!(driver.take(first), [], "one data connection is missing");
+    driver.connect(&hello(&of_two, 1, Role::Data)).unwrap();
+    let agreed = ServerMessage::Plan { generation: 1, body: plan(8) };
+    assert_eq!(driver.take(first), [agreed.clone()]);
+    assert_eq!(driver.take(second), [agreed]);
+    assert_eq!(driver.slots, ["plan 1 of [0, 1] from round 0"]);
+}
+
+#[test]
+fn plans_that_differ_end_the_job_with_both_ranks_and_the_difference() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
+    driver.message(peers[0], RankMessage::Plan(plan(8)));
+    driver.message(peers[1], RankMessage::Plan(plan(9)));
+    for peer in peers {
+        let text = driver.reason(peer);
+        assert!(text.contains("rank 0 (first) and rank 1 (other) differ"), "{text}");
+    }
+    assert!(driver.job.is_over());
+}
+
+#[test]
+fn bytes_that_are_no_plan_end_the_job() {
+    let alone = settings(1);
+    let mut driver = Driver::new(alone.clone());
+    let peer = driver.join(&alone, 0);
+    driver.message(peer, RankMessage::Plan(vec![0xff; 40]));
+    assert!(driver.is_closed(peer) && driver.job.is_over());
+}
+
+#[test]
+fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
+    let of_two = settings(2);
+    type Change = fn(&mut RankHello);
+    let changes: [(Change, &str); 4] = [
+        (|hello| hello.world = 3, "the job has 3 ranks, and others say 2"),
+        (|hello| hello.local = 2, "exchanges for 2 ranks of its machine"),
+        (|hello| hello.survives = true, "goes on when a rank is lost, and others do otherwise"),
+        (|hello| hello.target = 7, "number 7 of its list, and others as number 0"),
+    ];
+    for (change, text) in changes {
+        let mut driver = Driver::new(of_two.clone());
+        let peer = driver.join(&of_two, 0);
+        let mut other = hello(&of_two, 1, Role::Control);
+        change(&mut other);
+        let refusal = driver.connect(&other).unwrap_err();
+        assert!(refusal.code == RefusalCode::Plan && refusal.text.contains(text), "{refusal}");
+        assert_eq!(driver.reason(peer), refusal.text);
+        // A job with a plan goes on without the stranger.
+        let (mut driver, peers) = Driver::running(of_two.clone());
+        driver.connect(&other).unwrap_err();
+        assert!(!driver.is_closed(peers[0]) && !driver.job.is_over());
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_exchange_for_its_node_is_refused() {
+    let of_nodes = JobSettings { local: 2, ..settings(4) };
+    let mut driver = Driver::new(of_nodes.clone());
+    let refusal = driver.connect(&hello(&of_nodes, 1, Role::Control)).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Protocol);
+    assert!(refusal.text.contains("the first of every 2 ranks does"), "{refusal}");
+    let (driver, _) = Driver::running(of_nodes);
+    assert_eq!(driver.slots, ["plan 1 of [0, 2] from round 0"]);
+}
+
+#[test]
+fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
+    let refusal = driver.connect(&other).unwrap_err();
+    assert!(refusal.text.contains("is here already, in another process"), "{refusal}");
+    assert!(!driver.is_closed(peers[1]));
+}
+
+#[test]
+fn a_round_is_used_when_all_end_it_and_done_when_all_have_it() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    driver.message(peers[0], end(0, &[1]));
+    assert_eq!(driver.take(peers[0]), []);
+    driver.message(peers[1], end(0, &[1, 2]));
+    let used = ServerMessage::Used(Used { round: Round(0), used: set(&[0, 2]) });
+    assert_eq!(driver.take(peers[0]), [used]);
+    driver.message(peers[0], RankMessage::Got(Round(0)));
+    driver.message(peers[1], RankMessage::Got(Round(0)));
+    assert_eq!(driver.take(peers[0]), [ServerMessage::RoundDone(Round(0))]);
+    assert_eq!(driver.slots[1..], ["rank 0 skips", "rank 1 skips", "round 1, forget"]);
+}
+
+#[test]
+fn slots_forget_parts_of_done_rounds_only_where_a_lost_server_may_have_left_some() {
+    let (mut driver, peers) = Driver::running(settings(1));
+    for round in 0..5 {
+        driver.message(peers[0], end(round, &[]));
+        driver.message(peers[0], RankMessage::Got(Round(round)));
+    }
+    assert_eq!(
+        driver.slots[1..],
+        ["round 1, forget", "round 2, forget", "round 3, forget", "round 4", "round 5"]
+    );
+}
+
+#[test]
+fn a_rank_that_breaks_the_order_of_rounds_ends_the_job_by_name() {
+    let early = |messages: &[RankMessage], wanted: &str| {
+        let (mut driver, peers) = Driver::running(settings(2));
+        messages.iter().for_each(|message| driver.message(peers[1], message.clone()));
+        let text = driver.reason(peers[0]);
+        assert!(text.contains("rank 1") && text.contains(wanted), "{text}");
+    };
+    early(&[end(1, &[])], "round 1");
+    early(&[RankMessage::Got(Round(0))], "round 0");
+    early(&[RankMessage::RoundEnd { round: Round(0), absent: vec![0xff] }], "");
+    early(&[RankMessage::Known(known())], "KNOWN, which is not for servers");
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let peer = driver.join(&of_two, 0);
+    driver.message(peer, end(0, &[]));
+    assert!(driver.reason(peer).contains("rank 0 speaks of rounds before a plan"));
+}
+
+fn known() -> foresee_grad_session::Known {
+    foresee_grad_session::Known { generation: 2, oldest: Round(0), used: Vec::new() }
+}
+
+#[test]
+fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    for peer in &peers {
+        driver.message(*peer, end(0, &[]));
+        driver.message(*peer, RankMessage::Got(Round(0)));
+    }
+    driver.message(peers[0], RankMessage::Plan(plan(9)));
+    driver.message(peers[1], end(1, &[]));
+    let text = driver.reason(peers[0]);
+    assert!(text.contains("rank 0 agrees on tensors anew while rank 1 goes on"), "{text}");
+}
+
+#[test]
+fn a_second_plan_counts_memberships_and_rounds_anew() {
+    let (mut driver, peers) = Driver::running(settings(1));
+    driver.message(peers[0], end(0, &[]));
+    driver.message(peers[0], RankMessage::Got(Round(0)));
+    driver.message(peers[0], RankMessage::Plan(plan(9)));
+    driver.message(peers[0], end(0, &[]));
+    let messages = driver.take(peers[0]);
+    assert!(matches!(&messages[..], [.., ServerMessage::Plan { generation: 2, .. }, ServerMessage::Used(_)]));
+    assert_eq!(driver.slots.last().unwrap(), "plan 2 of [0] from round 0");
+}
+
+#[test]
+fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
+    let (mut driver, peers) = Driver::running(settings(3));
+    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    driver.message(peers[0], end(0, &[]));
+    driver.pass(LOOK);
+    assert_eq!(driver.take(peers[0]), []);
+    driver.pass(LOOK);
+    let text = "ranks 1, 2 to end round 0; 2 packets of 't0' of rank 1 have not come";
+    assert_eq!(driver.take(peers[0]), [ServerMessage::Waiting(text.into())]);
+    assert_eq!(driver.take(peers[1]), []);
+    driver.pass(LOOK);
+    assert_eq!(driver.take(peers[0]), []);
+    driver.pass(LOOK);
+    assert_eq!(driver.take(peers[0]).len(), 1);
+}
+
+#[test]
+fn ranks_that_wait_for_others_to_come_are_told_whom() {
+    let of_three = settings(3);
+    let mut driver = Driver::new(of_three.clone());
+    let (first, _) = (driver.join(&of_three, 0), driver.join(&of_three, 2));
+    driver.message(first, RankMessage::Plan(plan(8)));
+    driver.pass(LOOK);
+    driver.pass(LOOK);
+    let text = "rank 2 to propose its tensors, and for rank 1 to come";
+    assert_eq!(driver.take(first), [ServerMessage::Waiting(text.into())]);
+}
+
+#[test]
+fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    for peer in &peers {
+        driver.message(*peer, end(0, &[]));
+        driver.message(*peer, RankMessage::Got(Round(0)));
+    }
+    driver.close(peers[1], Closed::Goodbye("the rank is done".into()));
+    assert!(!driver.job.is_over());
+    driver.message(peers[0], end(1, &[]));
+    let text = driver.reason(peers[0]);
+    assert!(text.contains("rank 1 of job 'run' has left (the rank is done) while others go on"), "{text}");
+    let (mut driver, peers) = Driver::running(settings(2));
+    for peer in &peers {
+        driver.close(*peer, Closed::Goodbye("the rank is done".into()));
+    }
+    assert!(driver.job.is_over() && driver.inboxes[&peers[0]].closed == Some(None));
+}
+
+#[test]
+fn a_job_is_over_only_after_a_rank_has_come() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    assert!(!driver.job.is_over());
+    let peer = driver.job.admit(&hello(&of_two, 0, Role::Control), driver.now).unwrap();
+    assert_eq!(driver.job.ranks(), 1);
+    driver.job.handle_not_connected(peer);
+    driver.perform();
+    assert!(driver.job.is_over() && driver.job.ranks() == 0);
+    assert_eq!(driver.job.poll_timeout(), None);
+}
+
+#[test]
+fn a_rank_that_never_had_both_connections_may_try_again() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    driver.join(&of_two, 0);
+    let half = driver.connect(&hello(&of_two, 1, Role::Control)).unwrap();
+    driver.close(half, Closed::Broken("reset".into()));
+    assert!(!driver.job.is_over());
+    let again = driver.join(&of_two, 1);
+    assert_ne!(again, half, "what is heard of the first pair does not count for the second");
+    driver.data_closed(half, "reset", false);
+    driver.pass(HEARTBEAT);
+    assert!(!driver.is_closed(again));
+    assert_eq!(again.rank, Rank(1));
+}
+
+#[test]
+fn a_plan_with_more_packets_than_slots_can_be_is_refused() {
+    let alone = settings(1);
+    let mut driver = Driver::new(alone.clone());
+    let peer = driver.join(&alone, 0);
+    driver.message(peer, RankMessage::Plan(plan(16 << 24)));
+    let text = driver.reason(peer);
+    assert!(text.contains("take larger packets, or more servers"), "{text}");
+}

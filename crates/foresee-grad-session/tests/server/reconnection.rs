@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that break and are made again, and servers that are replaced.
+
+use foresee_grad_queue::Round;
+use foresee_grad_session::{
+    Closed, JobSettings, RankHello, RankMessage, Refusal, RefusalCode, Resume, Resumed, Role, ServerMessage,
+    Used, members,
+};
+use foresee_units::{Nanos, Rank};
+
+use crate::driver::{Driver, HEARTBEAT, RECONNECT, end, hello, plan, resume, set, settings};
+
+fn broken() -> Closed {
+    Closed::Broken("reset by peer".into())
+}
+
+/// What remains of a time but for a moment.
+fn just_before(time: Nanos) -> Nanos {
+    time.saturating_sub(Nanos::new(1))
+}
+
+#[test]
+fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    driver.message(peers[1], end(0, &[0]));
+    driver.close(peers[1], broken());
+    driver.message(peers[0], end(0, &[0]));
+    driver.pass(just_before(RECONNECT));
+    let back = driver.join(&of_two, 1);
+    driver.message(back, RankMessage::Resume(resume(1, 0, plan(8))));
+    let resumed = Resumed { generation: 1, oldest: Round(0), knows: true };
+    let used = Used { round: Round(0), used: set(&[1, 2]) };
+    assert_eq!(driver.take(back), [ServerMessage::Resumed(resumed), ServerMessage::Used(used)]);
+    assert_eq!(driver.routes, [back]);
+    driver.pass(Nanos::from_secs(1));
+    assert!(!driver.job.is_over());
+    // A rank that knows of rounds that are done says so for those that missed it.
+    driver.close(back, broken());
+    let again = driver.join(&of_two, 1);
+    drop(driver.take(peers[0]));
+    driver.message(again, RankMessage::Resume(resume(1, 1, plan(8))));
+    assert_eq!(driver.take(peers[0]), [ServerMessage::RoundDone(Round(0))]);
+}
+
+#[test]
+fn a_rank_that_does_not_reconnect_in_time_is_lost_with_the_first_reason() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    driver.data_closed(peers[1], "its data connection ended", false);
+    driver.close(peers[1], broken());
+    driver.pass(just_before(RECONNECT));
+    assert!(!driver.job.is_over());
+    driver.pass(Nanos::new(1));
+    assert_eq!(
+        driver.reason(peers[0]),
+        format!(
+            "rank 1 of job 'run' is lost: its data connection ended; it did not come again within {RECONNECT}; look at its output"
+        )
+    );
+}
+
+#[test]
+fn a_rank_that_dials_again_has_the_whole_grace_period_once_more() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    driver.close(peers[1], broken());
+    driver.pass(just_before(RECONNECT));
+    let half = driver.connect(&hello(&of_two, 1, Role::Control)).unwrap();
+    driver.pass(just_before(RECONNECT));
+    assert!(!driver.job.is_over());
+    driver.pass(Nanos::new(1));
+    assert!(driver.job.is_over() && driver.is_closed(half));
+}
+
+#[test]
+fn a_rank_that_does_not_reconnect_by_its_own_word_is_lost_at_once() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let keeps = driver.join(&of_two, 0);
+    let ends = |role| RankHello { reconnects: false, ..hello(&of_two, 1, role) };
+    let peer = driver.connect(&ends(Role::Control)).unwrap();
+    driver.connect(&ends(Role::Data)).unwrap();
+    driver.close(peer, broken());
+    assert!(driver.reason(keeps).contains("rank 1 of job 'run' is lost: reset by peer"));
+}
+
+#[test]
+fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    driver.data_closed(peers[1], "its data connection ended", false);
+    driver.pass(just_before(HEARTBEAT));
+    assert!(!driver.inboxes[&peers[1]].is_interrupted);
+    driver.pass(Nanos::new(1));
+    assert!(driver.inboxes[&peers[1]].is_interrupted && !driver.is_closed(peers[1]));
+    driver.close(peers[1], broken());
+    driver.pass(RECONNECT);
+    assert!(driver.reason(peers[0]).contains("its data connection ended; it did not come again"));
+}
+
+#[test]
+fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
+    let of_two = settings(2);
+    let (mut driver, mut peers) = Driver::running(of_two.clone());
+    let silent = |driver: &mut Driver, peer| {
+        driver.data_closed(peer, "nothing was acknowledged for 2 s", true);
+        driver.pass(HEARTBEAT);
+    };
+    silent(&mut driver, peers[1]);
+    assert!(driver.inboxes[&peers[1]].is_interrupted);
+    driver.close(peers[1], broken());
+    peers[1] = driver.join(&of_two, 1);
+    driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
+    silent(&mut driver, peers[1]);
+    assert!(driver.reason(peers[1]).contains("is taken for lost: nothing was acknowledged for 2 s"));
+    // Where something has arrived in between it is no second time.
+    let (mut driver, mut peers) = Driver::running(of_two.clone());
+    silent(&mut driver, peers[1]);
+    driver.close(peers[1], broken());
+    peers[1] = driver.join(&of_two, 1);
+    driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
+    driver.message(peers[1], end(0, &[]));
+    driver.message(peers[1], RankMessage::Got(Round(0)));
+    silent(&mut driver, peers[1]);
+    assert!(driver.inboxes[&peers[1]].is_interrupted && !driver.job.is_over());
+}
+
+#[test]
+fn a_rank_that_dials_before_this_end_notices_gives_up_its_other_pair() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    let back = driver.join(&of_two, 1);
+    assert!(driver.inboxes[&peers[1]].closed == Some(None) && back != peers[1]);
+    driver.message(peers[1], end(9, &[]));
+    driver.close(peers[1], broken());
+    driver.data_closed(peers[1], "it ended", false);
+    driver.job.handle_violation(peers[1], "it is no frame");
+    driver.pass(HEARTBEAT);
+    assert!(!driver.job.is_over(), "the pair that it gave up counts no more");
+    driver.message(back, RankMessage::Resume(resume(1, 0, plan(8))));
+    driver.pass(RECONNECT);
+    assert!(!driver.job.is_over());
+}
+
+#[test]
+fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_again() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    driver.close(peers[1], broken());
+    let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
+    assert_eq!(driver.connect(&other).unwrap_err().code, RefusalCode::Busy);
+    assert!(driver.reason(peers[0]).contains("another process of it has come"));
+    // Before a plan nothing is lost by that.
+    let mut driver = Driver::new(of_two.clone());
+    let keeps = driver.join(&of_two, 0);
+    let gone = driver.join(&of_two, 1);
+    driver.close(gone, broken());
+    driver.connect(&other).unwrap();
+    assert!(!driver.is_closed(keeps));
+}
+
+#[test]
+fn a_rank_that_missed_the_plan_gets_it_when_it_is_back() {
+    let of_two = settings(2);
+    let (mut driver, peers) = Driver::running(of_two.clone());
+    driver.close(peers[1], broken());
+    let back = driver.join(&of_two, 1);
+    driver.message(back, RankMessage::Resume(Resume::default()));
+    driver.message(back, RankMessage::Plan(plan(8)));
+    assert_eq!(driver.take(back), [ServerMessage::Plan { generation: 1, body: plan(8) }]);
+    assert_eq!(driver.slots.len(), 1, "its proposal was answered, and is no new one");
+}
+
+#[test]
+fn a_proposal_that_waits_for_the_other_connection_counts_once_both_are_there() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
+    driver.message(peers[0], RankMessage::Plan(plan(8)));
+    driver.close(peers[1], broken());
+    let back = driver.connect(&hello(&of_two, 1, Role::Control)).unwrap();
+    driver.message(back, RankMessage::Resume(Resume::default()));
+    driver.message(back, RankMessage::Plan(plan(8)));
+    assert_eq!(driver.slots.len(), 0);
+    driver.connect(&hello(&of_two, 1, Role::Data)).unwrap();
+    assert_eq!(driver.slots, ["plan 1 of [0, 1] from round 0"]);
+}
+
+#[test]
+fn a_new_server_resumes_from_the_latest_of_the_oldest_rounds() {
+    let of_three = settings(3);
+    let mut driver = Driver::new(of_three.clone());
+    let peers: Vec<_> = (0..3).map(|rank| driver.join(&of_three, rank)).collect();
+    driver.message(peers[0], RankMessage::Resume(resume(4, 7, plan(8))));
+    driver.message(peers[1], RankMessage::Resume(resume(4, 8, plan(8))));
+    assert_eq!(driver.slots.len(), 0, "one is missing");
+    // It has heard of no plan, and proposes what the others are under.
+    driver.message(peers[2], RankMessage::Resume(Resume::default()));
+    driver.message(peers[2], RankMessage::Plan(plan(8)));
+    assert_eq!(driver.slots, ["plan 4 of [0, 1, 2] from round 8"]);
+    let resumed = Resumed { generation: 4, oldest: Round(8), knows: false };
+    assert_eq!(driver.take(peers[1]), [ServerMessage::Resumed(resumed)]);
+    assert_eq!(driver.take(peers[2]), [ServerMessage::Plan { generation: 4, body: plan(8) }]);
+    assert_eq!(driver.slots.len(), 1);
+}
+
+#[test]
+fn ranks_that_come_from_a_lost_server_with_different_plans_are_refused() {
+    let of_two = settings(2);
+    let mut driver = Driver::new(of_two.clone());
+    let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
+    driver.message(peers[0], RankMessage::Resume(resume(4, 7, plan(8))));
+    driver.message(peers[1], RankMessage::Resume(resume(4, 7, plan(9))));
+    let text = driver.reason(peers[0]);
+    assert!(text.contains("rank 0 and rank 1 come from a lost server with different plans"), "{text}");
+}
+
+#[test]
+fn numbers_that_no_rank_can_have_lived_to_see_are_refused() {
+    let refused = |known: Resume| {
+        let of_two = settings(2);
+        let mut driver = Driver::new(of_two.clone());
+        let peer = driver.join(&of_two, 0);
+        driver.message(peer, RankMessage::Resume(known));
+        driver.reason(peer)
+    };
+    assert!(refused(resume(u32::MAX, 0, plan(8))).contains("membership 4294967295"));
+    assert!(refused(resume(1, u64::MAX, plan(8))).contains("round 18446744073709551615"));
+    let live = vec![0b10];
+    let text = refused(Resume { live, ..resume(2, 0, plan(8)) });
+    assert!(text.contains("rank 0 comes from a job that others are lost in, or itself"), "{text}");
+}
+
+#[test]
+fn a_rank_of_a_lost_server_is_refused_where_the_job_runs() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
+    assert!(driver.reason(peers[0]).contains("comes from a lost server to one that has its job"));
+}
+
+#[test]
+fn a_new_server_resumes_with_the_ranks_that_are_left() {
+    let survivors = JobSettings { survives: true, ..settings(3) };
+    let mut driver = Driver::new(survivors.clone());
+    let peers = [driver.join(&survivors, 0), driver.join(&survivors, 2)];
+    let left = foresee_grad_queue::Members::of(5, 3, [Rank(0), Rank(2)]).unwrap();
+    for peer in peers {
+        let known = Resume { live: members::to_bits(&left), ..resume(5, 2, plan(8)) };
+        driver.message(peer, RankMessage::Resume(known));
+    }
+    assert_eq!(driver.slots, ["plan 5 of [0, 2] from round 2"]);
+    let refusal = driver.connect(&hello(&survivors, 1, Role::Control)).unwrap_err();
+    assert!(refusal.code == RefusalCode::Lost && refusal.rank == Some(Rank(1)), "{refusal}");
+}
+
+#[test]
+fn a_rank_that_reports_a_loss_elsewhere_ends_the_job_for_that_reason() {
+    let (mut driver, peers) = Driver::running(settings(2));
+    let lost = Refusal::new(RefusalCode::Lost, "server 1 is lost").about(Rank(5));
+    driver.close(peers[1], Closed::Refused(lost));
+    assert_eq!(driver.reason(peers[0]), "server 1 is lost");
+    let (mut driver, peers) = Driver::running(settings(2));
+    driver.close(peers[1], Closed::Refused(Refusal::new(RefusalCode::Other, "out of memory")));
+    assert!(driver.reason(peers[0]).contains("rank 1 of job 'run' is lost: out of memory"));
+    let (mut driver, peers) = Driver::running(settings(2));
+    driver.close(peers[1], Closed::Silent("it was silent for 2 s".into()));
+    assert!(driver.reason(peers[0]).contains("rank 1 of job 'run' is lost: it was silent for 2 s"));
+}

@@ -115,7 +115,7 @@ impl Job {
 
     /// Time has passed.
     pub(super) fn handle_timeout(&self) {
-        self.report(|machine, now| machine.handle_timeout(now));
+        self.report(ServerJob::handle_timeout);
     }
 
     /// Gives a connection that has not come yet its place, or refuses it.

@@ -5,7 +5,7 @@ use foresee_units::{Nanos, Rank};
 
 use super::ServerJob;
 use super::action::{Peer, Role};
-use super::connection::RankConnection;
+use super::connection::{Process, RankConnection};
 use crate::{Refusal, RefusalCode};
 
 /// The reason for a connection that comes while its job ends.
@@ -30,6 +30,12 @@ pub struct RankHello {
     pub reconnects: bool,
     /// Which of its two connections.
     pub role: Role,
+}
+
+impl RankHello {
+    pub(super) fn process(&self) -> Process {
+        Process { id: self.process, reconnects: self.reconnects }
+    }
 }
 
 impl ServerJob {
@@ -120,7 +126,7 @@ impl ServerJob {
             Role::Control => connection.has_control,
             Role::Data => connection.has_data,
         };
-        let is_other = connection.process != hello.process;
+        let is_other = connection.process.id != hello.process;
         if is_other && connection.absence.is_some() {
             // The process that is absent is gone, and this one takes its place once the job has ended.
             self.lose(rank, "its connections broke, and another process of it has come");

@@ -16,10 +16,7 @@ const SILENCES_MAX: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct RankConnection {
-    /// The process of the rank.
-    pub(super) process: u64,
-    /// Whether that process reconnects when a connection breaks.
-    pub(super) reconnects: bool,
+    pub(super) process: Process,
     /// The number of its present pair of connections.
     pub(super) pair: u32,
     pub(super) has_control: bool,
@@ -38,6 +35,14 @@ pub(super) struct RankConnection {
     pub(super) next: Round,
     /// The membership under which the rank speaks.
     pub(super) generation: u32,
+}
+
+/// A process of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) id: u64,
+    /// Whether it reconnects when a connection breaks.
+    pub(super) reconnects: bool,
 }
 
 /// A data connection broke, and the control connection has not reported why.
@@ -59,8 +64,7 @@ pub(super) struct Absence {
 impl RankConnection {
     pub(super) fn new(hello: &RankHello, pair: u32) -> Self {
         Self {
-            process: hello.process,
-            reconnects: hello.reconnects,
+            process: hello.process(),
             pair,
             has_control: false,
             has_data: false,
@@ -91,7 +95,7 @@ impl RankConnection {
 
     /// Whether the rank is waited for once its connections break.
     pub(super) fn may_reconnect(&self) -> bool {
-        self.reconnects && self.was_whole() && self.silences < SILENCES_MAX
+        self.process.reconnects && self.was_whole() && self.silences < SILENCES_MAX
     }
 
     /// The connections are of no more use; the rank's place is kept. Returns what closes them.

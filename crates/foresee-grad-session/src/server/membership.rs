@@ -110,7 +110,9 @@ impl ServerJob {
             self.actions.push_back(JobAction::Adopt(members.clone()));
             let gone: Vec<Rank> =
                 self.ranks.keys().copied().filter(|rank| !members.contains(*rank)).collect();
-            gone.into_iter().for_each(|rank| self.forget(rank));
+            for rank in gone {
+                self.forget(rank);
+            }
             self.generation = generation;
             self.members = Some(members);
             // Before anything that holds under the new membership, and after everything of the old one.

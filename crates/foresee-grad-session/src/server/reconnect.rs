@@ -24,7 +24,7 @@ impl ServerJob {
     /// up, which this end may not have noticed.
     pub(super) fn begin_reconnect(&mut self, hello: &RankHello, now: Nanos) -> bool {
         let Some(connection) = self.ranks.get_mut(&hello.rank) else { return false };
-        let is_same = connection.reconnects && connection.process == hello.process;
+        let is_same = connection.process.reconnects && connection.process.id == hello.process;
         let was_connected = connection.has_control || connection.absence.is_some();
         if !is_same || !was_connected || hello.role != Role::Control {
             return false;
@@ -183,7 +183,9 @@ impl ServerJob {
             connection.absence = None;
             self.actions.push_back(JobAction::Route(peer));
             self.send(peer, ServerMessage::Resumed(Resumed { generation, oldest, knows: true }));
-            used.into_iter().for_each(|message| self.send(peer, message));
+            for message in used {
+                self.send(peer, message);
+            }
             self.announce();
         } else if known.generation < generation && generation == plan.first_generation {
             // It proposed what the others are under, and missed the answer; it may just be proposing it again.
@@ -200,7 +202,7 @@ impl ServerJob {
 
     /// Forgets a process of a rank that is absent, if it is another one than this.
     pub(super) fn forget_other_process(&mut self, rank: Rank, process: u64) {
-        let is_other = |own: &super::RankConnection| own.process != process && own.absence.is_some();
+        let is_other = |own: &super::RankConnection| own.process.id != process && own.absence.is_some();
         if self.ranks.get(&rank).is_some_and(is_other) {
             self.forget(rank);
             self.proposals.remove(&rank);

@@ -89,6 +89,13 @@ pub enum ExchangeError {
     Closed,
 }
 
+impl ExchangeError {
+    /// Something was asked for that needs a plan.
+    pub(crate) fn no_plan() -> Self {
+        Self::Setting { name: "a round", found: "begun".into(), rule: "ranks agree on a plan first" }
+    }
+}
+
 /// Who was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {

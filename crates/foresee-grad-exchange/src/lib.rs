@@ -31,6 +31,7 @@ mod options;
 mod rank;
 mod server;
 mod timeline;
+mod timer;
 mod translate;
 
 pub use carrier::Carrier;

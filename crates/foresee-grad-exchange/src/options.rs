@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use foresee_grad_queue::{Policy, ServerId, Wire, packet_bytes};
+use foresee_grad_queue::{Policy, Wire, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts, TlsClient, TlsServer};
 
@@ -56,13 +56,6 @@ pub struct RankOptions {
     pub survives: bool,
 }
 
-/// A data connection over which nothing is acknowledged is made again once: one that is like it is no accident.
-pub(crate) const SILENCES_MAX: u32 = 2;
-
-/// So often connections to a server are made again while nothing comes over them, if all that took at least the timeout:
-/// whatever ends each of them once data flow will end the next one. A network that comes and goes gets something through.
-pub(crate) const BREAKS_MAX: u32 = 64;
-
 /// A link whose rate nobody has measured is taken for this: 1 Gbit/s.
 const USUAL_LINK: BytesPerSecond = BytesPerSecond::new(125_000_000);
 
@@ -70,16 +63,6 @@ impl RankOptions {
     /// Bytes of an ordinary packet, where the slowest link was seen to deliver `rate`.
     pub(crate) fn packet(&self, rate: Option<BytesPerSecond>) -> NonZeroU32 {
         self.packet_bytes.unwrap_or_else(|| packet_bytes(rate.unwrap_or(USUAL_LINK)))
-    }
-
-    /// Whether another server may take the place of this one.
-    pub(crate) fn may_be_replaced(&self, server: ServerId) -> bool {
-        self.recover && server.0 >= self.beside
-    }
-
-    /// Whether gradients are kept: whether a connection may be made again, or ranks may have to push again.
-    pub(crate) fn keeps(&self) -> bool {
-        self.survives || self.recover
     }
 }
 

@@ -3,10 +3,12 @@
 
 use foresee_grad_queue::Round;
 use foresee_grad_session as session;
-use foresee_grad_session::{RankMessage, Refusal, RefusalCode, ServerMessage};
+use foresee_grad_session::{Closed, RankMessage, Refusal, RefusalCode, ServerMessage};
 use foresee_units::Rank;
 use foresee_wire as wire;
 use foresee_wire::{Fault, FaultCode, Kind, Message};
+
+use crate::control::End;
 
 const _: () = assert!(session::OPEN_ROUNDS_MAX == wire::OPEN_ROUNDS_MAX, "both ends bound the same list");
 
@@ -31,12 +33,7 @@ pub(crate) fn rank_message(message: Message) -> Result<RankMessage, Kind> {
             oldest: Round(known.oldest),
             used: known.used.into_iter().map(used).collect(),
         }),
-        Message::Change(change) => RankMessage::Change(session::Change {
-            generation: change.generation,
-            live: change.live,
-            oldest: Round(change.oldest),
-            used: change.used.into_iter().map(used).collect(),
-        }),
+        Message::Change(change) => RankMessage::Change(session_change(change)),
         other => return Err(other.kind()),
     })
 }
@@ -59,12 +56,7 @@ pub(crate) fn server_frame(message: ServerMessage) -> Message {
             live: members.live,
             why: bounded(&members.why),
         }),
-        ServerMessage::Change(change) => Message::Change(wire::Change {
-            generation: change.generation,
-            live: change.live,
-            oldest: change.oldest.0,
-            used: change.used.into_iter().map(used_frame).collect(),
-        }),
+        ServerMessage::Change(change) => Message::Change(wire_change(change)),
         ServerMessage::Changed(changed) => {
             Message::Changed(wire::Changed { generation: changed.generation, oldest: changed.oldest.0 })
         }
@@ -72,8 +64,94 @@ pub(crate) fn server_frame(message: ServerMessage) -> Message {
     }
 }
 
+/// A message of a server.
+///
+/// # Errors
+/// The kind of one that is not for ranks.
+pub(crate) fn server_message(message: Message) -> Result<ServerMessage, Kind> {
+    Ok(match message {
+        Message::Plan(plan) => ServerMessage::Plan { generation: plan.generation, body: plan.body },
+        Message::Used(own) => ServerMessage::Used(used(own)),
+        Message::RoundDone(done) => ServerMessage::RoundDone(Round(done.round)),
+        Message::Resumed(resumed) => ServerMessage::Resumed(session::Resumed {
+            generation: resumed.generation,
+            oldest: Round(resumed.oldest),
+            knows: resumed.knows,
+        }),
+        Message::Lost(lost) => {
+            ServerMessage::Lost(session::LostRank { rank: Rank(lost.rank), why: lost.why })
+        }
+        Message::Members(members) => ServerMessage::Members(session::NewMembers {
+            generation: members.generation,
+            rank: Rank(members.rank),
+            live: members.live,
+            why: members.why,
+        }),
+        Message::Change(change) => ServerMessage::Change(session_change(change)),
+        Message::Changed(changed) => ServerMessage::Changed(session::Changed {
+            generation: changed.generation,
+            oldest: Round(changed.oldest),
+        }),
+        Message::Waiting(waiting) => ServerMessage::Waiting(waiting.to_string()),
+        other => return Err(other.kind()),
+    })
+}
+
+/// The frame of a message of a rank.
+pub(crate) fn rank_frame(message: RankMessage) -> Message {
+    match message {
+        RankMessage::Plan(body) => Message::Plan(wire::Plan { generation: 0, body }),
+        RankMessage::RoundEnd { round, absent } => {
+            Message::RoundEnd(wire::RoundEnd { round: round.0, absent })
+        }
+        RankMessage::Got(round) => Message::Got(wire::Got { round: round.0 }),
+        RankMessage::Resume(known) => Message::Resume(wire::Resume {
+            generation: known.generation,
+            oldest: known.oldest.0,
+            live: known.live,
+            body: known.body,
+        }),
+        RankMessage::Lost(lost) => Message::Lost(wire::Lost { rank: lost.rank.0, why: bounded(&lost.why) }),
+        RankMessage::Known(known) => Message::Known(wire::Known {
+            generation: known.generation,
+            oldest: known.oldest.0,
+            used: known.used.into_iter().map(used_frame).collect(),
+        }),
+        RankMessage::Change(change) => Message::Change(wire_change(change)),
+    }
+}
+
+/// How a control connection ended.
+pub(crate) fn closed(end: End) -> Closed {
+    match end {
+        End::Bye(reason) => Closed::Goodbye(reason),
+        End::Fault(fault) => Closed::Refused(refusal(&fault)),
+        End::Broken(why) if why.is_silence() => Closed::Unacknowledged(why.to_string()),
+        End::Broken(why) => Closed::Broken(why.to_string()),
+        End::Silent(time) => Closed::Silent(format!("it was silent for {time}")),
+    }
+}
+
+fn session_change(change: wire::Change) -> session::Change {
+    session::Change {
+        generation: change.generation,
+        live: change.live,
+        oldest: Round(change.oldest),
+        used: change.used.into_iter().map(used).collect(),
+    }
+}
+
+fn wire_change(change: session::Change) -> wire::Change {
+    wire::Change {
+        generation: change.generation,
+        live: change.live,
+        oldest: change.oldest.0,
+        used: change.used.into_iter().map(used_frame).collect(),
+    }
+}
+
 /// The refusal that a fault of the other end reports.
-pub(crate) fn refusal(fault: &Fault) -> Refusal {
+fn refusal(fault: &Fault) -> Refusal {
     let code = match fault.code {
         FaultCode::Protocol => RefusalCode::Protocol,
         FaultCode::Busy => RefusalCode::Busy,

@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `message` | messages between ranks and servers, and refusals |
 //! | `server` | one job on one server: admission, plan agreement, reconnection, loss, resumption |
+//! | `rank` | one rank: its servers, plan agreement, reconnection, resumption, membership |
 //! | `proposals` | comparison of proposed plans |
 //! | `members` | memberships as bytes |
 
@@ -25,12 +26,14 @@
 pub mod members;
 mod message;
 pub mod proposals;
+mod rank;
 mod server;
 
 pub use message::{
-    Change, Changed, Known, LostRank, NewMembers, OPEN_ROUNDS_MAX, RankMessage, Refusal, RefusalCode, Resume,
-    Resumed, ServerMessage, Used,
+    Change, Changed, Closed, Known, LostRank, NewMembers, OPEN_ROUNDS_MAX, RankMessage, Refusal, RefusalCode,
+    Resume, Resumed, ServerMessage, Used,
 };
+pub use rank::{DialFault, RankAction, RankFailure, RankSession, RankSettings, SumAdmission};
 pub use server::{
-    Closed, EndTicket, Installation, JobAction, JobSettings, OwedTicket, Peer, RankHello, Role, ServerJob,
+    EndTicket, Installation, JobAction, JobSettings, OwedTicket, Peer, RankHello, Role, ServerJob,
 };

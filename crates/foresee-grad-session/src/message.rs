@@ -79,6 +79,23 @@ pub enum ServerMessage {
     Waiting(String),
 }
 
+impl ServerMessage {
+    /// The kind of frame that carries the message, as errors name it.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Plan { .. } => "PLAN",
+            Self::Used(_) => "USED",
+            Self::RoundDone(_) => "ROUND_DONE",
+            Self::Resumed(_) => "RESUMED",
+            Self::Lost(_) => "LOST",
+            Self::Members(_) => "MEMBERS",
+            Self::Change(_) => "CHANGE",
+            Self::Changed(_) => "CHANGED",
+            Self::Waiting(_) => "WAITING",
+        }
+    }
+}
+
 /// The tensors that a round used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Used {
@@ -165,6 +182,21 @@ pub struct Changed {
     pub generation: u32,
     /// Rounds before this one are done.
     pub oldest: Round,
+}
+
+/// How a control connection ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The other end left in peace, for this reason.
+    Goodbye(String),
+    /// The other end reported what went wrong.
+    Refused(Refusal),
+    /// The connection broke.
+    Broken(String),
+    /// The connection broke because nothing was acknowledged for the whole timeout.
+    Unacknowledged(String),
+    /// Nothing arrived for the whole timeout.
+    Silent(String),
 }
 
 /// Why a connection is refused, or a job ends.

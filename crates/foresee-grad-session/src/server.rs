@@ -22,7 +22,7 @@ use foresee_grad_queue::{Members, Round, RoundAction, Sender, ServerId, TensorSe
 use foresee_units::{Nanos, Rank};
 
 use crate::{RankMessage, Refusal, RefusalCode, Resume, ServerMessage, Used};
-pub use action::{Closed, EndTicket, Installation, JobAction, OwedTicket, Peer, Role};
+pub use action::{EndTicket, Installation, JobAction, OwedTicket, Peer, Role};
 pub use admit::RankHello;
 use connection::RankConnection;
 use loss::Departure;

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a rank and all others come to one plan: propose, hear, install.
-//!
-//! The first server compares what ranks propose; the others are told what came of it. Refuses to compare by itself, and to
-//! change a plan while anything of the last one is on its way.
-use std::collections::VecDeque;
+//! Calls that agree on a plan: the machine proposes and compares answers, here is the memory of the plan.
+
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
-use foresee_grad_queue::{Collect, Pattern, Plan, PlanConfig, QueueError, Round, TensorId, TensorSpec};
+use foresee_grad_queue::{Pattern, Plan, PlanConfig, QueueError, TensorId, TensorSpec};
 use foresee_units::BytesPerSecond;
-use foresee_wire::Message;
 
-use super::keep::Kept;
 use super::landing::Landing;
-use super::state::Session;
-use super::{Exchange, ExchangeError, FAREWELL};
+use super::state::{PlanMemory, State};
+use super::{Exchange, ExchangeError};
 use crate::interface::Interface;
 use crate::options::RankOptions;
 
@@ -44,66 +39,43 @@ impl Exchange {
     ) -> Result<Arc<Plan>, ExchangeError> {
         let packet = self.core.options.packet(self.slowest());
         let proposal = Plan::new(self.config(packet)?, tensors)?;
-        let servers = {
-            let mut state = self.core.lock();
-            loop {
-                state.check()?;
-                if state.session.as_ref().is_none_or(Session::is_quiet) {
-                    break;
-                }
-                // What was waited for has landed; that servers know so may take a moment longer.
-                let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
-                state = again;
-            }
-            let servers = state.ways.len();
-            (state.answers, state.asked) = (vec![None; servers], vec![None; servers]);
-            servers
-        };
-        // The first server compares what ranks propose; the others hear what came of it.
-        self.propose(0, &proposal.encode());
-        let (generation, agreed) = self.answer(0)?;
-        for server in 1..servers {
-            self.propose(server, &agreed);
-        }
-        let plan = Arc::new(Plan::decode(&agreed)?);
+        // What was waited for has landed; that servers know so may take a moment longer.
+        let mut state = self.until(|state| state.machine.is_quiet().then_some(()))?.0;
+        state.machine.handle_proposal(&proposal.encode());
+        self.core.settle(&mut state);
+        drop(state);
+        // As long as ranks take to come.
+        let (state, known) = self.until(|state| state.machine.first_answer())?;
+        drop(state);
+        let plan = Arc::new(Plan::decode(&known.1)?);
         let ids = plan.align(&proposal).map_err(QueueError::PlansDiffer)?;
-        let session = self.session(&plan, ids, generation, memory(&plan)?);
-        let mut state = self.core.lock();
-        let patience = 2 * Duration::from(self.core.options.timeouts.timeout);
-        let mut until = Instant::now() + patience;
+        let (flow, landings) = (Interface::flow_of(&self.core.options.job), memory(&plan)?);
         // All at one moment: what a server has answered that is lost meanwhile, the next one answers again.
-        while let Some(server) = state.answers.iter().position(Option::is_none) {
-            state.check()?;
-            if !state.ways.are_open() {
-                // A lost server has a time of its own to be replaced.
-                until = Instant::now() + patience;
-            }
-            if Instant::now() > until {
-                // All ranks have heard the first server's answer, and asked the others at once.
-                let text = format!(
-                    "server {server} at {} has not heard from every rank; pass the same servers in the same order on all",
-                    self.core.options.servers[server]
-                );
-                return Err(ExchangeError::Disagree(text));
-            }
-            let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
-            state = again;
-        }
-        let known = Some((generation, agreed));
-        if let Some(server) = state.answers.iter().position(|answer| *answer != known) {
-            let text = format!(
-                "server {server} agrees on another plan than server 0; start all servers of a job anew"
-            );
-            return Err(ExchangeError::Disagree(text));
-        }
-        for interface in state.ways.interfaces() {
+        let (mut state, agreed) = self.until(|state| state.machine.poll_agreement(&known))?;
+        agreed.map_err(|failure| self.core.error(failure))?;
+        for interface in state.interfaces() {
             interface.packet(packet);
         }
-        (state.answers, state.asked) = (vec![None; servers], vec![None; servers]);
-        state.done_later.clear();
-        state.membership.forget();
-        state.session = Some(session);
+        state.machine.install(Arc::clone(&plan), known.0);
+        let memory = PlanMemory { plan: Arc::clone(&plan), ids, landings, flow, retained: BTreeMap::new() };
+        state.memory = Some(memory);
+        self.core.settle(&mut state);
         Ok(plan)
+    }
+
+    /// Waits until there is an answer, for as long as the exchange goes on.
+    fn until<T>(
+        &self,
+        answer: impl Fn(&State) -> Option<T>,
+    ) -> Result<(MutexGuard<'_, State>, T), ExchangeError> {
+        let mut state = self.core.lock();
+        loop {
+            state.check()?;
+            if let Some(answer) = answer(&state) {
+                return Ok((state, answer));
+            }
+            state = self.core.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// What this rank proposes besides its tensors.
@@ -116,50 +88,9 @@ impl Exchange {
 
     /// What the slowest interface was seen to deliver.
     fn slowest(&self) -> Option<BytesPerSecond> {
-        let interfaces = self.core.lock().ways.interfaces();
+        let interfaces = self.core.lock().interfaces();
         let rates = interfaces.iter().map(|interface| interface.stats().rate);
         rates.filter(|rate| *rate > 0).min().map(BytesPerSecond::new)
-    }
-
-    /// To a server that is lost it is proposed when somebody is back.
-    fn propose(&self, server: usize, body: &[u8]) {
-        let mut state = self.core.lock();
-        state.asked[server] = Some(body.into());
-        if let Some(way) = state.ways.iter().nth(server) {
-            let body = body.to_vec();
-            way.link.control.tell(Message::Plan(foresee_wire::Plan { generation: 0, body }));
-        }
-    }
-
-    /// Waits for a server's answer: as long as ranks take to come.
-    fn answer(&self, server: usize) -> Result<(u32, Arc<[u8]>), ExchangeError> {
-        let mut state = self.core.lock();
-        loop {
-            state.check()?;
-            if let Some(answer) = &state.answers[server] {
-                return Ok(answer.clone());
-            }
-            let (Ok(again) | Err(again)) = self.core.wait_until(state, Instant::now() + FAREWELL);
-            state = again;
-        }
-    }
-
-    fn session(
-        &self,
-        plan: &Arc<Plan>,
-        ids: Vec<TensorId>,
-        generation: u32,
-        landings: Vec<Arc<Landing>>,
-    ) -> Session {
-        Session {
-            plan: Arc::clone(plan),
-            ids,
-            collect: Collect::new(Arc::clone(plan), self.rank(), generation, Round(0)),
-            landings,
-            flow: Interface::flow_of(&self.core.options.job),
-            used: VecDeque::new(),
-            kept: Kept::default(),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a rank comes to its servers: dial, prove, take the connections apart, start the threads.
+//! Connections to servers: dial, prove, take them apart, start the threads.
 //!
-//! Refuses to give up on a server that is not up yet, or still keeps the place of a process that is gone, before the
+//! At the start a server that is not up yet, or still keeps the place of a process that is gone, is dialled until the
 //! timeout: jobs start in any order, and start again at once.
 
 use std::net::SocketAddr;
@@ -10,29 +10,37 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::ServerId;
+use foresee_grad_session::{RankSession, RankSettings};
 use foresee_wire::{
     COMES_AGAIN, Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial,
     draw_session,
 };
 
-use super::receive::{Reader, ServerEar};
+use super::receive::{ServerReader, SumReader};
+use super::routes::{ServerLink, routes};
 use super::state::State;
-use super::ways::{Connected, Way};
 use super::{Core, Exchange, ExchangeError};
 use crate::control::Control;
 use crate::interface::Interfaces;
 use crate::options::RankOptions;
 use crate::timeline::Timeline;
+use crate::timer::Timer;
 
 /// Pause between two attempts at a server.
-pub(super) const RETRY: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(100);
 
 /// The two connections to a server.
 pub(super) struct Pair {
     pub(super) server: ServerId,
-    address: SocketAddr,
     control: Connection,
     data: Connection,
+}
+
+impl Pair {
+    /// The process of the server.
+    pub(super) fn process(&self) -> u64 {
+        self.control.welcome.session
+    }
 }
 
 /// Connects to every server and starts the threads.
@@ -45,18 +53,44 @@ pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
         .zip(&options.servers)
         .map(|(server, address)| {
             let call = |role| call(&options, process, server, *address, role, until);
-            Ok(Pair { server, address: *address, control: call(Role::Control)?, data: call(Role::Data)? })
+            Ok(Pair { server, control: call(Role::Control)?, data: call(Role::Data)? })
         })
         .collect::<Result<_, ExchangeError>>()?;
     let own = || Interfaces::new(options.policy.push(), options.packet(None));
     let interfaces = options.interfaces.clone().unwrap_or_else(own);
     let timeline = Timeline::new(options.timeline);
-    let (state, changed) = (Mutex::new(State::default()), Condvar::new());
-    let core = Arc::new(Core { options, process, interfaces, state, changed, timeline });
+    let processes: Vec<u64> = pairs.iter().map(Pair::process).collect();
+    let state = Mutex::new(State {
+        machine: RankSession::new(settings(&options), &processes),
+        links: Vec::new(),
+        routes: Arc::new([]),
+        memory: None,
+        failed: None,
+        closed: false,
+        timeout: None,
+    });
+    let (changed, start, timer) = (Condvar::new(), Instant::now(), Timer::default());
+    let core = Arc::new(Core { options, process, interfaces, state, changed, timeline, start, timer });
     // Whatever fails from here on, dropping it ends the threads that run.
     let exchange = Exchange { core };
     exchange.core.start(pairs)?;
     Ok(exchange)
+}
+
+fn settings(options: &RankOptions) -> RankSettings {
+    RankSettings {
+        rank: options.rank,
+        world: options.world,
+        local: options.local,
+        servers: options.servers.iter().map(SocketAddr::to_string).collect(),
+        beside: options.beside,
+        recover: options.recover,
+        survives: options.survives,
+        timeout: options.timeouts.timeout,
+        heartbeat: options.timeouts.heartbeat,
+        handshake: options.timeouts.handshake,
+        reconnect: options.timeouts.reconnect,
+    }
 }
 
 fn check(options: &RankOptions) -> Result<(), ExchangeError> {
@@ -97,13 +131,11 @@ pub(super) fn pair(
     options: &RankOptions,
     process: u64,
     server: ServerId,
-    address: SocketAddr,
     until: Instant,
-) -> Result<Pair, ExchangeError> {
-    let call = |role| attempt(options, process, server, address, role, until);
-    let refused = |why| ExchangeError::Server { server: server.0, address, why: Arc::new(why) };
-    let control = call(Role::Control).map_err(refused)?;
-    Ok(Pair { server, address, control, data: call(Role::Data).map_err(refused)? })
+) -> Result<Pair, Arc<WireError>> {
+    let address = options.servers[usize::from(server.0)];
+    let call = |role| attempt(options, process, server, address, role, until).map_err(Arc::new);
+    Ok(Pair { server, control: call(Role::Control)?, data: call(Role::Data)? })
 }
 
 fn call(
@@ -132,7 +164,7 @@ pub(crate) fn reach(
         match dial(address, hello.clone(), secret, how, wait) {
             Err(why) if may_pass(&why) && Wait::within(RETRY).is_before(wait) => {
                 refusal = matches!(why, WireError::Denied { .. }).then_some(why);
-                thread::sleep(RETRY);
+                Timer::default().wait(Some(Instant::now() + RETRY));
             }
             // The time ended during an attempt: the reason of the refusals before it says more.
             Err(why) if why.is_late() => return Err(refusal.unwrap_or(why)),
@@ -187,31 +219,34 @@ impl Core {
     fn start(self: &Arc<Self>, pairs: Vec<Pair>) -> Result<(), ExchangeError> {
         let mut state = self.lock();
         for pair in pairs {
-            let (server, address) = (pair.server, pair.address);
-            let connected = self.attach(pair, 0)?;
-            state.ways.push(Way::new(server, address, connected));
+            let link = self.attach(pair, 0)?;
+            state.links.push(link);
         }
-        Ok(())
+        state.routes = routes((0..).map(ServerId).zip(&state.links));
+        let core = Arc::clone(self);
+        let named = thread::Builder::new().name(format!("foresee-timer-{}", self.options.rank.0));
+        let timers = named.spawn(move || core.run_timers());
+        timers.map(drop).map_err(|why| system(WireError::System { doing: "starting a thread", why }))
     }
 
-    /// Takes the connections to a server apart and starts their threads. `epoch`: whose they are.
-    pub(super) fn attach(self: &Arc<Self>, pair: Pair, epoch: u32) -> Result<Connected, ExchangeError> {
-        let Pair { server, address, control, data } = pair;
-        let (link, process) = (data.link(), control.welcome.session);
+    /// Takes the connections to a server apart and starts their threads. `number`: that of the pair.
+    pub(super) fn attach(self: &Arc<Self>, pair: Pair, number: u32) -> Result<ServerLink, ExchangeError> {
+        let Pair { server, control, data } = pair;
+        let link = data.link();
         let interface = self.interfaces.of(&link).map_err(system)?;
         let name = format!("{}-{server}", self.options.rank.0);
-        let ear = ServerEar { core: Arc::clone(self), server, address, epoch };
+        let ear = ServerReader { core: Arc::clone(self), server, pair: number };
         let control = Control::start(&name, control, self.options.timeouts, ear).map_err(system)?;
         let core = Arc::clone(self);
-        let reader = Reader { core, server, address, epoch, receiver: data.receiver, room: Vec::new() };
+        let reader = SumReader { core, server, pair: number, receiver: data.receiver, room: Vec::new() };
         let reader = thread::Builder::new().name(format!("foresee-land-{name}")).spawn(move || reader.run());
         let reader = reader.map_err(|why| {
             control.link().shutdown();
             system(WireError::System { doing: "starting a thread", why })
         })?;
         let core = Arc::clone(self);
-        let broken = Box::new(move |why: WireError| core.suspect(server, epoch, &why));
+        let broken = Box::new(move |why: WireError| core.data_closed(server, number, &why));
         let connection = interface.open(data.sender, self.options.timeouts, broken);
-        Ok(Connected { process, control, interface, connection, data: link, reader: Some(reader) })
+        Ok(ServerLink { control, interface, connection, data: link, reader: Some(reader) })
     }
 }

@@ -8,21 +8,19 @@
 
 mod agree;
 mod connect;
-mod keep;
+mod dial;
 mod landing;
-mod mend;
 #[cfg(target_os = "linux")]
 mod news;
 mod push;
 mod receive;
+mod routes;
 mod state;
-mod survive;
-mod ways;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{Plan, Round, ServerId, TensorId};
+use foresee_grad_queue::{Collect, Plan, Round, ServerId, TensorId};
 use foresee_units::{Bytes, Rank};
 use foresee_wire::{Fault, FaultCode, Message, WireError};
 
@@ -30,16 +28,15 @@ use crate::error::ExchangeError;
 use crate::interface::{Interface, InterfaceStats, Interfaces};
 use crate::options::RankOptions;
 use crate::timeline::{Event, EventKind, Timeline};
+use crate::timer::Timer;
 #[cfg(target_os = "linux")]
 pub(crate) use connect::reach;
-use keep::Kept;
 pub(crate) use landing::Landing;
 #[cfg(target_os = "linux")]
 pub(crate) use news::Told;
 pub use push::Gradient;
 use push::Push;
 use state::State;
-use ways::{Standing, Suspicion};
 
 /// How long an orderly end may take.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -61,6 +58,9 @@ pub(crate) struct Core {
     /// Something landed, was answered, or failed.
     changed: Condvar,
     timeline: Timeline,
+    /// Time is counted from here.
+    start: Instant,
+    timer: Timer,
 }
 
 /// How a wait ended.
@@ -151,10 +151,10 @@ impl Exchange {
         let mut guard = self.core.lock();
         let state = &mut *guard;
         state.check()?;
-        let session = state.session()?;
-        let tensor = session.id(tensor, self.rank())?;
-        let plan = Arc::clone(&session.plan);
-        let bytes = session.landings[tensor.0 as usize].len();
+        let memory = state.memory.as_mut().ok_or_else(ExchangeError::no_plan)?;
+        let tensor = memory.id(tensor, self.rank())?;
+        let (plan, flow) = (Arc::clone(&memory.plan), memory.flow);
+        let bytes = memory.landings[tensor.0 as usize].len();
         if gradient.len() != bytes {
             let found = format!("{} bytes", gradient.len());
             return Err(ExchangeError::Setting {
@@ -163,29 +163,21 @@ impl Exchange {
                 rule: "it has the bytes of its plan",
             });
         }
-        let round = session.collect.current();
-        if !session.collect.may_push(tensor)
-            || session.collect.kept(round).is_some_and(|pushed| pushed.contains(tensor))
-        {
-            let found = format!("'{}' in round {round}", plan.name(tensor));
-            let rule = "it is pushed once a round, after its last average has landed";
-            return Err(ExchangeError::Setting { name: "a push", found, rule });
-        }
-        session.collect.handle_push(tensor);
-        let generation = session.collect.generation();
+        let pushed = state.machine.handle_push(tensor);
+        let (round, holding) = pushed.map_err(|failure| self.core.error(failure))?;
+        let generation = state.machine.collect().map_or(0, Collect::generation);
         let timeline = self.core.timeline.clone();
         timeline.tensor(EventKind::Pushed, round, tensor);
         let push = Arc::new(Push { plan, tensor, round, gradient, timeline });
-        let flow = session.flow;
-        if self.core.options.keeps() {
-            session.kept.keep(Arc::clone(&push));
+        if state.machine.retains() {
+            memory.retained.insert((round, tensor), Arc::clone(&push));
         }
-        let Some(session) = &state.session else { return Ok(()) };
-        let routes = state.ways.routes_of(&push, &session.collect);
+        let open = Arc::clone(&state.routes);
         drop(guard);
+        let open = if holding.is_empty() { open } else { routes::without(&open, &holding) };
         // A server that is lost from here on is offered it again by whoever connects to the next one.
-        for route in &*routes {
-            ways::offer(&push, flow, generation, route);
+        for route in &*open {
+            routes::offer(&push, flow, generation, route);
         }
         Ok(())
     }
@@ -200,13 +192,10 @@ impl Exchange {
         let mut state = self.core.lock();
         loop {
             state.check()?;
-            let session = state.session()?;
-            if session.collect.may_end() {
-                let round = session.collect.current();
-                let flow = session.flow;
-                session.collect.handle_end();
-                state.go_on();
-                let routes = state.ways.routes();
+            let flow = state.memory()?.flow;
+            if let Some(round) = state.machine.handle_end().map_err(|failure| self.core.error(failure))? {
+                self.core.settle(&mut state);
+                let routes = Arc::clone(&state.routes);
                 drop(state);
                 // Urgent packets of the next round must not overtake what is left of this one: a server may leave them
                 // unread until another rank has pushed the same, which may want what is left before it does.
@@ -230,15 +219,15 @@ impl Exchange {
     pub fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
         let until = Instant::now() + tick;
         let mut state = self.core.lock();
-        let Some(first) = self.unsettled(&mut state, tensors)? else { return Ok(Waited::Landed) };
-        let last = state.session()?.last_round().unwrap_or_default();
+        let Some(first) = self.unsettled(&state, tensors)? else { return Ok(Waited::Landed) };
+        let last = state.machine.last_round().unwrap_or_default();
         self.core.timeline.tensor(EventKind::Waiting, last, first);
         let waited = loop {
             match self.core.wait_until(state, until) {
                 Ok(again) => state = again,
                 Err(_) => break Waited::Tick,
             }
-            if self.unsettled(&mut state, tensors)?.is_none() {
+            if self.unsettled(&state, tensors)?.is_none() {
                 break Waited::Landed;
             }
         };
@@ -248,16 +237,16 @@ impl Exchange {
 
     /// The first of these tensors that is still on its way, by its number in the plan. What has landed is there whoever
     /// was lost since: ranks that are through need not wait for those that still look at their last averages.
-    fn unsettled(&self, state: &mut State, tensors: &[TensorId]) -> Result<Option<TensorId>, ExchangeError> {
+    fn unsettled(&self, state: &State, tensors: &[TensorId]) -> Result<Option<TensorId>, ExchangeError> {
         let failed = state.check();
-        if state.session.is_none() {
+        if state.memory.is_none() {
             failed.clone()?;
         }
-        let session = state.session()?;
-        let current = session.collect.current();
+        let (memory, collect) = (state.memory()?, state.collect()?);
+        let current = collect.current();
         for tensor in tensors {
-            let id = session.id(*tensor, self.rank())?;
-            if !session.collect.is_settled(id, current) {
+            let id = memory.id(*tensor, self.rank())?;
+            if !collect.is_settled(id, current) {
                 return failed.map(|()| Some(id));
             }
         }
@@ -270,8 +259,8 @@ impl Exchange {
     /// As [`wait`](Self::wait).
     pub fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError> {
         let tensors = {
-            let mut state = self.core.lock();
-            state.session()?.plan.tensors()
+            let state = self.core.lock();
+            state.memory()?.plan.tensors()
         };
         self.wait(&(0..tensors).map(TensorId).collect::<Vec<_>>(), tick)
     }
@@ -281,9 +270,8 @@ impl Exchange {
     /// # Errors
     /// Before a plan was agreed on.
     pub fn used(&self, tensor: TensorId) -> Result<Option<bool>, ExchangeError> {
-        let mut state = self.core.lock();
-        let session = state.session()?;
-        Ok(session.was_used(session.id(tensor, self.rank())?))
+        let state = self.core.lock();
+        Ok(state.machine.was_used(state.memory()?.id(tensor, self.rank())?))
     }
 
     /// The average that landed last.
@@ -291,45 +279,44 @@ impl Exchange {
     /// # Errors
     /// Before a plan was agreed on; [`ExchangeError::Queue`] if the plan has no such tensor.
     pub fn received(&self, tensor: TensorId) -> Result<Received, ExchangeError> {
-        let mut state = self.core.lock();
-        let session = state.session()?;
-        let tensor = session.id(tensor, self.rank())?;
-        Ok(Received::new(Arc::clone(&session.landings[tensor.0 as usize])))
+        let state = self.core.lock();
+        let memory = state.memory()?;
+        let tensor = memory.id(tensor, self.rank())?;
+        Ok(Received::new(Arc::clone(&memory.landings[tensor.0 as usize])))
     }
 
     /// The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes.
     ///
     /// Should the one before it be lost in a round, what that one pushed of it is in no sum that lacks this rank's part.
     pub fn first(&self) -> Rank {
-        let state = self.core.lock();
-        foresee_grad_session::members::from_bits(&state.membership.live).next().unwrap_or_default()
+        self.core.lock().machine.first()
     }
 
     /// What is still wanted, in words; for the line that says who waits for whom.
     pub fn missing(&self) -> String {
-        self.core.lock().missing()
+        self.core.lock().machine.missing()
     }
 
     /// Whom servers have been waiting for, each in words, as far as they have said so; a part of what is [missing](Self::missing).
     pub fn waits(&self) -> Vec<String> {
-        self.core.lock().waits()
+        self.core.lock().machine.waits()
     }
 
     /// What is worth a line of a log and was not taken before: connections and servers that were lost and are back.
     pub fn take_notices(&self) -> Vec<String> {
-        std::mem::take(&mut self.core.lock().notices)
+        self.core.lock().machine.take_notices()
     }
 
     /// Counts since the start.
     pub fn stats(&self) -> RankStats {
         let state = self.core.lock();
-        let session = state.session.as_ref();
+        let machine = &state.machine;
         RankStats {
-            rounds: session.map_or(0, |session| session.collect.current().0),
-            servers_back: state.servers_back,
-            reconnects: state.reconnects,
-            ranks_lost: state.membership.lost,
-            interfaces: state.ways.interfaces().iter().map(Interface::stats).collect(),
+            rounds: machine.collect().map_or(0, |collect| collect.current().0),
+            servers_back: machine.replaced(),
+            reconnects: machine.reconnected(),
+            ranks_lost: machine.ranks_lost(),
+            interfaces: state.interfaces().iter().map(Interface::stats).collect(),
         }
     }
 
@@ -342,7 +329,7 @@ impl Exchange {
     /// The plan's tensors by their numbers, each with its name and what travels of it; none before a plan was agreed on.
     pub fn tensors(&self) -> Vec<(String, Bytes)> {
         let state = self.core.lock();
-        state.session.as_ref().map_or_else(Vec::new, |session| named(&session.plan))
+        state.memory.as_ref().map_or_else(Vec::new, |memory| named(&memory.plan))
     }
 
     /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
@@ -357,7 +344,7 @@ impl Exchange {
             }
             let lost = state.failed.as_ref().and_then(|why| self.farewell(why));
             state.fail(ExchangeError::Closed);
-            let controls: Vec<_> = state.ways.iter().map(|way| way.link.control.clone()).collect();
+            let controls: Vec<_> = state.links.iter().map(|link| link.control.clone()).collect();
             (lost, controls)
         };
         self.core.changed.notify_all();
@@ -372,13 +359,15 @@ impl Exchange {
             control.drain(until.saturating_duration_since(Instant::now()));
         }
         let mut state = self.core.lock();
-        for way in state.ways.iter() {
-            way.link.interface.close(way.link.connection);
-            way.link.data.shutdown();
+        for link in &state.links {
+            link.interface.close(link.connection);
+            link.data.shutdown();
         }
-        if let Some(session) = &mut state.session {
-            session.kept = Kept::default();
+        if let Some(memory) = &mut state.memory {
+            memory.retained.clear();
         }
+        drop(state);
+        self.core.timer.close();
     }
 
     /// Waits while another rank may lack something of the last round: a server this one's word that it has ended, or what
@@ -386,17 +375,8 @@ impl Exchange {
     fn stay(&self) -> MutexGuard<'_, State> {
         let mut state = self.core.lock();
         let mut until = Instant::now() + FAREWELL;
-        let needed = |state: &State| {
-            let Some(session) = state.session.as_ref().filter(|session| !session.is_waiting()) else {
-                return false;
-            };
-            let last = session.last_round();
-            let done = state.done_later.iter().any(|(_, round)| Some(*round) >= last);
-            let others = self.core.options.keeps() && self.world() > self.core.options.local;
-            !state.is_over() && (!session.has_told() || others && !session.is_quiet() && !done)
-        };
-        while needed(&state) {
-            let open = state.ways.are_open();
+        while state.machine.is_needed() {
+            let open = state.machine.is_connected();
             if !open {
                 // What it has to push again takes its time once somebody is back.
                 until = Instant::now() + FAREWELL;
@@ -444,55 +424,26 @@ impl Core {
     /// Waits for a change; the lock comes back as an error once the time is over.
     fn wait_until<'a>(
         &self,
-        mut state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, State>,
         until: Instant,
     ) -> Result<MutexGuard<'a, State>, MutexGuard<'a, State>> {
-        let now = Instant::now();
-        state.act_on_suspicions(now);
-        if until <= now {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
             return Err(state);
         }
-        let suspicions = state.ways.iter().filter_map(|way| Some(way.suspicion.as_ref()?.at));
-        let look = suspicions.min().map_or(until, |at| until.min(at));
-        let left = look.saturating_duration_since(now);
         Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// A data connection broke. The control connection of the same server mostly knows better why, a moment later: it is
-    /// heard first.
-    fn suspect(&self, server: ServerId, epoch: u32, why: &WireError) {
-        let at = Instant::now() + Duration::from(self.options.timeouts.heartbeat);
+    /// A data connection broke.
+    fn data_closed(self: &Arc<Self>, server: ServerId, pair: u32, why: &WireError) {
         let mut state = self.lock();
-        let way = state.ways.get_mut(server).filter(|way| way.epoch == epoch);
-        if let Some(way) = way.filter(|way| way.standing != Standing::Lost) {
-            let silence = why.is_silence();
-            way.suspicion.get_or_insert(Suspicion { at, why: why.to_string(), silence });
-        }
-        drop(state);
-        self.changed.notify_all();
+        state.machine.handle_data_closed(server, pair, &why.to_string(), why.is_silence(), self.now());
+        self.settle(&mut state);
     }
 
     /// Nothing goes on, for this reason unless there was one before.
     fn fail(&self, why: ExchangeError) {
         self.lock().fail(why);
         self.changed.notify_all();
-    }
-}
-
-impl State {
-    fn check(&mut self) -> Result<(), ExchangeError> {
-        self.act_on_suspicions(Instant::now());
-        self.failed.clone().map_or(Ok(()), Err)
-    }
-
-    /// Ends control connections that had time to say why the data connection beside them broke.
-    fn act_on_suspicions(&mut self, now: Instant) {
-        for way in self.ways.iter_mut() {
-            if let Some(suspicion) = way.suspicion.as_mut().filter(|suspicion| suspicion.at <= now) {
-                // Its thread hears the end, and acts on it as on any other; that takes less than this.
-                suspicion.at = now + FAREWELL;
-                way.link.control.link().shutdown();
-            }
-        }
     }
 }

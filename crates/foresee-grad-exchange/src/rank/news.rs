@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Round, TensorId, TensorSet};
 
-use super::state::Session;
+use super::state::State;
 use super::{Exchange, ExchangeError};
 
 /// What was told of the round that ended last.
@@ -44,7 +44,7 @@ impl Exchange {
         let mut state = self.core.lock();
         loop {
             state.check()?;
-            if let Some(news) = told.next(state.session()?) {
+            if let Some(news) = told.next(&state)? {
                 return Ok(Some(news));
             }
             if stop.load(Ordering::Relaxed) {
@@ -70,24 +70,25 @@ impl Exchange {
 }
 
 impl Told {
-    fn next(&mut self, session: &Session) -> Option<News> {
-        let (last, current) = (session.last_round()?, session.collect.current());
-        if self.of.as_ref().is_none_or(|(round, ..)| *round != last) {
-            self.of = Some((last, TensorSet::none(session.plan.tensors()), false));
-        }
-        let (round, landed, used) = self.of.as_mut()?;
+    fn next(&mut self, state: &State) -> Result<Option<News>, ExchangeError> {
+        let (collect, machine) = (state.collect()?, &state.machine);
+        let (Some(last), current) = (machine.last_round(), collect.current()) else { return Ok(None) };
+        let tensors = state.memory()?.plan.tensors();
+        let (round, landed, used) = match &mut self.of {
+            Some(of) if of.0 == last => of,
+            of => of.insert((last, TensorSet::none(tensors), false)),
+        };
         let is_new = |tensor: &TensorId| {
             !landed.contains(*tensor)
-                && session.collect.is_settled(*tensor, current)
-                && session.was_used(*tensor) == Some(true)
+                && collect.is_settled(*tensor, current)
+                && machine.was_used(*tensor) == Some(true)
         };
-        let new: Vec<_> = (0..session.plan.tensors()).map(TensorId).filter(is_new).collect();
+        let new: Vec<_> = (0..tensors).map(TensorId).filter(is_new).collect();
         for tensor in &new {
             landed.insert(*tensor);
         }
-        let set = session.used.iter().find(|(of, _)| of == round).filter(|_| !*used);
-        let set = set.map(|(_, set)| set.clone());
+        let set = machine.used(*round).filter(|_| !*used).cloned();
         *used |= set.is_some();
-        (!new.is_empty() || set.is_some()).then_some(News { round: *round, landed: new, used: set })
+        Ok((!new.is_empty() || set.is_some()).then_some(News { round: *round, landed: new, used: set }))
     }
 }

@@ -1,190 +1,209 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank's threads share behind one lock: the plan, how far its rounds are, what is kept, what went wrong.
+//! What a rank's threads share behind one lock: the machine that decides, connections, memory, and what went wrong.
 //!
-//! Refuses to hold the lock over the network: what servers are to be told is put into their outboxes.
+//! What the machine asks for is done in its order under the same lock, and never waits: messages go to outboxes,
+//! gradients are offered to interfaces, and a server is dialled by a thread of its own.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
-use foresee_grad_queue::{
-    Collect, CollectAction, Flow, Plan, QueueError, Round, ServerId, TensorId, TensorSet,
-};
-use foresee_units::Rank;
-use foresee_wire::{Got, Message, RoundEnd};
+use foresee_grad_queue::{Collect, Flow, Plan, QueueError, Round, ServerId, TensorId};
+use foresee_grad_session::{RankAction, RankFailure, RankSession};
+use foresee_units::{Nanos, Rank};
 
-use super::keep::Kept;
+use super::Core;
 use super::landing::Landing;
-use super::survive::Membership;
-use super::ways::Ways;
+use super::push::Push;
+use super::routes::{Route, ServerLink, offer, routes};
 use crate::error::ExchangeError;
+use crate::interface::Interface;
+use crate::options::RankOptions;
+use crate::translate;
 
 /// Behind the lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
-    pub(super) session: Option<Session>,
-    /// The connections to each server.
-    pub(super) ways: Ways,
-    /// What was proposed to each server, until the plan is at work.
-    pub(super) asked: Vec<Option<Arc<[u8]>>>,
-    /// What each server, over the connections that are there now, answered to the present proposal.
-    pub(super) answers: Vec<Option<(u32, Arc<[u8]>)>>,
-    /// Servers connected again that were told what this rank knows, until all of them have answered.
-    pub(super) resuming: Vec<ServerId>,
-    /// Rounds that other servers say are done; counted once no server is resuming.
-    pub(super) done_later: Vec<(ServerId, Round)>,
-    /// Servers that took the place of lost ones.
-    pub(super) servers_back: u64,
-    /// Connections that were made again, to the server that they broke from.
-    pub(super) reconnects: u64,
-    /// Who is left.
-    pub(super) membership: Membership,
-    /// What is worth a line of the log, until somebody takes it.
-    pub(super) notices: Vec<String>,
+    pub(super) machine: RankSession,
+    /// By server.
+    pub(super) links: Vec<ServerLink>,
+    /// To servers that are open.
+    pub(super) routes: Arc<[Route]>,
+    pub(super) memory: Option<PlanMemory>,
     /// Why nothing goes on; the first reason stays.
     pub(super) failed: Option<ExchangeError>,
     pub(super) closed: bool,
+    /// When the machine has something to do, as the timer knows it.
+    pub(super) timeout: Option<Nanos>,
 }
 
-impl State {
-    pub(super) fn session(&mut self) -> Result<&mut Session, ExchangeError> {
-        let rule = "ranks agree on a plan first";
-        self.session.as_mut().ok_or(ExchangeError::Setting { name: "a round", found: "begun".into(), rule })
-    }
-
-    /// Nothing goes on, for this reason unless there was one before.
-    pub(super) fn fail(&mut self, why: ExchangeError) {
-        self.failed.get_or_insert(why);
-    }
-
-    /// A server says that a round is done.
-    pub(super) fn hear_done(&mut self, server: ServerId, round: Round) -> Result<(), ExchangeError> {
-        if self.resuming.is_empty() {
-            self.session()?.collect.handle_done(server, round)?;
-            self.go_on();
-        } else {
-            self.session()?;
-            self.done_later.push((server, round));
-        }
-        Ok(())
-    }
-
-    /// Does what has become possible: tells servers, offers what was held, lets go of what need not be kept.
-    pub(super) fn go_on(&mut self) {
-        let Some(session) = &mut self.session else { return };
-        session.tell(&self.ways);
-        self.ways.release(&session.collect, session.flow);
-        session.kept.forget_before(session.collect.oldest_kept());
-    }
-
-    /// What is still wanted, in words.
-    pub(super) fn missing(&self) -> String {
-        let missing = self.session.as_ref().map_or_else(|| "no plan was agreed on".into(), Session::missing);
-        self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
-    }
-
-    /// Whom servers wait for, each in words, as far as they have said so.
-    pub(super) fn waits(&self) -> Vec<String> {
-        let waits = self.ways.iter().filter_map(|way| Some((way.server, way.waiting.as_ref()?)));
-        waits.map(|(server, whom)| format!("server {server} waits for {whom}")).collect()
-    }
-}
-
-/// What belongs to a plan.
+/// Memory that belongs to a plan.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct PlanMemory {
     pub(super) plan: Arc<Plan>,
     /// For each tensor of this rank's own list its number in the plan.
     pub(super) ids: Vec<TensorId>,
-    pub(super) collect: Collect,
     pub(super) landings: Vec<Arc<Landing>>,
     pub(super) flow: Flow,
-    /// What the last rounds used, oldest first.
-    pub(super) used: VecDeque<(Round, TensorSet)>,
-    /// What a server in the place of a lost one is sent again.
-    pub(super) kept: Kept,
+    /// Gradients of rounds that are not done. They stay where they are, and unchanged.
+    pub(super) retained: BTreeMap<(Round, TensorId), Arc<Push>>,
 }
 
-impl Session {
+impl PlanMemory {
     /// The number in the plan of a tensor of this rank's own list.
     pub(super) fn id(&self, tensor: TensorId, rank: Rank) -> Result<TensorId, ExchangeError> {
         let id = self.ids.get(tensor.0 as usize).copied();
         let tensors = self.plan.tensors();
         Ok(id.ok_or(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors })?)
     }
+}
 
-    /// Puts what servers are to be told into their outboxes, in order.
-    pub(super) fn tell(&mut self, ways: &Ways) {
-        while let Some(action) = self.collect.poll_action() {
-            let (server, message) = match action {
-                CollectAction::End(server, round) => {
-                    let skipped =
-                        self.collect.skipped(round).expect("a round that ended has skipped something or not");
-                    (server, Message::RoundEnd(RoundEnd { round: round.0, absent: skipped.to_bytes() }))
-                }
-                CollectAction::Got(server, round) => (server, Message::Got(Got { round: round.0 })),
-            };
-            ways.tell(server, message);
-        }
+impl State {
+    /// The memory of the plan.
+    pub(super) fn memory(&self) -> Result<&PlanMemory, ExchangeError> {
+        self.memory.as_ref().ok_or_else(ExchangeError::no_plan)
     }
 
-    /// A server says what a round used.
-    pub(super) fn hear_used(
-        &mut self,
-        server: ServerId,
-        round: Round,
-        set: &[u8],
-    ) -> Result<(), ExchangeError> {
-        let used = TensorSet::from_bytes(set, self.plan.tensors())?;
-        self.collect.handle_used(server, round, &used)?;
-        if self.used.back().is_none_or(|(last, _)| *last < round) {
-            self.used.push_back((round, used));
-            if self.used.len() > 2 {
-                self.used.pop_front();
+    /// What is known of the plan's rounds.
+    pub(super) fn collect(&self) -> Result<&Collect, ExchangeError> {
+        self.machine.collect().ok_or_else(ExchangeError::no_plan)
+    }
+
+    /// # Errors
+    /// Why nothing goes on.
+    pub(super) fn check(&self) -> Result<(), ExchangeError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing goes on, for this reason unless there was one before.
+    pub(super) fn fail(&mut self, why: ExchangeError) {
+        self.failed.get_or_insert(why);
+        self.machine.handle_stopped();
+    }
+
+    /// The interfaces to all servers, be they open or not.
+    pub(super) fn interfaces(&self) -> Vec<Interface> {
+        let mut found: Vec<Interface> = Vec::new();
+        for link in &self.links {
+            if !found.iter().any(|known| known.is(&link.interface)) {
+                found.push(link.interface.clone());
             }
         }
-        Ok(())
+        found
     }
 
-    /// The round whose averages are waited for: the one before the one that is pushed.
-    pub(super) fn last_round(&self) -> Option<Round> {
-        self.collect.current().0.checked_sub(1).map(Round)
+    pub(super) fn link(&self, server: ServerId) -> Option<&ServerLink> {
+        self.links.get(usize::from(server.0))
+    }
+}
+
+impl Core {
+    /// Time since the start.
+    pub(super) fn now(&self) -> Nanos {
+        Nanos::from(self.start.elapsed())
     }
 
-    /// Whether nothing of the rounds that ended is on its way any more, to or from whom ever: only such a plan may give
-    /// way to another, whose rounds have the same numbers.
-    pub(super) fn is_quiet(&self) -> bool {
-        // A round is forgotten when all ranks have all of it, and every server was told that this one has.
-        self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
+    /// Does what the machine asks for.
+    pub(super) fn settle(self: &Arc<Self>, state: &mut State) {
+        while let Some(action) = state.machine.poll_action() {
+            self.perform(state, action);
+        }
+        let timeout = state.machine.poll_timeout();
+        let before = std::mem::replace(&mut state.timeout, timeout);
+        if timeout.is_some_and(|timeout| before.is_none_or(|before| timeout < before)) {
+            self.timer.wake();
+        }
     }
 
-    /// Whether packets of the round that ended last are missing here. What others used of it may not be known yet.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.last_round().is_some_and(|last| self.collect.waiting(last).next().is_some())
+    fn perform(self: &Arc<Self>, state: &mut State, action: RankAction) {
+        match action {
+            RankAction::Send { server, pair, message } => {
+                if let Some(link) = state.link(server).filter(|_| state.machine.pair(server) == pair) {
+                    link.control.tell(translate::rank_frame(message));
+                }
+            }
+            RankAction::Close(server) => state.link(server).into_iter().for_each(ServerLink::close),
+            RankAction::Interrupt(server) => {
+                if let Some(link) = state.link(server) {
+                    link.control.link().shutdown();
+                }
+            }
+            RankAction::Route => {
+                let links = (0..).map(ServerId).zip(&state.links);
+                state.routes = routes(links.filter(|(server, _)| state.machine.is_open(*server)));
+            }
+            RankAction::Offer { server, round, tensor, generation } => {
+                let push = state
+                    .memory
+                    .as_ref()
+                    .and_then(|memory| Some((memory.retained.get(&(round, tensor))?, memory.flow)));
+                if let (Some((push, flow)), Some(link)) = (push, state.link(server)) {
+                    offer(push, flow, generation, &link.route(server));
+                }
+            }
+            RankAction::Fence(server) => {
+                if let (Some(memory), Some(link)) = (&state.memory, state.link(server)) {
+                    link.interface.fence(memory.flow);
+                }
+            }
+            RankAction::Forget(oldest) => {
+                if let Some(memory) = &mut state.memory {
+                    memory.retained = memory.retained.split_off(&(oldest, TensorId(0)));
+                }
+            }
+            RankAction::Dial { server, within, until } => {
+                if let Err(why) = self.dial(state, server, within, until) {
+                    state.fail(why);
+                }
+            }
+            RankAction::Fail(failure) => {
+                let why = self.error(failure);
+                state.fail(why);
+            }
+        }
     }
 
-    /// Whether every server was told that the round that ended last did.
-    pub(super) fn has_told(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collect.has_told_end(last))
+    /// What a failure is for callers.
+    pub(super) fn error(&self, failure: RankFailure) -> ExchangeError {
+        error(&self.options, failure)
     }
 
-    /// Whether anybody pushed `tensor` in the last round that ended; `None` while that is not known.
-    pub(super) fn was_used(&self, tensor: TensorId) -> Option<bool> {
-        let last = self.last_round()?;
-        let told = self.used.iter().find(|(round, _)| *round == last).map(|(_, set)| set.contains(tensor));
-        told.or_else(|| self.collect.is_used(last, tensor))
+    /// Reports passed time to the machine, until the timer is closed.
+    pub(super) fn run_timers(self: &Arc<Self>) {
+        loop {
+            let timeout = self.lock().timeout;
+            let until: Option<Instant> = timeout.and_then(|timeout| self.start.checked_add(timeout.into()));
+            if !self.timer.wait(until) {
+                return;
+            }
+            let mut state = self.lock();
+            if state.timeout.is_some_and(|timeout| timeout <= self.now()) {
+                state.machine.handle_timeout(self.now());
+                self.settle(&mut state);
+                drop(state);
+                self.changed.notify_all();
+            }
+        }
     }
+}
 
-    fn missing(&self) -> String {
-        let Some(last) = self.last_round() else { return "no round has ended yet".into() };
-        let waiting: Vec<_> = self.collect.waiting(last).collect();
-        let packets: u64 = waiting.iter().map(|(_, missing)| u64::from(*missing)).sum();
-        match waiting.first() {
-            None => format!("nothing of round {last} was missing"),
-            Some((tensor, missing)) => format!(
-                "{packets} packets of {} tensors of round {last} were missing, {missing} of them of '{}'",
-                waiting.len(),
-                self.plan.name(*tensor),
-            ),
+fn error(options: &RankOptions, failure: RankFailure) -> ExchangeError {
+    let address = |server: ServerId| options.servers[usize::from(server.0)];
+    match failure {
+        RankFailure::ServerLost { server, why, missing } => {
+            ExchangeError::ServerLost { server: server.0, address: address(server), why, missing }
+        }
+        RankFailure::RankLost { rank, why, missing } => ExchangeError::RankLost { rank, why, missing },
+        RankFailure::Disagree(why) => ExchangeError::Disagree(why),
+        RankFailure::Refused { server, why } => {
+            ExchangeError::Refused { server: server.0, address: address(server), why }
+        }
+        RankFailure::Queue(why) => ExchangeError::Queue(why),
+        RankFailure::NoPlan => ExchangeError::no_plan(),
+        RankFailure::Push { name, round } => {
+            let found = format!("'{name}' in round {round}");
+            let rule = "it is pushed once a round, after its last average has landed";
+            ExchangeError::Setting { name: "a push", found, rule }
         }
     }
 }

@@ -8,7 +8,6 @@
 
 mod job;
 mod session;
-mod timer;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,10 +26,10 @@ use crate::error::ExchangeError;
 use crate::interface::{InterfaceStats, Interfaces};
 use crate::options::ServerOptions;
 use crate::timeline::{Event, Timeline};
+use crate::timer::Timer;
 use crate::translate;
 use job::Job;
 use session::lock;
-use timer::Timer;
 
 /// A server, until it is dropped or closed.
 #[derive(Debug)]

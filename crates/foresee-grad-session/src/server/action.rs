@@ -27,19 +27,6 @@ pub enum Role {
     Data,
 }
 
-/// How a control connection ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// The rank left in peace, for this reason.
-    Goodbye(String),
-    /// The rank reported what went wrong.
-    Refused(Refusal),
-    /// The connection broke.
-    Broken(String),
-    /// Nothing arrived, or nothing was acknowledged, for the whole timeout.
-    Silent(String),
-}
-
 /// What the driver is to do.
 #[derive(Clone, Debug)]
 pub enum JobAction {

@@ -13,11 +13,11 @@
 use foresee_grad_queue::Round;
 use foresee_units::{Nanos, Rank};
 
-use super::action::{Closed, JobAction, Peer, Role};
+use super::action::{JobAction, Peer, Role};
 use super::admit::RankHello;
 use super::connection::{Absence, Suspicion};
 use super::{ServerJob, violation};
-use crate::{Refusal, Resume, Resumed, ServerMessage, Used};
+use crate::{Closed, Refusal, Resume, Resumed, ServerMessage, Used};
 
 impl ServerJob {
     /// Whether a connection is the first of a new pair of a rank that was connected: its process has given the other pair
@@ -62,7 +62,7 @@ impl ServerJob {
             Closed::Refused(refusal) if refusal.is_about_others() => self.end(&refusal),
             Closed::Refused(refusal) => self.lose(peer.rank, &refusal.text),
             Closed::Broken(why) => self.begin_absence(peer.rank, why, now),
-            Closed::Silent(why) => self.lose(peer.rank, &why),
+            Closed::Unacknowledged(why) | Closed::Silent(why) => self.lose(peer.rank, &why),
         }
     }
 

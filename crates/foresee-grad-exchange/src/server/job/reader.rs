@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foresee_grad_session::{Closed, Peer};
+use foresee_grad_session::Peer;
 use foresee_wire::{Fault, Message};
 
 use super::Job;
@@ -30,13 +30,7 @@ impl Ear for ControlReader {
     }
 
     fn ended(&mut self, end: End) {
-        let closed = match end {
-            End::Bye(reason) => Closed::Goodbye(reason),
-            End::Fault(fault) => Closed::Refused(translate::refusal(&fault)),
-            End::Broken(why) if why.is_silence() => Closed::Silent(why.to_string()),
-            End::Broken(why) => Closed::Broken(why.to_string()),
-            End::Silent(time) => Closed::Silent(format!("it was silent for {time}")),
-        };
+        let closed = translate::closed(end);
         self.job.report(|machine, now| machine.handle_closed(self.peer, closed, now));
     }
 }

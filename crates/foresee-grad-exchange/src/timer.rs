@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The wait of the thread that reports passed time to the machines.
+//! The wait of a thread that reports passed time to machines.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 #[derive(Debug, Default)]
-pub(super) struct Timer {
+pub(crate) struct Timer {
     state: Mutex<TimerState>,
     changed: Condvar,
 }
@@ -19,7 +19,7 @@ struct TimerState {
 
 impl Timer {
     /// Waits until the time, or until it is woken; false once it is closed. `None`: until it is woken.
-    pub(super) fn wait(&self, until: Option<Instant>) -> bool {
+    pub(crate) fn wait(&self, until: Option<Instant>) -> bool {
         let mut state = self.lock();
         while !state.is_closed && !std::mem::take(&mut state.is_woken) {
             state = match until {
@@ -37,13 +37,13 @@ impl Timer {
     }
 
     /// Has the thread look for an earlier time.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.lock().is_woken = true;
         self.changed.notify_all();
     }
 
     /// Ends the thread.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
     }

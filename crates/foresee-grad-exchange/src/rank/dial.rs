@@ -88,10 +88,10 @@ impl Core {
 fn fault(why: &WireError) -> DialFault {
     match why {
         WireError::NobodyThere { .. } => DialFault::NobodyThere,
-        WireError::Version { .. } | WireError::SecretDiffers { .. } | WireError::TlsMismatch { .. } => {
-            DialFault::Permanent
-        }
-        WireError::Malformed { fault: FrameFault::Magic { .. } | FrameFault::Version { .. }, .. } => {
+        WireError::Version { .. }
+        | WireError::SecretDiffers { .. }
+        | WireError::TlsMismatch { .. }
+        | WireError::Malformed { fault: FrameFault::Magic { .. } | FrameFault::Version { .. }, .. } => {
             DialFault::Permanent
         }
         WireError::Denied { fault, .. } if !matches!(fault.code, FaultCode::Busy | FaultCode::Closing) => {

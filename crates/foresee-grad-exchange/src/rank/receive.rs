@@ -40,6 +40,20 @@ struct Target {
     widen: Option<(Dtype, usize)>,
 }
 
+impl Target {
+    fn new(memory: &PlanMemory, claim: Claim, round: Round, packet: PacketId, header: &Header) -> Self {
+        let tensor = packet.tensor;
+        let spec = memory.plan.tensor(tensor).expect("the claim was checked against the plan");
+        let travels = memory.plan.wire_dtype(tensor).expect("as above");
+        let times = spec.dtype.bytes() / travels.bytes();
+        let offset = claim.offset().expect("a packet that is confirmed is not read");
+        let offset = usize::try_from(offset).expect("it lies in memory") * times;
+        let landing = Arc::clone(&memory.landings[tensor.0 as usize]);
+        let widen = (travels != spec.dtype).then_some((travels, times));
+        Self { claim, round, packet, landing, offset, length: header.length as usize, widen }
+    }
+}
+
 impl SumReader {
     pub(super) fn run(mut self) {
         if let Err(why) = self.read() {
@@ -100,7 +114,7 @@ impl SumReader {
             self.core.settle(state);
             match admission.map_err(|failure| self.core.error(failure))? {
                 SumAdmission::Read(claim, round) => {
-                    return Ok(Some(self.target(state.memory()?, claim, round, packet, header)));
+                    return Ok(Some(Target::new(state.memory()?, claim, round, packet, header)));
                 }
                 SumAdmission::Discard => return Ok(None),
                 SumAdmission::Confirmed => {
@@ -114,25 +128,6 @@ impl SumReader {
                 }
             }
         }
-    }
-
-    fn target(
-        &self,
-        memory: &PlanMemory,
-        claim: Claim,
-        round: Round,
-        packet: PacketId,
-        header: &Header,
-    ) -> Target {
-        let tensor = packet.tensor;
-        let spec = memory.plan.tensor(tensor).expect("the claim was checked against the plan");
-        let travels = memory.plan.wire_dtype(tensor).expect("as above");
-        let times = spec.dtype.bytes() / travels.bytes();
-        let offset = claim.offset().expect("a packet that is confirmed is not read");
-        let offset = usize::try_from(offset).expect("it lies in memory") * times;
-        let landing = Arc::clone(&memory.landings[tensor.0 as usize]);
-        let widen = (travels != spec.dtype).then_some((travels, times));
-        Target { claim, round, packet, landing, offset, length: header.length as usize, widen }
     }
 
     /// Reads a sum to where it belongs. One that breaks off may come again, over another connection.

@@ -7,7 +7,7 @@ use foresee_grad_session::{
 };
 use foresee_units::Rank;
 
-use crate::driver::{Driver, HEARTBEAT, LOOK, end, hello, plan, set, settings};
+use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, set, settings};
 
 #[test]
 fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
@@ -20,7 +20,7 @@ fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
     assert_eq!(driver.take(first), [], "one data connection is missing");
     driver.connect(&hello(&of_two, 1, Role::Data)).unwrap();
     let agreed = ServerMessage::Plan { generation: 1, body: plan(8) };
-    assert_eq!(driver.take(first), [agreed.clone()]);
+    assert_eq!(driver.take(first), std::slice::from_ref(&agreed));
     assert_eq!(driver.take(second), [agreed]);
     assert_eq!(driver.slots, ["plan 1 of [0, 1] from round 0"]);
 }
@@ -48,10 +48,11 @@ fn bytes_that_are_no_plan_end_the_job() {
     assert!(driver.is_closed(peer) && driver.job.is_over());
 }
 
+type Change = fn(&mut RankHello);
+
 #[test]
 fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
     let of_two = settings(2);
-    type Change = fn(&mut RankHello);
     let changes: [(Change, &str); 4] = [
         (|hello| hello.world = 3, "the job has 3 ranks, and others say 2"),
         (|hello| hello.local = 2, "exchanges for 2 ranks of its machine"),
@@ -67,7 +68,7 @@ fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
         assert!(refusal.code == RefusalCode::Plan && refusal.text.contains(text), "{refusal}");
         assert_eq!(driver.reason(peer), refusal.text);
         // A job with a plan goes on without the stranger.
-        let (mut driver, peers) = Driver::running(of_two.clone());
+        let (mut driver, peers) = Driver::running(&of_two);
         driver.connect(&other).unwrap_err();
         assert!(!driver.is_closed(peers[0]) && !driver.job.is_over());
     }
@@ -80,14 +81,14 @@ fn a_rank_that_does_not_exchange_for_its_node_is_refused() {
     let refusal = driver.connect(&hello(&of_nodes, 1, Role::Control)).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Protocol);
     assert!(refusal.text.contains("the first of every 2 ranks does"), "{refusal}");
-    let (driver, _) = Driver::running(of_nodes);
+    let (driver, _) = Driver::running(&of_nodes);
     assert_eq!(driver.slots, ["plan 1 of [0, 2] from round 0"]);
 }
 
 #[test]
 fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
     let refusal = driver.connect(&other).unwrap_err();
     assert!(refusal.text.contains("is here already, in another process"), "{refusal}");
@@ -96,8 +97,10 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
 
 #[test]
 fn a_round_is_used_when_all_end_it_and_done_when_all_have_it() {
-    let (mut driver, peers) = Driver::running(settings(2));
-    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    let (mut driver, peers) = Driver::running(&settings(2));
+    for peer in &peers {
+        drop(driver.take(*peer));
+    }
     driver.message(peers[0], end(0, &[1]));
     assert_eq!(driver.take(peers[0]), []);
     driver.message(peers[1], end(0, &[1, 2]));
@@ -111,7 +114,7 @@ fn a_round_is_used_when_all_end_it_and_done_when_all_have_it() {
 
 #[test]
 fn slots_forget_parts_of_done_rounds_only_where_a_lost_server_may_have_left_some() {
-    let (mut driver, peers) = Driver::running(settings(1));
+    let (mut driver, peers) = Driver::running(&settings(1));
     for round in 0..5 {
         driver.message(peers[0], end(round, &[]));
         driver.message(peers[0], RankMessage::Got(Round(round)));
@@ -125,8 +128,10 @@ fn slots_forget_parts_of_done_rounds_only_where_a_lost_server_may_have_left_some
 #[test]
 fn a_rank_that_breaks_the_order_of_rounds_ends_the_job_by_name() {
     let early = |messages: &[RankMessage], wanted: &str| {
-        let (mut driver, peers) = Driver::running(settings(2));
-        messages.iter().for_each(|message| driver.message(peers[1], message.clone()));
+        let (mut driver, peers) = Driver::running(&settings(2));
+        for message in messages {
+            driver.message(peers[1], message.clone());
+        }
         let text = driver.reason(peers[0]);
         assert!(text.contains("rank 1") && text.contains(wanted), "{text}");
     };
@@ -147,7 +152,7 @@ fn known() -> foresee_grad_session::Known {
 
 #[test]
 fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
         driver.message(*peer, RankMessage::Got(Round(0)));
@@ -160,7 +165,7 @@ fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
 
 #[test]
 fn a_second_plan_counts_memberships_and_rounds_anew() {
-    let (mut driver, peers) = Driver::running(settings(1));
+    let (mut driver, peers) = Driver::running(&settings(1));
     driver.message(peers[0], end(0, &[]));
     driver.message(peers[0], RankMessage::Got(Round(0)));
     driver.message(peers[0], RankMessage::Plan(plan(9)));
@@ -172,8 +177,10 @@ fn a_second_plan_counts_memberships_and_rounds_anew() {
 
 #[test]
 fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
-    let (mut driver, peers) = Driver::running(settings(3));
-    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    let (mut driver, peers) = Driver::running(&settings(3));
+    for peer in &peers {
+        drop(driver.take(*peer));
+    }
     driver.message(peers[0], end(0, &[]));
     driver.pass(LOOK);
     assert_eq!(driver.take(peers[0]), []);
@@ -201,7 +208,7 @@ fn ranks_that_wait_for_others_to_come_are_told_whom() {
 
 #[test]
 fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
         driver.message(*peer, RankMessage::Got(Round(0)));
@@ -211,11 +218,11 @@ fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round()
     driver.message(peers[0], end(1, &[]));
     let text = driver.reason(peers[0]);
     assert!(text.contains("rank 1 of job 'run' has left (the rank is done) while others go on"), "{text}");
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.close(*peer, Closed::Goodbye("the rank is done".into()));
     }
-    assert!(driver.job.is_over() && driver.inboxes[&peers[0]].closed == Some(None));
+    assert!(driver.job.is_over() && driver.inboxes[&peers[0]].end == End::WithoutReason);
 }
 
 #[test]

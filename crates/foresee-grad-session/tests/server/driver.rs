@@ -17,12 +17,20 @@ pub(crate) const RECONNECT: Nanos = Nanos::from_millis(300);
 pub(crate) const LOOK: Nanos = Nanos::from_secs(5);
 pub(crate) const TENSORS: u32 = 3;
 
+/// How a pair of connections was closed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    #[default]
+    Open,
+    WithoutReason,
+    For(Refusal),
+}
+
 /// The state of a pair of connections, as its rank sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     pub(crate) messages: Vec<ServerMessage>,
-    /// Whether it was closed, and for which reason.
-    pub(crate) closed: Option<Option<Refusal>>,
+    pub(crate) end: End,
     pub(crate) is_interrupted: bool,
 }
 
@@ -73,9 +81,9 @@ pub(crate) fn plan(width: u64) -> Vec<u8> {
         class: 0,
         op: Op::Mean,
     };
-    let pattern = Pattern::dedicated(1).unwrap();
+    let pattern = Pattern::dedicated(1).expect("a server is enough");
     let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
-    Plan::new(config, (0..TENSORS).map(spec).collect()).unwrap().encode()
+    Plan::new(config, (0..TENSORS).map(spec).collect()).expect("a plan").encode()
 }
 
 /// Tensors of the plan, as bytes of a set.
@@ -109,10 +117,10 @@ impl Driver {
     }
 
     /// A job whose ranks are all connected and have agreed on a plan.
-    pub(crate) fn running(settings: JobSettings) -> (Self, Vec<Peer>) {
+    pub(crate) fn running(settings: &JobSettings) -> (Self, Vec<Peer>) {
         let mut driver = Self::new(settings.clone());
         let ranks = (0..settings.world).step_by(settings.local as usize);
-        let peers: Vec<Peer> = ranks.map(|rank| driver.join(&settings, rank)).collect();
+        let peers: Vec<Peer> = ranks.map(|rank| driver.join(settings, rank)).collect();
         for peer in &peers {
             driver.message(*peer, RankMessage::Plan(plan(8)));
         }
@@ -121,7 +129,7 @@ impl Driver {
 
     /// Both connections of a rank.
     pub(crate) fn join(&mut self, settings: &JobSettings, rank: u32) -> Peer {
-        let control = self.connect(&hello(settings, rank, Role::Control)).unwrap();
+        let control = self.connect(&hello(settings, rank, Role::Control)).expect("there is a place");
         assert_eq!(self.connect(&hello(settings, rank, Role::Data)), Ok(control));
         control
     }
@@ -167,19 +175,19 @@ impl Driver {
 
     /// The messages of a pair since the last call.
     pub(crate) fn take(&mut self, peer: Peer) -> Vec<ServerMessage> {
-        std::mem::take(&mut self.inboxes.get_mut(&peer).unwrap().messages)
+        std::mem::take(&mut self.inboxes.get_mut(&peer).expect("it is connected").messages)
     }
 
     /// The reason for which a pair was closed.
     pub(crate) fn reason(&self, peer: Peer) -> String {
-        match &self.inboxes[&peer].closed {
-            Some(Some(refusal)) => refusal.text.clone(),
+        match &self.inboxes[&peer].end {
+            End::For(refusal) => refusal.text.clone(),
             other => panic!("no reason: {other:?}"),
         }
     }
 
     pub(crate) fn is_closed(&self, peer: Peer) -> bool {
-        self.inboxes[&peer].closed.is_some()
+        self.inboxes[&peer].end != End::Open
     }
 
     pub(crate) fn perform(&mut self) {
@@ -187,17 +195,19 @@ impl Driver {
             match action {
                 JobAction::Send { peer, message } => {
                     assert!(self.connected.contains(&(peer, false)), "{peer:?} has no control connection");
-                    let inbox = self.inboxes.get_mut(&peer).unwrap();
-                    assert_eq!(inbox.closed, None, "{message:?} is sent over a closed connection");
+                    let inbox = self.inboxes.get_mut(&peer).expect("it is connected");
+                    assert_eq!(inbox.end, End::Open, "{message:?} is sent over a closed connection");
                     inbox.messages.push(message);
                 }
                 JobAction::Close { peer, reason } => {
                     if let Some(inbox) = self.inboxes.get_mut(&peer) {
-                        assert_eq!(inbox.closed, None, "a pair is closed once");
-                        inbox.closed = Some(reason);
+                        assert_eq!(inbox.end, End::Open, "a pair is closed once");
+                        inbox.end = reason.map_or(End::WithoutReason, End::For);
                     }
                 }
-                JobAction::Interrupt(peer) => self.inboxes.get_mut(&peer).unwrap().is_interrupted = true,
+                JobAction::Interrupt(peer) => {
+                    self.inboxes.get_mut(&peer).expect("it is connected").is_interrupted = true;
+                }
                 JobAction::Install(installation) => {
                     self.has_slots = true;
                     let members = &installation.members;

@@ -15,7 +15,7 @@ fn survivors(world: u32) -> JobSettings {
 }
 
 fn live(ranks: &[u32]) -> Vec<u8> {
-    members::to_bits(&Members::of(1, 8, ranks.iter().copied().map(Rank)).unwrap())
+    members::to_bits(&Members::of(1, 8, ranks.iter().copied().map(Rank)).expect("within the world"))
 }
 
 fn silent() -> Closed {
@@ -40,8 +40,10 @@ fn settle(driver: &mut Driver, peers: &[Peer]) -> Change {
 
 #[test]
 fn the_first_server_proposes_members_and_passes_on_what_all_of_them_know() {
-    let (mut driver, peers) = Driver::running(survivors(3));
-    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    let (mut driver, peers) = Driver::running(&survivors(3));
+    for peer in &peers {
+        drop(driver.take(*peer));
+    }
     driver.close(peers[1], silent());
     assert!(driver.reason(peers[1]).contains("it was silent for 2 s; the others go on"));
     let why = "rank 1 is lost: it was silent for 2 s".into();
@@ -66,8 +68,10 @@ fn the_first_server_proposes_members_and_passes_on_what_all_of_them_know() {
 #[test]
 fn another_server_reports_the_loss_and_changes_by_the_word_of_a_rank() {
     let second = JobSettings { server: ServerId(1), ..survivors(2) };
-    let (mut driver, peers) = Driver::running(second);
-    peers.iter().for_each(|peer| drop(driver.take(*peer)));
+    let (mut driver, peers) = Driver::running(&second);
+    for peer in &peers {
+        drop(driver.take(*peer));
+    }
     driver.close(peers[1], silent());
     let lost = LostRank { rank: Rank(1), why: "it was silent for 2 s".into() };
     assert_eq!(driver.take(peers[0]), [ServerMessage::Lost(lost)]);
@@ -81,7 +85,7 @@ fn another_server_reports_the_loss_and_changes_by_the_word_of_a_rank() {
 
 #[test]
 fn the_first_server_acts_on_a_loss_that_another_one_noticed() {
-    let (mut driver, peers) = Driver::running(survivors(2));
+    let (mut driver, peers) = Driver::running(&survivors(2));
     driver.message(peers[0], RankMessage::Lost(LostRank { rank: Rank(1), why: "it is gone".into() }));
     assert!(driver.reason(peers[1]).contains("is taken for lost: it is gone"));
     assert!(matches!(driver.take(peers[0]).last(), Some(ServerMessage::Members(_))));
@@ -89,7 +93,7 @@ fn the_first_server_acts_on_a_loss_that_another_one_noticed() {
 
 #[test]
 fn a_loss_while_members_report_starts_the_change_again() {
-    let (mut driver, peers) = Driver::running(survivors(4));
+    let (mut driver, peers) = Driver::running(&survivors(4));
     driver.close(peers[3], silent());
     driver.message(peers[0], known(2, 0, &[]));
     driver.close(peers[2], silent());
@@ -104,7 +108,7 @@ fn a_loss_while_members_report_starts_the_change_again() {
 
 #[test]
 fn a_member_that_leaves_while_its_state_is_waited_for_starts_the_change_again() {
-    let (mut driver, peers) = Driver::running(survivors(3));
+    let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[2], silent());
     driver.close(peers[1], Closed::Goodbye("done".into()));
     let Some(ServerMessage::Members(proposed)) = driver.take(peers[0]).pop() else { panic!("no members") };
@@ -113,13 +117,13 @@ fn a_member_that_leaves_while_its_state_is_waited_for_starts_the_change_again() 
 
 #[test]
 fn no_rank_is_waited_for_while_another_is_just_being_lost() {
-    let (mut driver, peers) = Driver::running(survivors(3));
+    let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[2], silent());
     driver.close(peers[1], Closed::Broken("reset".into()));
     assert!(driver.reason(peers[1]).contains("is taken for lost: reset"));
     // One that was absent before is lost when it comes back.
     let of_three = survivors(3);
-    let (mut driver, peers) = Driver::running(of_three.clone());
+    let (mut driver, peers) = Driver::running(&of_three);
     driver.close(peers[1], Closed::Broken("reset".into()));
     driver.close(peers[2], silent());
     let back = driver.join(&of_three, 1);
@@ -129,7 +133,7 @@ fn no_rank_is_waited_for_while_another_is_just_being_lost() {
 
 #[test]
 fn a_rank_speaks_under_its_own_change_and_not_before() {
-    let (mut driver, peers) = Driver::running(survivors(3));
+    let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[1], silent());
     let change = settle(&mut driver, &[peers[0], peers[2]]);
     driver.message(peers[0], RankMessage::Change(change.clone()));
@@ -147,7 +151,7 @@ fn a_rank_speaks_under_its_own_change_and_not_before() {
 #[test]
 fn a_change_that_names_other_ranks_or_sets_is_refused() {
     let refused = |change: Change, wanted: &str| {
-        let (mut driver, peers) = Driver::running(survivors(2));
+        let (mut driver, peers) = Driver::running(&survivors(2));
         driver.message(peers[0], RankMessage::Change(change));
         let text = driver.reason(peers[1]);
         assert!(text.contains(wanted), "{text}");
@@ -165,7 +169,7 @@ fn a_change_that_names_other_ranks_or_sets_is_refused() {
 
 #[test]
 fn a_loss_while_ranks_agree_on_a_plan_ends_the_job() {
-    let (mut driver, peers) = Driver::running(survivors(2));
+    let (mut driver, peers) = Driver::running(&survivors(2));
     driver.message(peers[0], RankMessage::Plan(plan(9)));
     driver.close(peers[1], silent());
     assert!(driver.job.is_over() && driver.reason(peers[0]).contains("rank 1 of job 'run' is lost"));
@@ -173,14 +177,14 @@ fn a_loss_while_ranks_agree_on_a_plan_ends_the_job() {
 
 #[test]
 fn the_last_rank_that_is_lost_ends_the_job() {
-    let (mut driver, peers) = Driver::running(survivors(1));
+    let (mut driver, peers) = Driver::running(&survivors(1));
     driver.close(peers[0], silent());
     assert!(driver.job.is_over() && driver.job.poll_timeout().is_none());
 }
 
 #[test]
 fn a_rank_that_left_in_peace_is_a_loss_for_those_that_begin_another_round() {
-    let (mut driver, peers) = Driver::running(survivors(2));
+    let (mut driver, peers) = Driver::running(&survivors(2));
     driver.close(peers[1], Closed::Goodbye("done".into()));
     driver.pass(RECONNECT.saturating_add(Nanos::from_secs(1)));
     drop(driver.take(peers[0]));

@@ -13,7 +13,7 @@ use foresee_testkit::property;
 use foresee_units::{Nanos, Rank};
 use proptest::prelude::*;
 
-use crate::driver::{Driver, RECONNECT, hello, plan, settings};
+use crate::driver::{Driver, End, RECONNECT, hello, plan, settings};
 
 #[derive(Clone, Debug)]
 enum Fact {
@@ -100,7 +100,7 @@ fn pick(peers: &[Peer], at: usize) -> Option<Peer> {
 }
 
 fn play(settings: &JobSettings, facts: &[Fact]) -> (Driver, Vec<Peer>) {
-    let (mut driver, mut peers) = Driver::running(settings.clone());
+    let (mut driver, mut peers) = Driver::running(settings);
     for fact in facts {
         match fact.clone() {
             Fact::Connect { rank, role, process, reconnects } => {
@@ -156,7 +156,7 @@ proptest! {
         driver.pass(RECONNECT);
         prop_assert!(driver.job.is_over() || driver.job.ranks() == 0, "{:?}", driver.job);
         prop_assert_eq!(driver.job.poll_timeout(), None);
-        let open: Vec<_> = driver.inboxes.iter().filter(|(_, inbox)| inbox.closed.is_none()).collect();
+        let open: Vec<_> = driver.inboxes.iter().filter(|(_, inbox)| inbox.end == End::Open).collect();
         prop_assert!(open.is_empty(), "left open: {open:?}");
     }
 }

@@ -8,7 +8,7 @@ use foresee_grad_session::{
 };
 use foresee_units::{Nanos, Rank};
 
-use crate::driver::{Driver, HEARTBEAT, RECONNECT, end, hello, plan, resume, set, settings};
+use crate::driver::{Driver, End, HEARTBEAT, RECONNECT, end, hello, plan, resume, set, settings};
 
 fn broken() -> Closed {
     Closed::Broken("reset by peer".into())
@@ -22,7 +22,7 @@ fn just_before(time: Nanos) -> Nanos {
 #[test]
 fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     driver.message(peers[1], end(0, &[0]));
     driver.close(peers[1], broken());
     driver.message(peers[0], end(0, &[0]));
@@ -45,7 +45,7 @@ fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
 
 #[test]
 fn a_rank_that_does_not_reconnect_in_time_is_lost_with_the_first_reason() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     driver.data_closed(peers[1], "its data connection ended", false);
     driver.close(peers[1], broken());
     driver.pass(just_before(RECONNECT));
@@ -62,7 +62,7 @@ fn a_rank_that_does_not_reconnect_in_time_is_lost_with_the_first_reason() {
 #[test]
 fn a_rank_that_dials_again_has_the_whole_grace_period_once_more() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
     driver.pass(just_before(RECONNECT));
     let half = driver.connect(&hello(&of_two, 1, Role::Control)).unwrap();
@@ -86,7 +86,7 @@ fn a_rank_that_does_not_reconnect_by_its_own_word_is_lost_at_once() {
 
 #[test]
 fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     driver.data_closed(peers[1], "its data connection ended", false);
     driver.pass(just_before(HEARTBEAT));
     assert!(!driver.inboxes[&peers[1]].is_interrupted);
@@ -100,7 +100,7 @@ fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat()
 #[test]
 fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
     let of_two = settings(2);
-    let (mut driver, mut peers) = Driver::running(of_two.clone());
+    let (mut driver, mut peers) = Driver::running(&of_two);
     let silent = |driver: &mut Driver, peer| {
         driver.data_closed(peer, "nothing was acknowledged for 2 s", true);
         driver.pass(HEARTBEAT);
@@ -113,7 +113,7 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
     silent(&mut driver, peers[1]);
     assert!(driver.reason(peers[1]).contains("is taken for lost: nothing was acknowledged for 2 s"));
     // Where something has arrived in between it is no second time.
-    let (mut driver, mut peers) = Driver::running(of_two.clone());
+    let (mut driver, mut peers) = Driver::running(&of_two);
     silent(&mut driver, peers[1]);
     driver.close(peers[1], broken());
     peers[1] = driver.join(&of_two, 1);
@@ -127,9 +127,9 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
 #[test]
 fn a_rank_that_dials_before_this_end_notices_gives_up_its_other_pair() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     let back = driver.join(&of_two, 1);
-    assert!(driver.inboxes[&peers[1]].closed == Some(None) && back != peers[1]);
+    assert!(driver.inboxes[&peers[1]].end == End::WithoutReason && back != peers[1]);
     driver.message(peers[1], end(9, &[]));
     driver.close(peers[1], broken());
     driver.data_closed(peers[1], "it ended", false);
@@ -144,7 +144,7 @@ fn a_rank_that_dials_before_this_end_notices_gives_up_its_other_pair() {
 #[test]
 fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_again() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
     assert_eq!(driver.connect(&other).unwrap_err().code, RefusalCode::Busy);
@@ -161,7 +161,7 @@ fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_agai
 #[test]
 fn a_rank_that_missed_the_plan_gets_it_when_it_is_back() {
     let of_two = settings(2);
-    let (mut driver, peers) = Driver::running(of_two.clone());
+    let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
     let back = driver.join(&of_two, 1);
     driver.message(back, RankMessage::Resume(Resume::default()));
@@ -232,7 +232,7 @@ fn numbers_that_no_rank_can_have_lived_to_see_are_refused() {
 
 #[test]
 fn a_rank_of_a_lost_server_is_refused_where_the_job_runs() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
     assert!(driver.reason(peers[0]).contains("comes from a lost server to one that has its job"));
 }
@@ -254,14 +254,14 @@ fn a_new_server_resumes_with_the_ranks_that_are_left() {
 
 #[test]
 fn a_rank_that_reports_a_loss_elsewhere_ends_the_job_for_that_reason() {
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     let lost = Refusal::new(RefusalCode::Lost, "server 1 is lost").about(Rank(5));
     driver.close(peers[1], Closed::Refused(lost));
     assert_eq!(driver.reason(peers[0]), "server 1 is lost");
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     driver.close(peers[1], Closed::Refused(Refusal::new(RefusalCode::Other, "out of memory")));
     assert!(driver.reason(peers[0]).contains("rank 1 of job 'run' is lost: out of memory"));
-    let (mut driver, peers) = Driver::running(settings(2));
+    let (mut driver, peers) = Driver::running(&settings(2));
     driver.close(peers[1], Closed::Silent("it was silent for 2 s".into()));
     assert!(driver.reason(peers[0]).contains("rank 1 of job 'run' is lost: it was silent for 2 s"));
 }

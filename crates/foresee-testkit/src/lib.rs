@@ -5,10 +5,13 @@
 //! something has happened, and fails only when the watchdog bound has passed. A house test keeps `sleep` and clocks
 //! out of all other test files. This crate is a dev-dependency only.
 
+mod dice;
+
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use dice::Dice;
 use proptest::test_runner::{Config, RngSeed};
 
 /// Bound of every wait. It only turns a hang into a failure with a name, so it is far above any expected delay.

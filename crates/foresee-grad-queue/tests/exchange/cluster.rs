@@ -13,9 +13,9 @@ use foresee_grad_queue::{
     Arrival, Buffer, Collect, Discarded, Dtype, Members, Op, Outcome, PacketId, Pattern, Plan, PlanConfig,
     Progress, Round, RoundAction, ServerId, SumHeader, TensorId, TensorSet, TensorSpec, Verdict, Wire,
 };
+use foresee_testkit::Dice;
 use foresee_units::{Bytes, Rank};
 
-use crate::dice::Dice;
 use crate::node::{Link, News, Phase, Program, Pull, Push, RankNode, ServerNode, Word};
 
 /// What a run is made of.

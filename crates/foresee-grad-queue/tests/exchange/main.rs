@@ -7,6 +7,5 @@
 #![expect(clippy::unwrap_used, reason = "all of it is a test")]
 
 mod cluster;
-mod dice;
 mod node;
 mod rules;

@@ -12,10 +12,8 @@ use foresee_grad_queue::{
     Buffer, Dtype, JobView, Members, Op, Outcome, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Progress,
     Round, Sender, SlotPair, Sum, TensorId, TensorSpec, Verdict, Wire,
 };
-use foresee_testkit::seeds;
+use foresee_testkit::{Dice, seeds};
 use foresee_units::{Bytes, Rank};
-
-use crate::dice::Dice;
 
 const ROUNDS: u64 = 5;
 

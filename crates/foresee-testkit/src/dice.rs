@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Repeatable chance: a whole run follows from one number, which a failure names.
 
-/// `SplitMix64`.
+/// Random numbers of `SplitMix64`.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Dice that fall alike for equal seeds.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn bits(&mut self) -> u64 {
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,21 +20,29 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// 0 to `sides - 1`.
-    pub(crate) fn below(&mut self, sides: usize) -> usize {
+    /// A number from 0 to `sides - 1`.
+    ///
+    /// # Panics
+    /// If there are no sides.
+    pub fn below(&mut self, sides: usize) -> usize {
         usize::try_from(self.bits() % (sides as u64)).expect("below a usize")
     }
 
-    pub(crate) fn one_in(&mut self, sides: usize) -> bool {
+    /// True once in `sides` times.
+    pub fn one_in(&mut self, sides: usize) -> bool {
         self.below(sides) == 0
     }
 
-    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    /// One of these.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 
     /// A random selection in random order.
-    pub(crate) fn some_of<T: Clone>(&mut self, from: &[T]) -> Vec<T> {
+    pub fn some_of<T: Clone>(&mut self, from: &[T]) -> Vec<T> {
         let mut left: Vec<T> = from.iter().filter(|_| !self.one_in(4)).cloned().collect();
         let mut shuffled = Vec::new();
         while !left.is_empty() {
@@ -42,7 +52,7 @@ impl Dice {
     }
 
     /// Values whose sums depend on their order.
-    pub(crate) fn value(&mut self) -> f32 {
+    pub fn value(&mut self) -> f32 {
         self.pick(&[1e8, -1e8, 1.0, -0.0, 0.1, 3.0e-39, -7.25])
     }
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections between a rank and a server, and notices of their ends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foresee_grad_queue::{Admission, Claim, PacketId, Round, Sum};
+use foresee_grad_session::{Closed, Peer, RankMessage, ServerMessage};
+
+/// A contribution in a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Push {
+    pub(crate) generation: u32,
+    pub(crate) round: Round,
+    pub(crate) packet: PacketId,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A result in a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Pull {
+    pub(crate) generation: u32,
+    pub(crate) round: Round,
+    pub(crate) packet: PacketId,
+    pub(crate) sum: Arc<Sum>,
+}
+
+/// Both connections of a pair, and what is in them.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    /// The pair, as its rank counts them.
+    pub(crate) number: u32,
+    /// The pair, as its server counts them.
+    pub(crate) peer: Peer,
+    pub(crate) up: VecDeque<RankMessage>,
+    pub(crate) down: VecDeque<ServerMessage>,
+    pub(crate) pushes: VecDeque<Push>,
+    pub(crate) pulls: VecDeque<Pull>,
+    /// The server's reader has a payload in hand.
+    pub(crate) taking: Option<(Admission, Push)>,
+    /// The server's reader was told to wait with the packet at the front.
+    pub(crate) is_held: bool,
+    /// The rank's reader has a payload in hand.
+    pub(crate) landing: Option<(Claim, Pull)>,
+    /// The rank had no use for the message, or the sum, at the front before it had changed so often.
+    pub(crate) not_before: [u64; 2],
+    /// Its data connection broke: packets and results are lost, messages still arrive.
+    pub(crate) is_without_data: bool,
+}
+
+impl Pair {
+    pub(crate) fn new(number: u32, peer: Peer) -> Self {
+        Self {
+            number,
+            peer,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            pushes: VecDeque::new(),
+            pulls: VecDeque::new(),
+            taking: None,
+            is_held: false,
+            landing: None,
+            not_before: [0; 2],
+            is_without_data: false,
+        }
+    }
+}
+
+/// What an end is about to learn.
+#[derive(Clone, Debug)]
+pub(crate) enum Notice {
+    /// The control connection of a pair ended at a rank.
+    RankClosed { rank: usize, server: usize, number: u32, closed: Closed },
+    /// The data connection ended there.
+    RankDataClosed { rank: usize, server: usize, number: u32 },
+    /// The control connection ended at a process of a server.
+    ServerClosed { server: usize, process: u64, peer: Peer, closed: Closed },
+    /// The data connection ended there.
+    ServerDataClosed { server: usize, process: u64, peer: Peer },
+    /// A rank dials a server.
+    Dial { rank: usize, server: usize },
+}

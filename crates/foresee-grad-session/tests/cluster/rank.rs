@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A rank: its machine, its gradients, and what it sends next.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use foresee_grad_queue::{PacketId, Plan, Round, ServerId, TensorId};
+use foresee_grad_session::{RankFailure, RankSession};
+use foresee_units::Nanos;
+
+/// What a rank does in a round: which tensors it uses in its forward pass, and which gradients follow.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) uses: Vec<TensorId>,
+    pub(crate) pushes: Vec<TensorId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Agree,
+    Forward(usize),
+    Backward(usize),
+    Finished,
+}
+
+/// A packet that waits to be sent.
+pub(crate) type Waiting = (Round, PacketId, u32);
+
+pub(crate) struct RankNode {
+    pub(crate) session: RankSession,
+    pub(crate) is_alive: bool,
+    pub(crate) failure: Option<RankFailure>,
+    pub(crate) programs: Vec<Program>,
+    pub(crate) phase: Phase,
+    /// Packets to be sent, by server; those of a group may not overtake those of the groups before.
+    pub(crate) queues: Vec<VecDeque<Vec<Waiting>>>,
+    pub(crate) gradients: BTreeMap<(Round, TensorId), Vec<u8>>,
+    pub(crate) retained: BTreeSet<(Round, TensorId)>,
+    pub(crate) received: BTreeMap<(Round, TensorId), Vec<u8>>,
+    /// Rounds before this one were compared with what they have to be.
+    pub(crate) compared: Round,
+    /// Counts what happened to it.
+    pub(crate) version: u64,
+}
+
+impl RankNode {
+    pub(crate) fn new(session: RankSession, servers: usize, programs: Vec<Program>) -> Self {
+        Self {
+            session,
+            is_alive: true,
+            failure: None,
+            programs,
+            phase: Phase::Agree,
+            queues: (0..servers).map(|_| VecDeque::from([Vec::new()])).collect(),
+            gradients: BTreeMap::new(),
+            retained: BTreeSet::new(),
+            received: BTreeMap::new(),
+            compared: Round(0),
+            version: 0,
+        }
+    }
+
+    /// Whether anything is expected of it.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_alive && self.failure.is_none()
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Nanos> {
+        self.session.poll_timeout().filter(|_| self.is_running())
+    }
+
+    /// Puts a tensor's packets for a server behind the last fence.
+    pub(crate) fn offer(
+        &mut self,
+        plan: &Plan,
+        server: ServerId,
+        round: Round,
+        tensor: TensorId,
+        generation: u32,
+    ) {
+        let packets = (0..plan.packets_at(tensor, server).unwrap_or(0))
+            .filter_map(|nth| Some((round, plan.nth_packet_at(tensor, server, nth)?, generation)));
+        let queue = &mut self.queues[usize::from(server.0)];
+        queue.back_mut().expect("there is a group").extend(packets);
+    }
+
+    pub(crate) fn fence(&mut self, server: ServerId) {
+        self.queues[usize::from(server.0)].push_back(Vec::new());
+    }
+
+    /// The packets of which one is sent next.
+    pub(crate) fn next_group(&mut self, server: usize) -> Option<&mut Vec<Waiting>> {
+        let queue = &mut self.queues[server];
+        while queue.len() > 1 && queue[0].is_empty() {
+            queue.pop_front();
+        }
+        queue.front_mut().filter(|group| !group.is_empty())
+    }
+
+    pub(crate) fn has_waiting(&self, server: usize) -> bool {
+        self.queues[server].iter().any(|group| !group.is_empty())
+    }
+
+    /// Whether its next step is possible.
+    pub(crate) fn may_step(&self, rounds: u64) -> bool {
+        let Some(collect) = self.session.collect() else {
+            return self.phase == Phase::Agree
+                && self
+                    .session
+                    .first_answer()
+                    .is_some_and(|known| self.session.poll_agreement(&known).is_some());
+        };
+        let round = collect.current();
+        if round.0 >= rounds {
+            return self.phase != Phase::Finished
+                && (rounds == 0 || collect.is_round_settled(Round(rounds - 1)))
+                && !self.session.is_needed();
+        }
+        let program = &self.programs[usize::try_from(round.0).expect("few rounds")];
+        match self.phase {
+            Phase::Forward(nth) => {
+                program.uses.get(nth).is_none_or(|tensor| collect.is_settled(*tensor, round))
+            }
+            Phase::Backward(nth) => nth < program.pushes.len() || collect.may_end(),
+            Phase::Agree => true,
+            Phase::Finished => false,
+        }
+    }
+
+    pub(crate) fn payload(&self, plan: &Plan, round: Round, packet: PacketId) -> Vec<u8> {
+        let (offset, bytes) = plan.range(packet).expect("packets are those of the plan");
+        let offset = usize::try_from(offset).expect("it is small");
+        self.gradients[&(round, packet.tensor)][offset..offset + bytes as usize].to_vec()
+    }
+
+    /// Agrees on the plan that all servers answered.
+    pub(crate) fn install(&mut self) {
+        let known = self.session.first_answer().expect("it may step");
+        match self.session.poll_agreement(&known).expect("it may step") {
+            Ok(()) => {
+                let plan = Plan::decode(&known.1).expect("it was agreed on");
+                self.session.install(Arc::new(plan), known.0);
+                self.phase = Phase::Forward(0);
+            }
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}

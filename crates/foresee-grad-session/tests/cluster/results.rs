@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What every rank has to have received: the sum over ranks in order, and one division.
+
+use foresee_grad_queue::{PacketId, Round, TensorId};
+
+use crate::world::World;
+
+impl World {
+    /// Compares rounds that have arrived with what they have to be, and with what others got.
+    pub(crate) fn compare(&mut self, at: usize) {
+        loop {
+            let node = &self.ranks[at];
+            let Some(collect) = node.session.collect() else { return };
+            let round = node.compared;
+            if round >= collect.current() || !collect.is_round_settled(round) {
+                return;
+            }
+            for tensor in (0..self.plan.tensors()).map(TensorId) {
+                // A round that is done everywhere is forgotten, and what it used with it.
+                let received = node.received.get(&(round, tensor));
+                if let Some(got) = received.filter(|_| collect.is_used(round, tensor) != Some(false)) {
+                    self.check_result(round, tensor, got);
+                    let first = self.results.entry((round, tensor)).or_insert_with(|| got.clone());
+                    assert_eq!(first, got, "every rank gets the same bits");
+                }
+            }
+            self.ranks[at].compared = round.next();
+        }
+    }
+
+    /// Each packet is the mean of those who pushed and were members under some membership, in rank order.
+    fn check_result(&self, round: Round, tensor: TensorId, got: &[u8]) {
+        let means: Vec<Vec<u8>> = self
+            .memberships
+            .iter()
+            .map(|members| {
+                let pushed = members
+                    .iter()
+                    .filter_map(|rank| self.ranks[rank.0 as usize].gradients.get(&(round, tensor)));
+                mean(&pushed.collect::<Vec<_>>(), members.len(), got.len())
+            })
+            .collect();
+        for packet in 0..self.plan.packets(tensor).expect("it is the plan's") {
+            let (offset, bytes) = self.plan.range(PacketId { tensor, packet }).expect("it is the plan's");
+            let offset = usize::try_from(offset).expect("it is small");
+            let range = offset..offset + bytes as usize;
+            assert!(
+                means.iter().any(|mean| mean[range.clone()] == got[range.clone()]),
+                "packet {packet} of tensor {} in round {round} is not a mean in rank order",
+                tensor.0
+            );
+        }
+    }
+}
+
+fn mean(gradients: &[&Vec<u8>], members: usize, len: usize) -> Vec<u8> {
+    let Some((first, rest)) = gradients.split_first() else { return vec![0; len] };
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        bytes.as_chunks::<4>().0.iter().map(|e| f32::from_le_bytes(*e)).collect()
+    };
+    let mut sum = floats(first);
+    for gradient in rest {
+        sum.iter_mut().zip(floats(gradient)).for_each(|(sum, value)| *sum += value);
+    }
+    let count = f32::from(u16::try_from(members).expect("there are few"));
+    sum.into_iter().flat_map(|sum| (sum / count).to_le_bytes()).collect()
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server: its machine, its slots, and the results that it sends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foresee_grad_queue::{
+    Discarded, JobView, Members, Outcome, PacketId, ParkBudget, Plan, Round, ServerId, Shard, SlotPair, Sum,
+};
+use foresee_grad_session::{EndTicket, Installation, Peer, ServerJob};
+use foresee_units::{Bytes, Nanos, Rank};
+
+/// A result that waits to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) peer: Peer,
+    pub(crate) generation: u32,
+    pub(crate) round: Round,
+    pub(crate) packet: PacketId,
+    pub(crate) sum: Arc<Sum>,
+}
+
+pub(crate) struct ServerNode {
+    pub(crate) id: ServerId,
+    pub(crate) process: u64,
+    pub(crate) job: Option<ServerJob>,
+    pub(crate) slots: Option<Slots>,
+    pub(crate) offers: Vec<Offer>,
+    park: Bytes,
+}
+
+pub(crate) struct Slots {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) members: Members,
+    pub(crate) oldest: Round,
+    pub(crate) park: Arc<ParkBudget>,
+    shard: Shard,
+    pairs: Vec<SlotPair>,
+    /// Where each rank's results go.
+    pub(crate) routes: BTreeMap<Rank, Peer>,
+}
+
+impl ServerNode {
+    pub(crate) fn new(id: ServerId, process: u64, park: Bytes) -> Self {
+        Self { id, process, job: None, slots: None, offers: Vec::new(), park }
+    }
+
+    pub(crate) fn timeout(&self) -> Option<Nanos> {
+        self.job.as_ref()?.poll_timeout()
+    }
+
+    pub(crate) fn install(&mut self, installation: Installation, peers: impl Iterator<Item = Peer>) {
+        let Installation { plan, members, oldest } = installation;
+        let shard = Shard::new(&plan, self.id);
+        let pairs = (0..shard.packets()).map(|_| SlotPair::default()).collect();
+        let routes = peers.map(|peer| (peer.rank, peer)).collect();
+        let park = ParkBudget::new(self.park);
+        self.offers.clear();
+        self.slots = Some(Slots { plan, members, oldest, park, shard, pairs, routes });
+    }
+
+    /// Tells the slots what a rank skipped.
+    pub(crate) fn skip(&mut self, ticket: &EndTicket) {
+        let Some(slots) = &mut self.slots else { return };
+        let sender = ticket.sender();
+        for tensor in ticket.skipped().iter() {
+            for index in slots.shard.of_tensor(tensor) {
+                let packet = slots.shard.packet(&slots.plan, index).expect("it is the shard's");
+                let (pair, view) = slots.at(sender.rank, packet);
+                let progress = pair
+                    .skip(&view, packet, sender, ticket.is_promised(tensor))
+                    .expect("ranks keep the rules");
+                self.offers.extend(slots.results(sender.rank, sender.round, packet, progress.outcome));
+            }
+        }
+    }
+}
+
+impl Slots {
+    pub(crate) fn at(&mut self, rank: Rank, packet: PacketId) -> (&mut SlotPair, JobView<'_>) {
+        let index = self.shard.index(&self.plan, rank, packet).expect("ranks send by the plan");
+        let view =
+            JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: self.oldest };
+        (&mut self.pairs[usize::try_from(index).expect("it is small")], view)
+    }
+
+    /// The results that leave after a contribution of `rank`.
+    pub(crate) fn results(
+        &mut self,
+        rank: Rank,
+        round: Round,
+        packet: PacketId,
+        outcome: Outcome,
+    ) -> Vec<Offer> {
+        let (pair, _) = self.at(rank, packet);
+        let Some(sum) = pair.ready(round).cloned() else { return Vec::new() };
+        let to: Vec<Peer> = match outcome {
+            Outcome::Ready => self.routes.values().copied().collect(),
+            Outcome::Ignored(Discarded::Answered) => self.routes.get(&rank).copied().into_iter().collect(),
+            _ => Vec::new(),
+        };
+        let generation = self.members.generation();
+        to.into_iter().map(|peer| Offer { peer, generation, round, packet, sum: Arc::clone(&sum) }).collect()
+    }
+
+    pub(crate) fn adopt(&mut self, members: Members) {
+        self.members = members;
+        for pair in &mut self.pairs {
+            pair.adopt(&self.members);
+        }
+    }
+
+    pub(crate) fn advance(&mut self, oldest: Round, forget: bool) {
+        self.oldest = oldest;
+        if forget {
+            self.pairs.iter_mut().for_each(|pair| pair.forget_done(oldest));
+        }
+    }
+}

@@ -50,12 +50,12 @@ def test_tables_of_every_format_give_torchs_batches_with_and_without_workers(tmp
             "subset": Subset(table(), range(3, 19)),
             "split": random_split(table(), [16, 7], torch.Generator().manual_seed(1))[0],
         }
-        for name, data in tables.items():
-            for workers in (0, 2):
-                loader = ours(data, num_workers=workers, persistent_workers=workers > 0)
-                for epoch in range(2):
-                    assert plain(list(loader)) == plain(theirs(data, epoch)), (name, workers, epoch)
-                loader.close()
+        for name, workers in ((name, workers) for name in tables for workers in (0, 2)):
+            data = tables[name]
+            loader = ours(data, num_workers=workers, persistent_workers=workers > 0)
+            for epoch in range(2):
+                assert plain(list(loader)) == plain(theirs(data, epoch)), (name, workers, epoch)
+            loader.close()
     """
     runs.run_text(_SETTING + program, tmp_path)
 

@@ -151,7 +151,7 @@ def _start(name: str, command: Sequence[str], log: Path) -> Process:
 
 @contextlib.contextmanager
 def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
-    """Hosts behind one switch, each link with ``rate``, as ``tc`` spells it.
+    """Hosts behind one switch, each link with ``rate``, as ``tc`` spells it; unshaped where it is empty.
 
     Raises:
         Unavailable: this program is not run by root, or the testbed or iproute2 is missing.
@@ -163,7 +163,7 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
     if shutil.which("ip") is None:
         raise Unavailable("iproute2 is missing")
     logs.mkdir(parents=True, exist_ok=True)
-    pinned = ["--rate", rate, "--queue", QUEUE, "--congestion", CONGESTION]
+    pinned = [*(["--rate", rate] if rate else []), "--queue", QUEUE, "--congestion", CONGESTION]
     command = [str(TESTBED), "hosts", *hosts, *pinned]
     testbed = _start("hosts", command, logs / "hosts.log")
     made: Cluster | None = None

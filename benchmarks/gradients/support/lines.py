@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from common.verdicts import Line, judged
 
 from foresee.models import network
 
 from .runs import Run, Runs
-from .workloads import MODELS, TRAINED, bytes_per_s, packet_bytes
+from .workloads import BLOCKS, MODELS, TRAINED, UNSHAPED, bytes_per_s, packet_bytes
 
 Measure = Callable[[Runs], "float | str"]
+#: A row whose closed form is a smaller part of DDP's step has to be quicker than DDP by more than what is measured.
+AHEAD = 0.95
+#: Where the cores have less of the time to spare, they are the limit.
+IDLE = 0.1
 
 
 def slept(run: Run) -> bool:
@@ -117,6 +122,65 @@ def training(runs: Runs) -> float | str:
     return max(found) if found else "real training starts torch on every host; the full run does it"
 
 
+@dataclass(frozen=True)
+class Row:
+    """Real training over servers, beside ranks or dedicated, against DDP on the same hosts."""
+
+    #: Paired by repeat, the median.
+    over_ddp: float
+    #: The closed form over DDP's step, and our step over the closed form; None where the links were not measured.
+    model_over_ddp: float | None
+    over_model: float | None
+    shaped: bool
+    #: Whether a core had nothing to do for a tenth of the time at least.
+    has_cores: bool
+
+
+def rows(runs: Runs) -> list[Row]:
+    """Of every cluster and rate of `ranks`."""
+    found = []
+    for workload, cluster, rate in runs.places(lambda run: run.workload in BLOCKS and run.arm == "foresee"):
+        ours = runs.of(workload, "foresee", cluster, rate)
+        # DDP and the oracle run once for the ranks, whatever servers there are.
+        ranks = f"{cluster.split('+')[0]}+0"
+        theirs = [
+            run
+            for run in runs.of_all(workload)
+            if run.arm.startswith("ddp") and (run.cluster, run.rate) == (ranks, rate)
+        ]
+        if not theirs:
+            continue
+        pairs = zip(ours, theirs, strict=False)
+        model = [run.model_s["foresee"] for run in ours if "foresee" in run.model_s]
+        step, ddp = (statistics.median(run.t_iter_s for run in some) for some in (ours, theirs))
+        found.append(
+            Row(
+                statistics.median(one.t_iter_s / other.t_iter_s for one, other in pairs),
+                statistics.median(model) / ddp if model else None,
+                step / statistics.median(model) if model else None,
+                rate != UNSHAPED,
+                min(run.idle or 0.0 for run in ours) >= IDLE,
+            )
+        )
+    return found
+
+
+def ranks_over_ddp(runs: Runs, *, shaped: bool, ahead: bool = False) -> float | str:
+    """The worst row of those that the line is about. ``ahead``: whose closed form is below 0.95 of DDP's step."""
+    found = [
+        row.over_ddp
+        for row in rows(runs)
+        if row.shaped is shaped and (row.model_over_ddp is not None and row.model_over_ddp < AHEAD) is ahead
+    ]
+    return max(found) if found else "no such row was run; the full run does it"
+
+
+def ranks_over_model(runs: Runs) -> float | str:
+    """The furthest of these rows from their closed form, where the cores are not the limit."""
+    found = [abs(row.over_model - 1) for row in rows(runs) if row.over_model is not None and row.has_cores]
+    return max(found) if found else "no row with links of a known bandwidth and a core to spare was run"
+
+
 def cpu(of: Callable[[Run], float]) -> Measure:
     """CPU seconds per gigabyte pushed, at 1 Gbit/s between two hosts."""
 
@@ -153,6 +217,18 @@ def judge(runs: Runs) -> list[Line]:
             "fifo_tensor_over_foresee", "share of the model's", 0.95, below=False, value=factor_reached(runs)
         ),
         judged("training_over_model", "ratio", 1.08, below=True, value=training(runs)),
+        judged("ranks_over_ddp", "ratio", 1.0, below=True, value=ranks_over_ddp(runs, shaped=True)),
+        judged(
+            "ranks_ahead_over_ddp",
+            "ratio",
+            0.97,
+            below=True,
+            value=ranks_over_ddp(runs, shaped=True, ahead=True),
+        ),
+        judged(
+            "ranks_unshaped_over_ddp", "ratio", 1.05, below=True, value=ranks_over_ddp(runs, shaped=False)
+        ),
+        judged("ranks_over_model", "distance", 0.05, below=True, value=ranks_over_model(runs)),
         judged("link_use", "share", 0.97, below=False, value=link_use(runs)),
         judged("urgent_ms", "ms", 1.5, below=True, value=urgent(runs)),
         judged("changing_segment", "ratio", 1.0, below=True, value=segment),

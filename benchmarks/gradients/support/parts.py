@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foresee.models import network, trace
+from foresee.models import network
 
-from .lines import limit
+from .links import POLICIES, run_bulk, run_bulk_whole, run_links, told_of
 from .runs import Run
 from .session import STRETCH_S, USUAL, Hosts, How, Plan, Session, hosts_of, measure
-from .workloads import TRAINED, Sleeps, bulk, bytes_per_s, sleeps
+from .trained import RANKS_LINKS, run_quick_ranks, run_ranks, run_training
+from .workloads import TRAINED, bulk, bytes_per_s, sleeps
 
 #: Settings of `partition`: size, credit in partitions, with and without our window.
 GRID = [
@@ -23,18 +23,6 @@ GRID = [
     for credit in (1, 2, 4)
     for window in ("", ",window=interface")
 ]
-#: Names of arms and what ranks and servers are told; `partition` has its grid.
-POLICIES = {
-    "foresee": "foresee",
-    "mercury": "mercury",
-    "mercury_windowed": "mercury_windowed",
-    "mercury_interface": "mercury_interface",
-    "fifo_packet": "fifo_packet,window=interface",
-    "fifo_tensor": "fifo_tensor,window=interface",
-    "fifo_packet_socket": "fifo_packet",
-    "fifo_tensor_socket": "fifo_tensor",
-    "partition_4096000": "partition_unbounded",
-}
 #: Steps of the ablation, and what is there for the gap to it: at the highest rate alone.
 ABLATION = (
     "mercury_windowed",
@@ -51,6 +39,7 @@ PARTS = (
     "two",
     "sleeps",
     "training",
+    "ranks",
     "changing",
     "bandwidths",
     "sizes",
@@ -86,52 +75,6 @@ QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.
 KILLED_AFTER_S = 4.0
 #: To choose a setting of `partition`.
 TRIAL = {"repeats": 1, "warmup": 1, "rounds": 3}
-
-
-def told_of(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
-    """What a rank is told of a workload."""
-    return {
-        "do": do,
-        "elements": work.elements,
-        "classes": work.classes,
-        "backward": work.backward,
-        "forward": work.forward,
-        "update": work.update,
-        "warmup": plan.warmup,
-        "rounds": plan.rounds,
-        **more,
-    }
-
-
-def run_bulk(
-    session: Session,
-    hosts: Hosts,
-    *,
-    rounds: int,
-    seconds_per_round: float,
-    of_link: float = 1.0,
-    how: How = USUAL,
-) -> None:
-    """Both directions full: what the link gives to our transport. ``of_link``: what of it a rank can have."""
-    work = bulk(int(bytes_per_s(hosts.rate) * of_link * seconds_per_round))
-    plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
-    run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
-    run.model_s = {"foresee": work.bytes / (limit(hosts.rate) * of_link)}
-    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False), how)
-
-
-def run_bulk_whole(session: Session, hosts: Hosts) -> None:
-    """One tensor there, and when all of it is there, back: what the link gives where nothing comes the other way."""
-    work = bulk(int(bytes_per_s(hosts.rate) * 0.5), tensors=1)
-    plan = dataclasses.replace(session.plan, warmup=1, rounds=3)
-    run = Run("bulk", hosts.name, hosts.rate, "fifo_tensor", POLICIES["fifo_tensor"], [], work.bytes)
-    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False))
-
-
-def run_links(session: Session, hosts: Hosts) -> None:
-    """What the links give, both ways at once and one after the other: what the model is told of them."""
-    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
-    run_bulk_whole(session, hosts)
 
 
 def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, rounds: int) -> None:
@@ -219,42 +162,8 @@ def run_all_changing(session: Session, hosts: Hosts) -> None:
             run_changing(session, hosts, policy, policy)
 
 
-TRAINING = How(program="training.py")
-
-
-def run_training(session: Session, hosts: Hosts, model: str) -> None:
-    """Real training: alone, over servers, with DDP at three sizes of its buckets."""
-    # Steps are long there: half of them do.
-    given = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
-    tracing = hosts.cluster.process(hosts.ranks[0], "training.py")
-    tracing.ask({**given, "do": "trace", "seed": session.seed, "rank": 0})
-    step = trace.loads(tracing.answer(time.monotonic() + session.timeout_s)["trace"]).step()
-    for number in range(session.plan.repeats):
-        run_links(session, hosts)
-        oracle = Run(model, hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
-        measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
-        if oracle.void:
-            return
-        # The shares of a rank that has the machine to itself, the length of one among its neighbours.
-        share = oracle.t_iter_s / step.oracle
-        stretched = network.Step(
-            step.bytes,
-            backward=step.backward * share,
-            forward=step.forward * share,
-            update=step.update * share,
-        )
-        ours = Run(model, hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
-        ours.model_s = session.predicted(hosts, stretched)
-        measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
-        for at, bucket_mb in enumerate((1, 25, 100)):
-            ddp = Run(model, hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
-            meeting = f"{hosts.cluster.addresses[hosts.ranks[0]]}:{29_000 + 3 * number + at}"
-            told = {**given, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting}
-            measure(session, hosts, ddp, told, TRAINING)
-
-
 def quick(session: Session, two: str, rate: str) -> None:
-    """Two hosts with links of rate ``two``, then four ranks and four servers on one model."""
+    """Two hosts with links of rate ``two``, then four ranks and four servers on one model, then servers beside ranks."""
     with hosts_of(session, "two", two, 1, 1) as hosts:
         run_bulk(session, hosts, rounds=12, seconds_per_round=0.2)
         run_urgent(session, hosts, "foresee", 8, rounds=20)
@@ -265,6 +174,7 @@ def quick(session: Session, two: str, rate: str) -> None:
         for _ in range(session.plan.repeats):
             for arm in QUICK_ARMS:
                 run_sleeps(session, hosts, "vgg16", arm, settings[arm])
+    run_quick_ranks(session)
 
 
 def run_sizes(session: Session, hosts: Hosts) -> None:
@@ -386,6 +296,10 @@ def full(session: Session, choice: Choice) -> None:
         with hosts_of(session, "four", choice.rate("training"), 4, 4) as hosts:
             for model in TRAINED:
                 run_training(session, hosts, model)
+    for ranks, rate in RANKS_LINKS if "ranks" in parts else ():
+        # A piece of its own, as of `sleeps`.
+        session.begin(f"ranks, {ranks}, {rate}")
+        run_ranks(session, ranks, rate)
     if "beside" in parts:
         session.begin("beside")
         for ranks in BESIDE:

@@ -48,6 +48,8 @@ class Run:
     part: str = ""
     #: Whether compute that sleeps went on whatever the cores did.
     as_a_device: bool = False
+    #: The share of the cores that had nothing to do, where it was looked at.
+    idle: float | None = None
 
     @property
     def t_iter_s(self) -> float:

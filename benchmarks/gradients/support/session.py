@@ -21,7 +21,7 @@ from foresee.models import network
 
 from .cluster import Cluster, Process, Silent, cluster
 from .runs import Run, Runs, forget, write
-from .workloads import bytes_per_s, packet_bytes
+from .workloads import UNSHAPED, bytes_per_s, packet_bytes
 
 #: What the model calls the schedule of an arm.
 IN_MODEL: dict[str, network.Policy] = {
@@ -122,6 +122,8 @@ class How:
     servers_per_host: int = 1
     #: A server beside each rank as well, in its process.
     beside: bool = False
+    #: Ranks start the servers that they need.
+    own_servers: bool = False
     #: Shares of the rate, each for a stretch, while it runs.
     meanwhile: Sequence[float] = ()
     #: By what the compute of each rank is longer; empty: all alike.
@@ -141,7 +143,9 @@ USUAL = How()
 def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how: How = USUAL) -> Run:
     """One run of one arm; whatever goes wrong makes it void, with the reason."""
     deadline = time.monotonic() + session.timeout_s
-    serving = ([*(hosts.ranks if how.beside else ()), *hosts.servers]) if run.policy else []
+    serving = (
+        [*(hosts.ranks if how.beside else ()), *hosts.servers] if run.policy and not how.own_servers else []
+    )
     servers = [hosts.cluster.process(host, "host.py") for host in serving]
     try:
         addresses: list[str] = []
@@ -176,7 +180,10 @@ def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how
     # Beside a rank a server's seconds are among the rank's.
     apart = (one for host, one in zip(serving, stopped, strict=True) if host not in hosts.ranks)
     run.server_cpu_s = sum(one["cpu_s"] for one in apart)
-    run.pushed_bytes = run.step_bytes * sum(answer["rounds"] for answer in answers) if run.policy else 0
+    run.pushed_bytes = (
+        0 if run.arm == "oracle" else run.step_bytes * sum(answer["rounds"] for answer in answers)
+    )
+    run.idle = answers[0].get("idle")
     wrong = sum(answer["wrong"] for answer in answers)
     if wrong:
         run.void = f"{wrong} packets had other bits than the sum in rank order"
@@ -217,6 +224,7 @@ def _jobs(
             "rank": rank,
             "world": world,
             "seed": session.seed,
+            "address": hosts.cluster.addresses[host],
             "local": how.local if how.as_one else 1,
         }
         if how.skew:
@@ -256,5 +264,5 @@ def hosts_of(session: Session, name: str, rate: str, ranks: int, servers: int) -
     """Hosts for so many ranks and dedicated servers."""
     rank_names = [f"r{at}" for at in range(ranks)]
     server_names = [f"s{at}" for at in range(servers)]
-    with cluster([*rank_names, *server_names], rate, session.logs) as made:
+    with cluster([*rank_names, *server_names], "" if rate == UNSHAPED else rate, session.logs) as made:
         yield Hosts(name, rate, made, rank_names, server_names)

@@ -16,8 +16,12 @@ ELEMENT = 4
 #: Class 255 is the last one.
 CLASSES = 256
 MODELS = ("vgg16", "resnet50", "bert_base", "gpt2_small")
+#: In place of a rate: links that nobody shapes, whose packets are cut as for 10 Gbit/s.
+UNSHAPED = "unshaped"
 #: Trained for real, on the CPU.
 TRAINED = ("cnn", "transformer")
+#: Trained with servers beside ranks; the small one has a third of the parameters, and the same ratio of wire to compute.
+BLOCKS = ("blocks", "blocks_small")
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def bulk(total_bytes: int, tensors: int = 16) -> Sleeps:
 
 def bytes_per_s(rate: str) -> float:
     """Of a rate as ``tc`` spells it, such as ``200mbit``."""
+    rate = rate.replace(UNSHAPED, "10gbit")
     for unit, factor in (("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)):
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * factor / 8

@@ -405,7 +405,10 @@ fn columns<'py>(py: Python<'py>, events: &[Event]) -> PyResult<Bound<'py, PyDict
 }
 
 fn set_interfaces(dict: &Bound<'_, PyDict>, interfaces: &[InterfaceStats]) -> PyResult<()> {
-    let sum = |of: fn(&InterfaceStats) -> u64| interfaces.iter().map(of).sum::<u64>();
+    let network = InterfaceStats::of_network(interfaces);
+    let sum = |of: fn(&InterfaceStats) -> u64| network.iter().map(of).sum::<u64>();
+    let local = interfaces.iter().filter(|interface| interface.is_local);
+    dict.set_item("local_bytes", local.map(|interface| interface.sent.get()).sum::<u64>())?;
     dict.set_item("sent_bytes", sum(|interface| interface.sent.get()))?;
     dict.set_item("sent_packets", sum(|interface| interface.packets))?;
     dict.set_item("writes", sum(|interface| interface.writes))?;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use foresee_grad_queue::{Class, Connection, Flow, Lane, Rules, Ticket};
+use foresee_grad_queue::{Class, Connection, Flow, Lane, Round, Rules, Ticket};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameSender, Header, Poller, Timeouts, Waker, WireError};
 
@@ -56,6 +56,16 @@ pub struct InterfaceStats {
     pub window: Bytes,
     /// What the interface was seen to deliver, per second; 0 before it was measured.
     pub rate: u64,
+    /// Whether what it sends stays on this machine.
+    pub is_local: bool,
+}
+
+impl InterfaceStats {
+    /// Those that reach other machines; all, where none does.
+    pub fn of_network(all: &[Self]) -> Vec<Self> {
+        let network: Vec<Self> = all.iter().copied().filter(|one| !one.is_local).collect();
+        if network.is_empty() { all.to_vec() } else { network }
+    }
 }
 
 /// A handle of an interface's thread; clones are the same one. The thread ends with the last of them.
@@ -85,21 +95,45 @@ struct Inbox {
 
 /// What clients ask of the thread, in their order.
 enum Command {
-    Open { connection: Connection, sender: Box<FrameSender>, timeouts: Timeouts, broken: Broken },
-    Close { connection: Connection },
-    Offer { ticket: Ticket, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>, at: Nanos },
-    Fence { flow: Flow },
-    Packet { bytes: NonZeroU32 },
-    Acked { connection: Connection, bytes: Bytes },
+    Open {
+        connection: Connection,
+        sender: Box<FrameSender>,
+        timeouts: Timeouts,
+        broken: Broken,
+    },
+    Close {
+        connection: Connection,
+    },
+    Offer {
+        ticket: Ticket,
+        flow: Flow,
+        round: Round,
+        class: Class,
+        lanes: Vec<Lane>,
+        parcel: Arc<dyn Parcel>,
+        at: Nanos,
+    },
+    Packet {
+        bytes: NonZeroU32,
+    },
+    Acked {
+        connection: Connection,
+        bytes: Bytes,
+    },
 }
 
 impl Interface {
-    /// Starts the thread. `name`: for the thread; `rules`: what its scheduler obeys; `packet`: bytes of an
-    /// ordinary packet.
+    /// Starts the thread. `name`: for the thread; `is_local`: whether what it sends stays on this machine; `rules`: what
+    /// its scheduler obeys; `packet`: bytes of an ordinary packet.
     ///
     /// # Errors
     /// The system has no thread or no poller to give.
-    pub(crate) fn start(name: &str, rules: Rules, packet: NonZeroU32) -> Result<Self, WireError> {
+    pub(crate) fn start(
+        name: &str,
+        is_local: bool,
+        rules: Rules,
+        packet: NonZeroU32,
+    ) -> Result<Self, WireError> {
         let poller = Poller::new()?;
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
@@ -107,7 +141,7 @@ impl Interface {
             start: Instant::now(),
             tickets: AtomicU64::new(0),
             connections: AtomicU32::new(0),
-            stats: Mutex::default(),
+            stats: Mutex::new(InterfaceStats { is_local, ..InterfaceStats::default() }),
         });
         let sender = Sender::new(Arc::clone(&shared), poller, rules, packet);
         let thread = thread::Builder::new()
@@ -131,11 +165,6 @@ impl Interface {
         )
     }
 
-    /// What waits of `flow` goes before whatever it offers from now on. Never waits.
-    pub(crate) fn fence(&self, flow: Flow) {
-        self.0.shared.tell(Command::Fence { flow });
-    }
-
     /// An ordinary packet has so many bytes from now on.
     pub(crate) fn packet(&self, bytes: NonZeroU32) {
         self.0.shared.tell(Command::Packet { bytes });
@@ -155,10 +184,16 @@ impl Interface {
     }
 
     /// There is something to send. Never waits.
-    pub(crate) fn offer(&self, flow: Flow, class: Class, lanes: Vec<Lane>, parcel: Arc<dyn Parcel>) {
+    pub(crate) fn offer(
+        &self,
+        flow: Flow,
+        (round, class): (Round, Class),
+        lanes: Vec<Lane>,
+        parcel: Arc<dyn Parcel>,
+    ) {
         let shared = &self.0.shared;
         let ticket = Ticket::new(shared.tickets.fetch_add(1, Ordering::Relaxed));
-        shared.tell(Command::Offer { ticket, flow, class, lanes, parcel, at: shared.now() });
+        shared.tell(Command::Offer { ticket, flow, round, class, lanes, parcel, at: shared.now() });
     }
 
     /// The other end's application has dealt with `bytes`: frees credit.

@@ -56,6 +56,7 @@ struct Socket {
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>, poller: Poller, rules: Rules, packet: NonZeroU32) -> Self {
+        let stats = *shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
         Self {
             shared,
             poller,
@@ -70,7 +71,7 @@ impl Sender {
             gone: 0,
             min_rtt: Nanos::ZERO,
             refreshed: Nanos::ZERO,
-            stats: InterfaceStats::default(),
+            stats,
             rooms: (0..BATCH_MAX).map(|_| Vec::new()).collect(),
         }
     }
@@ -117,10 +118,10 @@ impl Sender {
                 self.open(connection, *sender, timeouts, broken);
             }
             Command::Close { connection } => self.forget(connection),
-            Command::Offer { ticket, flow, class, mut lanes, parcel, at } => {
+            Command::Offer { ticket, flow, round, class, mut lanes, parcel, at } => {
                 // A connection may have broken while the offer was on its way here.
                 lanes.retain(|lane| self.sockets.contains_key(&lane.connection));
-                let offer = Offer { ticket, flow, class, lanes: &lanes };
+                let offer = Offer { ticket, flow, round, class, lanes: &lanes };
                 if !lanes.is_empty() {
                     self.schedule
                         .handle_offer(&offer, at)
@@ -128,7 +129,6 @@ impl Sender {
                     self.parcels.insert(ticket, parcel);
                 }
             }
-            Command::Fence { flow } => self.schedule.handle_fence(flow),
             Command::Packet { bytes } => self.schedule.handle_packet(bytes),
             Command::Acked { connection, bytes } => {
                 // More than is outstanding comes from a peer that is wrong; credit is not money.

@@ -26,7 +26,7 @@ struct Several {
     ways: Mutex<BTreeMap<Way, Interface>>,
 }
 
-/// A local address, and whether what leaves it reaches another machine.
+/// A local address, and whether what leaves it stays on this machine.
 type Way = (IpAddr, bool);
 
 impl Interfaces {
@@ -37,13 +37,13 @@ impl Interfaces {
 
     /// The one through which a connection goes.
     pub(crate) fn of(&self, link: &Link) -> Result<Interface, WireError> {
-        let local = link.local().ip();
-        let way = (local, link.peer().ip() != local);
+        let (local, peer) = (link.local().ip(), link.peer().ip());
+        let way = (local, peer == local || peer.is_loopback());
         let mut ways = self.ways();
         if let Some(interface) = ways.get(&way) {
             return Ok(interface.clone());
         }
-        let interface = Interface::start(&local.to_string(), self.0.rules, self.0.packet)?;
+        let interface = Interface::start(&local.to_string(), way.1, self.0.rules, self.0.packet)?;
         ways.insert(way, interface.clone());
         Ok(interface)
     }

@@ -11,7 +11,7 @@ use foresee_units::BytesPerSecond;
 use super::landing::Landing;
 use super::state::{PlanMemory, State};
 use super::{Exchange, ExchangeError};
-use crate::interface::Interface;
+use crate::interface::{Interface, InterfaceStats};
 use crate::options::RankOptions;
 
 impl Exchange {
@@ -86,10 +86,11 @@ impl Exchange {
         Ok(PlanConfig { packet_bytes: policy.packet_bytes(packet).get(), wire: *wire, pattern: pattern? })
     }
 
-    /// What the slowest interface was seen to deliver.
+    /// What the slowest interface was seen to deliver, of those that reach other machines if any does.
     fn slowest(&self) -> Option<BytesPerSecond> {
         let interfaces = self.core.lock().interfaces();
-        let rates = interfaces.iter().map(|interface| interface.stats().rate);
+        let all: Vec<_> = interfaces.iter().map(Interface::stats).collect();
+        let rates = InterfaceStats::of_network(&all).into_iter().map(|interface| interface.rate);
         rates.filter(|rate| *rate > 0).min().map(BytesPerSecond::new)
     }
 }

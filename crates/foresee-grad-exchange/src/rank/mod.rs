@@ -192,14 +192,9 @@ impl Exchange {
         let mut state = self.core.lock();
         loop {
             state.check()?;
-            let flow = state.memory()?.flow;
             if let Some(round) = state.machine.handle_end().map_err(|failure| self.core.error(failure))? {
                 self.core.settle(&mut state);
-                let routes = Arc::clone(&state.routes);
                 drop(state);
-                // Urgent packets of the next round must not overtake what is left of this one: a server may leave them
-                // unread until another rank has pushed the same, which may want what is left before it does.
-                routes.iter().for_each(|route| route.interface.fence(flow));
                 // A round without elements is over at once.
                 self.core.changed.notify_all();
                 return Ok(Some(round));

@@ -67,10 +67,10 @@ pub(super) fn without(routes: &[Route], servers: &[ServerId]) -> Arc<[Route]> {
 /// Offers what of a gradient goes through one interface. Never waits.
 pub(super) fn offer(push: &Arc<Push>, flow: Flow, generation: u32, route: &Route) {
     let (push, servers) = (Arc::clone(push), Arc::clone(&route.servers));
-    let class = push.class();
+    let order = (push.round, push.class());
     let part = Arc::new(Part { push, servers, generation });
     let lanes = part.lanes();
     if !lanes.is_empty() {
-        route.interface.offer(flow, class, lanes, part);
+        route.interface.offer(flow, order, lanes, part);
     }
 }

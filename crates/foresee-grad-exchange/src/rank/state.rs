@@ -141,11 +141,6 @@ impl Core {
                     offer(push, flow, generation, &link.route(server));
                 }
             }
-            RankAction::Fence(server) => {
-                if let (Some(memory), Some(link)) = (&state.memory, state.link(server)) {
-                    link.interface.fence(memory.flow);
-                }
-            }
             RankAction::Forget(oldest) => {
                 if let Some(memory) = &mut state.memory {
                     memory.retained = memory.retained.split_off(&(oldest, TensorId(0)));

@@ -321,7 +321,7 @@ impl Session {
             let (here, others): (Vec<_>, Vec<_>) =
                 rest.into_iter().partition(|other| other.interface.is(&way.interface));
             let lanes = here.iter().map(|way| Lane::new(way.connection, count, whole, end)).collect();
-            way.interface.offer(self.flow, class, lanes, Arc::clone(&result) as Arc<dyn Parcel>);
+            way.interface.offer(self.flow, (round, class), lanes, Arc::clone(&result) as Arc<dyn Parcel>);
             rest = others;
         }
     }

@@ -44,11 +44,6 @@ impl FlowState {
         self.lines[place as usize].as_mut().expect("a line where a lane is")
     }
 
-    /// The connections over which it has a line.
-    pub(super) fn places(&self) -> Vec<u32> {
-        (0_u32..).zip(&self.lines).filter(|(_, line)| line.is_some()).map(|(place, _)| place).collect()
-    }
-
     pub(super) fn lines(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().flatten()
     }
@@ -102,7 +97,7 @@ impl Schedule {
         let flow = self.flow_place(offer.flow);
         let rank = match self.rules.order {
             Order::Readiness => Rank::ONLY,
-            Order::Class => Rank::fresh(offer.class.get()),
+            Order::Class => Rank::new(offer.round, offer.class.get()),
         };
         self.arrivals += 1;
         let entry = self.offers.insert(OfferState {
@@ -121,7 +116,6 @@ impl Schedule {
             self.add_line(flow, place);
             let node = self.lanes.insert(LaneState { offer: entry, place, lane });
             let line = self.flows[flow].line(place);
-            line.ranks.insert(rank);
             self.in_line.push_back(line.ring(rank), node);
             self.in_offer.push_back(&mut self.offers[entry].lanes, node);
             self.grow_backlog(flow, place, offer.class, lane.bytes());
@@ -142,29 +136,10 @@ impl Schedule {
         }
         let line = self.flows[flow].line(place);
         self.in_line.remove(line.ring(rank), node);
-        if line.head_of(rank).is_none() {
-            line.ranks.remove(rank);
-        }
+        line.drop_if_empty(rank);
         self.shrink_backlog(flow, place, class, lane.bytes());
         self.refresh(flow, place);
         Unsent { ticket, flow: self.flows[flow].id, class, lane, last }
-    }
-
-    /// Puts what of a flow waits for the connection at `place` before whatever comes.
-    pub(super) fn fence(&mut self, flow: u32, place: u32) {
-        let line = self.flows[flow].line(place);
-        while let Some(fresh) = line.ranks.first_fresh() {
-            let fenced = fresh.fenced().expect("a fresh rank");
-            while let Some(node) = line.head_of(fresh) {
-                self.in_line.remove(line.ring(fresh), node);
-                self.in_line.push_back(line.ring(fenced), node);
-                // All lanes of an offer are the flow's, so all of them move.
-                self.offers[self.lanes[node].offer].rank = fenced;
-            }
-            line.ranks.remove(fresh);
-            line.ranks.insert(fenced);
-        }
-        self.refresh(flow, place);
     }
 
     /// Forgets a connection, and the flows that had no other; what waited for it.
@@ -244,7 +219,7 @@ impl Schedule {
             lines.resize(place as usize + 1, None);
         }
         if lines[place as usize].is_none() {
-            lines[place as usize] = Some(Line::new(self.rules.order));
+            lines[place as usize] = Some(Line::default());
             self.sockets[place].flows.push(flow);
         }
     }

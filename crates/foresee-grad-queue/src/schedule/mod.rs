@@ -79,13 +79,13 @@ use crate::sizing::window_bytes;
 /// this for each of its lanes; its number is looked up when it comes, when it ends, and when it is
 /// withdrawn. A connection that blocks, opens or closes, or whose bytes in flight change under a window, costs this
 /// for each flow that uses it; one that closes also for each lane it gives back. An offer takes some 100 bytes for itself and 50 for each lane,
-/// used again by later ones; packets take nothing. A flow takes 6 KB for each connection it has used, until
-/// that closes.
+/// used again by later ones; packets take nothing. A flow takes some 50 bytes for each connection it has used,
+/// until that closes, and as much for each class of a round that waits for it.
 ///
 /// # Examples
 /// ```
 /// # use std::num::NonZeroU32;
-/// # use foresee_grad_queue::{Class, Connection, Flow, Lane, Offer, Rules, Schedule, Ticket};
+/// # use foresee_grad_queue::{Class, Connection, Flow, Lane, Offer, Round, Rules, Schedule, Ticket};
 /// # use foresee_units::{Bytes, Nanos};
 /// # fn main() -> Result<(), foresee_grad_queue::ScheduleError> {
 /// let (now, link) = (Nanos::ZERO, Connection::new(0));
@@ -93,14 +93,15 @@ use crate::sizing::window_bytes;
 /// let mut schedule = Schedule::new(rules, NonZeroU32::new(30_000).unwrap());
 /// schedule.handle_open(link)?;
 /// let lanes = [Lane::new(link, 1_000, 30_000, 30_000)];
-/// let bulk = Offer { ticket: Ticket::new(1), flow: Flow::new(0), class: Class::new(9), lanes: &lanes };
+/// let (flow, round) = (Flow::new(0), Round(0));
+/// let bulk = Offer { ticket: Ticket::new(1), flow, round, class: Class::new(9), lanes: &lanes };
 /// schedule.handle_offer(&bulk, now)?;
 /// assert_eq!(schedule.poll_send(now).unwrap().packet, 0);
 /// assert_eq!(schedule.poll_send(now).unwrap().packet, 1); // 30,000 bytes in flight are within the window
 /// assert!(schedule.poll_send(now).is_none()); // 60,000 are not
 ///
 /// let lanes = [Lane::new(link, 1, 30_000, 500)];
-/// let urgent = Offer { ticket: Ticket::new(2), flow: Flow::new(0), class: Class::new(0), lanes: &lanes };
+/// let urgent = Offer { ticket: Ticket::new(2), flow, round, class: Class::new(0), lanes: &lanes };
 /// schedule.handle_offer(&urgent, now)?;
 /// schedule.handle_in_flight(link, Bytes::new(30_000))?; // one packet was acknowledged
 /// assert_eq!(schedule.poll_send(now).unwrap().ticket, Ticket::new(2)); // ahead of 998 packets
@@ -205,21 +206,6 @@ impl Schedule {
             rest.push(self.leave(lane).lane);
         }
         Ok(rest)
-    }
-
-    /// What waits of `flow` goes before whatever it offers from now on, of whatever class and over whatever
-    /// connection. A second fence ends the first: what then waits goes in the order of classes, all of it before what
-    /// is offered after the second. Costs a few moves for each lane that waits. Where classes do not count the
-    /// order is that already.
-    pub fn handle_fence(&mut self, flow: Flow) {
-        let Some(&flow) = self.flow_places.get(&flow) else { return };
-        if self.rules.order == Order::Readiness {
-            return;
-        }
-        self.batch = None;
-        for place in self.flows[flow].places() {
-            self.fence(flow, place);
-        }
     }
 
     /// `connection` takes bytes from now on.

@@ -8,6 +8,7 @@ use std::fmt;
 use foresee_units::Nanos;
 
 use super::ScheduleError;
+use crate::name::Round;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($plain:ty), $word:literal) => {
@@ -49,7 +50,7 @@ number! {
     Flow(u32), "flow"
 }
 number! {
-    /// How urgent an offer is inside its flow: 0 goes first, 255 last.
+    /// How urgent an offer is inside a round of its flow: 0 goes first, 255 last.
     Class(u8), "class"
 }
 
@@ -128,7 +129,9 @@ pub struct Offer<'a> {
     pub ticket: Ticket,
     /// Whose it is.
     pub flow: Flow,
-    /// How urgent it is.
+    /// Of which round: of a flow, earlier rounds go first.
+    pub round: Round,
+    /// How urgent it is inside its round.
     pub class: Class,
     /// Its parts, 1 or more, each over another connection. Copied; no order among them is promised.
     pub lanes: &'a [Lane],

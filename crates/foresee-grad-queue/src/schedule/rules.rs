@@ -11,9 +11,9 @@ use foresee_units::Bytes;
 /// In which order the offers of one flow go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they were offered; classes are carried along and count for nothing.
+    /// As they were offered; rounds and classes count for nothing.
     Readiness,
-    /// The lowest class first; as they were offered inside a class.
+    /// The earliest round first, inside it the lowest class; as they were offered inside a class.
     Class,
 }
 

@@ -80,6 +80,7 @@ impl Tournament {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Round;
     use foresee_testkit::property;
     use proptest::prelude::*;
 
@@ -94,7 +95,7 @@ mod tests {
             let mut naive = vec![None; 37];
             for (turn, (leaf, key)) in (0_u64..).zip(changes) {
                 let key = key.map(|(class, arrival, crowd, progress, ahead)| {
-                    let rank = Rank::fresh(class);
+                    let rank = Rank::new(Round(0), class);
                     Key { rank, arrival, crowd, progress, ahead, turn }
                 });
                 tree.set(leaf, key);

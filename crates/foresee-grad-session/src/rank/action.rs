@@ -35,8 +35,6 @@ pub enum RankAction {
         /// The membership.
         generation: u32,
     },
-    /// What is offered to a server from here on may not overtake what was offered before.
-    Fence(ServerId),
     /// Gradients of rounds before this one need not be retained.
     Forget(Round),
     /// Dial both connections to a server, once; then report [`begin_pair`](super::RankSession::begin_pair) and

@@ -96,9 +96,6 @@ fn release(
         connection.held = left;
         let offer = |(round, tensor)| RankAction::Offer { server, round, tensor, generation };
         actions.extend(offered.into_iter().map(offer));
-        if round < collect.current() {
-            actions.push_back(RankAction::Fence(server));
-        }
         if connection.held.front().is_some_and(|(held, _)| *held == round) {
             return;
         }

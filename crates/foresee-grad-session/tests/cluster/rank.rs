@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A rank: its machine, its gradients, and what it sends next.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foresee_grad_queue::{PacketId, Plan, Round, ServerId, TensorId};
@@ -33,7 +33,7 @@ pub(crate) struct RankNode {
     pub(crate) programs: Vec<Program>,
     pub(crate) phase: Phase,
     /// Packets to be sent, by server; those of a group may not overtake those of the groups before.
-    pub(crate) queues: Vec<VecDeque<Vec<Waiting>>>,
+    pub(crate) queues: Vec<BTreeMap<Round, Vec<Waiting>>>,
     pub(crate) gradients: BTreeMap<(Round, TensorId), Vec<u8>>,
     pub(crate) retained: BTreeSet<(Round, TensorId)>,
     pub(crate) received: BTreeMap<(Round, TensorId), Vec<u8>>,
@@ -51,7 +51,7 @@ impl RankNode {
             failure: None,
             programs,
             phase: Phase::Agree,
-            queues: (0..servers).map(|_| VecDeque::from([Vec::new()])).collect(),
+            queues: (0..servers).map(|_| BTreeMap::new()).collect(),
             gradients: BTreeMap::new(),
             retained: BTreeSet::new(),
             received: BTreeMap::new(),
@@ -69,7 +69,7 @@ impl RankNode {
         self.session.poll_timeout().filter(|_| self.is_running())
     }
 
-    /// Puts a tensor's packets for a server behind the last fence.
+    /// Puts a tensor's packets for a server among those of its round.
     pub(crate) fn offer(
         &mut self,
         plan: &Plan,
@@ -80,25 +80,18 @@ impl RankNode {
     ) {
         let packets = (0..plan.packets_at(tensor, server).unwrap_or(0))
             .filter_map(|nth| Some((round, plan.nth_packet_at(tensor, server, nth)?, generation)));
-        let queue = &mut self.queues[usize::from(server.0)];
-        queue.back_mut().expect("there is a group").extend(packets);
-    }
-
-    pub(crate) fn fence(&mut self, server: ServerId) {
-        self.queues[usize::from(server.0)].push_back(Vec::new());
+        self.queues[usize::from(server.0)].entry(round).or_default().extend(packets);
     }
 
     /// The packets of which one is sent next.
     pub(crate) fn next_group(&mut self, server: usize) -> Option<&mut Vec<Waiting>> {
         let queue = &mut self.queues[server];
-        while queue.len() > 1 && queue[0].is_empty() {
-            queue.pop_front();
-        }
-        queue.front_mut().filter(|group| !group.is_empty())
+        queue.retain(|_, group| !group.is_empty());
+        queue.values_mut().next()
     }
 
     pub(crate) fn has_waiting(&self, server: usize) -> bool {
-        self.queues[server].iter().any(|group| !group.is_empty())
+        self.queues[server].values().any(|group| !group.is_empty())
     }
 
     /// Whether its next step is possible.

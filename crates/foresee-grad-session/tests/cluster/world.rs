@@ -287,12 +287,6 @@ impl World {
                 assert_eq!(rank.session.handle_end(), Ok(Some(round)), "it may end");
                 rank.phase = Phase::Forward(0);
                 self.settle_rank(at);
-                let rank = &mut self.ranks[at];
-                for server in (0..self.setup.servers).map(ServerId) {
-                    if rank.session.is_open(server) {
-                        rank.fence(server);
-                    }
-                }
             }
             Phase::Agree | Phase::Finished => {}
         }
@@ -317,7 +311,7 @@ impl World {
             }
             RankAction::Close(server) => {
                 let server = usize::from(server.0);
-                rank.queues[server] = [Vec::new()].into();
+                rank.queues[server].clear();
                 self.drop_pair(at, server, true, false);
             }
             RankAction::Interrupt(server) => self.break_pair(at, usize::from(server.0)),
@@ -326,7 +320,6 @@ impl World {
                 assert!(rank.retained.contains(&(round, tensor)), "what is offered again is retained");
                 rank.offer(&self.plan, server, round, tensor, generation);
             }
-            RankAction::Fence(server) => rank.fence(server),
             RankAction::Forget(oldest) => rank.retained = rank.retained.split_off(&(oldest, TensorId(0))),
             RankAction::Dial { server, .. } => {
                 self.notices.push(Notice::Dial { rank: at, server: usize::from(server.0) });

@@ -20,8 +20,8 @@ mod tests;
 use std::num::NonZeroU32;
 
 use foresee_grad_queue::{
-    Answer, Class, Connection, Flow, Grant, Lane, Offer, Policy, Rules, Schedule, ScheduleError, Ticket,
-    Window,
+    Answer, Class, Connection, Flow, Grant, Lane, Offer, Policy, Round, Rules, Schedule, ScheduleError,
+    Ticket, Window,
 };
 use foresee_model::ModelError;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
@@ -182,7 +182,10 @@ impl Direction {
     fn offer(&mut self, layer: usize, class: Class, lane: Lane, now: Nanos) {
         let ticket = Ticket::new(self.tickets.len() as u64);
         self.tickets.push(layer);
-        known(self.schedule.handle_offer(&Offer { ticket, flow: JOB, class, lanes: &[lane] }, now));
+        known(
+            self.schedule
+                .handle_offer(&Offer { ticket, flow: JOB, round: Round(0), class, lanes: &[lane] }, now),
+        );
     }
 
     /// The next packet that has passed, and its layer.

@@ -12,13 +12,14 @@ use super::super::{
     Class, Connection, Flow, Grant, Lane, Offer, Order, Rules, Schedule, ScheduleError, Scope, Ticket,
     Window, crowd_bytes,
 };
+use crate::name::Round;
 use crate::sizing::window_bytes;
 
 const PACKET: u32 = 100;
 
 #[derive(Clone, Debug)]
 enum Deed {
-    Offer { ticket: u64, flow: u32, class: u8, lanes: Vec<(u32, u32, u32, u32)> },
+    Offer { ticket: u64, flow: u32, round: u64, class: u8, lanes: Vec<(u32, u32, u32, u32)> },
     Withdraw(u64),
     Open(u32),
     Close(u32),
@@ -28,7 +29,6 @@ enum Deed {
     Ack(u32, u64),
     Link(u64),
     Poll(usize),
-    Fence(u32),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -42,10 +42,9 @@ struct NaiveSocket {
 struct NaiveOffer {
     ticket: u64,
     flow: u32,
+    round: u64,
     class: u8,
     lanes: Vec<Lane>,
-    /// Whether a fence was set behind it.
-    fenced: bool,
 }
 
 /// Lists, walked from end to end.
@@ -60,8 +59,8 @@ struct Books {
     offers: Vec<NaiveOffer>,
 }
 
-/// A place in the order of a flow: before the fence or not, class, arrival.
-type Place = (bool, u8, usize);
+/// A place in the order of a flow: round, class, arrival.
+type Place = (u64, u8, usize);
 /// Something that could be granted: flow, place in its order, connection, its next packet.
 type Candidate = (u32, Place, u32, Lane);
 
@@ -114,7 +113,8 @@ impl Books {
         let taken = !known && !lanes.is_empty() && lanes.iter().all(fine);
         if taken {
             let (ticket, flow, class) = (offer.ticket.get(), offer.flow.get(), offer.class.get());
-            self.offers.push(NaiveOffer { ticket, flow, class, lanes: lanes.to_vec(), fenced: false });
+            let (round, lanes) = (offer.round.0, lanes.to_vec());
+            self.offers.push(NaiveOffer { ticket, flow, round, class, lanes });
         }
         taken
     }
@@ -197,8 +197,8 @@ impl Books {
 
     fn place(&self, arrival: usize, offer: &NaiveOffer) -> Place {
         match self.rules.order {
-            Order::Class => (!offer.fenced, offer.class, arrival),
-            Order::Readiness => (false, 0, arrival),
+            Order::Class => (offer.round, offer.class, arrival),
+            Order::Readiness => (0, 0, arrival),
         }
     }
 
@@ -244,18 +244,13 @@ fn play(rules: Rules, deeds: &[Deed]) {
     for deed in deeds {
         match deed {
             Deed::Poll(count) => poll(&mut schedule, &mut books, *count),
-            Deed::Fence(flow) => {
-                schedule.handle_fence(Flow::new(*flow));
-                let fenced = books.offers.iter_mut().filter(|offer| offer.flow == *flow);
-                fenced.for_each(|offer| offer.fenced = true);
-            }
-            Deed::Offer { ticket, flow, class, lanes } => {
+            Deed::Offer { ticket, flow, round, class, lanes } => {
                 let lane = |&(connection, packets, packet_bytes, last_bytes): &(u32, u32, u32, u32)| {
                     Lane::new(Connection::new(connection), packets, packet_bytes, last_bytes)
                 };
                 let lanes: Vec<Lane> = lanes.iter().map(lane).collect();
                 let (ticket, flow, class) = (Ticket::new(*ticket), Flow::new(*flow), Class::new(*class));
-                let offer = Offer { ticket, flow, class, lanes: &lanes };
+                let offer = Offer { ticket, flow, round: Round(*round), class, lanes: &lanes };
                 assert_eq!(schedule.handle_offer(&offer, now).is_ok(), books.offered(&offer));
             }
             Deed::Withdraw(ticket) => {
@@ -390,11 +385,10 @@ fn deed() -> impl Strategy<Value = Deed> {
     let lane = (connection(), 0_u32..6, sizes).prop_map(|(to, count, (size, last))| (to, count, size, last));
     let lanes = prop::collection::vec(lane, 0..4);
     prop_oneof![
-        8 => (0_u64..30, 0_u32..3, 0_u8..4, lanes)
-            .prop_map(|(ticket, flow, class, lanes)| Deed::Offer { ticket, flow, class, lanes }),
+        8 => (0_u64..30, 0_u32..3, 0_u64..4, 0_u8..4, lanes)
+            .prop_map(|(ticket, flow, round, class, lanes)| Deed::Offer { ticket, flow, round, class, lanes }),
         6 => (1_usize..6).prop_map(Deed::Poll),
         1 => (0_u64..30).prop_map(Deed::Withdraw),
-        1 => (0_u32..3).prop_map(Deed::Fence),
         2 => connection().prop_map(Deed::Open),
         1 => connection().prop_map(Deed::Close),
         2 => connection().prop_map(Deed::Block),

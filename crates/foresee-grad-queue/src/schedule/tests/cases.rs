@@ -12,7 +12,7 @@ use super::super::{
     Class, Connection, Flow, Grant, Lane, Order, Rules, Schedule, ScheduleError, Scope, Ticket, Window,
     effort,
 };
-use super::{START, lane, offer, schedule};
+use super::{START, lane, of_round, offer, schedule};
 
 /// No window: the order alone decides.
 const OPEN: Rules = Rules { window: Window::None, ..Rules::new() };
@@ -50,14 +50,22 @@ fn a_more_urgent_class_overtakes_between_packets_and_the_rest_goes_on_where_it_s
 }
 
 #[test]
-fn what_waited_at_a_fence_goes_before_more_urgent_classes_and_other_flows_are_not_held() {
+fn an_earlier_round_goes_before_more_urgent_classes_whenever_it_is_offered() {
     let mut schedule = schedule(OPEN, 10, 2);
-    schedule.handle_offer(&offer(1, 0, 200, &[lane(0, 1, 10), lane(1, 1, 10)]), START).unwrap();
-    schedule.handle_offer(&offer(2, 0, 100, &[lane(1, 1, 10)]), START).unwrap();
-    schedule.handle_fence(Flow::new(0));
-    schedule.handle_offer(&offer(3, 0, 0, &[lane(0, 1, 10), lane(1, 1, 10)]), START).unwrap();
-    assert_eq!(rows(&mut schedule), [(2, 1, 0), (1, 0, 0), (1, 1, 0), (3, 0, 0), (3, 1, 0)]);
-    schedule.handle_fence(Flow::new(7));
+    schedule.handle_offer(&of_round(7, 3, 0, 0, &[lane(0, 1, 10), lane(1, 1, 10)]), START).unwrap();
+    schedule.handle_offer(&of_round(6, 1, 0, 200, &[lane(0, 1, 10), lane(1, 1, 10)]), START).unwrap();
+    schedule.handle_offer(&of_round(6, 2, 0, 100, &[lane(1, 1, 10)]), START).unwrap();
+    schedule.handle_offer(&of_round(5, 4, 0, 255, &[lane(0, 1, 10)]), START).unwrap();
+    assert_eq!(rows(&mut schedule), [(4, 0, 0), (2, 1, 0), (1, 0, 0), (1, 1, 0), (3, 0, 0), (3, 1, 0)]);
+}
+
+#[test]
+fn rounds_of_one_flow_say_nothing_of_anothers() {
+    let mut schedule = schedule(OPEN, 10, 1);
+    schedule.handle_offer(&of_round(9, 1, 0, 3, &[lane(0, 2, 10)]), START).unwrap();
+    schedule.handle_offer(&of_round(2, 2, 1, 3, &[lane(0, 2, 10)]), START).unwrap();
+    let tickets: Vec<u64> = rows(&mut schedule).iter().map(|(ticket, ..)| *ticket).collect();
+    assert_eq!(tickets, [1, 2, 1, 2], "they take turns");
 }
 
 #[test]

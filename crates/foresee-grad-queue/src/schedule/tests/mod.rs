@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use foresee_units::Nanos;
 
 use super::{Class, Connection, Flow, Lane, Offer, Rules, Schedule, Ticket};
+use crate::name::Round;
 
 const START: Nanos = Nanos::ZERO;
 
@@ -26,5 +27,10 @@ fn lane(connection: u32, packets: u32, packet_bytes: u32) -> Lane {
 }
 
 fn offer(ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
-    Offer { ticket: Ticket::new(ticket), flow: Flow::new(flow), class: Class::new(class), lanes }
+    of_round(0, ticket, flow, class, lanes)
+}
+
+fn of_round(round: u64, ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
+    let (ticket, flow, class) = (Ticket::new(ticket), Flow::new(flow), Class::new(class));
+    Offer { ticket, flow, round: Round(round), class, lanes }
 }

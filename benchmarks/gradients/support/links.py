@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the links give to our transport where nothing is computed: what the model is told of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .lines import limit
+from .runs import Run
+from .session import USUAL, Hosts, How, Plan, Session, measure
+from .workloads import Sleeps, bulk, bytes_per_s
+
+#: Names of arms and what ranks and servers are told; `partition` has its grid.
+POLICIES = {
+    "foresee": "foresee",
+    "mercury": "mercury",
+    "mercury_windowed": "mercury_windowed",
+    "mercury_interface": "mercury_interface",
+    "fifo_packet": "fifo_packet,window=interface",
+    "fifo_tensor": "fifo_tensor,window=interface",
+    "fifo_packet_socket": "fifo_packet",
+    "fifo_tensor_socket": "fifo_tensor",
+    "partition_4096000": "partition_unbounded",
+}
+
+
+def told_of(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
+    """What a rank is told of a workload."""
+    return {
+        "do": do,
+        "elements": work.elements,
+        "classes": work.classes,
+        "backward": work.backward,
+        "forward": work.forward,
+        "update": work.update,
+        "warmup": plan.warmup,
+        "rounds": plan.rounds,
+        **more,
+    }
+
+
+def run_bulk(
+    session: Session,
+    hosts: Hosts,
+    *,
+    rounds: int,
+    seconds_per_round: float,
+    of_link: float = 1.0,
+    how: How = USUAL,
+) -> None:
+    """Both directions full: what the link gives to our transport. ``of_link``: what of it a rank can have."""
+    work = bulk(int(bytes_per_s(hosts.rate) * of_link * seconds_per_round))
+    plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
+    run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
+    run.model_s = {"foresee": work.bytes / (limit(hosts.rate) * of_link)}
+    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False), how)
+
+
+def run_bulk_whole(session: Session, hosts: Hosts) -> None:
+    """One tensor there, and when all of it is there, back: what the link gives where nothing comes the other way."""
+    work = bulk(int(bytes_per_s(hosts.rate) * 0.5), tensors=1)
+    plan = dataclasses.replace(session.plan, warmup=1, rounds=3)
+    run = Run("bulk", hosts.name, hosts.rate, "fifo_tensor", POLICIES["fifo_tensor"], [], work.bytes)
+    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False))
+
+
+def run_links(session: Session, hosts: Hosts) -> None:
+    """What the links give, both ways at once and one after the other: what the model is told of them."""
+    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
+    run_bulk_whole(session, hosts)

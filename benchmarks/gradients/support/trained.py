@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real training on the CPU: over dedicated servers, over servers beside ranks, and with torch's own all-reduce."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from typing import Any
+
+from foresee.models import network, trace
+
+from .links import run_bulk, run_links
+from .runs import Run
+from .session import Hosts, How, Session, hosts_of, measure
+from .workloads import UNSHAPED
+
+TRAINING = How(program="training.py")
+#: Ranks find the servers beside them as users do.
+BESIDE = How(program="training.py", own_servers=True)
+#: Of DDP; torch's own value is 25.
+BUCKETS_MB = (1, 25, 100)
+#: The rows of part `ranks`: so many hosts, each with a rank and a server beside it, and their links.
+RANKS_LINKS = [(ranks, rate) for rate in ("200mbit", "1gbit", UNSHAPED) for ranks in (2, 4)]
+#: Where torch's process group meets: another port for each run.
+PORTS = itertools.count(29_000)
+
+
+def run_training(session: Session, hosts: Hosts, model: str) -> None:
+    """Alone, over dedicated servers, with DDP at three sizes of its buckets."""
+    # Steps are long there: half of them do.
+    given = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
+    step = traced(session, hosts, model)
+    for _ in range(session.plan.repeats):
+        run_links(session, hosts)
+        oracle = run_oracle(session, hosts, step, given)
+        if oracle.void:
+            return
+        run_over_servers(session, hosts, oracle, step, given)
+        for bucket_mb in BUCKETS_MB:
+            run_ddp(session, hosts, step, given, bucket_mb)
+
+
+def run_ranks(session: Session, ranks: int, rate: str) -> None:
+    """Servers beside ranks, as many dedicated ones, and DDP with the best size of its buckets, by turns."""
+    given = {"model": "blocks", "warmup": 3, "rounds": session.plan.rounds // 2}
+    with hosts_of(session, f"{ranks}+{ranks}", rate, ranks, ranks) as hosts:
+        alone = dataclasses.replace(hosts, name=f"{ranks}+0", servers=[])
+        step = traced(session, alone, "blocks")
+        trial = dataclasses.replace(session, save=None, runs=[])
+        tried = {mb: run_ddp(trial, alone, step, given, mb) for mb in BUCKETS_MB}
+        session.count = trial.count
+        best_mb = min((mb for mb in tried if not tried[mb].void), key=lambda mb: tried[mb].t_iter_s)
+        for _ in range(session.plan.repeats):
+            oracle = run_oracle(session, alone, step, given)
+            if oracle.void:
+                return
+            if rate != UNSHAPED:
+                run_bulk_of(session, alone)
+                run_bulk_of(session, hosts)
+            run_ddp(session, alone, step, given, best_mb)
+            run_beside_ranks(session, alone, oracle, step, given)
+            run_over_servers(session, hosts, oracle, step, given)
+
+
+def run_quick_ranks(session: Session) -> None:
+    """Two hosts at 200 Mbit/s; a model of a third of the size, on which wire and compute have the same ratio."""
+    given = {"model": "blocks_small", "warmup": 3, "rounds": session.plan.rounds}
+    with hosts_of(session, "2+0", "200mbit", 2, 0) as hosts:
+        step = traced(session, hosts, "blocks_small")
+        for _ in range(session.plan.repeats):
+            oracle = run_oracle(session, hosts, step, given)
+            run_ddp(session, hosts, step, given, 25)
+            run_beside_ranks(session, hosts, oracle, step, given)
+
+
+def traced(session: Session, hosts: Hosts, model: str) -> network.Step:
+    """What each tensor of a model takes, with nobody else at work."""
+    process = hosts.cluster.process(hosts.ranks[0], "training.py")
+    process.ask({"do": "trace", "model": model, "seed": session.seed, "rank": 0})
+    return trace.loads(process.answer(time.monotonic() + session.timeout_s)["trace"]).step()
+
+
+def run_bulk_of(session: Session, hosts: Hosts) -> None:
+    """Both directions full, over servers beside ranks where there are no others."""
+    shares = network.shares(len(hosts.ranks), 0)
+    beside = not hosts.servers
+    of_link = shares.of_link if beside else 1.0
+    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5, of_link=of_link, how=How(beside=beside))
+
+
+def run_oracle(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any]) -> Run:
+    """All ranks, each alone."""
+    oracle = Run(given["model"], hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
+    return measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
+
+
+def run_over_servers(
+    session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]
+) -> Run:
+    """Over dedicated servers."""
+    ours = Run(given["model"], hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+    ours.model_s = session.predicted(hosts, stretched(step, oracle))
+    return measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
+
+
+def run_beside_ranks(
+    session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]
+) -> Run:
+    """Over a server beside each rank."""
+    ours = Run(given["model"], hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+    ours.model_s = session.predicted(hosts, stretched(step, oracle))
+    return measure(session, hosts, ours, {**given, "do": "beside", "meeting": meeting(hosts)}, BESIDE)
+
+
+def run_ddp(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any], bucket_mb: int) -> Run:
+    """With torch's own all-reduce."""
+    ddp = Run(given["model"], hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
+    told = {**given, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting(hosts)}
+    return measure(session, hosts, ddp, told, TRAINING)
+
+
+def meeting(hosts: Hosts) -> str:
+    """Where ranks meet."""
+    return f"{hosts.cluster.addresses[hosts.ranks[0]]}:{next(PORTS)}"
+
+
+def stretched(step: network.Step, oracle: Run) -> network.Step:
+    """The shares of a rank that has the machine to itself, the length of one among its neighbours."""
+    share = oracle.t_iter_s / step.oracle
+    return network.Step(
+        step.bytes,
+        backward=step.backward * share,
+        forward=step.forward * share,
+        update=step.update * share,
+    )

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the exchange of gradients as PROTOCOL.md says.
 
-``--quick`` measures at least half of the acceptance lines within a minute; without it every arm runs on every workload,
+``--quick`` measures at least half of the acceptance lines within two minutes; without it every arm runs on every workload,
 which takes hours. Builds and downloads nothing: ``make setup`` and ``make bench-setup`` do. Needs root, for hosts of
 its own.
 
@@ -55,7 +55,7 @@ def instead(name: str, factor: float = 1) -> str:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Measure the exchange of gradients as PROTOCOL.md says.")
-    parser.add_argument("--quick", action="store_true", help="few arms, one model, under a minute")
+    parser.add_argument("--quick", action="store_true", help="few arms, small models, under two minutes")
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
     parser.add_argument(
         "--seed", type=int, default=20_000, help="of checks and changes (default %(default)s)"

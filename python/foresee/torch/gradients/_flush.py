@@ -138,8 +138,8 @@ class SynchronizedOptimizer(torch.optim.Optimizer):
     def stats(self) -> Mapping[str, float]:
         """Counters of the exchange.
 
-        ``sent_bytes``, ``window_bytes`` and ``rate_bytes_per_s`` are of the interfaces that reach other machines, if any
-        does; ``local_bytes`` were sent to servers of this machine.
+        ``sent_bytes``, ``window_bytes`` and ``rate_bytes_per_s`` are of the interfaces that reach other machines, if
+        any does; ``local_bytes`` were sent to servers of this machine.
         ``exposed_s``: seconds that this rank stood still for it, ``exposed_last_round_s`` in the round that ended last.
         """
         rounds = _rounds(self)

@@ -21,26 +21,34 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from foresee.errors import ForeseeError
 from foresee.torch.gradients import _errors
+from foresee.torch.gradients._compose import Methods, become, plain_class
 
 if TYPE_CHECKING:
+    import torch
+
     from foresee.torch.gradients._rounds import Rounds
+
+    # What the methods stand in front of.
+    class _Model(Methods, torch.nn.Module): ...
+
+    class _Optimizer(Methods, torch.optim.Optimizer): ...
+
+else:
+    _Model = _Optimizer = Methods
 
 __all__ = ["SynchronizedModel", "SynchronizedOptimizer", "attach", "detach"]
 
 _KEY = "_foresee_rounds"
 _live: weakref.WeakSet[Rounds] = weakref.WeakSet()
-_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
 def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: Rounds) -> None:
     """Make both speak to ``rounds``."""
     model.__dict__[_KEY] = optimizer.__dict__[_KEY] = rounds
-    model.__class__ = _subclass(SynchronizedModel, type(model))
-    optimizer.__class__ = _subclass(SynchronizedOptimizer, type(optimizer))
+    become(model, SynchronizedModel)
+    become(optimizer, SynchronizedOptimizer)
     # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
     # our step would silently never run. What it is for, telling that step() was called, ours does.
     optimizer.__dict__.pop("step", None)
@@ -55,12 +63,14 @@ def detach(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     for one in (model, optimizer):
         rounds = one.__dict__.pop(_KEY, None)
         if rounds is not None:
-            one.__class__ = _plain(type(one))
+            object.__setattr__(one, "__class__", plain_class(type(one)))
             _live.discard(rounds)
 
 
-class SynchronizedModel(torch.nn.Module):
+class SynchronizedModel(_Model):
     """What a synchronized model can do besides its own."""
+
+    __slots__ = ()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes inside keep gradients on this rank; the next one outside pushes the sums."""
@@ -112,8 +122,10 @@ class SynchronizedModel(torch.nn.Module):
         return _reduced(self, super().__reduce_ex__(protocol))
 
 
-class SynchronizedOptimizer(torch.optim.Optimizer):
+class SynchronizedOptimizer(_Optimizer):
     """What a synchronized optimizer can do besides its own."""
+
+    __slots__ = ()
 
     def step(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """End the round: updates land when their averages do, at the latest before they are used."""
@@ -197,25 +209,12 @@ def _flush_outside(model: Any) -> None:
         rounds.flush()
 
 
-def _subclass(ours: type, base: type) -> type:
-    made = _classes.get(base)
-    if made is None:
-        made = type(f"Synchronized{base.__name__}", (ours, base), {"__module__": base.__module__})
-        _classes[base] = made
-    return made
-
-
-def _plain(synchronized: type) -> type:
-    """The user's own class."""
-    return synchronized.__mro__[2]
-
-
 def _reduced(one: Any, reduced: Any) -> Any:
     """What pickling made of ``one``, with its plain class instead of ours and without the rounds."""
     if not isinstance(reduced, tuple):
         return reduced
     function, arguments, *rest = reduced
-    ours, plain = type(one), _plain(type(one))
+    ours, plain = type(one), plain_class(type(one))
     if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined] # typeshed lacks it
         # pickle insists that this function makes an object of the very class that it pickles.
         function, arguments = plain.__new__, (plain, *arguments[1:])

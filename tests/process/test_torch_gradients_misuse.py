@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.exchanges import Hub, Lost
 from support.ranks import run
-from support.tensors import noise
+from support.tensors import assert_same_bits, noise
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import foresee.torch as ft
 from foresee.errors import Closed, ConfigError
 from foresee.torch import GradientMisuse
+from foresee.torch.gradients._first_use import FirstUse
 
 
 def pair(model=None, network=None, **arguments):
@@ -187,19 +188,66 @@ def test_sparse_gradients_are_refused_by_name():
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda model: model[0].weight.detach().clamp_(-1, 1),
-        lambda model: nn.init.zeros_(model[0].weight),
+        lambda weight: weight.detach().clamp_(-1, 1),
+        nn.init.zeros_,
+        lambda weight: setattr(weight, "data", torch.zeros(4, 4)),
+        lambda weight: weight.detach().set_(torch.zeros(4, 4)),
     ],
-    ids=["clamp", "reset"],
+    ids=["clamp", "reset", "data", "set"],
 )
-def test_editing_a_weight_while_its_update_is_under_way(edit):
+@pytest.mark.parametrize("steps", [2, 4])
+def test_editing_a_kept_weight_while_its_update_is_under_way(edit, steps):
     model, optimizer = pair()
-    warm(model, optimizer)
-    edit(model)
+    weight = model[0].weight
+    warm(model, optimizer, steps)
+    edit(weight)
     with pytest.raises(
-        GradientMisuse, match=r"0\.weight was modified between step\(\) and its update.*flush"
+        GradientMisuse, match=r"0\.weight was modified or assigned to between step\(\) and its update.*flush"
     ):
         model(noise(3, 4, seed=0))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model: setattr(model[0].weight, "data", F.normalize(model[0].weight.data)),
+        lambda model: model[0].weight.data.clamp_(-0.1, 0.1),
+        lambda model: [p.data.clamp_(-0.1, 0.1) for p in model[0].parameters()],
+        lambda model: torch.no_grad()(model[2].weight.copy_)(model[2].weight * 0.5),
+        lambda model: nn.utils.vector_to_parameters(
+            nn.utils.parameters_to_vector(model[2].parameters()) * 0.5, model[2].parameters()
+        ),
+        lambda model: model[0].load_state_dict({"weight": torch.ones(4, 4), "bias": torch.ones(4)}),
+        lambda model: (model[2].zero_grad(), model[2].half().float()),
+        lambda model: setattr(model[2], "bias", model[0].bias) if model[2].bias.numel() == 4 else None,
+        lambda model: model[0].weight.detach().set_(torch.ones(4, 4)),
+        lambda model: nn.utils.parametrizations.weight_norm(model[0])
+        if not hasattr(model[0], "parametrizations")
+        else None,
+    ],
+    ids=[
+        "data", "clamp", "child", "copy", "vector", "load", "half", "tie", "set", "parametrize",
+    ],
+)  # fmt: skip
+def test_edits_after_the_step_keep_stock_bits(edit, request):
+    def trained(model, optimizer):
+        for step in range(9):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+            edit(model)
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def fresh():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    expected = trained(*fresh())
+    model, optimizer = fresh()
+    assert_same_bits(
+        trained(*ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))), expected
+    )
 
 
 def test_editing_weights_from_parameters_is_allowed():
@@ -213,17 +261,18 @@ def test_editing_weights_from_parameters_is_allowed():
 
 
 class Early(nn.Module):
-    """Uses the head's bias, which autograd does not save, before the head runs; but not in the first step."""
+    """Uses the head's bias, which it keeps and autograd does not save, before the head runs; not in the first step."""
 
     def __init__(self):
         super().__init__()
         self.early = False
         self.body = nn.Linear(4, 4)
         self.head = nn.Linear(4, 4)
+        self.kept = list(self.head.parameters())
 
     def forward(self, x):
         if self.early:
-            return self.body(x + self.head.bias)
+            return self.body(x + self.kept[1])
         return self.head(self.body(x))
 
 
@@ -241,7 +290,7 @@ class Saved(Early):
 
     def forward(self, x):
         x = self.body(x)
-        return self.head(F.linear(x, self.head.weight) if self.early else x)
+        return self.head(F.linear(x, self.kept[0]) if self.early else x)
 
 
 def test_an_update_that_lands_after_a_saved_use_raises_in_autograd(network):
@@ -265,14 +314,92 @@ def test_debug_names_the_place_of_such_a_use():
     optimizer.close()
 
 
+def unsaved(model, weight, step, first):
+    """From the step ``first`` on, a use before the module runs of which autograd saves nothing."""
+    x = noise(3, 4, seed=step)
+    early = F.linear(x, weight()).square().mean() if step >= first else 0.0
+    return model(x).square().mean() + early
+
+
+@pytest.mark.parametrize("first", [3, 4, 5, 6])
+def test_an_early_use_of_a_kept_weight_is_found_in_the_step_after_its_first(first):
+    """Steps are numbered from 1, and 2, 4 and 8 are watched; else the one after a step with a new graph."""
+    model, optimizer = pair()
+    weight = model[2].weight
+    for step in range(1, 9):
+        optimizer.zero_grad()
+        if step == first + 1 or (step == first and step in (4, 8)):
+            with pytest.raises(GradientMisuse, match=r"2\.weight was used outside of all modules before"):
+                unsaved(model, lambda: weight, step, first)
+            break
+        unsaved(model, lambda: weight, step, first).backward()
+        optimizer.step()
+    else:
+        pytest.fail("it was never found")
+    optimizer.close()
+
+
+@pytest.mark.filterwarnings("ignore:1 of 4 parameters:UserWarning")
+@pytest.mark.parametrize(
+    ("first", "kept"), [(1, True), (2, True), (1, False), (2, False), (3, False), (6, False)]
+)
+def test_early_uses_that_wait_points_or_modules_know_of_keep_stock_bits(first, kept):
+    """Those of the first two steps, or of a weight that is read from its module at any time."""
+
+    def trained(model, optimizer):
+        weight = model[2].weight
+        for step in range(1, 9):
+            optimizer.zero_grad()
+            unsaved(model, lambda: weight if kept else model[2].weight, step, first).backward()
+            optimizer.step()
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def fresh():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    expected = trained(*fresh())
+    assert_same_bits(trained(*ft.synchronize(*fresh(), servers=Hub(1, late=0.01).exchange(0))), expected)
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_contents_that_were_edited_unseen_are_found_before_watched_steps(step):
+    model, optimizer = pair()
+    weight = model[0].weight
+    warm(model, optimizer, step)
+    weight.data.mul_(0.5)
+    if step == 1:
+        backward(model)  # the first step is a barrier: its update has landed, so the edit is right
+        return
+    with pytest.raises(GradientMisuse, match=r"0\.weight was modified"):
+        model(noise(3, 4, seed=0))
+
+
+def test_a_graph_that_is_new_each_step_has_few_steps_watched(monkeypatch):
+    model, optimizer = pair()
+    watched = []
+    start = FirstUse.start
+    monkeypatch.setattr(FirstUse, "start", lambda self, **how: (watched.append(how), start(self, **how))[1])
+    for step in range(200):
+        optimizer.zero_grad()
+        x = noise(3, 4, seed=step)
+        for _ in range(step):
+            x = x.requires_grad_() * 1.0
+        model(x).square().mean().backward()
+        optimizer.step()
+    assert len(watched) <= 8 + 7 + 200 // 16
+    optimizer.close()
+
+
 def test_debug_sees_uses_outside_of_modules_and_allows_right_ones():
     modes = torch._C._len_torch_function_stack()
     model, optimizer = pair(debug=True)
+    weight = model[0].weight
     warm(model, optimizer, steps=4)
     with pytest.raises(GradientMisuse, match=r"0\.weight was used outside of all modules"):
-        model[0].weight.norm()
-    optimizer.flush()
-    model[0].weight.norm()
+        weight.norm()
+    assert model[0].weight.norm() == weight.norm(), "read from its module it lands"
     optimizer.close()
     assert torch._C._len_torch_function_stack() == modes
 

@@ -194,14 +194,16 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
     assert "head.weight" in waits[2]
 
 
-def test_profiling_leaves_torch_as_it_was():
+def test_profiling_and_watching_leave_torch_as_it_was():
     before = torch._C._len_torch_function_stack()
     models = [HeadFirst(), HeadFirst()]
     pairs = [ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0)) for model in models]
     with torch.device("cpu"):
-        for model, optimizer in pairs:
-            model(batch(0, 0)).sum().backward()
-            optimizer.step()
+        for step in range(2):
+            for model, optimizer in pairs:
+                optimizer.zero_grad()
+                model(batch(step, 0)).sum().backward()
+                optimizer.step()
         assert torch._C._len_torch_function_stack() == before + 1
     assert torch._C._len_torch_function_stack() == before
     assert not any(model.first._forward_hooks for model in models)

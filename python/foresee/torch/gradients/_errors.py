@@ -85,9 +85,9 @@ def checked_use(name: str, where: str) -> GradientMisuse:
 def modified(name: str) -> GradientMisuse:
     """The version of a parameter changed while its update was under way."""
     return GradientMisuse(
-        f"{name} was modified between step() and its update (clamp, EMA copied back, weight reset, ...), which is "
-        "under way then and would be lost or come on top. Call optimizer.flush() before, or take it from "
-        "model.parameters(), which does",
+        f"{name} was modified or assigned to between step() and its update (clamp, EMA copied back, weight reset, "
+        "...), which is under way then and would be lost or come on top. Call optimizer.flush() before, or take the "
+        "parameter from its module or from model.parameters() each time, which land its update",
         name,
     )
 

@@ -48,7 +48,8 @@ class FirstUse:
     ``no_grad`` count only inside of a forward pass that was entered with gradients on: reentrant checkpoints run so,
     evaluations do not.
 
-    ``on_use``, if given, is called at every use, with the entry and the module.
+    ``on_use``, if given, is called at every use, with the entry and the module; ``of_results=False``: not at those
+    outside of modules whose result needs no gradient.
     """
 
     def __init__(
@@ -56,6 +57,8 @@ class FirstUse:
         model: torch.nn.Module,
         entries: Sequence[Entry],
         on_use: Callable[[Entry, torch.nn.Module | None], None] | None = None,
+        *,
+        of_results: bool = True,
     ) -> None:
         self.order: list[int] = []
         self.modules: dict[int, list[torch.nn.Module | None]] = {}
@@ -63,6 +66,7 @@ class FirstUse:
         self._by_id: dict[int, Entry] = {}
         self._by_storage: dict[int, list[tuple[int, int, Entry]]] = {}
         self._on_use = on_use
+        self._of_results = of_results
         self._running: list[tuple[torch.nn.Module, bool]] = []
         self._hooks: list[Any] = []
         self._mode: _Watch | None = None
@@ -84,13 +88,16 @@ class FirstUse:
                 place = (start, start + entry.spec.nbytes, entry)
                 self._by_storage.setdefault(entry.tensor.untyped_storage().data_ptr(), []).append(place)
 
-    def start(self) -> None:
-        """Watch this thread from here on. Compiled code runs eagerly until ``stop``, or its uses were not seen."""
+    def start(self, *, eager: bool = True) -> None:
+        """Watch this thread from here on. Compiled code runs eagerly until ``stop``, or its uses were not seen.
+
+        ``eager=False``: there is no compiled code.
+        """
         assert self._mode is None
         for module in self._model.modules():
             self._hooks.append(module.register_forward_pre_hook(EnterHook(self), prepend=True))
             self._hooks.append(module.register_forward_hook(LeaveHook(self), always_call=True))
-        self._mode = _Watch.join(self)
+        self._mode = _Watch.join(self, eager=eager)
 
     def stop(self) -> None:
         """Leave the model and torch as they were. May be called by any thread, and twice."""
@@ -134,9 +141,10 @@ class FirstUse:
         for tensor in _tensors(arguments):
             for entry in self._entries_of(tensor):
                 # Outside of modules weights are also copied, averaged and printed. What a loss is made of has a graph.
-                if module is not None or any(one.requires_grad for one in _tensors((result,))):
+                counts = module is not None or any(one.requires_grad for one in _tensors((result,)))
+                if counts:
                     self._note(entry, module)
-                if self._on_use is not None:
+                if self._on_use is not None and (counts or self._of_results):
                     self._on_use(entry, module)
 
     def _note(self, entry: Entry, module: torch.nn.Module | None) -> None:
@@ -185,7 +193,7 @@ class _Watch(TorchFunctionMode):
         self._profiles: list[weakref.ref[FirstUse]] = []
 
     @classmethod
-    def join(cls, profile: FirstUse) -> _Watch:
+    def join(cls, profile: FirstUse, *, eager: bool) -> _Watch:
         """Show this thread's calls to ``profile`` too, until it leaves."""
         mode: _Watch | None = getattr(cls._of_thread, "mode", None)
         if mode is None:
@@ -193,7 +201,8 @@ class _Watch(TorchFunctionMode):
             _relay(lambda below: [mode, *below])
         reference = weakref.ref(profile)
         mode._profiles.append(reference)
-        _Eager.acquire(reference)
+        if eager:
+            _Eager.acquire(reference)
         return mode
 
     def leave(self, profile: weakref.ref[FirstUse]) -> None:

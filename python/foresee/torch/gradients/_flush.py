@@ -105,12 +105,9 @@ class SynchronizedModel(_Model):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the model's own. It looks at gradients alone, so updates stay under way."""
-        rounds = self.__dict__.pop(_KEY, None)
-        try:
+        rounds = _rounds(self)
+        with nullcontext() if rounds is None else rounds.unread():
             super().zero_grad(set_to_none)
-        finally:
-            if rounds is not None:
-                self.__dict__[_KEY] = rounds
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         _flush(self)
@@ -205,7 +202,7 @@ def _flush(one: Any) -> None:
 def _flush_outside(model: Any) -> None:
     """Not in the forward pass: many models ask their first parameter for its dtype there, and would overlap nothing."""
     rounds = _rounds(model)
-    if rounds is not None and not rounds.in_forward:
+    if rounds is not None and not rounds.in_forward and rounds.pending:
         rounds.flush()
 
 

@@ -87,7 +87,7 @@ class WaitHook(_Hook):
         if self._root and not torch.is_grad_enabled():
             rounds.flush()
         else:
-            rounds.wait(self.entries)
+            rounds.wait_point(self.entries)
 
 
 class EndHook(_Hook):

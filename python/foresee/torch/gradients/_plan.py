@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from foresee.torch._exchange import TensorSpec
+from foresee.torch.gradients._reads import own
 from foresee.torch.gradients._taken import Taken
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Entry:
     """Whether an update may be under way that the tensor does not have yet."""
     version: int = 0
     """The tensor's version counter when it became pending."""
+    place: int = 0
+    """Where its memory was then: an assignment to ``data`` leaves the counter alone."""
     hooked: bool = False
     """Whether a gradient hook is in place; a frozen parameter has none until it thaws."""
     given: tuple[Any, int] | None = None
@@ -142,7 +145,7 @@ class Plan:
         owners = {
             id(buffer): (module, key)
             for module in model.modules()
-            for key, buffer in module._buffers.items()  # noqa: SLF001
+            for key, buffer in own(module._buffers)  # noqa: SLF001
             if buffer is not None
         }
         known = {(id(entry.owner[0]), entry.owner[1]) for entry in self.entries if entry.owner is not None}
@@ -172,10 +175,10 @@ class Plan:
         last = len(place)
         beside: dict[int, int] = {}
         for module in model.modules():
-            registered = module._parameters.values()  # noqa: SLF001
-            own = [self.by_parameter[id(one)] for one in registered if id(one) in self.by_parameter]
-            first = min((place.get(entry.spec.id, last) for entry in own), default=last)
-            for buffer in module._buffers.values():  # noqa: SLF001
+            registered = [one for _, one in own(module._parameters)]  # noqa: SLF001
+            known = [self.by_parameter[id(one)] for one in registered if id(one) in self.by_parameter]
+            first = min((place.get(entry.spec.id, last) for entry in known), default=last)
+            for _, buffer in own(module._buffers):  # noqa: SLF001
                 if buffer is not None:
                     beside.setdefault(id(buffer), first)
         ranks = [place.get(entry.spec.id, beside.get(id(entry.tensor), last)) for entry in self.entries]

@@ -41,6 +41,7 @@ from foresee.torch.gradients._steps import Hyper, snapshot, step_some
 from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
 from foresee.torch.gradients._wait_points import WaitPoints
+from foresee.torch.gradients._watch import Watch
 
 __all__ = ["Options", "Rounds"]
 
@@ -96,6 +97,8 @@ class Rounds:
         self._points = WaitPoints(self, model)
         self._profile = FirstUse(model, plan.entries)
         self._check = FirstUse(model, plan.entries, self._check_use) if options.debug else None
+        self._unread = 0
+        self._watch = Watch(model, plan.entries, self._check_use)
         weakref.finalize(self, exchange.close).atexit = False
 
     def start(self) -> None:
@@ -160,6 +163,37 @@ class Rounds:
             if pending:
                 self._land(pending)
 
+    def wait_point(self, entries: Sequence[Entry]) -> None:
+        """Before a module runs in a forward pass with gradients: ``wait``."""
+        self._watch.point()
+        self.wait(entries)
+
+    @property
+    def pending(self) -> bool:
+        """Whether somebody has to hear of a tensor that is read: it may have to land first."""
+        return bool(self._pending or self._watch.running) and not self._unread
+
+    def entry_of(self, tensor: object) -> Entry | None:
+        """The entry of a parameter; None if it has none."""
+        return self._plan.by_parameter.get(id(tensor))
+
+    def read(self, entries: Sequence[Entry | None]) -> None:
+        """Tensors are read from their module: land and step them."""
+        found = [entry for entry in entries if entry is not None]
+        for entry in found:
+            self._watch.read(entry)
+        if any(entry.pending for entry in found):
+            self.wait(found)
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        """Tensors are listed inside, and their values are not looked at."""
+        self._unread += 1
+        try:
+            yield
+        finally:
+            self._unread -= 1
+
     def flush(self) -> None:
         """Land and step everything, so that the model and the optimizer are as after a stock step."""
         if self._pending:
@@ -205,6 +239,7 @@ class Rounds:
                 self._profile.watch(self._plan.entries)
                 if self._check is not None:
                     self._check.watch(self._plan.entries)
+                self._watch.watch(self._plan.entries)
                 if not self._profile.running:
                     self._profile.start()
 
@@ -227,6 +262,7 @@ class Rounds:
             self._open = False
             for profile in filter(None, (self._profile, self._check)):
                 profile.stop()
+            self._watch.stop()
             self._points.remove()
             for handle in self._handles:
                 handle.remove()
@@ -345,6 +381,7 @@ class Rounds:
         for entry in self._plan.entries:
             entry.pending = True
             entry.version = entry.tensor._version  # noqa: SLF001
+            entry.place = entry.tensor.data_ptr()
         self._pending = len(self._plan.entries)
 
     def _finish(self) -> None:
@@ -365,7 +402,8 @@ class Rounds:
                 elif self._exchange.used(entry.spec.id):
                     stepped.append(entry)
             for entry in stepped:
-                if entry.tensor._version != entry.version:  # noqa: SLF001
+                same = (entry.tensor._version, entry.tensor.data_ptr()) == (entry.version, entry.place)  # noqa: SLF001
+                if not same or self._watch.edited(entry):
                     raise _errors.modified(entry.name)
             kept = [entry.tensor.grad for entry in stepped]
             try:
@@ -470,9 +508,13 @@ class Rounds:
                 self._end_plan()
                 self._exchange.agree(self._plan.specs)
                 self._begin_plan()
+        elif self._watch.added_to(self._profile.modules):
+            self._points.place(self._plan, self._profile, self._round - 1)
         elif self._points.something_new:
             self._profile.start()
         self.wait(self._points.at_step)
+        if self._check is None:
+            self._watch.stepped(self._round, [entry for entry in self._plan.gradients if entry.pending])
 
     def _has_step_hooks(self) -> bool:
         own = self.optimizer
@@ -499,6 +541,7 @@ class Rounds:
                 stack.enter_context(_disable_current_modes())
             for profile in filter(None, (self._profile, self._check)):
                 stack.enter_context(profile.paused())
+            stack.enter_context(self._watch.paused())
             yield
 
     def _check_use(self, entry: Entry, module: torch.nn.Module | None) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foresee.torch.gradients._hooks import EndHook, FlushHook, WaitHook
+from foresee.torch.gradients._reads import own, place, remove
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
@@ -82,6 +83,7 @@ class WaitPoints:
         if not self.placed:
             self._handles.append(root.register_forward_hook(EndHook(rounds), always_call=True))
             self._place_flushes(rounds)
+            place(root, rounds, plan.buffers)
         self.placed = True
         self.something_new = False
         self._say(plan)
@@ -92,6 +94,7 @@ class WaitPoints:
             handle.remove()
         self._handles.clear()
         self._hooks.clear()
+        remove(self._model)
 
     def _hook(self, module: torch.nn.Module, rounds: Rounds, entries: Iterable[Entry]) -> None:
         ordered = sorted(entries, key=lambda entry: entry.spec.priority)
@@ -115,7 +118,7 @@ class WaitPoints:
         return [
             module
             for module in self._model.modules()
-            if any(one is tensor for one in (*module._parameters.values(), *module._buffers.values()))  # noqa: SLF001
+            if any(one is tensor for _, one in (*own(module._parameters), *own(module._buffers)))  # noqa: SLF001
         ]
 
     def _homes(self) -> dict[torch.nn.Module, torch.nn.Module]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 
 import pyarrow.ipc
 import pytest
@@ -141,6 +142,31 @@ def test_a_failure_reaches_every_future_and_every_later_bucket():
             ft.ddp_hook(state, Bucket(0, torch.ones(3), last=True))
 
     run(hub.exchanges(), body)
+
+
+def test_backward_raises_what_ended_the_exchange_as_it_is():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        hub = Hub(2)
+        first, second = hub.exchanges()
+        landed = threading.Event()
+
+        def body(exchange):
+            if exchange is second:
+                backward(ft.DdpState(servers=exchange), [10], 1, 0)
+                landed.wait(WATCHDOG)
+                hub.lose("rank 1 is gone")
+                return
+            ddp = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+            ddp.register_comm_hook(ft.DdpState(servers=exchange), ft.ddp_hook)
+            ddp(noise(3, 4, seed=0)).sum().backward()
+            landed.set()
+            with pytest.raises(Lost, match="rank 1 is gone"):
+                ddp(noise(3, 4, seed=1)).sum().backward()
+
+        run([first, second], body)
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_closed_or_dropped_state_ends_its_thread():

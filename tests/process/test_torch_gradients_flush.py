@@ -234,6 +234,18 @@ def test_closing_gives_back_plain_objects_that_train_on_alone():
     assert modes_after_collection() == modes
 
 
+def test_closing_twice_does_nothing_and_a_closed_pair_can_be_synchronized_again():
+    model, optimizer = trained(3)
+    optimizer.close()
+    optimizer.close()
+    optimizer.flush()
+    assert type(copy.deepcopy(optimizer)) is torch.optim.AdamW
+    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1).exchange(0))
+    train(model, optimizer, 2, first=3)
+    optimizer.close()
+    assert_same_bits(dict(model.state_dict()), dict(stock(5)[0].state_dict()))
+
+
 def test_closing_takes_stand_ins_away():
     model, optimizer = trained(3)
     optimizer.close()

@@ -42,6 +42,7 @@ def taken(name: str) -> GradientMisuse:
         "- a second backward() in one step (accumulation, several losses, reentrant checkpointing): put all but the "
         f"last under {_NO_SYNC}, and use checkpoint(..., use_reentrant=False);\n"
         '- clipping: pass clip="exact" and max_norm= to synchronize() and drop clip_grad_norm_;\n'
+        "- DistributedDataParallel around a module that holds this model: drop it;\n"
         f"- GradScaler, logging, or any other code that reads p.grad: synchronize(..., {_BACKWARD}), which has the "
         "averages in p.grad when backward() returns.",
         name,

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 from foresee.errors import ForeseeError
 from foresee.torch.gradients import _errors
 from foresee.torch.gradients._compose import Methods, become, plain_class
+from foresee.torch.gradients._hooks import inert
+from foresee.torch.gradients._wrappers import around, check_maker
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +53,8 @@ def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: Rou
     become(optimizer, SynchronizedOptimizer)
     # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
     # our step would silently never run. What it is for, telling that step() was called, ours does.
-    optimizer.__dict__.pop("step", None)
+    for name in ("step", "close", "flush"):
+        optimizer.__dict__.pop(name, None)
     # Last in, first out: whoever registered before, to save the weights, finds them updated.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -65,6 +68,8 @@ def detach(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if rounds is not None:
             object.__setattr__(one, "__class__", plain_class(type(one)))
             _live.discard(rounds)
+    # A loop may end in several places. Neither copies nor files of an optimizer have them.
+    optimizer.__dict__.update(close=inert(), flush=inert())
 
 
 class SynchronizedModel(_Model):
@@ -95,11 +100,13 @@ class SynchronizedModel(_Model):
 
     def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
         """As the model's own, updated."""
+        check_maker()
         _flush_outside(self)
         return super().parameters(recurse)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """As the model's own, updated."""
+        check_maker()
         _flush_outside(self)
         return super().named_parameters(*args, **kwargs)
 
@@ -108,6 +115,11 @@ class SynchronizedModel(_Model):
         rounds = _rounds(self)
         with nullcontext() if rounds is None else rounds.unread():
             super().zero_grad(set_to_none)
+
+    def _replicate_for_data_parallel(self) -> Any:
+        if _rounds(self) is not None:
+            raise around("DataParallel")
+        return super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         _flush(self)

@@ -42,6 +42,7 @@ from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
 from foresee.torch.gradients._wait_points import WaitPoints
 from foresee.torch.gradients._watch import Watch
+from foresee.torch.gradients._wrappers import check_forward
 
 __all__ = ["Options", "Rounds"]
 
@@ -202,6 +203,7 @@ class Rounds:
 
     def enter_forward(self) -> None:
         """The root's forward pass begins, on this thread."""
+        check_forward(self.model)
         self._forward_thread = threading.get_ident()
 
     def leave_forward(self) -> None:

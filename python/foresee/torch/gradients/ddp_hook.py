@@ -14,13 +14,14 @@ unknown bucket comes. Averages are sums in rank order, divided once; DDP's own b
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -34,6 +35,8 @@ from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 __all__ = ["DdpState", "ddp_hook"]
 
 _Key = tuple[int, int, torch.dtype]
+#: Seconds between two looks for ``close()`` while a backward pass waits.
+_LOOK_S = 0.1
 
 
 class Bucket(Protocol):
@@ -61,6 +64,8 @@ class _Backward:
     """Unknown to the plan: they leave when the ranks have agreed."""
     given_s: float = 0.0
     """When its last bucket was given: from then on nothing hides what is under way."""
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set when all of its averages have landed, or failed to."""
 
 
 class DdpState:
@@ -185,7 +190,17 @@ class DdpState:
             backward, self._backward = self._backward, _Backward()
             backward.given_s = time.perf_counter()
             self._jobs.put(backward)
+            if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - as DDP calls it
+                engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001
+                # Before DDP's own: it would make a RuntimeError of whatever a future failed with.
+                engine.queue_callback(functools.partial(self._await, backward))
         return future
+
+    def _await(self, backward: _Backward) -> None:
+        """At the end of a backward pass, where DDP waits next: raise what ended the exchange, as it is."""
+        while not backward.over.wait(_LOOK_S):
+            self._check()
+        self._check()
 
     def land(self, backward: _Backward) -> None:
         """Finish a backward pass: end the round, hand out the averages. On the thread."""
@@ -206,6 +221,8 @@ class DdpState:
             for future in futures:
                 if not future.done():
                     future.set_exception(error)  # type: ignore[arg-type]
+        finally:
+            backward.over.set()
 
     def _finish(self, waiting: Mapping[int, torch.futures.Future[torch.Tensor]]) -> None:
         """End a round in which ``waiting`` were pushed."""

@@ -24,6 +24,7 @@ from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._rounds import Options, Rounds
 from foresee.torch.gradients._servers import TIMEOUT_S, is_number, opened, wrong
 from foresee.torch.gradients._tracing import Tracing, wrong_timeline
+from foresee.torch.gradients._wrappers import name_of
 
 __all__ = ["synchronize"]
 
@@ -224,8 +225,12 @@ def _model(model: torch.nn.Module) -> list[str]:
             "model is compiled as a whole, so all gradients would come after the whole backward pass; pass the plain "
             "model and compile its blocks (`for block in model.blocks: block.compile()`)"
         )
-    if name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
-        faults.append(f"model is wrapped in {name}, which averages gradients itself; pass the plain model")
+    faults += [
+        f"{where or 'the model'} is wrapped in {wrapper}, which averages gradients itself; pass the plain model, or "
+        "keep DistributedDataParallel and average by ddp.register_comm_hook(ft.DdpState(servers=...), ft.ddp_hook)"
+        for where, module in model.named_modules()
+        if (wrapper := name_of(module))
+    ]
     faults += [
         f"model has a method {own}() of its own, which synchronize() needs; rename it"
         for own in _BARE

@@ -100,6 +100,10 @@ struct RankPlan {
     /// What the last rounds used, oldest first.
     used: VecDeque<(Round, TensorSet)>,
     replay: Replay,
+    /// Sums of rounds up to this one may have been sent under the membership before the last change.
+    changed_in: Option<Round>,
+    /// Sums of rounds up to this one may have been sent by a server that was replaced.
+    replaced_in: Option<Round>,
 }
 
 impl RankSession {
@@ -510,6 +514,11 @@ impl RankSession {
 }
 
 impl RankPlan {
+    /// Whether a round up to this one may not be done everywhere.
+    fn is_open(&self, last: Option<Round>) -> bool {
+        last.is_some_and(|last| self.collect.oldest_kept() <= last)
+    }
+
     fn last_round(&self) -> Option<Round> {
         self.collect.current().0.checked_sub(1).map(Round)
     }

@@ -146,6 +146,13 @@ impl RankSession {
         self.done_later.clear();
         self.membership.forget();
         let collect = Collect::new(Arc::clone(&plan), self.settings.rank, generation, Round(0));
-        self.plan = Some(RankPlan { plan, collect, used: VecDeque::new(), replay: Replay::default() });
+        self.plan = Some(RankPlan {
+            plan,
+            collect,
+            used: VecDeque::new(),
+            replay: Replay::default(),
+            changed_in: None,
+            replaced_in: None,
+        });
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! From when the first server proposes members, this rank accepts no end of a round until each server has changed: the
 //! state that it has reported is then what all resume from. Sums under the old membership may arrive meanwhile; they stay
-//! as they are, at the servers too. Where ranks agree on a plan just then, or a server is lost at the same time, no rank
+//! as they are, at the servers too. Where ranks agree on a plan just then, or a server is lost in the same rounds, no rank
 //! knows what is exact, and the job ends.
 
 use foresee_grad_queue::{Round, ServerId};
@@ -70,6 +70,11 @@ impl RankSession {
             return Err(RankFailure::RankLost { rank: proposed.rank, why, missing: self.missing() });
         }
         let plan = self.plan.as_ref().ok_or(RankFailure::NoPlan)?;
+        if plan.is_open(plan.replaced_in) {
+            // Some ranks hold sums of the lost server, with the lost rank in them; others would get them without it.
+            let why = format!("{}, while a server sums again what a lost one had sent", proposed.why);
+            return Err(RankFailure::RankLost { rank: proposed.rank, why, missing: self.missing() });
+        }
         let known = plan.collect.generation().max(self.membership.coming);
         if server != FIRST || proposed.generation <= known {
             return Err(unannounced(server, "MEMBERS"));
@@ -91,7 +96,9 @@ impl RankSession {
         if !is_proposed || change.generation != self.membership.coming {
             return Err(unannounced(server, "CHANGE"));
         }
-        self.plan_mut()?.collect.handle_generation(change.generation);
+        let plan = self.plan_mut()?;
+        plan.collect.handle_generation(change.generation);
+        plan.changed_in = Some(plan.collect.current());
         for server in self.ids() {
             self.send(server, RankMessage::Change(change.clone()));
             self.offer_missing(server);

@@ -68,6 +68,7 @@ impl RankSession {
                 self.offer_missing(server);
             } else {
                 collect.handle_replaced(server, oldest)?;
+                self.note_replaced(server)?;
                 self.reopen(server, now);
                 self.offer_again(server);
             }
@@ -77,6 +78,23 @@ impl RankSession {
         }
         self.go_on();
         Ok(())
+    }
+
+    /// A server has taken the place of a lost one, and sums again what that may have sent to some ranks.
+    ///
+    /// # Errors
+    /// A rank was lost in the same rounds: those sums may have it in them, and the new ones have not.
+    fn note_replaced(&mut self, server: ServerId) -> Result<(), RankFailure> {
+        let plan = self.plan_mut()?;
+        plan.replaced_in = Some(plan.collect.current());
+        if !plan.is_open(plan.changed_in) {
+            return Ok(());
+        }
+        let lost = self.servers[usize::from(server.0)].lost.as_ref().map_or("", |(_, why)| why.as_str());
+        let why = format!(
+            "{lost}; a rank was lost in the same round, and what the server had sent of it cannot be had again"
+        );
+        Err(RankFailure::ServerLost { server, why, missing: self.missing() })
     }
 
     /// The connections to a server can be used again.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holds in every run, whatever is lost on the way.
 
+use foresee_grad_session::RankFailure;
 use foresee_testkit::property;
 use proptest::prelude::*;
 
@@ -33,5 +34,21 @@ proptest! {
     #[test]
     fn ranks_that_are_left_go_on_with_equal_bits(setup in setup(), losses in 1..3_u32) {
         prop_assert_eq!(World::new(Setup { losses, survives: true, ..setup }).run(), Ok(()));
+    }
+
+    #[test]
+    fn whatever_is_lost_at_once_every_rank_ends_with_a_result_or_a_reason(
+        setup in setup(),
+        breaks in 0..4_u32,
+        replacements in 0..3_u32,
+        losses in 0..3_u32,
+        survives: bool,
+    ) {
+        let all = Setup { breaks, replacements, losses, survives, ..setup };
+        match World::new(all).run() {
+            Ok(()) | Err(RankFailure::RankLost { .. } | RankFailure::ServerLost { .. }) => {}
+            Err(RankFailure::Refused { why, .. }) => prop_assert!(why.contains("lost"), "{why}"),
+            Err(other) => prop_assert!(false, "{other:?}"),
+        }
     }
 }

@@ -9,8 +9,8 @@ use foresee_grad_queue::{
     TensorSpec, Verdict, Wire,
 };
 use foresee_grad_session::{
-    Closed, DialFault, JobAction, JobSettings, Peer, RankAction, RankHello, RankSession, RankSettings,
-    Refusal, RefusalCode, Role, ServerJob, SumAdmission,
+    Closed, DialFault, JobAction, JobSettings, Peer, RankAction, RankFailure, RankHello, RankSession,
+    RankSettings, Refusal, RefusalCode, Role, ServerJob, SumAdmission,
 };
 use foresee_testkit::Dice;
 use foresee_units::{Bytes, Nanos, Rank};
@@ -120,8 +120,11 @@ impl World {
     /// Runs until every rank is through.
     ///
     /// # Errors
-    /// A rank waits, and no machine has a timer; or a rank failed, with the failure.
-    pub(crate) fn run(&mut self) -> Result<(), String> {
+    /// Why a rank failed.
+    ///
+    /// # Panics
+    /// A rank waits, and no machine has a timer.
+    pub(crate) fn run(&mut self) -> Result<(), RankFailure> {
         let Setup { mut breaks, mut replacements, mut losses, .. } = self.setup;
         loop {
             let events = self.events();
@@ -130,7 +133,7 @@ impl World {
                 return self.finish();
             }
             if events.is_empty() {
-                self.pass_time()?;
+                self.pass_time();
             } else {
                 let event = self.dice.pick(&events);
                 self.act(event);
@@ -139,9 +142,10 @@ impl World {
                 breaks -= 1;
                 let (rank, server) = self.draw_pair();
                 if self.dice.one_in(3) {
-                    self.break_data(rank, server)
+                    self.break_data(rank, server);
                 } else {
-                    self.break_pair(rank, server)
+                    self.deliver_some(rank, server);
+                    self.break_pair(rank, server);
                 }
             }
             if replacements > 0 && self.dice.one_in(60) {
@@ -158,12 +162,13 @@ impl World {
         }
     }
 
-    fn finish(&self) -> Result<(), String> {
+    fn finish(&self) -> Result<(), RankFailure> {
         let failed = self.ranks.iter().filter(|rank| rank.is_alive).find_map(|rank| rank.failure.as_ref());
         if let Some(failure) = failed {
-            return Err(format!("{failure:?}"));
+            return Err(failure.clone());
         }
         for rank in self.ranks.iter().filter(|rank| rank.is_alive) {
+            assert_eq!(rank.phase, Phase::Finished, "each is through");
             assert_eq!(rank.compared, Round(self.setup.rounds), "all was compared");
             assert!(rank.retained.len() <= 4 * self.plan.tensors() as usize, "few rounds are retained");
         }
@@ -171,7 +176,7 @@ impl World {
     }
 
     /// Nothing happens before the next timer.
-    fn pass_time(&mut self) -> Result<(), String> {
+    fn pass_time(&mut self) {
         let ranks = self.ranks.iter().filter_map(RankNode::timeout);
         let next = ranks.chain(self.servers.iter().filter_map(ServerNode::timeout)).min();
         // Servers look at waits as long as they live, which does not help anybody on.
@@ -182,7 +187,7 @@ impl World {
                 .filter(|(_, rank)| rank.is_running())
                 .map(|(at, rank)| (at, rank.phase))
                 .collect();
-            return Err(format!("nobody has anything to wait for: {waiting:?}"));
+            panic!("ranks wait for nothing: {waiting:?}");
         };
         self.now = self.now.max(next);
         for at in 0..self.ranks.len() {
@@ -196,7 +201,6 @@ impl World {
                 self.report(at, |job, now| job.handle_timeout(now));
             }
         }
-        Ok(())
     }
 
     fn events(&mut self) -> Vec<Event> {
@@ -344,7 +348,9 @@ impl World {
     }
 
     fn down(&mut self, rank: usize, server: usize) {
-        let Some(pair) = &mut self.pairs[rank][server] else { return };
+        let Some(pair) = self.pairs[rank][server].as_mut().filter(|_| self.ranks[rank].is_running()) else {
+            return;
+        };
         let Some(message) = pair.down.pop_front() else { return };
         let (id, number) = (server_id(server), pair.number);
         let node = &mut self.ranks[rank];
@@ -620,6 +626,18 @@ impl World {
         self.drop_pair(rank, server, true, true);
     }
 
+    /// Some of what was sent before a connection breaks still arrives.
+    fn deliver_some(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &self.pairs[rank][server] else { return };
+        let (up, down) = (self.dice.below(pair.up.len() + 1), self.dice.below(pair.down.len() + 1));
+        for _ in 0..up {
+            self.up(rank, server);
+        }
+        for _ in 0..down {
+            self.down(rank, server);
+        }
+    }
+
     /// The data connection breaks; whoever notices first has to end the other one.
     fn break_data(&mut self, rank: usize, server: usize) {
         let Some(pair) = &mut self.pairs[rank][server] else { return };
@@ -631,8 +649,9 @@ impl World {
             self.ranks[rank].session.handle_cut(claim);
         }
         let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
-        self.notices.push(Notice::RankDataClosed { rank, server, number });
-        self.notices.push(Notice::ServerDataClosed { server, process, peer });
+        let (at_rank, at_server) = self.dice.pick(&[(true, true), (true, false), (false, true)]);
+        self.notices.extend(at_rank.then_some(Notice::RankDataClosed { rank, server, number }));
+        self.notices.extend(at_server.then_some(Notice::ServerDataClosed { server, process, peer }));
     }
 
     /// A server closes a pair, perhaps with a reason that the rank is told behind all messages.
@@ -659,6 +678,7 @@ impl World {
 
     fn replace_server(&mut self, server: usize) {
         for rank in 0..self.ranks.len() {
+            self.deliver_some(rank, server);
             self.drop_pair(rank, server, false, true);
         }
         self.processes += 1;
@@ -671,7 +691,10 @@ impl World {
         if left > 1 && self.ranks[rank].is_alive {
             self.ranks[rank].is_alive = false;
             for server in 0..self.servers.len() {
-                self.drop_pair(rank, server, true, false);
+                // What it sent before may still arrive.
+                let Some(pair) = &self.pairs[rank][server] else { continue };
+                let (process, closed) = (self.servers[server].process, Closed::Broken("reset".into()));
+                self.notices.push(Notice::ServerClosed { server, process, peer: pair.peer, closed });
             }
         }
     }

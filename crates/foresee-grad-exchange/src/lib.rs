@@ -7,16 +7,18 @@
 //! ```
 //!
 //! Decides nothing: which packet goes next, whose turn it is, what has landed, and what a rank may do, are answers of
-//! `foresee-grad-queue`; how bytes travel is `foresee-wire`'s. Here are threads, clocks and memory.
+//! `foresee-grad-queue`; plans, connections and losses are `foresee-grad-session`'s; how bytes travel is `foresee-wire`'s.
+//! Here are threads, clocks and memory.
 //!
 //! | file | what it owns |
 //! |---|---|
 //! | `interface` | one sending thread per network interface, shared by a rank and the server beside it |
 //! | `control` | messages and signs of life |
-//! | `rank` | pushing, waiting, landing; going on with another server |
-//! | `server` | jobs, slots, answers; going on with another server's job |
+//! | `rank` | calls of a rank, its readers, and what its machine asks for |
+//! | `server` | jobs, slots, answers, and what a job's machine asks for |
 //! | `machine` | ranks of one machine that exchange as one (Linux) |
 //! | `carrier` | what a rank asks of either way |
+//! | `timer` | the wait of a thread that reports passed time |
 //! | `translate` | frames of the wire from and to messages of the machines |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |

@@ -22,10 +22,12 @@
 //! |---|---|
 //! | `segment` | the shared memory and its bells |
 //! | `hub` | the exchange with the servers, in the process of the machine's first rank |
-//! | `seats` | who of the machine is there, and what it says |
+//! | `admit` | admission of ranks, and what they send |
+//! | `seats` | the ranks that are connected |
 //! | `local` | a rank's part |
 //! | `fault` | how an error is passed on from process to process |
 
+mod admit;
 mod fault;
 mod hub;
 mod local;

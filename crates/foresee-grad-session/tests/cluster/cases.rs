@@ -19,7 +19,7 @@ proptest! {
 
     #[test]
     fn connections_that_break_change_no_bit_and_end_no_job(setup in setup(), breaks in 0..6_u32, survives: bool) {
-        prop_assert_eq!(World::new(Setup { breaks, survives, ..setup }).run(), Ok(()));
+        prop_assert_eq!(World::new(Setup { survives, breaks, ..setup }).run(), Ok(()));
     }
 
     #[test]
@@ -28,7 +28,7 @@ proptest! {
         replacements in 1..5_u32,
         breaks in 0..3_u32,
     ) {
-        prop_assert_eq!(World::new(Setup { replacements, breaks, ..setup }).run(), Ok(()));
+        prop_assert_eq!(World::new(Setup { breaks, replacements, ..setup }).run(), Ok(()));
     }
 
     #[test]
@@ -44,7 +44,7 @@ proptest! {
         losses in 0..3_u32,
         survives: bool,
     ) {
-        let all = Setup { breaks, replacements, losses, survives, ..setup };
+        let all = Setup { survives, breaks, replacements, losses, ..setup };
         match World::new(all).run() {
             Ok(()) | Err(RankFailure::RankLost { .. } | RankFailure::ServerLost { .. }) => {}
             Err(RankFailure::Refused { why, .. }) => prop_assert!(why.contains("lost"), "{why}"),

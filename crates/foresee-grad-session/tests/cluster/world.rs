@@ -198,7 +198,7 @@ impl World {
         }
         for at in 0..self.servers.len() {
             if self.servers[at].timeout().is_some_and(|timeout| timeout <= self.now) {
-                self.report(at, |job, now| job.handle_timeout(now));
+                self.report(at, ServerJob::handle_timeout);
             }
         }
     }

@@ -493,7 +493,12 @@ class GradientExchange:
     def first(self) -> int:
         """The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes."""
 
-    def agree(self, tensors: Sequence[tuple[str, str, Sequence[int], Sequence[int], int, str]]) -> None:
+    def agree(
+        self,
+        tensors: Sequence[tuple[str, str, Sequence[int], Sequence[int], int, str]],
+        *,
+        limit_s: float | None = None,
+    ) -> None:
         """Make these tensors the plan of all coming rounds. Blocks until every rank calls it; Ctrl-C ends it, and the
         exchange.
 
@@ -501,9 +506,11 @@ class GradientExchange:
             tensors: name, dtype (as NumPy's, or ``bfloat16``), shape, strides in elements, class from 0 to 255, and
                 ``mean`` or ``sum``. A mean is over all ranks, and may travel in fewer bits. Calls name a tensor by its
                 place here.
+            limit_s: seconds after which the wait for other ranks, and the exchange, end; None: as long as it takes.
 
         Raises:
             ConfigError: ranks differ; names the first tensor that does.
+            TimeoutError: ``limit_s`` passed; whom the servers waited for.
         """
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:

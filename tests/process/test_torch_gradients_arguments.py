@@ -272,6 +272,44 @@ class Grouped(Mine):
                     parameter.sub_(parameter.grad / group["k"])
 
 
+class Lookahead(torch.optim.SGD):
+    """Goes back half of the way in every fifth step, by a counter of its own."""
+
+    steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        super().step()
+        if self.steps % 5 == 0:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(0.5)
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Weights of an average in the group, which count from the seventh step on."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step()
+        for group in self.param_groups:
+            group["total"] = group.get("total", 0.0) + 1.0
+            for parameter in group["params"] if group["total"] > 7 else ():
+                parameter.mul_(1 - 1 / group["total"])
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Steps another optimizer."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr=lr)
+
+    def step(self, closure=None):
+        self.inner.step()
+
+
 class Failing(Mine):
     """Wants parameters that a toy does not have."""
 
@@ -293,6 +331,9 @@ class Subclass(torch.optim.AdamW):
         (Keeping, False),
         (Indexed, False),
         (Grouped, False),
+        (Lookahead, False),
+        (ScheduleFree, False),
+        (Wrapping, False),
     ],
 )
 def test_the_toy_tells_which_classes_can_be_stepped_in_parts(cls, right):
@@ -311,12 +352,15 @@ def test_a_class_that_cannot_be_tried_is_not_trusted():
         assert not separable(optimizer)
 
 
-@pytest.mark.parametrize("cls", [Mine, Subclass, Normed, Counting, Keeping, Indexed, Grouped])
+@pytest.mark.parametrize(
+    "cls", [Mine, Subclass, Normed, Counting, Keeping, Indexed, Grouped, Lookahead, ScheduleFree, Wrapping]
+)
 def test_unlisted_optimizers_keep_their_bits_one_way_or_the_other(network, cls):
     training = Training(
         lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)),
         lambda model: cls(model.parameters(), lr=0.1),
         lambda step, rank: noise(3, 4, seed=10 * step + rank),
+        steps=12,
     )
     expected = training.reference(2)
     right = cls in (Mine, Subclass)

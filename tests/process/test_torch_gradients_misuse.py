@@ -163,12 +163,35 @@ def test_reentrant_checkpoints_are_refused_where_each_would_be_a_barrier():
         backward(model)
 
 
-def test_a_closure_is_refused():
-    _, optimizer = pair()
-    with pytest.raises(GradientMisuse, match=r"call backward\(\) before step\(\)"):
+class EvaluatesTwice(torch.optim.SGD):
+    """Evaluates its closure before and after the update, as optimizers with two gradients do."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for _ in range(2):
+            if closure is not None:
+                with torch.enable_grad():
+                    closure()
+            super().step()
+
+
+def test_a_closure_is_refused_where_it_is_evaluated_several_times():
+    model = nn.Linear(4, 2)
+    model, optimizer = ft.synchronize(
+        model, EvaluatesTwice(model.parameters(), lr=0.1), servers=Hub(1).exchange(0), overlap="backward"
+    )
+    with pytest.raises(
+        GradientMisuse, match=r"EvaluatesTwice does not evaluate .*call backward\(\) before step\(\)"
+    ):
         optimizer.step(lambda: torch.zeros(()))
-    with pytest.raises(GradientMisuse, match="closure"):
+    with pytest.raises(GradientMisuse, match="exactly once"):
         optimizer.step(closure=lambda: torch.zeros(()))
+
+
+def test_other_arguments_of_step_are_refused():
+    _, optimizer = pair()
+    with pytest.raises(GradientMisuse, match=r"takes a closure and nothing else"):
+        optimizer.step(grad_scaler=object())
 
 
 def test_sparse_gradients_are_refused_by_name():

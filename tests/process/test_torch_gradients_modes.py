@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import pytest
 import torch
 from support.ranks import Training, run
-from support.reference import mean_in_rank_order
-from support.tensors import assert_same_bits, noise
+from support.reference import mean_in_rank_order, seeded
+from support.tensors import assert_same_bits, noise, state_of
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -74,6 +75,39 @@ def test_clipping_by_the_norm_of_the_step_before(network):
     )
     expected = training.reference(WORLD)
     for state in training.ranks(network(WORLD, late=0.01)):
+        assert_same_bits(state, expected)
+
+
+class Own(torch.optim.AdamW):
+    """A class that is tried on toy parameters."""
+
+
+@pytest.mark.parametrize("overlap", ["forward", "backward"])
+@pytest.mark.parametrize("make", [torch.optim.AdamW, Own], ids=["listed", "tried"])
+@pytest.mark.parametrize("by_name", [True, False], ids=["closure=", "positional"])
+def test_a_closure_that_is_evaluated_once_gives_stock_bits(network, overlap, make, by_name):
+    """As Lightning calls it: forward pass, zero_grad() and backward() in the closure, whose loss step() returns."""
+    expected = Training(model, lambda net: make(net.parameters(), lr=0.01), batch, loss=loss).reference(WORLD)
+
+    def body(exchange):
+        net = seeded(model)
+        net, optimizer = ft.synchronize(
+            net, make(net.parameters(), lr=0.01), servers=exchange, overlap=overlap
+        )
+        for step in range(5):
+
+            def closure(step=step):
+                value = loss(net, batch(step, exchange.rank))
+                optimizer.zero_grad()
+                value.backward()
+                return value
+
+            with torch.no_grad():
+                returned = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+            assert returned.requires_grad
+        return state_of(net, optimizer)
+
+    for state in run(network(WORLD, late=0.01), body):
         assert_same_bits(state, expected)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 import foresee.torch as ft
 
 
+@pytest.mark.filterwarnings("ignore:4 parameters .* are in no optimizer")
 def test_new_parameter_groups_join_on_every_rank(network):
     def pair():
         model = seeded(HeadFirst)

@@ -56,6 +56,7 @@ class Hub:
         self.results: list[dict[int, torch.Tensor]] = [{} for _ in range(world)]
         self.agreements: list[dict[int, list[TensorSpec]]] = []
         self.broadcasts: list[dict[int, list[torch.Tensor]]] = []
+        self.gathers: list[dict[int, bytes]] = []
         self.plan: list[TensorSpec] = []
         self.lost: str | None = None
         self.late, self.slow = late, slow or (lambda rank, name: 0.0)
@@ -204,6 +205,17 @@ class ThreadExchange:
             hub.broadcasts[mine][-1 - self._rank] = []
             hub.changed.notify_all()
             self._await(lambda: len(hub.broadcasts[mine]) == 2 * hub.world)
+
+    def gather(self, own: bytes, sizes: Mapping[int, int]) -> Mapping[int, bytes]:
+        hub = self.hub
+        with hub.changed:
+            mine = sum(self._rank in one for one in hub.gathers)
+            if mine == len(hub.gathers):
+                hub.gathers.append({})
+            hub.gathers[mine][self._rank] = own
+            hub.changed.notify_all()
+            self._await(lambda: len(hub.gathers[mine]) == hub.world)
+            return {rank: hub.gathers[mine][rank] for rank in sorted(sizes)}
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
         hub, round_ = self.hub, self._round + 1

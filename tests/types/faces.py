@@ -86,9 +86,11 @@ def gradients_face(model: torch.nn.Linear, path: Path) -> None:
     ft.synchronize(
         model, optimizer, servers=["host:1"], overlap="backward", wire="bf16", timeline="step.json"
     )
-    ft.synchronize(model, optimizer)  # type: ignore[call-arg]
-    ft.synchronize(model, optimizer, servers="host:1", wire="f8")  # type: ignore[arg-type]
-    ft.synchronize(model.parameters(), optimizer, servers="host:1")  # type: ignore[type-var]
+    ft.synchronize(model, optimizer)  # type: ignore[call-overload]
+    ft.synchronize(model, optimizer, servers="host:1", wire="f8")  # type: ignore[call-overload]
+    ft.synchronize(model.parameters(), optimizer, servers="host:1")  # type: ignore[call-overload]
+    _, several = ft.synchronize(model, [optimizer, torch.optim.SGD(model.parameters())], servers="host:1")
+    assert_type(several, list[torch.optim.Optimizer])
     trace = ft.trace_model(model, torch.ones(4, 8), optimizer=optimizer, path=path)
     assert_type(trace, ModelTrace)
     assert_type(trace.batch, int | None)

@@ -79,6 +79,7 @@ pub struct ServerJob {
     front: Round,
     waits: Option<WaitSnapshot>,
     next_look: Nanos,
+    next_start_look: Nanos,
     /// Pairs of connections so far.
     pairs: u32,
     has_started: bool,
@@ -91,6 +92,7 @@ impl ServerJob {
     pub fn new(settings: JobSettings, now: Nanos) -> Self {
         Self {
             next_look: now.saturating_add(settings.look),
+            next_start_look: now,
             settings,
             ranks: BTreeMap::new(),
             proposals: BTreeMap::new(),
@@ -131,7 +133,7 @@ impl ServerJob {
             return None;
         }
         let times = self.ranks.values().filter_map(RankConnection::timeout);
-        Some(times.fold(self.next_look, Nanos::min))
+        Some(times.chain(self.starts().then_some(self.next_start_look)).fold(self.next_look, Nanos::min))
     }
 
     /// Time has passed: connections are given up whose rank did not report or reconnect, and waits are reported.
@@ -139,6 +141,7 @@ impl ServerJob {
         self.act_on_suspicions(now);
         self.act_on_absences(now);
         self.look_at_waits(now);
+        self.look_at_start(now);
     }
 
     /// A message of a rank. Messages of a pair that was replaced are ignored: the rank repeats what counts.

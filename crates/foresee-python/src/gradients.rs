@@ -22,6 +22,7 @@ use foresee_units::{Bytes, BytesPerSecond, Rank};
 use foresee_wire::TlsServer;
 use numpy::ndarray::ArrayView1;
 use numpy::{Element, PyArray1};
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -111,7 +112,9 @@ impl GradientExchange {
         Ok(self.exchange.get()?.world())
     }
 
-    fn agree(&self, py: Python<'_>, tensors: Vec<Spec>) -> PyResult<()> {
+    #[pyo3(signature = (tensors, *, limit_s=None))]
+    fn agree(&self, py: Python<'_>, tensors: Vec<Spec>, limit_s: Option<f64>) -> PyResult<()> {
+        let limit = limit_s.map(nanos_of).transpose()?.map(Duration::from);
         let specs = tensors.into_iter().map(spec_of).collect::<PyResult<Vec<_>>>()?;
         let exchange = Arc::clone(self.exchange.get()?);
         let what = || {
@@ -122,8 +125,14 @@ impl GradientExchange {
                 .into_iter()
                 .fold(all, |text, waits| format!("{text}; {waits}"))
         };
-        match patiently(py, what, move || exchange.agree(specs)) {
-            Ok(agreed) => agreed.map_err(|why| of_exchange(&why)),
+        match patiently_within(py, limit, what, move || exchange.agree(specs)) {
+            Ok(Some(agreed)) => agreed.map_err(|why| of_exchange(&why)),
+            Ok(None) => {
+                let exchange = self.exchange.get()?;
+                let waits = py.detach(|| exchange.waits());
+                py.detach(|| exchange.close());
+                Err(PyTimeoutError::new_err(waits.join("; ")))
+            }
             Err(interrupted) => {
                 // The thread that asks ends with the exchange. Half of an agreement is none.
                 let exchange = self.exchange.get()?;
@@ -368,6 +377,16 @@ fn patiently<T: Send + 'static>(
     what: impl Fn() -> String + Send + Sync,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
+    patiently_within(py, None, what, work)?.ok_or_else(|| errors::defect("waiting without a limit"))
+}
+
+/// The same, and `None` once the limit is over. The work goes on then, too.
+fn patiently_within<T: Send + 'static>(
+    py: Python<'_>,
+    limit: Option<Duration>,
+    what: impl Fn() -> String + Send + Sync,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<Option<T>> {
     let (give, mut take) = mpsc::sync_channel(1);
     let spawned = thread::Builder::new().name("foresee-ask".into()).spawn(move || drop(give.send(work())));
     spawned?;
@@ -376,11 +395,14 @@ fn patiently<T: Send + 'static>(
         let answer;
         (answer, take) = py.detach(move || (take.recv_timeout(TICK), take));
         match answer {
-            Ok(result) => return Ok(result),
+            Ok(result) => return Ok(Some(result)),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Err(errors::defect("asking the servers")),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         py.check_signals()?;
+        if limit.is_some_and(|limit| clock.began.elapsed() > limit) {
+            return Ok(None);
+        }
         clock.say(py, &what)?;
     }
 }

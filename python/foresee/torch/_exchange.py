@@ -94,6 +94,17 @@ class Exchange(Protocol):
             RankLost: the first rank was lost meanwhile.
         """
 
+    def gather(self, own: bytes, sizes: Mapping[int, int]) -> Mapping[int, bytes]:
+        """Give all ranks what some of them have. Collective, with nothing in flight.
+
+        Args:
+            own: of this rank; not sent if the rank is not in ``sizes``.
+            sizes: bytes by rank, above 0; the same on every rank.
+
+        Returns:
+            By rank; without those that were lost.
+        """
+
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
         """Hand this rank's tensor of the present round over. Never blocks: it runs inside ``backward()``.
 
@@ -172,6 +183,8 @@ class ExchangeSettings:
     """Whether ranks of one machine exchange as one."""
     timeline: int = 0
     """Events of a timeline to keep between two looks at it; 0: none."""
+    start_timeout_s: float = 1800.0
+    """How long ranks wait for each other before the first round; above 0."""
     recover: bool = True
     """Keep gradients until every rank has all of their round, so that a lost server can be replaced."""
 

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import re
 import sys
 import time
 import weakref
@@ -88,10 +89,12 @@ class NetworkExchange:
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
         world = detect()
-        job, store = _rendezvous.job_place(settings.job, world)
+        job, store = _rendezvous.job_place(settings.job, world, limit_s=settings.start_timeout_s)
         secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
         self._process = os.getpid()
         self._timeout_s = settings.timeout_s
+        # Of the first agreement alone: from then on a rank that is slow is waited for.
+        self._limit_s: float | None = settings.start_timeout_s
         self._specs: list[TensorSpec] = []
         self._server: GradientServer | None = None
         self._meeting: Meeting | None = None
@@ -144,7 +147,8 @@ class NetworkExchange:
             timeline=settings.timeline,
         )
         if world.rank != first:
-            return machine.join(world.rank, meet(way.job, first, _rendezvous.patience_s(store)))
+            patience_s = min(_rendezvous.patience_s(store), settings.start_timeout_s)
+            return machine.join(world.rank, meet(way.job, first, patience_s))
         hub = machine.listen()
         undo.callback(hub.close)
         self._meeting = Meeting(way.job, first, hub.address, settings.timeout_s)
@@ -183,7 +187,12 @@ class NetworkExchange:
 
     def agree(self, tensors: Sequence[TensorSpec]) -> None:
         """Make ``tensors`` the plan of all coming rounds."""
-        self._core.agree([_told(spec) for spec in tensors])
+        limit_s, self._limit_s = self._limit_s, None
+        try:
+            self._core.agree([_told(spec) for spec in tensors], limit_s=limit_s)
+        except TimeoutError as late:
+            assert limit_s is not None, "only the first agreement has a limit"
+            raise _missing(str(late), limit_s) from None
         self._specs = list(tensors)
 
     def broadcast(self, tensors: Sequence[tuple[int, int, int]]) -> None:
@@ -218,6 +227,27 @@ class NetworkExchange:
                 landed = torch.from_numpy(self._core.received(id_))
                 _memory(pointer, nbytes).copy_(landed[:nbytes])
         self.agree(self._specs)
+
+    def gather(self, own: bytes, sizes: Mapping[int, int]) -> Mapping[int, bytes]:
+        """Give all ranks what some of them have: one round of a plan in which each pushes its own."""
+        ranks = sorted(sizes)
+        counts = {rank: -(-sizes[rank] // _BITS) for rank in ranks}
+        self._core.agree(
+            [(f"bytes of rank {rank}", "int32", [counts[rank]], [1], 0, "sum") for rank in ranks]
+        )
+        if self.rank in sizes:
+            sent = torch.zeros(counts[self.rank] * _BITS, dtype=torch.uint8)
+            sent[: len(own)].copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+            self._core.push(ranks.index(self.rank), sent.data_ptr(), sent.numel(), sent)
+        self._core.round_end()
+        self._core.wait(list(range(len(ranks))), _nothing)
+        found = {}
+        for id_, rank in enumerate(ranks):
+            if self._core.used(id_) is True:
+                landed = torch.from_numpy(self._core.received(id_))
+                found[rank] = bytes(landed[: sizes[rank]].tolist())
+        self.agree(self._specs)
+        return found
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
         """Hand this rank's tensor of the present round over."""
@@ -318,6 +348,16 @@ def _told(spec: TensorSpec) -> tuple[str, str, list[int], list[int], int, str]:
     dtype = str(spec.dtype).removeprefix("torch.")
     op = "sum" if spec.kind == "buffer" else "mean"
     return spec.name, dtype, list(spec.shape), list(spec.strides), spec.priority, op
+
+
+def _missing(waits: str, limit_s: float) -> RankLost:
+    """Ranks that did not come, from what the servers said last."""
+    named = re.search(r"ranks? (\d+)", waits)
+    who = waits or "not all ranks came"
+    return RankLost(
+        f"no start within {limit_s:g} s: {who}; look at the output of what is missing, or pass a larger start_timeout=",
+        rank=int(named[1]) if named else -1,
+    )
 
 
 def _memory(pointer: int, nbytes: int) -> torch.Tensor:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import logging
+import math
 import os
 import re
 import secrets
 import socket
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -70,20 +71,23 @@ class Store(Protocol):
 
 
 def job_place(
-    exchange: str, world: World, environ: Mapping[str, str] | None = None
+    exchange: str, world: World, environ: Mapping[str, str] | None = None, *, limit_s: float = math.inf
 ) -> tuple[str, Store | None]:
     """The job's name, and its part of the store where torch's process group is initialised. Collective there.
 
     A run that nothing has named, as one whose script gave the process group a store of its own, is named by rank 0,
-    which the store tells the others.
+    which the store tells the others. ``limit_s``: how long a rank waits for another there; never longer than the store.
 
     Raises:
         ConfigError: nothing has named it, and there is no store.
+        RankLost: a rank did not come.
     """
     named = job_name(exchange, world, environ)
     store = None
     if dist.is_available() and dist.is_initialized():
-        default = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+        default: Store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
+        if limit_s < patience_s(default):
+            default = _Bounded(default, limit_s)
         store = fresh(default, named or exchange, world)
     if named is not None:
         return named, store
@@ -151,7 +155,8 @@ def _said(store: Store, key: str, rank: int) -> str:
 
 def _absent(missing: list[int], seconds: float) -> RankLost:
     return RankLost(
-        f"{_ranks(missing)} did not come to the exchange of gradients within {seconds:.0f} s; look at the output there",
+        f"{_ranks(missing)} did not come to the exchange of gradients within {seconds:.0f} s; look at the output "
+        "there, or pass a larger start_timeout=",
         rank=missing[0],
     )
 
@@ -276,6 +281,25 @@ def share_address(world: World, address: str, store: Store | None, *, every: int
         )
     store.set(f"server/{world.rank}", address)
     return [_said(store, f"server/{rank}", rank) for rank in range(0, world.size, every)]
+
+
+class _Bounded:
+    """A store that waits for a shorter time than it would."""
+
+    def __init__(self, store: Any, limit_s: float) -> None:
+        self._store = store
+        self.timeout = dt.timedelta(seconds=limit_s)
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        self._store.wait([key], self.timeout)
+        value: bytes = self._store.get(key)
+        return value
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
 
 
 class _Part:

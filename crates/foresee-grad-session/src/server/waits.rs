@@ -17,6 +17,9 @@ use crate::ServerMessage;
 /// Ranks that are named one by one.
 const NAMED_MAX: usize = 4;
 
+/// How often ranks that wait for the first plan are told for whom: they may give up after a short time of their own.
+const LOOK_START: Nanos = Nanos::from_millis(1_000);
+
 /// What ranks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -57,6 +60,26 @@ impl ServerJob {
                 self.actions.push_back(JobAction::FindOwed(OwedTicket { round, wanted }));
             }
             Wanted::Plan | Wanted::Got(_) => self.report_wait(wanted, None),
+        }
+    }
+
+    /// Whether ranks have proposed tensors, and there is no plan yet.
+    pub(super) fn starts(&self) -> bool {
+        self.plan.is_none() && !self.proposals.is_empty()
+    }
+
+    /// Tells ranks that wait for the first plan for whom they do.
+    pub(super) fn look_at_start(&mut self, now: Nanos) {
+        if now < self.next_start_look || !self.starts() {
+            return;
+        }
+        self.next_start_look = now.saturating_add(LOOK_START);
+        let Some((wanted, whom)) = self.wait() else { return };
+        let text = self.describe(wanted, &whom, None);
+        let waiting: Vec<Peer> =
+            self.connected().filter(|peer| self.proposals.contains_key(&peer.rank)).collect();
+        for peer in waiting {
+            self.send(peer, ServerMessage::Waiting(text.clone()));
         }
     }
 

@@ -35,6 +35,11 @@ class Clip:
         self._previous: torch.Tensor | None = None
 
     @property
+    def arguments(self) -> dict[str, object]:
+        """As ``synchronize`` got them."""
+        return {"clip": self._mode, "max_norm": self._max_norm if self._mode else None}
+
+    @property
     def needs_all(self) -> bool:
         """Whether no tensor may be stepped before every tensor has landed."""
         return self._mode == "exact" or (self._mode == "previous_norm" and self._previous is None)

@@ -126,6 +126,15 @@ def unplanned(name: str) -> GradientMisuse:
     )
 
 
+def thawed(name: str) -> GradientMisuse:
+    """A parameter of no optimizer requires a gradient since the plan was made."""
+    return GradientMisuse(
+        f"{name} was frozen when synchronize() was called, is in no optimizer, and requires a gradient now, which "
+        "would stay on this rank; call optimizer.add_param_group() with it, on every rank, before it gets a gradient",
+        name,
+    )
+
+
 def late_group(name: str) -> GradientMisuse:
     """A group was added in the middle of a round."""
     return GradientMisuse(
@@ -135,11 +144,18 @@ def late_group(name: str) -> GradientMisuse:
     )
 
 
-def closure() -> GradientMisuse:
-    """``step(closure)``."""
+def closure(name: str) -> GradientMisuse:
+    """``step(closure)`` of an optimizer that needs several evaluations."""
     return GradientMisuse(
-        "optimizer.step(closure) cannot overlap with a later forward pass, and a closure that is evaluated several "
-        "times would take several rounds; compute the loss and call backward() before step()"
+        f"optimizer {name} does not evaluate the closure of step(closure) exactly once, before its update, and each "
+        "evaluation would take a round; compute the loss and call backward() before step()"
+    )
+
+
+def step_arguments() -> GradientMisuse:
+    """``step`` with anything but a closure."""
+    return GradientMisuse(
+        "optimizer.step() of a synchronized optimizer takes a closure and nothing else; call step(), or step(closure)"
     )
 
 

@@ -17,7 +17,7 @@ import copyreg
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -46,30 +46,33 @@ _KEY = "_foresee_rounds"
 _live: weakref.WeakSet[Rounds] = weakref.WeakSet()
 
 
-def attach(model: torch.nn.Module, optimizer: torch.optim.Optimizer, rounds: Rounds) -> None:
-    """Make both speak to ``rounds``."""
-    model.__dict__[_KEY] = optimizer.__dict__[_KEY] = rounds
+def attach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], rounds: Rounds) -> None:
+    """Make all of them speak to ``rounds``."""
+    model.__dict__[_KEY] = rounds
     become(model, SynchronizedModel)
-    become(optimizer, SynchronizedOptimizer)
-    # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
-    # our step would silently never run. What it is for, telling that step() was called, ours does.
-    for name in ("step", "close", "flush"):
-        optimizer.__dict__.pop(name, None)
+    for optimizer in optimizers:
+        optimizer.__dict__[_KEY] = rounds
+        become(optimizer, SynchronizedOptimizer)
+        # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
+        # our step would silently never run. What it is for, telling that step() was called, ours does.
+        for name in ("step", "close", "flush"):
+            optimizer.__dict__.pop(name, None)
     # Last in, first out: whoever registered before, to save the weights, finds them updated.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
     _live.add(rounds)
 
 
-def detach(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Make both what they were."""
-    for one in (model, optimizer):
+def detach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Make all of them what they were."""
+    for one in (model, *optimizers):
         rounds = one.__dict__.pop(_KEY, None)
         if rounds is not None:
             object.__setattr__(one, "__class__", plain_class(type(one)))
             _live.discard(rounds)
     # A loop may end in several places. Neither copies nor files of an optimizer have them.
-    optimizer.__dict__.update(close=inert(), flush=inert())
+    for optimizer in optimizers:
+        optimizer.__dict__.update(close=inert(), flush=inert())
 
 
 class SynchronizedModel(_Model):
@@ -88,8 +91,9 @@ class SynchronizedModel(_Model):
         return super().state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's own; no late update lands on top of what was loaded."""
+        """As the model's own; no late update lands on top of what was loaded. All ranks have to load the same."""
         _flush(self)
+        _loaded(self)
         return super().load_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
@@ -115,6 +119,8 @@ class SynchronizedModel(_Model):
         rounds = _rounds(self)
         with nullcontext() if rounds is None else rounds.unread():
             super().zero_grad(set_to_none)
+        if rounds is not None:
+            rounds.cleared()
 
     def _replicate_for_data_parallel(self) -> Any:
         if _rounds(self) is not None:
@@ -136,21 +142,35 @@ class SynchronizedOptimizer(_Optimizer):
 
     __slots__ = ()
 
-    def step(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """End the round: updates land when their averages do, at the latest before they are used."""
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """End the round: updates land when their averages do, at the latest before they are used.
+
+        A closure is evaluated first, and its value returned, where the optimizer's own ``step`` evaluates it once.
+        """
         rounds = _rounds(self)
         if rounds is None:
-            super().step(*args, **kwargs)
-            return
-        if any(value is not None for value in (*args, *kwargs.values())):
-            raise _errors.closure()
+            return super().step(*args, **kwargs)
+        closure, *others = (
+            (*args, *kwargs.values()) if args or "closure" in kwargs else (None, *kwargs.values())
+        )
+        if any(value is not None for value in others) or (closure is not None and not callable(closure)):
+            raise _errors.step_arguments()
+        value = None if closure is None else rounds.evaluate(self, closure)
         # What a schedule looks for.
         self.__dict__["_opt_called"] = True
-        rounds.step()
+        rounds.step(self)
+        return value
 
     # Optimizer.__setstate__ would wrap a step that lacks the first mark, schedules one that lacks the second.
     step.hooked = True  # type: ignore[attr-defined]
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined] # noqa: SLF001
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the optimizer's own."""
+        super().zero_grad(set_to_none)
+        rounds = _rounds(self)
+        if rounds is not None:
+            rounds.cleared(self)
 
     def flush(self) -> None:
         """Land every update now: afterwards all weights and states are as after a stock step."""
@@ -167,22 +187,26 @@ class SynchronizedOptimizer(_Optimizer):
         return {} if rounds is None else rounds.stats()
 
     def close(self) -> None:
-        """Land every update, leave the exchange, and be a plain optimizer of a plain model again."""
+        """Land every update and leave the exchange; the model and all its optimizers are plain ones again."""
         rounds = _rounds(self)
         if rounds is not None:
             try:
                 rounds.close()
             finally:
-                detach(rounds.model, self)
+                detach(rounds.model, rounds.optimizers)
 
     def state_dict(self) -> Any:
-        """As the optimizer's own, with every update in it."""
+        """As the optimizer's own, with every update in it. All ranks compare settings, state and weights soon after."""
         _flush(self)
+        rounds = _rounds(self)
+        if rounds is not None:
+            rounds.agreement.ask()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As the optimizer's own; no late update lands on top of what was loaded."""
+        """As the optimizer's own; no late update lands on top of what was loaded. All ranks have to load the same."""
         _flush(self)
+        _loaded(self)
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -209,6 +233,12 @@ def _flush(one: Any) -> None:
     rounds = _rounds(one)
     if rounds is not None:
         rounds.flush()
+
+
+def _loaded(one: Any) -> None:
+    rounds = _rounds(one)
+    if rounds is not None:
+        rounds.agreement.loaded()
 
 
 def _flush_outside(model: Any) -> None:

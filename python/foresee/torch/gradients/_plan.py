@@ -9,7 +9,7 @@ Refuses tensors that are not one dense piece of memory, of the CPU or of a CUDA 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,14 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from foresee.torch._exchange import TensorSpec
+from foresee.torch.gradients import _errors
 from foresee.torch.gradients._reads import own
-from foresee.torch.gradients._taken import Taken
+from foresee.torch.gradients._taken import Taken, is_taken
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
 
-__all__ = ["DEVICES", "WIRE_DTYPES", "Entry", "Plan", "dense", "in_strides", "plain", "same_memory"]
+__all__ = ["DEVICES", "WIRE_DTYPES", "Entry", "Plan", "dense", "form", "in_strides", "plain", "same_memory"]
 
 #: What the servers can sum, and what can be copied.
 WIRE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64)
@@ -42,16 +43,20 @@ class Entry:
     tensor: torch.Tensor
     taken: Taken | None
     """Stand-in for its gradient; None for a buffer."""
-    group: int = -1
-    """Index of its parameter group; -1 for a buffer."""
+    place: tuple[int, int] | None = None
+    """Number of its optimizer and of its parameter group there; None for buffers and parameters of no optimizer."""
     pushed: int = -1
     """The last round in which this rank pushed it."""
     pending: bool = False
-    """Whether an update may be under way that the tensor does not have yet."""
+    """Whether an average may be in flight that has not been received yet."""
+    armed: bool = False
+    """Whether its optimizer was stepped in this round: the parameter is updated when the average is received."""
+    due: bool = False
+    """Whether this rank had no gradient, and is to have the average of the others' in ``grad``."""
     version: int = 0
     """The tensor's version counter when it became pending."""
-    place: int = 0
-    """Where its memory was then: an assignment to ``data`` leaves the counter alone."""
+    address: int = 0
+    """Of its memory then: an assignment to ``data`` leaves the counter alone."""
     hooked: bool = False
     """Whether a gradient hook is in place; a frozen parameter has none until it thaws."""
     given: tuple[Any, int] | None = None
@@ -74,6 +79,46 @@ class Entry:
         self.tensor.grad = average
         self.given = None if average is None else (weakref.ref(average), average._version)  # noqa: SLF001
 
+    def receive(self, average: torch.Tensor, *, at_once: bool) -> None:
+        """Leave the average in ``grad`` as a stock backward would; ``zero_grad()`` since then has dropped it.
+
+        A copy: the loop keeps its gradients, the exchange needs its memory for the next round.
+        """
+        gradient = self.tensor.grad
+        if gradient is None:
+            if at_once or self.due:
+                self.put(average.clone())
+        elif at_once or is_taken(gradient) or self.untouched(gradient):
+            self.put(average.clone())
+        elif self.due:
+            gradient.add_(average)
+
+    def note(self) -> None:
+        """It became pending: note how it is."""
+        self.pending = True
+        self.version, self.address = self.tensor._version, self.tensor.data_ptr()  # noqa: SLF001
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether torch knows of an edit since then."""
+        return (self.tensor._version, self.tensor.data_ptr()) != (self.version, self.address)  # noqa: SLF001
+
+    def as_planned(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient in the strides of the plan; a copy if it is not in them.
+
+        Raises:
+            GradientMisuse: it is not dense, or of another dtype or shape.
+        """
+        spec = self.spec
+        if gradient.layout != torch.strided or not plain(gradient):
+            what = str(gradient.layout) if gradient.layout != torch.strided else type(gradient).__name__
+            raise _errors.no_memory(self.name, what)
+        if gradient.dtype != spec.dtype or tuple(gradient.shape) != spec.shape:
+            planned = form(spec.dtype, spec.shape)
+            raise _errors.other_form(self.name, form(gradient.dtype, gradient.shape), planned)
+        sent = gradient.detach()
+        return sent if same_memory(sent, spec) else in_strides(spec, sent)
+
     def untouched(self, gradient: torch.Tensor) -> bool:
         """Whether ``gradient`` is the average that was put there, and nobody wrote to it since."""
         if self.given is None:
@@ -94,6 +139,8 @@ class Plan:
     entries: list[Entry]
     by_parameter: dict[int, Entry] = field(init=False)
     """By ``id()`` of the tensor."""
+    frozen: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    """Parameters of no optimizer that need no gradient, by name: they are not in the plan."""
 
     def __post_init__(self) -> None:
         self.by_parameter = {id(entry.tensor): entry for entry in self.entries}
@@ -104,9 +151,19 @@ class Plan:
         return [entry for entry in self.entries if entry.taken is not None]
 
     @property
+    def unowned(self) -> list[Entry]:
+        """Those of parameters that are in no optimizer."""
+        return [entry for entry in self.entries if entry.taken is not None and entry.place is None]
+
+    @property
     def buffers(self) -> list[Entry]:
         """Those that rank 0 sends."""
         return [entry for entry in self.entries if entry.taken is None]
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Of parameters, by ``id()``."""
+        return {id(entry.tensor): entry.name for entry in self.entries if entry.taken is not None}
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -115,33 +172,47 @@ class Plan:
 
     @staticmethod
     def of(
-        model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, buffers: bool
+        model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, buffers: bool
     ) -> tuple[Plan, list[str]]:
-        """The plan of a pair, classes in order of registration; and everything that is wrong with it."""
+        """The plan of a model and its optimizers, classes in order of registration; and all that is wrong with it."""
         plan = Plan([])
-        return plan, plan.extend(model, optimizer, buffers=buffers)
+        return plan, plan.extend(model, optimizers, buffers=buffers)
 
-    def extend(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, buffers: bool) -> list[str]:
+    def extend(
+        self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, buffers: bool
+    ) -> list[str]:
         """Add what is new, behind what is there; ids stay. Returns everything that is wrong with the new ones."""
         names = {id(tensor): name for name, tensor in model.named_parameters()}
         order = {key: i for i, key in enumerate(names)}
-        fresh: list[tuple[int, str, torch.Tensor]] = []
-        for i, group in enumerate(optimizer.param_groups):
-            for j, parameter in enumerate(group["params"]):
-                if id(parameter) not in self.by_parameter:
-                    fresh.append((i, names.get(id(parameter), f"param_groups[{i}].params[{j}]"), parameter))
+        places, faults = _places(optimizers, names)
+        fresh: list[tuple[str, torch.Tensor, tuple[int, int] | None]] = [
+            (name, parameter, place)
+            for name, parameter, place in places
+            if id(parameter) not in self.by_parameter
+        ]
+        owned = {id(parameter) for _, parameter, _ in places}
+        self.frozen = []
+        for name, one in model.named_parameters():
+            if id(one) in owned or id(one) in self.by_parameter:
+                continue
+            if one.requires_grad:
+                fresh.append((name, one, None))
+            else:
+                self.frozen.append((name, one))
+        for _, parameter, place in places:
+            if id(parameter) in self.by_parameter:
+                self.by_parameter[id(parameter)].place = place
         # Ids by registration, so that a log reads like the model; what the model does not have comes last.
-        fresh.sort(key=lambda one: order.get(id(one[2]), len(order)))
-        faults = []
-        for group_index, name, parameter in fresh:
+        fresh.sort(key=lambda one: order.get(id(one[1]), len(order)))
+        for name, parameter, where in fresh:
             fault = _fault(name, "parameter", parameter, _SUMMABLE)
             if fault:
-                faults.append(fault)
+                without = "" if where else "; or, as it is in no optimizer, call requires_grad_(False) on it"
+                faults.append(fault + without)
                 continue
-            entry = Entry(
-                self._spec(name, "gradient", parameter), parameter, Taken(parameter, name), group_index
+            self._add(
+                Entry(self._spec(name, "gradient", parameter), parameter, Taken(parameter, name), where)
             )
-            self._add(entry)
         owners = {
             id(buffer): (module, key)
             for module in model.modules()
@@ -185,19 +256,26 @@ class Plan:
         for entry, rank in zip(self.entries, ranks, strict=True):
             entry.spec = replace(entry.spec, priority=_class(rank, last + 1))
 
-    def foreign(self, optimizer: torch.optim.Optimizer) -> str | None:
-        """A parameter that came to the optimizer, or left it, behind the plan's back; None if all is as planned."""
+    def foreign(self, optimizers: Sequence[torch.optim.Optimizer]) -> str | None:
+        """A parameter that joined an optimizer, or left it, unannounced; None if all is as planned."""
         found = 0
-        for i, group in enumerate(optimizer.param_groups):
-            for j, parameter in enumerate(group["params"]):
-                entry = self.by_parameter.get(id(parameter))
-                if entry is None or entry.group != i:
-                    return entry.name if entry else f"param_groups[{i}].params[{j}]"
-                found += 1
-        if found == sum(entry.taken is not None for entry in self.entries):
+        for number, optimizer in enumerate(optimizers):
+            for i, group in enumerate(optimizer.param_groups):
+                for j, parameter in enumerate(group["params"]):
+                    entry = self.by_parameter.get(id(parameter))
+                    if entry is None or entry.place != (number, i):
+                        return entry.name if entry else _place_name(len(optimizers), number, i, j)
+                    found += 1
+        if found == sum(entry.place is not None for entry in self.entries):
             return None
-        present = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return next(entry.name for entry in self.gradients if id(entry.tensor) not in present)
+        present = {
+            id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]
+        }
+        return next(entry.name for entry in self.entries if entry.place and id(entry.tensor) not in present)
+
+    def thawed(self) -> str | None:
+        """A parameter of no optimizer that was frozen when the plan was made, and requires a gradient now."""
+        return next((name for name, parameter in self.frozen if parameter.requires_grad), None)
 
     def _spec(self, name: str, kind: str, tensor: torch.Tensor) -> TensorSpec:
         return TensorSpec(
@@ -214,6 +292,35 @@ class Plan:
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.by_parameter[id(entry.tensor)] = entry
+
+
+def _places(
+    optimizers: Sequence[torch.optim.Optimizer], names: Mapping[int, str]
+) -> tuple[list[tuple[str, torch.Tensor, tuple[int, int]]], list[str]]:
+    """Name, tensor and place of every parameter of the optimizers; and which are in two of them."""
+    places: dict[int, tuple[str, torch.Tensor, tuple[int, int]]] = {}
+    faults = []
+    for number, optimizer in enumerate(optimizers):
+        for i, group in enumerate(optimizer.param_groups):
+            for j, parameter in enumerate(group["params"]):
+                name = names.get(id(parameter), _place_name(len(optimizers), number, i, j))
+                if id(parameter) in places:
+                    first = places[id(parameter)][2][0]
+                    twice = f"optimizers {first} and {number}" if first != number else "the optimizer twice"
+                    faults.append(f"{name} is in {twice}; leave it in one place")
+                else:
+                    places[id(parameter)] = name, parameter, (number, i)
+    return list(places.values()), faults
+
+
+def _place_name(optimizers: int, number: int, group: int, index: int) -> str:
+    place = f"param_groups[{group}].params[{index}]"
+    return place if optimizers == 1 else f"optimizers[{number}].{place}"
+
+
+def form(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    """Dtype and shape, as errors show them."""
+    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
 
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

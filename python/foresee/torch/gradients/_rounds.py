@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of one model and optimizer: gradients leave in backward, updates land before the next use.
+"""The rounds of one model and its optimizers: gradients leave in backward, updates land before the next use.
 
 Apart from hooks, plan and exchange, which it ties together: this file alone knows in which state a tensor is.
 Refuses whatever would train on wrong numbers: a gradient computed from a parameter whose update had not landed,
@@ -9,6 +9,10 @@ A round in the overlapping mode: each gradient is pushed by its hook and replace
 notes the settings of the optimizer (``arm``); before a module runs, what it needs is waited for and stepped
 (``wait``). Two rules keep the servers at two slots per packet: everything pending is finished before the next
 ``round_end``, and a rank that did not push a tensor waits at its wait point all the same.
+
+Of several optimizers the first that is stepped after a backward ends the round, for all parameters; the others step
+with the averages of that round. Where there are several, or a parameter is in none, its average is put into ``p.grad``
+when it is received, as a stock backward leaves it.
 
 Some rounds are barriers: ``step()`` waits for everything, puts the averages into ``p.grad`` and calls the user's
 own step. So is the first, in which uses are profiled, and every round while the optimizer has step hooks.
@@ -21,23 +25,24 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.optim import optimizer as torch_optimizer
-from torch.utils._python_dispatch import _disable_current_modes
 
 from foresee.errors import Closed, ConfigError
-from foresee.torch._exchange import Exchange
+from foresee.torch._exchange import Exchange, TensorSpec
 from foresee.torch.gradients import _errors
+from foresee.torch.gradients._agreement import DIFFERS, Agreement, Described, compare
+from foresee.torch.gradients._buffers import Buffers
 from foresee.torch.gradients._clip import Clip
 from foresee.torch.gradients._courier import Courier
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._hooks import GradientHook
-from foresee.torch.gradients._plan import DEVICES, Entry, Plan, in_strides, plain, same_memory
-from foresee.torch.gradients._steps import Hyper, snapshot, step_some
+from foresee.torch.gradients._optimizers import Stepper, quiet, steppers
+from foresee.torch.gradients._plan import DEVICES, Entry, Plan
+from foresee.torch.gradients._separable import evaluates_once
 from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
 from foresee.torch.gradients._wait_points import WaitPoints
@@ -57,12 +62,12 @@ class Options:
 
 
 class Rounds:
-    """The state machine; owned by the model and the optimizer, referred to weakly by all hooks."""
+    """The state machine; owned by the model and its optimizers, referred to weakly by all hooks."""
 
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         exchange: Exchange,
         plan: Plan,
         clip: Clip,
@@ -71,8 +76,8 @@ class Rounds:
         timeline: Timeline | None = None,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
-        self._base = type(optimizer)
+        self.optimizers = list(optimizers)
+        self._steppers = steppers(optimizers)
         self._exchange = exchange
         self._courier = courier
         self._plan = plan
@@ -85,15 +90,20 @@ class Rounds:
         # One for all that lands and steps: a checkpoint thread may flush while the loop is in a forward pass.
         self._lock = threading.RLock()
         self._forward_thread = 0
-        self._hyper: Hyper = []
-        # Of buffers, in the last round that ended.
-        self._sender = 0
+        # A later backward may add to the gradients that one of several optimizers steps on: averages stay in ``grad``.
+        self._several = len(self._steppers) > 1
+        self._buffers = Buffers(exchange, courier)
         self._pending = 0
+        # Whether this rank has gradients of which no round has ended: pushed ones, or ones that no_sync() kept here.
+        self._fresh = False
         self._barrier = options.overlap == "forward"
         self._graph_task = self._newest_task = -1
-        self._exchanged = False
         self._exposed_s = 0.0
         self._exposed_before_s = 0.0
+        self._described = Described(
+            self._steppers, plan, {**clip.arguments, "overlap": options.overlap, "buffers": options.buffers}
+        )
+        self.agreement = Agreement(exchange, self._described)
         self._handles: list[Any] = []
         self._points = WaitPoints(self, model)
         self._profile = FirstUse(model, plan.entries)
@@ -105,6 +115,9 @@ class Rounds:
     def start(self) -> None:
         """Agree with the other ranks, take over rank 0's values, and begin to listen. Collective."""
         self._adopt(self._plan.entries)
+        self._end_plan()
+        compare(self._exchange, self._described.lines(weights=False))
+        self._begin_plan()
         if self._options.overlap == "forward":
             self._profile.start()
             if self._check is not None:
@@ -115,10 +128,18 @@ class Rounds:
     def gradient(self, entry: Entry, parameter: torch.Tensor) -> None:
         """A gradient is complete. Never blocks; runs on autograd's threads."""
         gradient = parameter.grad
-        if self._silent or gradient is None or not self._open:
+        if gradient is None or not self._open:
+            return
+        if self._silent:
+            self._fresh = True
             return
         if entry.pending:
-            raise _errors.used_early(entry.name)
+            if entry.armed:
+                raise _errors.used_early(entry.name)
+            # No optimizer has a step due, so the value was right; the average of the last round comes first.
+            self.wait([entry])
+            gradient = parameter.grad
+            assert gradient is not None, "autograd has put it there"
         if entry.pushed == self._round:
             raise _errors.second_gradient(entry.name)
         self._push(entry, gradient)
@@ -127,42 +148,57 @@ class Rounds:
         if self._options.overlap == "backward":
             self._await_end(entry)
 
-    def step(self) -> None:
+    def evaluate(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Any:
+        """Evaluate a closure of ``step()``, as every optimizer does that evaluates it once: before anything else."""
+        base = next(one.base for one in self._steppers if one.optimizer is optimizer)
+        if not evaluates_once(optimizer, base):
+            raise _errors.closure(base.__name__)
+        with torch.enable_grad():
+            return closure()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
         """What ``optimizer.step()`` becomes."""
         with self._lock:
             self._check_open()
-            if self._options.overlap == "backward":
-                if not self._exchanged:
-                    self._end_round()
-                self._exchanged = False
-                self._hook_thawed()
-                self._base.step(self.optimizer)
-                return
-            self._finish()
-            foreign = self._plan.foreign(self.optimizer)
-            if foreign is not None:
-                raise _errors.unplanned(foreign)
-            self._close_round()
-            self._arm()
-            if torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, DEVICES)):
-                # The region outlives this step: casts of the old values must not serve the next forward pass.
-                torch.clear_autocast_cache()
-            if self._barrier or self._has_step_hooks():
-                self._step_whole()
-                self._barrier = False
+            stepper = next(one for one in self._steppers if one.optimizer is optimizer)
+            overlaps = self._options.overlap == "forward"
+            ends = self._round == 0 or stepper.round == self._round - 1 or self._fresh
+            if ends:
+                self._end_round(stepper)
+            stepper.round = self._round - 1
+            stepper.steps += 1
+            if overlaps:
+                self._step(stepper, ended=ends)
+            else:
+                stepper.step_whole()
             self._hook_thawed()
-            self._look_again()
+            if overlaps and ends:
+                self._look_again()
+            self.wait([entry for entry in self._points.at_step if entry.armed or entry.place is None])
+            if overlaps and ends and self._check is None:
+                self._watch.stepped(self._round, [entry for entry in self._plan.gradients if entry.pending])
+
+    def _step(self, stepper: Stepper, *, ended: bool) -> None:
+        """Have the optimizer's parameters updated when their averages are received, or now if that is not possible."""
+        own = stepper.entries
+        pending = [entry for entry in own if entry.pending]
+        # What has been received, or kept from an earlier backward, is in ``grad`` for a whole step alone.
+        whole = len(pending) < len(own) or any(_is_there(entry.tensor.grad) for entry in own)
+        if whole or stepper.has_step_hooks:
+            self._land(self._with_all_for_clip(pending), at_once=ended)
+            stepper.step_whole()
+        else:
+            stepper.arm()
+        if torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, DEVICES)):
+            # The region outlives this step: casts of the old values must not serve the next forward pass.
+            torch.clear_autocast_cache()
 
     def wait(self, entries: Sequence[Entry]) -> None:
         """Before a module runs: land and step what it needs. Idempotent."""
         if not self._pending:
             return
         with self._lock:
-            pending = [entry for entry in entries if entry.pending]
-            if pending and self._clip.needs_all:
-                pending = [entry for entry in self._plan.entries if entry.pending]
-            if pending:
-                self._land(pending)
+            self._land(self._with_all_for_clip([entry for entry in entries if entry.pending]))
 
     def wait_point(self, entries: Sequence[Entry]) -> None:
         """Before a module runs in a forward pass with gradients: ``wait``."""
@@ -197,14 +233,20 @@ class Rounds:
 
     def flush(self) -> None:
         """Land and step everything, so that the model and the optimizer are as after a stock step."""
-        if self._pending:
+        if self._pending or self.agreement.pending:
             with self._lock:
                 self.wait(self._plan.entries)
+                self._compare()
 
     def enter_forward(self) -> None:
         """The root's forward pass begins, on this thread."""
         check_forward(self.model)
         self._forward_thread = threading.get_ident()
+        # What its optimizer did not step is used where no hook is; its average comes before its next gradient.
+        self.wait(self._points.at_step)
+        if self.agreement.pending:
+            with self._lock:
+                self._compare()
 
     def leave_forward(self) -> None:
         """It is over, or raised."""
@@ -214,6 +256,14 @@ class Rounds:
     def in_forward(self) -> bool:
         """Whether this thread is in the root's forward pass, where wait points see to every use that was profiled."""
         return self._forward_thread == threading.get_ident()
+
+    def cleared(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """``zero_grad()`` was called, of an optimizer or of the model: averages of others' gradients are not wanted."""
+        for entry in self._plan.entries:
+            if optimizer is None or (
+                entry.place is not None and self.optimizers[entry.place[0]] is optimizer
+            ):
+                entry.due = False
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -232,7 +282,7 @@ class Rounds:
             if late is not None:
                 raise _errors.late_group(late)
             known = len(self._plan.entries)
-            faults = self._plan.extend(self.model, self.optimizer, buffers=self._options.buffers)
+            faults = self._plan.extend(self.model, self.optimizers, buffers=self._options.buffers)
             if faults:
                 raise ConfigError(faults)
             self._adopt(self._plan.entries[known:])
@@ -288,17 +338,38 @@ class Rounds:
     def _adopt(self, entries: Sequence[Entry]) -> None:
         """Agree on the plan, copy rank 0's values of ``entries``, and hook them."""
         self._end_plan()
-        self._exchange.agree(self._plan.specs)
+        self._exchange.agree(self._specs())
         self._courier.broadcast([(entry.spec, entry.tensor) for entry in entries])
         self._begin_plan()
+        for stepper in self._steppers:
+            stepper.entries = [entry for entry in self._plan.entries if stepper.owns(entry)]
         for entry in entries:
             # The exchange wrote behind torch's back; autograd must not trust what it saved of the old values.
             torch.autograd.graph.increment_version(entry.tensor)
             if entry.taken is None:
-                self._courier.remember(entry.spec, entry.tensor)
-                if self._exchange.rank != self._sender:
-                    self._courier.keep(entry.spec, entry.tensor)
+                self._buffers.adopt(entry)
         self._hook_thawed()
+
+    def _specs(self) -> list[TensorSpec]:
+        specs = self._plan.specs
+        return [*specs, self.agreement.spec(len(specs))] if self.agreement.active else specs
+
+    # Whether ranks agree.
+
+    def _compare(self) -> None:
+        """Look at what ranks sent of their settings; if they differ, say where. All ranks come here, or none."""
+        if not self.agreement.pending:
+            return
+        with self._quiet():
+            if not self.agreement.differs(lambda ids: self._courier.wait(ids, self._check_open)):
+                return
+            if self._fresh:
+                # Gradients of another round are in flight, so this one ends without words.
+                raise ConfigError(DIFFERS)
+            self._land(self._with_all_for_clip([entry for entry in self._plan.entries if entry.pending]))
+            self._end_plan()
+            compare(self._exchange, self._described.lines())
+            self._begin_plan()
 
     def _end_plan(self) -> None:
         if self._timeline is not None:
@@ -315,18 +386,31 @@ class Rounds:
                 hook = GradientHook(self, entry)
                 self._handles.append(entry.tensor.register_post_accumulate_grad_hook(hook))
                 entry.hooked = True
+        thawed = self._plan.thawed()
+        if thawed is not None:
+            raise _errors.thawed(thawed)
 
-    def _close_round(self) -> None:
-        """Push what no hook pushed, and say what is absent."""
+    def _close_round(self, stepper: Stepper | None = None) -> None:
+        """Push what no hook pushed, and say what is absent. ``stepper``: whose step ends the round, if one's does."""
         absent = []
-        self._choose_sender()
+        self._buffers.choose_sender()
         for entry in self._plan.entries:
             if entry.pushed == self._round:
                 continue
-            if not (self._push_buffer(entry) if entry.taken is None else self._push_late(entry)):
+            pushed = self._buffers.push(entry, self._round) if entry.taken is None else self._push_late(entry)
+            if not pushed:
                 absent.append(entry.spec.id)
+                elsewhere = entry.taken is not None and (stepper is None or not stepper.owns(entry))
+                entry.due = elsewhere and entry.tensor.grad is None
+        absent += self.agreement.push()
         self._courier.round_end(self._round, absent)
+        if stepper is not None:
+            stepper.round = self._round
         self._round += 1
+        self._fresh = False
+        for entry in self._plan.entries:
+            entry.note()
+        self._pending = len(self._plan.entries)
         # What is waited for from here on is this round's, in whichever mode.
         self._exposed_before_s = self._exposed_s
         if self._timeline is not None:
@@ -336,7 +420,7 @@ class Rounds:
         """A gradient that the last backward did not touch: of ``no_sync()`` alone, just thawed, or set by hand."""
         gradient = entry.tensor.grad
         # After a backward that did not reach it, its average of an earlier one is still right and needs no exchange.
-        if gradient is None or (self._options.overlap == "backward" and entry.untouched(gradient)):
+        if gradient is None or entry.untouched(gradient):
             return False
         if is_taken(gradient):
             raise _errors.taken(entry.name)
@@ -344,47 +428,11 @@ class Rounds:
         entry.tensor.grad = entry.taken
         return True
 
-    def _choose_sender(self) -> None:
-        """Buffers are sent by the first rank that is left; a new one knows not what the last one's ranks have."""
-        first = self._exchange.first
-        if first != self._sender:
-            self._sender = first
-            self._courier.forget()
-
-    def _push_buffer(self, entry: Entry) -> bool:
-        """The first rank sends a buffer that changed since it was last sent; constants never travel."""
-        if not entry.refresh():
-            raise _errors.buffer_form(entry.name, _form(entry.spec.dtype, entry.spec.shape))
-        # The version counter would not tell: batch_norm writes its statistics without a trace.
-        if self._exchange.rank != self._sender:
-            return False
-        # The next forward pass writes to the buffer while a copy travels.
-        if not self._courier.push_changed(entry.spec, entry.tensor):
-            return False
-        entry.pushed = self._round
-        return True
-
     def _push(self, entry: Entry, gradient: torch.Tensor) -> None:
-        spec = entry.spec
-        if gradient.layout != torch.strided or not plain(gradient):
-            form = str(gradient.layout) if gradient.layout != torch.strided else type(gradient).__name__
-            raise _errors.no_memory(entry.name, form)
-        if gradient.dtype != spec.dtype or tuple(gradient.shape) != spec.shape:
-            planned = _form(spec.dtype, spec.shape)
-            raise _errors.other_form(entry.name, _form(gradient.dtype, gradient.shape), planned)
-        sent = gradient.detach()
-        if not same_memory(sent, spec):
-            sent = in_strides(spec, sent)
+        sent = entry.as_planned(gradient)
         entry.pushed = self._round
-        self._courier.push(spec, sent)
-
-    def _arm(self) -> None:
-        self._hyper = snapshot(self.optimizer)
-        for entry in self._plan.entries:
-            entry.pending = True
-            entry.version = entry.tensor._version  # noqa: SLF001
-            entry.place = entry.tensor.data_ptr()
-        self._pending = len(self._plan.entries)
+        self._fresh = True
+        self._courier.push(entry.spec, sent)
 
     def _finish(self) -> None:
         """Rule one: what is pending from the last round is finished before this one ends."""
@@ -392,70 +440,66 @@ class Rounds:
         if not self._pending:
             self._clip.round_done()
 
-    def _land(self, entries: list[Entry]) -> None:
-        """Wait for ``entries``, then step their parameters with the settings of the round's ``step()``."""
+    def _with_all_for_clip(self, pending: list[Entry]) -> list[Entry]:
+        """``pending``, and everything else that is, where clipping needs all averages at once."""
+        if pending and self._clip.needs_all:
+            return [entry for entry in self._plan.entries if entry.pending]
+        return pending
+
+    def _land(self, entries: list[Entry], *, at_once: bool = False) -> None:
+        """Wait for ``entries``; step those whose optimizer was, with its settings then; keep the others' averages.
+
+        ``at_once``: the round ended just now, and the loop has not run since.
+        """
+        if not entries:
+            return
         self._wait_for(entries)
         entries.sort(key=lambda entry: entry.spec.id)
         with self._quiet():
-            stepped = []
+            used = []
             for entry in entries:
                 if entry.taken is None:
-                    self._take_buffer(entry)
+                    self._buffers.take(entry)
                 elif self._exchange.used(entry.spec.id):
-                    stepped.append(entry)
-            for entry in stepped:
-                same = (entry.tensor._version, entry.tensor.data_ptr()) == (entry.version, entry.place)  # noqa: SLF001
-                if not same or self._watch.edited(entry):
+                    used.append(entry)
+                elif is_taken(entry.tensor.grad):
+                    entry.put(None)
+            for entry in used:
+                if entry.armed and (entry.was_edited or self._watch.edited(entry)):
                     raise _errors.modified(entry.name)
-            kept = [entry.tensor.grad for entry in stepped]
+            kept = [entry.tensor.grad for entry in used]
+            averages = [self._courier.average(entry.spec, entry.tensor.device) for entry in used]
             try:
-                for entry in stepped:
-                    entry.tensor.grad = self._average(entry)
-                self._clip.apply(stepped)
+                for entry, average in zip(used, averages, strict=True):
+                    entry.tensor.grad = average
+                self._clip.apply(used)
                 for entry in entries:
                     entry.pending = False
                 self._pending -= len(entries)
-                if stepped:
-                    chosen = {id(entry.tensor) for entry in stepped}
-                    began = time.monotonic_ns()
-                    step_some(self.optimizer, self._base, self._hyper, chosen)
-                    if self._timeline is not None:
-                        names = [entry.name for entry in stepped]
-                        self._timeline.stepped(names, began, time.monotonic_ns())
+                for stepper in self._steppers:
+                    self._update(stepper, [entry for entry in used if entry.armed and stepper.owns(entry)])
             finally:
-                for entry, gradient in zip(stepped, kept, strict=True):
+                for entry, gradient in zip(used, kept, strict=True):
                     entry.tensor.grad = gradient
+            for entry, average in zip(used, averages, strict=True):
+                if self._several or not entry.armed:
+                    entry.receive(average, at_once=at_once)
+        for entry in entries:
+            entry.armed = entry.due = False
 
-    def _step_whole(self) -> None:
-        """A barrier: everything lands, then the user's own step runs, hooks and all."""
-        self._restore()
-        self._base.step(self.optimizer)
-
-    def _restore(self) -> None:
-        """Wait for everything and put the averages into ``p.grad``, as a stock backward leaves them."""
-        self._wait_for(self._plan.entries)
-        with self._quiet():
-            for entry in self._plan.entries:
-                if entry.taken is None:
-                    self._take_buffer(entry)
-                elif self._exchange.used(entry.spec.id):
-                    # A copy: the loop keeps its gradients, the exchange needs its memory for the next round.
-                    entry.put(self._average(entry).clone())
-                elif is_taken(entry.tensor.grad):
-                    entry.put(None)
-                entry.pending = False
-            self._pending = 0
-            if self._options.overlap == "forward":
-                self._clip.apply(
-                    [entry for entry in self._plan.gradients if self._exchange.used(entry.spec.id)]
-                )
+    def _update(self, stepper: Stepper, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        began = time.monotonic_ns()
+        stepper.step_some({id(entry.tensor) for entry in entries})
+        if self._timeline is not None:
+            self._timeline.stepped([entry.name for entry in entries], began, time.monotonic_ns())
 
     def _end_of_backward(self) -> None:
         """Autograd calls this when a backward in which something was pushed is over."""
         self._graph_task = -1
         with self._lock:
             self._end_round()
-            self._exchanged = True
 
     def _await_end(self, entry: Entry) -> None:
         """Have autograd call back at the end of the backward pass in which ``entry`` got its gradient."""
@@ -469,28 +513,18 @@ class Rounds:
         engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001
         engine.queue_callback(self._end_of_backward)
 
-    def _end_round(self) -> None:
-        self._close_round()
-        self._restore()
-
-    def _take_buffer(self, entry: Entry) -> None:
-        """As it landed; not if its sender was lost, of which nobody knows how much arrived: the next sends its own.
-
-        One that was not sent is as it landed before, whatever this rank's forward pass made of it: where the sender did
-        not come by, as in a branch, others may have. What was written to it since the round's end stays.
-        """
-        if self._exchange.rank == self._sender or self._exchange.first != self._sender:
-            return
-        if not entry.refresh():
-            return
-        if self._exchange.used(entry.spec.id):
-            entry.tensor.copy_(self._average(entry))
-            self._courier.keep(entry.spec, entry.tensor)
-        elif not entry.pending or entry.tensor._version == entry.version:  # noqa: SLF001
-            self._courier.restore(entry.spec, entry.tensor)
-
-    def _average(self, entry: Entry) -> torch.Tensor:
-        return self._courier.average(entry.spec, entry.tensor.device)
+    def _end_round(self, stepper: Stepper | None = None) -> None:
+        """End a round. Everything is received at once where all rounds are barriers, and in those that are."""
+        if self._options.overlap == "forward":
+            self._finish()
+            foreign = self._plan.foreign(self.optimizers)
+            if foreign is not None:
+                raise _errors.unplanned(foreign)
+        self._close_round(stepper)
+        if self._options.overlap == "backward" or self._barrier:
+            self._land(list(self._plan.entries), at_once=True)
+            self._barrier = False
+            self._compare()
 
     def _wait_for(self, entries: Sequence[Entry]) -> None:
         began = time.perf_counter()
@@ -508,39 +542,18 @@ class Rounds:
             if first:
                 self._plan.order(self._profile, self.model)
                 self._end_plan()
-                self._exchange.agree(self._plan.specs)
+                self._exchange.agree(self._specs())
                 self._begin_plan()
         elif self._watch.added_to(self._profile.modules):
             self._points.place(self._plan, self._profile, self._round - 1)
         elif self._points.something_new:
             self._profile.start()
-        self.wait(self._points.at_step)
-        if self._check is None:
-            self._watch.stepped(self._round, [entry for entry in self._plan.gradients if entry.pending])
-
-    def _has_step_hooks(self) -> bool:
-        own = self.optimizer
-        return bool(
-            own._optimizer_step_pre_hooks  # noqa: SLF001
-            or own._optimizer_step_post_hooks  # noqa: SLF001
-            or torch_optimizer._global_optimizer_pre_hooks  # noqa: SLF001
-            or torch_optimizer._global_optimizer_post_hooks  # noqa: SLF001
-        )
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Run as a stock step would, wherever the forward pass is.
-
-        State born in inference mode could never be updated; autocast would round inside of Muon; a dispatch mode such
-        as that of selective checkpointing would expect to see the step again when it recomputes.
-        """
+        """Run as a stock step would, and be seen by no profile."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(False))
-            stack.enter_context(torch.no_grad())
-            for kind in filter(torch.is_autocast_enabled, DEVICES):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
-                stack.enter_context(_disable_current_modes())
+            stack.enter_context(quiet())
             for profile in filter(None, (self._profile, self._check)):
                 stack.enter_context(profile.paused())
             stack.enter_context(self._watch.paused())
@@ -548,7 +561,7 @@ class Rounds:
 
     def _check_use(self, entry: Entry, module: torch.nn.Module | None) -> None:
         """Of ``debug=True``: every use of every tensor comes by here."""
-        if entry.pending and entry.taken is not None:
+        if entry.armed:
             names = {one: name for name, one in self.model.named_modules()}
             where = (
                 "outside of all modules"
@@ -562,5 +575,5 @@ class Rounds:
             raise Closed("this model's gradients are no longer synchronized: optimizer.close() was called")
 
 
-def _form(dtype: torch.dtype, shape: Sequence[int]) -> str:
-    return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
+def _is_there(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and not is_taken(gradient)

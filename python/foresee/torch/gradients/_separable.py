@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+import weakref
 from collections import defaultdict
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import optim
 
 from foresee.torch.gradients._steps import original_step, snapshot, step_some
 
-__all__ = ["refusal", "separable"]
+__all__ = ["evaluates_once", "refusal", "separable"]
 
 #: Gives the bits of the whole step when stepped parameter by parameter, in reverse order, with a schedule between.
 _LISTED = (
@@ -27,7 +28,9 @@ _LISTED = (
     "Rprop", "Muon",
 )  # fmt: skip
 
-_TOY_STEPS = 3
+# Enough for what an optimizer does in every fifth or tenth step only.
+_TOY_STEPS = 20
+_once: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 # At most so many toy parameters per group, of distinct numbers of dimensions where there are.
 _TOY_PARAMETERS = 3
 
@@ -53,8 +56,11 @@ def refusal(optimizer: torch.optim.Optimizer) -> str | None:
 def separable(optimizer: torch.optim.Optimizer) -> bool:
     """Whether parameter by parameter gives the bits of one whole step: known, or found on a toy."""
     base = type(optimizer)
-    if any(base is getattr(optim, name, None) for name in _LISTED):
+    if _is_listed(base):
         return True
+    if any(isinstance(value, optim.Optimizer) for value in vars(optimizer).values()):
+        # It steps another one, over the parameters of that one.
+        return False
     try:
         return _same_on_toy(optimizer, base)
     except Exception as error:  # noqa: BLE001 - somebody else's class, given parameters it was not made with
@@ -63,6 +69,40 @@ def separable(optimizer: torch.optim.Optimizer) -> bool:
             stacklevel=2,
         )
         return False
+
+
+def evaluates_once(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
+    """Whether ``step(closure)`` of ``base`` evaluates the closure once, before it changes a parameter."""
+    if _is_listed(base):
+        return True
+    known = _once.get(base)
+    if known is None:
+        try:
+            known = _evaluations(optimizer, base) == [True]
+        except Exception:  # noqa: BLE001 - a class of others, which may want anything of its closure
+            known = False
+        _once[base] = known
+    return known
+
+
+def _evaluations(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> list[bool]:
+    """For each evaluation of a closure by a toy's step, whether all parameters were as before."""
+    toy = _toy(optimizer, base)
+    before = [parameter.detach().clone() for parameter in _parameters(toy)]
+    found = []
+
+    def closure() -> torch.Tensor:
+        found.append(all(map(_same_bits, _parameters(toy), before)))
+        _fill_gradients(toy, len(found))
+        return torch.ones((), requires_grad=True)
+
+    _fill_gradients(toy, 0)
+    original_step(base)(toy, closure)
+    return found
+
+
+def _is_listed(base: type[torch.optim.Optimizer]) -> bool:
+    return any(base is getattr(optim, name, None) for name in _LISTED)
 
 
 def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
@@ -135,11 +175,22 @@ def _fill_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
 
 
 def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
+    """In parameters, state, settings, and whatever the class keeps on itself, such as a counter of steps."""
     mine, theirs = _parameters(one), _parameters(other)
-    return all(
+    same_parameters = all(
         _same_bits(a, b) and _same_value(dict(one.state[a]), dict(other.state[b]))
         for a, b in zip(mine, theirs, strict=True)
     )
+    return (
+        same_parameters
+        and _same_value(_own(one), _own(other))
+        and _same_value(snapshot(one), snapshot(other))
+    )
+
+
+def _own(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    apart = ("state", "param_groups", "_foresee_rounds")
+    return {key: value for key, value in vars(optimizer).items() if key not in apart and "hooks" not in key}
 
 
 def _same_value(a: Any, b: Any) -> bool:
@@ -149,7 +200,9 @@ def _same_value(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_same_value, a, b))
-    return bool(a == b)
+    if type(a) is type(b) and getattr(type(a), "__eq__", None) is object.__eq__ and hasattr(a, "__dict__"):
+        return _same_value(vars(a), vars(b))
+    return bool(a == b) or (a != a and b != b)  # noqa: PLR0124 - both are NaN
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -18,10 +18,12 @@ from foresee.torch._network import open_exchange
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-__all__ = ["TIMEOUT_S", "is_number", "opened", "wrong"]
+__all__ = ["START_TIMEOUT_S", "TIMEOUT_S", "is_number", "opened", "wrong"]
 
 #: Seconds without a sign of life before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
+#: Seconds that ranks wait for each other at the start, as torch's process group does.
+START_TIMEOUT_S = 1800.0
 
 _REMEDY = (
     'servers="host:port,host:port" or "tls://host:port,tls://host:port", a list of such, "ranks" alone or among them, '
@@ -39,6 +41,7 @@ def wrong(
     timeout: object,
     secret_file: object,
     local_average: object,
+    start_timeout: object = START_TIMEOUT_S,
 ) -> list[str]:
     """Everything that is wrong with them, each with its remedy."""
     faults = []
@@ -50,6 +53,8 @@ def wrong(
         faults.append(f"recover={recover!r}; True or False")
     if not is_number(timeout) or not 0 < timeout < math.inf:
         faults.append(f"timeout={timeout!r}; seconds, above 0 and finite")
+    if not is_number(start_timeout) or not 0 < start_timeout < math.inf:
+        faults.append(f"start_timeout={start_timeout!r}; seconds, above 0 and finite")
     if secret_file is not None and not isinstance(secret_file, str):
         faults.append(f"secret_file={secret_file!r}; the path of a file, or None")
     if not isinstance(local_average, bool):
@@ -61,6 +66,7 @@ def wrong(
         "on_rank_loss": (on_rank_loss, "raise"),
         "recover": (recover, True),
         "timeout": (timeout, TIMEOUT_S),
+        "start_timeout": (start_timeout, START_TIMEOUT_S),
         "secret_file": (secret_file, None),
         "local_average": (local_average, True),
     }
@@ -81,6 +87,7 @@ def opened(
     secret_file: str | None,
     local_average: bool,
     timeline: int = 0,
+    start_timeout: float = START_TIMEOUT_S,
 ) -> Exchange:
     """The exchange: as it was passed, or connected to. Arguments were found right."""
     if isinstance(servers, Exchange):
@@ -97,6 +104,7 @@ def opened(
         secret_file=None if secret_file is None else os.path.expanduser(secret_file),
         local_average=local_average,
         timeline=timeline,
+        start_timeout_s=start_timeout,
         recover=recover,
     )
     return open_exchange(settings)

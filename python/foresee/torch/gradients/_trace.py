@@ -104,7 +104,7 @@ def _tensors(
     devices: Sequence[torch.device],
 ) -> list[trace.Tensor]:
     holder = optimizer or torch.optim.SGD(model.parameters())
-    plan, faults = Plan.of(model, holder, buffers=False)
+    plan, faults = Plan.of(model, [holder], buffers=False)
     if faults:
         raise ConfigError(faults)
     points = _first_points(model, plan, lambda: loss(_call(model, batch)).backward())

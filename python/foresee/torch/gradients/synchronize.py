@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 
@@ -22,7 +22,7 @@ from foresee.torch.gradients._courier import courier_for
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
 from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._rounds import Options, Rounds
-from foresee.torch.gradients._servers import TIMEOUT_S, is_number, opened, wrong
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, is_number, opened, wrong
 from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 from foresee.torch.gradients._wrappers import name_of
 
@@ -32,8 +32,11 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
 _BARE = ("no_sync",)
+# So many names of parameters are spelt out in a warning.
+_NAMES_SHOWN = 5
 
 
+@overload
 def synchronize(
     model: Model,
     optimizer: Optimizer,
@@ -47,15 +50,55 @@ def synchronize(
     on_rank_loss: Literal["raise", "continue"] = "raise",
     recover: bool = True,
     timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
     secret_file: str | None = None,
     local_average: bool = True,
     timeline: str | None = None,
     debug: bool = False,
-) -> tuple[Model, Optimizer]:
+) -> tuple[Model, Optimizer]: ...
+@overload
+def synchronize(
+    model: Model,
+    optimizer: Sequence[Optimizer],
+    *,
+    servers: str | Sequence[str] | Exchange,
+    overlap: Literal["forward", "backward"] = "forward",
+    clip: ClipMode | None = None,
+    max_norm: float | None = None,
+    wire: Literal["f32", "f16", "bf16"] | None = None,
+    buffers: bool = True,
+    on_rank_loss: Literal["raise", "continue"] = "raise",
+    recover: bool = True,
+    timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
+    secret_file: str | None = None,
+    local_average: bool = True,
+    timeline: str | None = None,
+    debug: bool = False,
+) -> tuple[Model, list[Optimizer]]: ...
+def synchronize(
+    model: Model,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    servers: str | Sequence[str] | Exchange,
+    overlap: Literal["forward", "backward"] = "forward",
+    clip: ClipMode | None = None,
+    max_norm: float | None = None,
+    wire: Literal["f32", "f16", "bf16"] | None = None,
+    buffers: bool = True,
+    on_rank_loss: Literal["raise", "continue"] = "raise",
+    recover: bool = True,
+    timeout: float = TIMEOUT_S,
+    start_timeout: float = START_TIMEOUT_S,
+    secret_file: str | None = None,
+    local_average: bool = True,
+    timeline: str | None = None,
+    debug: bool = False,
+) -> tuple[Model, Optimizer] | tuple[Model, list[Optimizer]]:
     """Average gradients over all ranks, what is used first being carried first.
 
-    Call it once per pair, on every rank, from the thread that trains, with the model in its final form and place,
-    before compiled blocks ran for the first time. Both objects come back as they are, of subclasses of their own
+    Call it once per model, on every rank, from the thread that trains, with the model in its final form and place,
+    before compiled blocks ran for the first time. All objects come back as they are, of subclasses of their own
     classes: schedules made before or after, ``state_dict``, copies and files work. All ranks begin with the
     weights of rank 0.
 
@@ -72,11 +115,17 @@ def synchronize(
     ``GradScaler`` and logging work, and the forward pass overlaps with nothing. Optimizers whose parameters know
     of each other are run so, with a warning.
 
+    Every parameter of the model that requires a gradient is averaged. Of several optimizers the first ``step()`` after
+    a ``backward()`` ends the round for all parameters, and each optimizer may be stepped in every round or in some, the
+    same on every rank. Where there are several, or a parameter is in none, its average is in ``p.grad`` from the next
+    use of the parameter, or ``optimizer.flush()``, on.
+
     Args:
         model: parameters and buffers in CPU memory, or all on CUDA devices: then gradients and averages are copied to
             and from pinned memory beside the computation, and neither backward nor the loop waits for the device.
-        optimizer: over parameters of the model; others are averaged too, but ``step()`` waits for them. LBFGS, SAM
-            and others that need a closure are refused.
+        optimizer: one, or a list of those that share the model, no parameter in two of them. Parameters of theirs that
+            the model does not have are averaged too, but ``step()`` waits for them. LBFGS, SAM and others that need a
+            closure are refused.
         servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is
             a server beside each rank, in its process, which needs torch's process group to be found; or an
             ``Exchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry twice that.
@@ -101,6 +150,8 @@ def synchronize(
             the log says so. Until every rank has everything of a step, its gradients are kept for that: as much memory
             again as the gradients. False: every rank raises at once.
         timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
+        start_timeout: seconds that this rank waits at the start for ranks that have not come, above 0, before it raises
+            ``RankLost`` with their numbers.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.
         local_average: average the ranks of one machine first, in shared memory, and exchange the machine's mean: what
@@ -115,7 +166,8 @@ def synchronize(
             compiled code.
 
     Returns:
-        ``model`` and ``optimizer``; the model has ``no_sync()``, the optimizer ``flush()``, ``stats()``, ``close()``.
+        ``model`` and ``optimizer``, or the list of optimizers in the same order; the model has ``no_sync()``, each
+        optimizer ``flush()``, ``stats()`` and ``close()``, which are about the model and all its optimizers.
 
     Raises:
         ConfigError: every wrong argument at once; or ranks that disagree on a tensor.
@@ -126,25 +178,31 @@ def synchronize(
         on_rank_loss=on_rank_loss,
         recover=recover,
         timeout=timeout,
+        start_timeout=start_timeout,
         secret_file=secret_file,
         local_average=local_average,
     )
     faults += _own(overlap=overlap, clip=clip, max_norm=max_norm)
     faults += wrong_timeline(timeline, servers)
-    faults += _pair(model, optimizer)
+    alone = not isinstance(optimizer, (list, tuple))
+    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    faults += _optimizers(optimizers, alone=alone)
+    faults += _model(model)
     if faults:
         raise ConfigError(faults)
-    plan, faults = Plan.of(model, optimizer, buffers=buffers)
+    plan, faults = Plan.of(model, optimizers, buffers=buffers)
     if not plan.gradients and not faults:
         faults.append("the optimizer has no parameters")
     if faults:
         raise ConfigError(faults)
-    if overlap == "forward" and not _separable.separable(optimizer):
-        _warn_of_barrier(optimizer)
+    _warn_of_unowned(plan)
+    coupled = [one for one in optimizers if overlap == "forward" and not _separable.separable(one)]
+    if coupled:
+        _warn_of_barrier(coupled[0])
         if clip is not None:
             raise ConfigError(
                 f"clip={clip!r} needs an optimizer that can be stepped parameter by parameter, and "
-                f"{type(optimizer).__name__} cannot; drop clip= and call clip_grad_norm_ after backward()"
+                f"{type(coupled[0]).__name__} cannot; drop clip= and call clip_grad_norm_ after backward()"
             )
         overlap = "backward"
     tracing = Tracing(timeline)
@@ -154,13 +212,14 @@ def synchronize(
         on_rank_loss=on_rank_loss,
         recover=recover,
         timeout=timeout,
+        start_timeout=start_timeout,
         secret_file=secret_file,
         local_average=local_average,
         timeline=tracing.events,
     )
     rounds = Rounds(
         model,
-        optimizer,
+        optimizers,
         exchange,
         plan,
         Clip(clip, max_norm or 0.0),
@@ -173,8 +232,8 @@ def synchronize(
     except BaseException:
         rounds.close()
         raise
-    attach(model, optimizer, rounds)
-    return model, optimizer
+    attach(model, optimizers, rounds)
+    return (model, optimizers[0]) if alone else (model, optimizers)
 
 
 def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
@@ -195,27 +254,34 @@ def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
     return faults
 
 
-def _pair(model: object, optimizer: object) -> list[str]:
+def _optimizers(optimizers: Sequence[object], *, alone: bool) -> list[str]:
+    if not optimizers:
+        return ["optimizer=[] names none; one torch.optim.Optimizer, or a list of them"]
     faults = []
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        faults.append(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer")
-    elif isinstance(optimizer, SynchronizedOptimizer):
-        faults.append("optimizer is synchronized already; one optimizer belongs to one model")
-    else:
-        reason = _separable.refusal(optimizer)
-        faults += [reason] if reason else []
-    if not isinstance(model, torch.nn.Module):
-        faults.append(f"model is a {type(model).__name__}; a torch.nn.Module")
-        return faults
-    faults += _model(model)
+    for i, optimizer in enumerate(optimizers):
+        name = "optimizer" if alone else f"optimizer[{i}]"
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            faults.append(
+                f"{name} is a {type(optimizer).__name__}; a torch.optim.Optimizer, or a list of them"
+            )
+        elif isinstance(optimizer, SynchronizedOptimizer):
+            faults.append(f"{name} is synchronized already; one optimizer belongs to one model")
+        elif any(optimizer is other for other in optimizers[:i]):
+            faults.append(f"{name} is in the list twice; name each optimizer once")
+        else:
+            reason = _separable.refusal(optimizer)
+            faults += [reason] if reason else []
     return faults
 
 
-def _model(model: torch.nn.Module) -> list[str]:
+def _model(model: object) -> list[str]:
+    if not isinstance(model, torch.nn.Module):
+        return [f"model is a {type(model).__name__}; a torch.nn.Module"]
+    if isinstance(model, SynchronizedModel):
+        remedy = "pass all optimizers of a model in one call, synchronize(model, [first, second], ...)"
+        return [f"model is synchronized already; {remedy}, or call close() of its optimizer first"]
     faults = []
     name = type(model).__name__
-    if isinstance(model, SynchronizedModel):
-        faults.append("model is synchronized already; one model belongs to one optimizer")
     if isinstance(model, torch.jit.ScriptModule):
         faults.append(
             "model is a ScriptModule, whose uses of parameters cannot be seen; pass the Python module"
@@ -243,6 +309,22 @@ def _model(model: torch.nn.Module) -> list[str]:
         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
     ]
     return faults
+
+
+def _warn_of_unowned(plan: Plan) -> None:
+    """Say which gradients travel that no optimizer uses: often a part of the model that was meant to be frozen."""
+    unowned = plan.unowned
+    if not unowned:
+        return
+    shown = ", ".join(entry.name for entry in unowned[:_NAMES_SHOWN])
+    more = ", ..." if len(unowned) > _NAMES_SHOWN else ""
+    nbytes = sum(entry.spec.nbytes for entry in unowned)
+    warnings.warn(
+        f"{len(unowned)} parameters ({shown}{more}; {nbytes / 1e6:.3g} MB) require gradients and are in no optimizer: "
+        "their gradients are averaged all the same, as DistributedDataParallel does; pass their optimizer too, or call "
+        "requires_grad_(False) on them",
+        stacklevel=3,
+    )
 
 
 def _warn_of_barrier(optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be equal on all ranks besides the tensors: settings, the optimizers' state and the weights, in words.
+
+A description is a list of lines, each with a remedy, so that the first line that differs names the difference. Tensors
+are digested: two sums of their memory as integers, computed where the tensor is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Line", "described", "digest", "fingerprint", "first_difference", "state_lines"]
+
+#: What is compared, its value in words, and what to do where it differs.
+Line = tuple[str, str, str]
+
+# Elements that are digested at once: 32 MiB.
+_CHUNK = 1 << 22
+# Tensors of more elements are shown as a digest.
+_SHOWN = 16
+_SAME = "give every rank the same"
+_LOAD = "load the same checkpoint on every rank, before synchronize()"
+
+
+def described(
+    optimizers: Sequence[torch.optim.Optimizer], arguments: Mapping[str, object], counts: Mapping[str, int]
+) -> list[Line]:
+    """The arguments of ``synchronize``, what was counted, and every setting of every optimizer."""
+    lines = [(f"{name}=", repr(value), _SAME) for name, value in arguments.items()]
+    lines += [
+        (name, str(count), "step each optimizer as often on every rank") for name, count in counts.items()
+    ]
+    for number, optimizer in enumerate(optimizers):
+        place = "" if len(optimizers) == 1 else f"optimizers[{number}]."
+        lines.append((f"{place}class", _plain_name(optimizer), _SAME))
+        lines += [
+            (f"{place}{key}", _shown(value), _SAME)
+            for key, value in optimizer.__dict__.items()
+            if not key.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
+        ]
+        for i, group in enumerate(optimizer.param_groups):
+            where = f"{place}param_groups[{i}]"
+            lines.append((f"parameters in {where}", str(len(group["params"])), _SAME))
+            lines += [
+                (f"{where}[{key!r}]", _shown(value), _SAME)
+                for key, value in sorted(group.items())
+                if key not in ("params", "param_names")
+            ]
+    return lines
+
+
+def state_lines(
+    optimizers: Sequence[torch.optim.Optimizer],
+    names: Mapping[int, str],
+    weights: Sequence[torch.Tensor] = (),
+) -> list[Line]:
+    """What is in the state of every parameter; and its weights, of those that are given. ``names``: by ``id()``."""
+    lines = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = names.get(id(parameter), "a parameter")
+                state = optimizer.state.get(parameter, {})
+                lines += [
+                    (f"state {key!r} of {name}", _shown(value), _LOAD)
+                    for key, value in sorted(state.items(), key=lambda item: str(item[0]))
+                ]
+    lines += [(f"weight {names.get(id(one), '')}", _shown(one, short=False), _LOAD) for one in weights]
+    return lines
+
+
+def digest(lines: Sequence[Line]) -> bytes:
+    """16 bytes that are equal where the lines are."""
+    return hashlib.blake2b(encoded(lines), digest_size=16).digest()
+
+
+def encoded(lines: Sequence[Line]) -> bytes:
+    """The lines as bytes."""
+    return "\n".join(
+        "\t".join(part.replace("\t", " ").replace("\n", " ") for part in line) for line in lines
+    ).encode()
+
+
+def first_difference(mine: bytes, theirs: bytes) -> tuple[str, str | None, str | None, str] | None:
+    """What differs first between two encoded descriptions, both values, and the remedy; None for what one lacks."""
+    one, other = ({line[0]: line for line in _decoded(text)} for text in (mine, theirs))
+    for key, line in {**one, **other}.items():
+        a, b = one.get(key), other.get(key)
+        if a is None or b is None or a[1] != b[1]:
+            return key, None if a is None else a[1], None if b is None else b[1], line[2]
+    return None
+
+
+def fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """Changes with every setting of a group; cheap enough for every step. Tensors of a device are not read."""
+    return repr(
+        [
+            [(key, _cheap(value)) for key, value in group.items() if key not in ("params", "param_names")]
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+    )
+
+
+def _decoded(text: bytes) -> Iterator[list[str]]:
+    return (line.split("\t") for line in text.decode(errors="replace").split("\n") if line.count("\t") == 2)
+
+
+def _plain_name(optimizer: torch.optim.Optimizer) -> str:
+    # Of a synchronized one, the user's own class.
+    base = next(one for one in type(optimizer).__mro__ if not one.__name__.startswith("Synchronized"))
+    return base.__qualname__
+
+
+def _cheap(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist() if value.device.type == "cpu" and value.numel() <= _SHOWN else None
+    return value if isinstance(value, (bool, int, float, str, tuple, list, type(None))) else None
+
+
+def _shown(value: Any, *, short: bool = True) -> str:
+    if isinstance(value, torch.Tensor):
+        if short and value.numel() <= _SHOWN and value.layout == torch.strided:
+            return f"{value.dtype} {value.tolist()}"
+        return f"{value.dtype} {tuple(value.shape)} with digest {_tensor_digest(value)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_shown(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_shown, value)) + ")"
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return repr(value)
+    return f"a {type(value).__qualname__}"
+
+
+def _tensor_digest(tensor: torch.Tensor) -> str:
+    """Two sums over the memory, one of them weighted by position, as 64-bit integers that wrap around."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return "of nothing"
+    memory = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    total = weighted = 0
+    for start in range(0, memory.numel(), 8 * _CHUNK):
+        part = memory[start : start + 8 * _CHUNK]
+        if part.numel() % 8:
+            part = torch.nn.functional.pad(part, (0, 8 - part.numel() % 8))
+        words = part.clone().view(torch.int64)
+        place = torch.arange(1, words.numel() + 1, device=words.device)
+        total += int(words.sum())
+        weighted += int((words * place).sum()) + start * int(words.sum())
+    return f"{total % (1 << 64):016x}{weighted % (1 << 64):016x}"

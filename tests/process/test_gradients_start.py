@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that never come: the others give up after `start_timeout=`, and the error has the numbers of the missing ranks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import threading
+
+import pytest
+import torch
+from support.exchanges import over_servers
+from support.small_models import HeadFirst, sgd
+from support.waiting import WATCHDOG
+
+import foresee.torch as ft
+from foresee._native import GradientServer
+from foresee._world import World
+from foresee.errors import ConfigError, RankLost
+from foresee.torch import _network, _rendezvous
+from foresee.torch._exchange import ExchangeSettings
+from foresee.torch._network import NetworkExchange
+
+TOKEN = "a secret of 24 characters"
+
+
+@pytest.mark.parametrize(
+    ("here", "missing"),
+    [([0], r"ranks 1, 2, 3 to come"), ([0, 2, 3], r"rank 1 to come")],
+    ids=["one", "three"],
+)
+def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, missing):
+    monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
+    monkeypatch.setenv("FORESEE_JOB", "threads")
+    server = GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, park_bytes=1 << 20, secret=TOKEN)
+    # The first gives up; the others have more patience than the watchdog, and are closed.
+    settings = {
+        rank: ExchangeSettings(
+            (server.address,),
+            None,
+            "raise",
+            WATCHDOG,
+            "job",
+            start_timeout_s=4.0 if rank == 0 else 2 * WATCHDOG,
+        )
+        for rank in here
+    }
+    exchanges = {}
+    for rank in here:
+        monkeypatch.setattr(_network, "detect", lambda rank=rank: World(rank, 4))
+        exchanges[rank] = NetworkExchange(settings[rank])
+    failed = {}
+
+    def start(rank):
+        model = HeadFirst()
+        try:
+            ft.synchronize(model, sgd(model), servers=exchanges[rank])
+        except Exception as error:
+            failed[rank] = error
+
+    threads = [threading.Thread(target=start, args=(rank,), daemon=True) for rank in here]
+    for thread in threads:
+        thread.start()
+    threads[0].join(WATCHDOG)
+    assert isinstance(failed[0], RankLost)
+    assert failed[0].rank == 1
+    assert re.search(rf"no start within 4 s: .*{missing}.*start_timeout=", str(failed[0]))
+    for exchange in exchanges.values():
+        exchange.close()
+    for thread in threads:
+        thread.join(WATCHDOG)
+    server.close()
+
+
+def test_a_rank_that_does_not_come_to_the_store_is_named():
+    store = torch.distributed.HashStore()
+    bounded = _rendezvous._Bounded(store, 0.3)
+    with pytest.raises(RankLost, match=r"rank 1 did not come .* within 0 s.*start_timeout=") as raised:
+        _rendezvous.fresh(bounded, "job", World(0, 2))
+    assert raised.value.rank == 1
+    with pytest.raises(RankLost, match="rank 0 did not come") as raised:
+        _rendezvous.fresh(bounded, "job", World(1, 2))
+    assert raised.value.rank == 0
+    assert _rendezvous.patience_s(bounded) == dt.timedelta(seconds=0.3).total_seconds()
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), "10", None, True])
+def test_a_wrong_start_timeout_is_refused(value):
+    model = HeadFirst()
+    with pytest.raises(ConfigError, match=r"start_timeout=.*seconds, above 0 and finite"):
+        ft.synchronize(model, sgd(model), servers="host:1", start_timeout=value)
+
+
+def test_it_bounds_no_wait_after_the_start():
+    with over_servers() as connect:
+        (exchange,) = connect(1)
+        model = HeadFirst()
+        _, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
+        assert exchange._limit_s is None
+        optimizer.close()

@@ -182,7 +182,11 @@ ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
         ([ONE, ("more", *ONE[1:])], {}, "tensor 'more': presence is missing in one plan and given"),
         ([("other", *ONE[1:])], {}, "tensor 'w': presence is given in one plan and missing"),
         ([], {}, "tensor 'w': presence is given in one plan and missing"),
-        ([ONE], {"wire": "bf16"}, "dtype on the wire is Own in one plan and Bf16"),
+        (
+            [ONE],
+            {"wire": "bf16"},
+            "dtype on the wire is f32 in one plan and bf16 in the other; pass the same wire= on all ranks",
+        ),
     ],
     ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire"],
 )
@@ -220,7 +224,9 @@ def disagree(ranks, theirs, words) -> None:
     for error in errors:
         assert words in str(error)
         assert "rank 0 (first) and rank 1 (other)" in str(error)
-        assert "every rank must build the same model" in str(error)
+        assert ("pass the same wire=" if "wire" in words else "every rank must build the same model") in str(
+            error
+        )
     for rank in ranks:
         rank.close()
 

@@ -101,8 +101,8 @@ pub enum QueueError {
         /// What is wrong there.
         problem: &'static str,
     },
-    /// Two ranks do not train the same model.
-    #[error("{0}; every rank must build the same model")]
+    /// Two ranks do not train the same model, or not with the same settings.
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
     PlansDiffer(Difference),
     /// A pattern needs servers, and they need shares.
     #[error(

@@ -12,6 +12,8 @@ mod codec;
 mod difference;
 mod shard;
 
+use std::fmt;
+
 use foresee_units::{Bytes, Rank};
 
 pub use class::classes;
@@ -59,6 +61,16 @@ pub enum Wire {
     Bf16,
     /// f32 as f16, the others as they are: half the volume, eleven bits of precision, a range up to 65504.
     F16,
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        })
+    }
 }
 
 impl Wire {

@@ -65,6 +65,17 @@ impl Field {
     }
 }
 
+impl Difference {
+    /// What to do about it.
+    pub const fn remedy(&self) -> &'static str {
+        match self.field {
+            Field::Wire => "pass the same wire= on all ranks",
+            Field::Shares => "pass the same servers in the same order on all ranks",
+            _ => "every rank must build the same model",
+        }
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tensor, field, ours, theirs } = self;
@@ -107,7 +118,7 @@ impl Plan {
             (ours != theirs).then_some(Difference { tensor: None, field, ours, theirs })
         };
         setting(Field::PacketBytes, ours.packet_bytes.to_string(), theirs.packet_bytes.to_string())
-            .or_else(|| setting(Field::Wire, format!("{:?}", ours.wire), format!("{:?}", theirs.wire)))
+            .or_else(|| setting(Field::Wire, ours.wire.to_string(), theirs.wire.to_string()))
             .or_else(|| {
                 let shares = |config: &super::PlanConfig| format!("{:?}", config.pattern.shares());
                 setting(Field::Shares, shares(ours), shares(theirs))

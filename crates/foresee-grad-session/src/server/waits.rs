@@ -124,7 +124,8 @@ impl ServerJob {
             Wanted::Plan => {
                 let (here, away): (Vec<Rank>, Vec<Rank>) =
                     whom.iter().partition(|rank| self.ranks.contains_key(rank));
-                let here = (!here.is_empty()).then(|| format!("{} to propose its tensors", names(&here)));
+                let whose = if here.len() == 1 { "its" } else { "their" };
+                let here = (!here.is_empty()).then(|| format!("{} to propose {whose} tensors", names(&here)));
                 let away = (!away.is_empty()).then(|| format!("{} to come", names(&away)));
                 here.into_iter().chain(away).collect::<Vec<_>>().join(", and for ")
             }

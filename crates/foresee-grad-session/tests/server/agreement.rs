@@ -5,7 +5,7 @@ use foresee_grad_queue::Round;
 use foresee_grad_session::{
     Closed, JobSettings, RankHello, RankMessage, RefusalCode, Role, ServerMessage, Used,
 };
-use foresee_units::Rank;
+use foresee_units::{Nanos, Rank};
 
 use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, set, settings};
 
@@ -195,15 +195,18 @@ fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
 }
 
 #[test]
-fn ranks_that_wait_for_others_to_come_are_told_whom() {
+fn ranks_that_wait_for_the_first_plan_are_told_for_whom_each_second() {
     let of_three = settings(3);
     let mut driver = Driver::new(of_three.clone());
     let (first, _) = (driver.join(&of_three, 0), driver.join(&of_three, 2));
     driver.message(first, RankMessage::Plan(plan(8)));
-    driver.pass(LOOK);
-    driver.pass(LOOK);
-    let text = "rank 2 to propose its tensors, and for rank 1 to come";
-    assert_eq!(driver.take(first), [ServerMessage::Waiting(text.into())]);
+    let second = Nanos::from_secs(1);
+    let told = |text: &str| [ServerMessage::Waiting(text.into())];
+    driver.pass(Nanos::from_millis(500));
+    assert_eq!(driver.take(first), told("rank 2 to propose its tensors, and for rank 1 to come"));
+    driver.join(&of_three, 1);
+    driver.pass(second);
+    assert_eq!(driver.take(first), told("ranks 1, 2 to propose their tensors").as_slice());
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn an_earlier_round_goes_before_more_urgent_classes_whenever_it_is_offered() {
 }
 
 #[test]
-fn rounds_of_one_flow_say_nothing_of_anothers() {
+fn rounds_of_one_flow_do_not_order_another_flow() {
     let mut schedule = schedule(OPEN, 10, 1);
     schedule.handle_offer(&of_round(9, 1, 0, 3, &[lane(0, 2, 10)]), START).unwrap();
     schedule.handle_offer(&of_round(2, 2, 1, 3, &[lane(0, 2, 10)]), START).unwrap();

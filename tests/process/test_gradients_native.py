@@ -196,7 +196,7 @@ def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, s
 
 def test_ranks_that_disagree_on_the_servers_are_told_so(server) -> None:
     another = started()
-    words = "servers' shares is [1] in one plan and [1, 1]"
+    words = "[1] in one plan and [1, 1] in the other; pass the same servers in the same order on all ranks"
     disagree([opened(server, world=2), opened(server, another, rank=1, world=2)], [ONE], words)
     first = opened(server, another, world=2)
     with pytest.raises(ConfigError, match="as number 0 of its list, and others as number 1"):
@@ -224,9 +224,8 @@ def disagree(ranks, theirs, words) -> None:
     for error in errors:
         assert words in str(error)
         assert "rank 0 (first) and rank 1 (other)" in str(error)
-        assert ("pass the same wire=" if "wire" in words else "every rank must build the same model") in str(
-            error
-        )
+        remedy = "pass the same" if "pass" in words else "every rank must build the same model"
+        assert remedy in str(error)
     for rank in ranks:
         rank.close()
 

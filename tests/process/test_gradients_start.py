@@ -89,6 +89,8 @@ def test_a_wrong_start_timeout_is_refused(value):
     model = HeadFirst()
     with pytest.raises(ConfigError, match=r"start_timeout=.*seconds, above 0 and finite"):
         ft.synchronize(model, sgd(model), servers="host:1", start_timeout=value)
+    with pytest.raises(ConfigError, match=r"start_timeout=.*seconds, above 0 and finite"):
+        ft.DdpState(servers="host:1", start_timeout=value)
 
 
 def test_it_bounds_no_wait_after_the_start():

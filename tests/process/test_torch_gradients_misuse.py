@@ -21,6 +21,13 @@ from foresee.torch import GradientMisuse
 from foresee.torch.gradients._first_use import FirstUse
 
 
+@pytest.fixture(autouse=True)
+def without_compiled_code() -> None:
+    """Other tests of this process compile; where that was done no step is watched."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
 def pair(model=None, network=None, **arguments):
     """One rank, synchronized."""
     model = model or nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))

@@ -13,12 +13,12 @@ Compiled code must not be watched: it would run eagerly, with other bits, or be 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.utils import counters
 
 from foresee.torch.gradients._first_use import FirstUse
 
@@ -106,7 +106,7 @@ class Watch:
         self._marks = [_peek()]
         following = step + 1
         due = following & step == 0 or (new and self._watched * _SHARE <= step + 8 * _SHARE)
-        if due and not counters["frames"]:
+        if due and not _has_compiled_code():
             self._watched += 1
             self._uses.start(eager=False)
             self._sums = {entry.spec.id: _sums(entry.tensor) for entry in pending}
@@ -131,6 +131,13 @@ class Watch:
         """Watch no longer. May be called twice."""
         self._uses.stop()
         self._sums.clear()
+
+
+def _has_compiled_code() -> bool:
+    """Whether ``torch.compile`` has compiled anything in this process."""
+    # Whoever compiled has imported it; to import it here would take a second.
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])
 
 
 def _sums(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from foresee.errors import Closed, ConfigError
 from foresee.torch._exchange import Exchange, TensorSpec
 from foresee.torch.gradients._courier import Courier, courier_for
 from foresee.torch.gradients._plan import DEVICES
-from foresee.torch.gradients._servers import TIMEOUT_S, opened, wrong
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, opened, wrong
 from foresee.torch.gradients._tracing import Tracing, wrong_timeline
 
 __all__ = ["DdpState", "ddp_hook"]
@@ -73,9 +73,9 @@ class DdpState:
 
     Args:
         servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``recover``, ``timeout``,
-            ``secret_file``, ``local_average`` and ``timeline``, whose waits are those of buckets after the last one was
-            given: the time that backward does not hide. What is kept to recover are copies: DDP uses a bucket's memory
-            again.
+            ``start_timeout``, ``secret_file``, ``local_average`` and ``timeline``, whose waits are those of buckets
+            after the last one was given: the time that backward does not hide. What is kept to recover are copies: DDP
+            uses a bucket's memory again.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -89,6 +89,7 @@ class DdpState:
         on_rank_loss: Literal["raise", "continue"] = "raise",
         recover: bool = True,
         timeout: float = TIMEOUT_S,
+        start_timeout: float = START_TIMEOUT_S,
         secret_file: str | None = None,
         local_average: bool = True,
         timeline: str | None = None,
@@ -99,6 +100,7 @@ class DdpState:
             on_rank_loss=on_rank_loss,
             recover=recover,
             timeout=timeout,
+            start_timeout=start_timeout,
             secret_file=secret_file,
             local_average=local_average,
         )
@@ -112,6 +114,7 @@ class DdpState:
             on_rank_loss=on_rank_loss,
             recover=recover,
             timeout=timeout,
+            start_timeout=start_timeout,
             secret_file=secret_file,
             local_average=local_average,
             timeline=tracing.events,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.exchanges import Hub
 from support.ranks import run
 from support.reference import mean_in_rank_order, seeded
 from support.tensors import assert_same_bits, noise, state_of
@@ -51,6 +52,29 @@ def body_and_heads(model: Any) -> list[torch.optim.Optimizer]:
 
 def loss(model: nn.Module, step: int, rank: int, **how: Any) -> torch.Tensor:
     return model(noise(5, 4, seed=10 * step + rank), **how).square().mean()
+
+
+def test_what_is_edited_between_two_optimizers_counts_in_every_step():
+    def trained(synchronize: bool) -> list[torch.Tensor]:
+        model: Any = seeded(Net)
+        optimizers: list[Any] = body_and_heads(model)
+        if synchronize:
+            model, optimizers = ft.synchronize(model, optimizers, servers=Hub(1).exchange(0))
+        weight = model.head.weight
+        for step in range(9):
+            model.zero_grad()
+            loss(model, step, 0).backward()
+            optimizers[0].step()
+            # Kept by the loop, so no read of the module tells of it: in place, and as other memory.
+            weight.data.mul_(0.9)
+            weight.data = weight.data.clone()
+            optimizers[1].step()
+        if synchronize:
+            optimizers[0].close()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    for plain, ours in zip(trained(False), trained(True), strict=True):
+        assert torch.equal(plain, ours)
 
 
 Loop = Callable[[Any, list[Any], int, Callable[..., None]], None]

@@ -36,7 +36,7 @@ def run_training(session: Session, hosts: Hosts, model: str) -> None:
         oracle = run_oracle(session, hosts, step, given)
         if oracle.void:
             return
-        run_over_servers(session, hosts, oracle, step, given)
+        run_ours(session, hosts, oracle, step, given)
         for bucket_mb in BUCKETS_MB:
             run_ddp(session, hosts, step, given, bucket_mb)
 
@@ -59,8 +59,8 @@ def run_ranks(session: Session, ranks: int, rate: str) -> None:
                 run_bulk_of(session, alone)
                 run_bulk_of(session, hosts)
             run_ddp(session, alone, step, given, best_mb)
-            run_beside_ranks(session, alone, oracle, step, given)
-            run_over_servers(session, hosts, oracle, step, given)
+            run_ours(session, alone, oracle, step, given)
+            run_ours(session, hosts, oracle, step, given)
 
 
 def run_quick_ranks(session: Session) -> None:
@@ -71,7 +71,7 @@ def run_quick_ranks(session: Session) -> None:
         for _ in range(session.plan.repeats):
             oracle = run_oracle(session, hosts, step, given)
             run_ddp(session, hosts, step, given, 25)
-            run_beside_ranks(session, hosts, oracle, step, given)
+            run_ours(session, hosts, oracle, step, given)
 
 
 def traced(session: Session, hosts: Hosts, model: str) -> network.Step:
@@ -95,21 +95,12 @@ def run_oracle(session: Session, hosts: Hosts, step: network.Step, given: dict[s
     return measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
 
 
-def run_over_servers(
-    session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]
-) -> Run:
-    """Over dedicated servers."""
+def run_ours(session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]) -> Run:
+    """Over dedicated servers, or over one beside each rank where there are no others."""
     ours = Run(given["model"], hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
     ours.model_s = session.predicted(hosts, stretched(step, oracle))
-    return measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
-
-
-def run_beside_ranks(
-    session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]
-) -> Run:
-    """Over a server beside each rank."""
-    ours = Run(given["model"], hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
-    ours.model_s = session.predicted(hosts, stretched(step, oracle))
+    if hosts.servers:
+        return measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
     return measure(session, hosts, ours, {**given, "do": "beside", "meeting": meeting(hosts)}, BESIDE)
 
 

@@ -51,7 +51,8 @@ class Stepper:
         self._hyper = snapshot(self.optimizer)
         for entry in self.entries:
             entry.armed = True
-            entry.version = entry.tensor._version  # noqa: SLF001
+            # The loop may have edited it since the round ended, by the step of another optimizer.
+            entry.note()
 
     def step_some(self, chosen: Collection[int]) -> None:
         """Step the parameters whose ``id()`` is in ``chosen``, with the settings that were noted."""

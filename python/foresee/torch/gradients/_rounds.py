@@ -176,7 +176,7 @@ class Rounds:
                 self._look_again()
             self.wait([entry for entry in self._points.at_step if entry.armed or entry.place is None])
             if overlaps and ends and self._check is None:
-                self._watch.stepped(self._round, [entry for entry in self._plan.gradients if entry.pending])
+                self._watch.stepped(self._round, [entry for entry in self._plan.gradients if entry.armed])
 
     def _step(self, stepper: Stepper, *, ended: bool) -> None:
         """Have the optimizer's parameters updated when their averages are received, or now if that is not possible."""

@@ -153,10 +153,20 @@ class Index:
     def save(self, path: str | PathLike[str]) -> None:
         """Write to ``path``: a temporary file first, then a rename, so a reader never sees half an index.
 
-        However it came to be: an index that was opened from ``path`` stays whole, too.
+        However it came to be: an index that was opened from ``path`` stays whole, too. Of selected samples the file has
+        the data set that they are selected from.
 
         Raises:
             OSError: the file cannot be written.
+        """
+
+    def select(self, samples: NDArray[np.int64]) -> Index:
+        """Some of the samples: sample ``k`` is sample ``samples[k]`` of this index. Shares its memory.
+
+        ``samples``: shape (number of samples,), 0 to ``len - 1`` each; one may be there several times.
+
+        Raises:
+            ConfigError: no samples, or one that this index does not have.
         """
 
     def update(self, other: Index) -> dict[str, int]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foresee import _native
@@ -85,6 +85,14 @@ class Source:
             raise ConfigError(f"the sampler gave index {ids[wrong][0]}; the data set has {len(self)} samples")
         return ids
 
+    def select(self, samples: NDArray[np.int64]) -> Source:
+        """These samples alone, in this order; one may be there several times.
+
+        Raises:
+            ConfigError: there is no such sample, or none is named.
+        """
+        return replace(self, index=self.index.select(samples))
+
     def label(self, sample: int) -> int | None:
         """Class of the sample; None where it has none."""
         return self.index.label(sample)
@@ -94,7 +102,7 @@ class Source:
         return self.index.sample_uri(sample, base=self.uri)
 
     def file_bytes(self) -> bytes:
-        """The index as the bytes of its file."""
+        """The index as the bytes of its file, which has all samples."""
         with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
             path = os.path.join(folder, "index.fidx")
             self.index.save(path)

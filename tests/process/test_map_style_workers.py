@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from support.waiting import wait_until
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, get_worker_info
 from torchvision.datasets import FakeData
 from torchvision.transforms.functional import to_tensor
 
@@ -150,3 +151,38 @@ def test_a_dataset_of_torchvision_is_taken_as_it_is() -> None:
         with ft.DataLoader(pictures, batch_size=5, num_workers=workers) as loader:
             for ours, theirs in zip(loader, DataLoader(pictures, batch_size=5), strict=True):
                 assert all(map(torch.equal, ours, theirs))
+
+
+def note_dataset(number: int) -> None:
+    """Keeps what ``get_worker_info`` says, for the transform."""
+    info = get_worker_info()
+    assert info is not None
+    Row.seen = (number, type(info.dataset).__name__, list(info.dataset.indices))
+
+
+class Row:
+    """A transform that adds what its worker knows of the dataset."""
+
+    seen: tuple[int, str, list[int]] | None = None
+
+    def __call__(self, row: torch.Tensor) -> tuple[torch.Tensor, tuple[str, list[int]]]:
+        assert self.seen is not None
+        return row, self.seen[1:]
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_see_the_subset_whose_bytes_the_engine_reads(tmp_path, method) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(20).reshape(10, 2))
+    subset = Subset(ft.ArrayDataset(str(tmp_path), transform=Row()), [7, 2, 5])
+    loader = ft.DataLoader(
+        subset,
+        batch_size=2,
+        num_workers=2,
+        multiprocessing_context=method,
+        worker_init_fn=note_dataset,
+        collate_fn=list,
+    )
+    samples = [sample for batch in loader for sample in batch]
+    assert [row[0].item() for row, _ in samples] == [14, 4, 10]
+    assert [seen for _, seen in samples] == [("Subset", [7, 2, 5])] * 3
+    assert loader.stats()["operations"]["origin"]["read"]["ok"]["samples"] == 3

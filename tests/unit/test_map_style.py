@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler, Subset
+from torch.utils.data import DistributedSampler
 
 import foresee.torch as ft
 from foresee import _orders
@@ -193,14 +191,6 @@ def test_stats_have_the_waits_and_no_reads() -> None:
     assert stats["samples"] == N
     assert stats["waits"]["transform"]["count"] == len(loader)
     assert "operations" not in stats
-
-
-def test_a_subset_is_read_as_the_dataset_behind_it_with_a_warning(tmp_path, caplog) -> None:
-    np.save(tmp_path / "rows.npy", np.arange(40, dtype=np.int64).reshape(10, 4))
-    rows = ft.ArrayDataset(str(tmp_path))
-    batch = next(iter(ft.DataLoader(Subset(rows, [7, 2]), batch_size=2)))
-    assert torch.equal(batch, torch.arange(40).view(10, 4)[[7, 2]])
-    assert "Subset reads its samples of ArrayDataset one batch at a time" in caplog.text
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans(), st.data())

@@ -228,6 +228,22 @@ pub enum IndexError {
         /// How many there are.
         objects: u64,
     },
+    /// A selection names a sample that is not there.
+    #[error("indices[{place}] of the subset is {sample}, and its data set has {samples} samples")]
+    NotSelectable {
+        /// Place in the selection, from 0.
+        place: u64,
+        /// What it names.
+        sample: i64,
+        /// How many there are.
+        samples: u64,
+    },
+    /// A selection of no samples.
+    #[error("the subset has none of the {samples} samples of its data set; there is nothing to load")]
+    NoneSelected {
+        /// How many there are.
+        samples: u64,
+    },
     /// Windows of nothing, or past 64 bits.
     #[error("windows of {length} elements, {stride} apart; both are 1 or more, and their bytes below 2^64")]
     NoWindow {

@@ -33,8 +33,7 @@ const PENDING_BYTES: usize = 64 * 1024;
 impl Fingerprint {
     /// Begins with what holds for all samples: how they are cut, and what the labels are called.
     pub(crate) fn new<'a>(layout: &Layout, classes: impl Iterator<Item = &'a [u8]>) -> Self {
-        let hasher = blake3::Hasher::new_derive_key("foresee index fingerprint 1");
-        let mut this = Self { hasher, pending: Vec::with_capacity(2 * PENDING_BYTES) };
+        let mut this = Self::empty("foresee index fingerprint 1");
         match layout {
             Layout::Folder(_) | Layout::Flat { .. } => this.number(0),
             Layout::Bin { row_bytes, .. } => {
@@ -72,6 +71,18 @@ impl Fingerprint {
         this
     }
 
+    /// Begins with the fingerprint of the file that samples are selected from.
+    pub(crate) fn of_selection(file: [u8; 16]) -> Self {
+        let mut this = Self::empty("foresee index selection 1");
+        this.pending.extend_from_slice(&file);
+        this
+    }
+
+    fn empty(context: &str) -> Self {
+        let hasher = blake3::Hasher::new_derive_key(context);
+        Self { hasher, pending: Vec::with_capacity(2 * PENDING_BYTES) }
+    }
+
     /// The next object.
     pub(crate) fn add(&mut self, object: &Object<'_>) {
         self.string(object.key);
@@ -82,10 +93,10 @@ impl Fingerprint {
         self.hash_pending();
     }
 
-    /// After all objects: which of them the samples of a table have, if they share any.
-    pub(crate) fn add_picks(&mut self, picks: impl Iterator<Item = u64>) {
-        for pick in picks {
-            self.number(pick);
+    /// After all objects: which of them the samples of a table have, if they share any. Of a selection: its samples.
+    pub(crate) fn add_numbers(&mut self, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            self.number(number);
             self.hash_pending();
         }
     }

@@ -16,6 +16,7 @@ use crate::contents::{Contents, Places};
 use crate::error::IndexError;
 use crate::fingerprint::{self, Object};
 use crate::layout::Layout;
+use crate::select::Selection;
 use crate::uri;
 
 /// The bytes of an index: a mapped file or a vector. They must not change while the index lives.
@@ -25,6 +26,8 @@ pub type IndexBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 #[derive(Clone)]
 pub struct Index {
     inner: Arc<Inner>,
+    /// Which samples it has, if not all of its file; see [`Index::select`].
+    selection: Option<Arc<Selection>>,
 }
 
 struct Inner {
@@ -89,7 +92,8 @@ impl Index {
         }
         let fingerprint = fingerprint::from_hex(&contents.fingerprint)
             .ok_or(IndexError::Damaged { what: "its fingerprint is none" })?;
-        Ok(Self { inner: Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint }) })
+        let inner = Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint });
+        Ok(Self { inner, selection: None })
     }
 
     /// How many entries, 1 or more: what is read at once. Entries are samples in every layout but a table, whose samples have
@@ -104,7 +108,7 @@ impl Index {
 
     /// How many samples, 1 or more.
     pub fn samples(&self) -> u64 {
-        self.contents().samples
+        self.selection.as_ref().map_or(self.contents().samples, |selection| selection.len())
     }
 
     /// Entries of a sample, 1 or more.
@@ -112,26 +116,42 @@ impl Index {
         if let Layout::Table { parts } = self.layout() { *parts } else { 1 }
     }
 
-    /// Whether samples share entries.
-    pub fn has_picks(&self) -> bool {
-        self.places().pick.is_some()
+    /// Whether samples may share entries.
+    pub fn shares_entries(&self) -> bool {
+        self.places().pick.is_some() || self.selection.is_some()
     }
 
     /// Entry `part` of a sample. A damaged entry reads as entry 0; [`Self::verify`] finds it.
     pub fn entry_of(&self, sample: SampleId, part: u64) -> SampleId {
+        self.entry_in_file(self.in_file(sample), part)
+    }
+
+    /// As [`Self::entry_of`], by the sample's number in the file.
+    pub(crate) fn entry_in_file(&self, sample: SampleId, part: u64) -> SampleId {
         let number = sample.0 * self.parts() + part;
         SampleId(self.places().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
     }
 
-    /// What stands for a sample's class: its label or, in a table, its number, by which the caller finds its target.
+    /// What stands for a sample's class: its label or, in a table, its row, by which the caller finds its target.
     pub fn sample_label(&self, sample: SampleId) -> Option<i64> {
+        let sample = self.in_file(sample);
         match self.layout() {
             Layout::Table { .. } => i64::try_from(sample.0).ok(),
             _ => self.label(sample),
         }
     }
 
-    /// How many picks there are; 0 where samples share no entry.
+    /// The sample's number in the file.
+    pub(crate) fn in_file(&self, sample: SampleId) -> SampleId {
+        self.selection.as_ref().map_or(sample, |selection| selection.get(sample))
+    }
+
+    /// The same file with these samples.
+    pub(crate) fn with_selection(&self, selection: Selection) -> Self {
+        Self { inner: Arc::clone(&self.inner), selection: Some(Arc::new(selection)) }
+    }
+
+    /// How many picks there are; 0 where samples of the file share no entry.
     pub(crate) fn picks(&self) -> u64 {
         self.contents().picks.as_ref().map_or(0, |it| it.count)
     }
@@ -251,8 +271,14 @@ impl Index {
         &self.contents().layout
     }
 
-    /// Stands for keys, ranges, sizes, tags, labels and layout: equal exactly where all of these are.
+    /// Stands for keys, ranges, sizes, tags, labels and layout, and for the samples that were selected: equal exactly where
+    /// all of these are.
     pub fn fingerprint(&self) -> [u8; 16] {
+        self.selection.as_ref().map_or(self.inner.fingerprint, |selection| selection.fingerprint())
+    }
+
+    /// As [`Self::fingerprint`], of all entries of the file.
+    pub(crate) fn file_fingerprint(&self) -> [u8; 16] {
         self.inner.fingerprint
     }
 
@@ -271,14 +297,21 @@ impl Index {
         Bytes::new(self.contents().max_bytes)
     }
 
-    /// Bytes of all samples.
+    /// Bytes of the entries of all samples; of an entry that samples share once.
     pub fn total_bytes(&self) -> Bytes {
-        Bytes::new(self.contents().total_bytes)
+        let all = Bytes::new(self.contents().total_bytes);
+        self.selection.as_ref().map_or(all, |selection| selection.total_bytes())
+    }
+
+    /// The size of an entry of the file in the mean, rounded up.
+    pub fn mean_size(&self) -> Bytes {
+        Bytes::new(self.contents().total_bytes.div_ceil(self.len().max(1)))
     }
 
     /// Memory that the index takes of this process; nothing for a mapped file.
     pub fn memory(&self) -> Bytes {
-        Bytes::new(if self.inner.is_mapped { 0 } else { self.file().len() as u64 })
+        let file = Bytes::new(if self.inner.is_mapped { 0 } else { self.file().len() as u64 });
+        self.selection.as_ref().map_or(file, |selection| file.saturating_add(selection.memory()))
     }
 
     fn assert_within(&self, sample: SampleId) {
@@ -342,7 +375,7 @@ impl Index {
         &self.inner.places
     }
 
-    /// The bytes it was opened from, all of them: written to a file they are this index again.
+    /// The bytes it was opened from, all of them: written to a file they are this index again, without its selection.
     pub fn file(&self) -> &[u8] {
         (*self.inner.bytes).as_ref()
     }

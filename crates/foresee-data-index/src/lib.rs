@@ -47,6 +47,7 @@ mod fingerprint;
 mod index;
 mod layout;
 mod listing;
+mod select;
 mod uri;
 mod verify;
 mod write;

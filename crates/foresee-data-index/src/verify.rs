@@ -59,11 +59,11 @@ impl Index {
             return Err(damaged("its totals are not those of its entries"));
         }
         let mut picked = Ok(());
-        fingerprint.add_picks(
+        fingerprint.add_numbers(
             (0..self.picks()).map_while(|number| self.pick(number).map_err(|error| picked = Err(error)).ok()),
         );
         picked?;
-        if fingerprint.finish() != self.fingerprint() {
+        if fingerprint.finish() != self.file_fingerprint() {
             return Err(damaged("its fingerprint is not that of its entries"));
         }
         Ok(())

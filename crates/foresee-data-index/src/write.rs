@@ -49,7 +49,7 @@ impl IndexPlan {
         for object in self.objects() {
             fingerprint.add(&object);
         }
-        fingerprint.add_picks(self.picks().iter().copied());
+        fingerprint.add_numbers(self.picks().iter().copied());
         let summary = self.summary();
         Contents {
             base_uri: self.base.clone(),

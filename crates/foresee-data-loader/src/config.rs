@@ -122,11 +122,11 @@ impl LoaderConfig {
     }
 }
 
-/// An upper bound of a batch's bytes, not above the data set itself unless samples share objects.
+/// An upper bound of a batch's bytes, not above the data set itself unless samples may share entries.
 fn batch_bytes_max(index: &Index, batch_size: u64) -> Bytes {
     let items = batch_size.saturating_mul(index.parts());
     let largest = Bytes::new(index.max_size().get().saturating_mul(items));
-    if index.has_picks() { largest } else { largest.min(index.total_bytes()) }
+    if index.shares_entries() { largest } else { largest.min(index.total_bytes()) }
 }
 
 /// Three of the largest batches: one in use, one ready, one on its way.
@@ -137,7 +137,7 @@ const fn least_staging(batch: Bytes) -> Bytes {
 /// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; of a RAM budget
 /// at most a quarter; but always room for [`least_staging`].
 fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
-    let mean = index.total_bytes().get().div_ceil(index.len().max(1)).saturating_mul(index.parts());
+    let mean = index.mean_size().get().saturating_mul(index.parts());
     let of_samples = |samples: u64| Bytes::new(mean.saturating_mul(samples));
     let ahead = of_samples(STAGING_SAMPLES).min(STAGING_SAMPLES_BYTES);
     let mut staging = of_samples(batch_size.saturating_mul(STAGING_BATCHES)).max(ahead).min(STAGING_MAX);

@@ -162,7 +162,9 @@ pub(crate) fn of_index(error: &IndexError) -> PyErr {
         IndexError::Empty { .. } | IndexError::NoClasses { .. } => {
             classes::NoSamples::new_err(error.to_string())
         }
-        IndexError::Row { .. } => classes::ConfigError::new_err(error.to_string()),
+        IndexError::Row { .. } | IndexError::NotSelectable { .. } | IndexError::NoneSelected { .. } => {
+            classes::ConfigError::new_err(error.to_string())
+        }
         IndexError::EmptyClasses { count, of, .. } if count == of => {
             classes::NoSamples::new_err(error.to_string())
         }

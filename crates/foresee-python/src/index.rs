@@ -155,6 +155,12 @@ impl Index {
         py.detach(|| save_index(&self.index, &path)).map_err(errors::of_indexing)
     }
 
+    fn select(&self, py: Python<'_>, samples: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
+        let samples = samples.as_array().to_vec();
+        let selected = py.detach(|| self.index.select(&samples)).map_err(|error| errors::of_index(&error))?;
+        Ok(Self { index: selected, outside: self.outside })
+    }
+
     fn update(&self, other: &Bound<'_, PyAny>) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
         let py = other.py();
         let Ok(newer) = other.cast::<Self>() else {

@@ -79,6 +79,18 @@ class Recipe(ABC):
         """Whether batches need no work."""
         return False
 
+    @property
+    def given(self) -> Any:
+        """The dataset that the user has given to the loader."""
+        return self.dataset
+
+    def check(self) -> None:
+        """Refuse changes of the dataset that the loader does not take over.
+
+        Raises:
+            ConfigError: names them.
+        """
+
     def assemble(
         self,
         work: Work,
@@ -124,6 +136,15 @@ class ByteRecipe(Recipe):
         bare = self.collate_fn is None and self.is_batched
         return bare and not self.dataset.per_sample and not self.dataset.is_overridden
 
+    @property
+    def given(self) -> Any:
+        """See ``Recipe``."""
+        return self.dataset.given
+
+    def check(self) -> None:
+        """See ``Recipe``."""
+        self.dataset.check()
+
     def assemble(self, work: Work, made: dict[int, Any], **options: Any) -> Any:
         """See ``Recipe``."""
         if self.whole:
@@ -159,7 +180,7 @@ class ByteRecipe(Recipe):
         dataset, ids, bounds = self.dataset, work.ids.tolist(), work.offsets.tolist()
         data = {sample: work.data[bounds[i] : bounds[i + 1]] for i, sample in enumerate(ids)}
         with dataset.supplied(data, seeds.generator) as supply:
-            if type(dataset).__getitems__ is not OriginDataset.__getitems__:
+            if dataset.makes_batches:
                 seeds.apply(0)
                 return list(dataset.__getitems__(ids))
 

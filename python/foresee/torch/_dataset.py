@@ -97,6 +97,23 @@ class OriginDataset(Dataset[Any]):
             or cls.__getitems__ is not OriginDataset.__getitems__
         )
 
+    @property
+    def makes_batches(self) -> bool:
+        """Whether a subclass makes the samples of a batch in one call, by a ``__getitems__`` of its own."""
+        return type(self).__getitems__ is not OriginDataset.__getitems__
+
+    @property
+    def given(self) -> Dataset[Any]:
+        """The dataset that the user has given to the loader."""
+        return self
+
+    def check(self) -> None:
+        """Refuse what a loader that is open does not take over.
+
+        Raises:
+            ConfigError: names it.
+        """
+
     @contextmanager
     def supplied(
         self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
@@ -321,7 +338,7 @@ def source_of(dataset: Any) -> Source | MapSource:
     if inner is not None:
         _log.warning(
             "%s reads its samples of %s one batch at a time, without read-ahead or cache; give the loader that dataset "
-            "itself, with a sampler of the indices",
+            "itself or a torch.utils.data.Subset of it, or name all files in one foresee.torch.FileDataset",
             name,
             type(inner).__name__,
         )

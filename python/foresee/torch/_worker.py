@@ -78,7 +78,7 @@ def _begin(channel: socket.socket, hello: dict[str, Any], inherited: Inherited |
         seed = base_seed + number
         # What get_worker_info() returns.
         torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(  # noqa: SLF001
-            id=number, num_workers=hello["count"], seed=seed, dataset=recipe.dataset
+            id=number, num_workers=hello["count"], seed=seed, dataset=recipe.given
         )
         # As torch's loader, for worker_init_fn and for what a dataset does once per worker.
         random.seed(seed)
@@ -86,6 +86,7 @@ def _begin(channel: socket.socket, hello: dict[str, Any], inherited: Inherited |
         np.random.seed(torch_utils.worker._generate_state(base_seed, number))  # noqa: NPY002, SLF001
         if init_fn is not None:
             init_fn(number)
+        recipe.check()
     except BaseException as error:  # noqa: BLE001 - it belongs to the training process
         send(channel, {"task": None, **_failure(error, None)})
         return None

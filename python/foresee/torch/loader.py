@@ -31,6 +31,7 @@ from foresee.torch._epoch import FeedEpoch
 from foresee.torch._feed import Target
 from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller, warn_of_resume
 from foresee.torch._resources import Resources
+from foresee.torch._selected import SelectedDataset, is_selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -188,7 +189,8 @@ class DataLoader(Face):
         batch_size, epochs, seed = plain(batch_size), plain(epochs), plain(seed)
         num_workers, transform_threads = plain(num_workers), plain(transform_threads)
         prefetch_factor = plain(prefetch_factor)
-        source = source_of(dataset)
+        planned = SelectedDataset(dataset) if is_selection(dataset) else dataset
+        source = source_of(planned)
         asked = Asked(
             dataset=dataset,
             source=source,
@@ -249,9 +251,10 @@ class DataLoader(Face):
         self._asked = asked
         recipe: Recipe
         if isinstance(source, MapSource):
-            recipe = MapRecipe(dataset, collate_fn, batch_size is not None, is_tolerant=on_error != "raise")
+            recipe = MapRecipe(planned, collate_fn, batch_size is not None, is_tolerant=on_error != "raise")
         else:
-            recipe = ByteRecipe(dataset, collate_fn, batch_size is not None)
+            recipe = ByteRecipe(planned, collate_fn, batch_size is not None)
+        self._recipe = recipe
         self._open_session = partial(
             Session,
             source,
@@ -312,6 +315,7 @@ class DataLoader(Face):
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
         warn_of_caller()
+        self._recipe.check()
         self._settle(provisional=False)
         plan = self._plan
         plan.before_iter(self._session.progress)

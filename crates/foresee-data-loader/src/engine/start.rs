@@ -247,7 +247,7 @@ impl Loader {
                 .map_or(DIRECTORY_IN_FLIGHT, |threads| u32::try_from(threads).unwrap_or(DIRECTORY_IN_FLIGHT));
         }
         let index = self.data.index();
-        let mean = index.total_bytes().get() / index.len().max(1);
+        let mean = index.mean_size().get();
         let first = first_in_flight(uri.is_directory(), mean, self.config.local.size());
         config.limit.start = first.min(config.limit.max);
         if self.data.index().objects() < self.data.index().len() {

@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `plan`, `pattern` | tensors, their packets, and the server of each |
 //! | `schedule` | which packet goes next over an interface |
+//! | `link` | what the link delivers, which sets the window of the schedule |
 //! | `policy`, `sizing` | what the schedule obeys; how large packets and windows are |
 //! | `members` | who is alive |
 //! | `slot_pair`, `slot`, `park` | whose contribution is added when, waits, or is refused |
@@ -34,6 +35,7 @@
 mod buffer;
 mod collect;
 mod error;
+mod link;
 mod members;
 mod name;
 mod park;
@@ -53,6 +55,7 @@ pub use buffer::Buffer;
 pub use collect::{Arrival, Claim, Collect, CollectAction, Landed, SumHeader, Unwanted};
 pub use error::QueueError;
 pub use foresee_units::Dtype;
+pub use link::{LinkMeter, LinkProgress};
 pub use members::Members;
 pub use name::{PacketId, Round, Sender, ServerId, TensorId};
 pub use park::ParkBudget;

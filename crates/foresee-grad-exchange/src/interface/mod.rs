@@ -7,8 +7,6 @@
 //! Refuses to know what a packet is: whoever offers hands over a [`Parcel`], which says so when the packet is
 //! about to be written and not before. Refuses to choose: `foresee_grad_queue::Schedule` does.
 
-mod late;
-mod rate;
 mod sender;
 mod several;
 

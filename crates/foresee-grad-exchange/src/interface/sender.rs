@@ -8,14 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError};
 
-use foresee_grad_queue::{Connection, Grant, Offer, Rules, Schedule, Ticket};
+use foresee_grad_queue::{Connection, Grant, LinkMeter, Offer, Rules, Schedule, Ticket};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{
     BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Silence, Timeouts, Wait, WireError,
 };
 
-use super::late::Lateness;
-use super::rate::RateMeter;
 use super::{Broken, Command, InterfaceStats, Parcel, Shared};
 
 /// The shortest round trip and the window are looked up so often.
@@ -27,15 +25,7 @@ pub(super) struct Sender {
     schedule: Schedule,
     sockets: BTreeMap<Connection, Socket>,
     parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
-    meter: RateMeter,
-    lateness: Lateness,
-    /// When the link will have carried what it was given; `None` while its capacity is not known.
-    carried: Option<Nanos>,
-    /// Since when something waits that the window does not allow, as far as it is not accounted for.
-    held: Option<Nanos>,
-    /// Payload that was granted, and that of connections which are gone.
-    granted: u64,
-    gone: u64,
+    meter: LinkMeter,
     min_rtt: Nanos,
     refreshed: Nanos,
     stats: InterfaceStats,
@@ -63,12 +53,7 @@ impl Sender {
             schedule: Schedule::new(rules, packet),
             sockets: BTreeMap::new(),
             parcels: BTreeMap::new(),
-            meter: RateMeter::default(),
-            lateness: Lateness::default(),
-            carried: None,
-            held: None,
-            granted: 0,
-            gone: 0,
+            meter: LinkMeter::default(),
             min_rtt: Nanos::ZERO,
             refreshed: Nanos::ZERO,
             stats,
@@ -185,24 +170,18 @@ impl Sender {
         for (connection, why) in failed {
             self.fail(connection, why);
         }
-        let in_flight = self.schedule.in_flight().get();
-        let acked = self.granted.saturating_sub(in_flight + self.gone);
         let due = now.saturating_sub(self.refreshed) >= REFRESH || self.refreshed == Nanos::ZERO;
         if due && !self.sockets.is_empty() {
             self.refreshed = now.max(Nanos::new(1));
             self.look(now);
         }
-        // What waits goes next: that nothing is under way is then the thread's doing and no pause.
-        let busy = in_flight > 0 || !self.schedule.is_idle();
-        if let Some(rate) = self.meter.handle_progress(now, acked, busy, self.min_rtt) {
+        let (in_flight, waits) = (self.schedule.in_flight(), !self.schedule.is_idle());
+        let progress = self.meter.handle_progress(now, in_flight, waits, self.min_rtt);
+        if let Some(rate) = progress.rate {
             self.schedule.handle_link(rate, self.min_rtt);
             self.stats.rate = rate.get();
         }
-        // The link has been dry since it carried all it was given, although more waited.
-        let held = self.held.take();
-        let dry = held.zip(self.carried).map_or(Nanos::ZERO, |(since, at)| now.saturating_sub(since.max(at)));
-        let waited = held.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
-        self.schedule.handle_late(self.lateness.handle_wait(waited, dry));
+        self.schedule.handle_late(progress.late);
     }
 
     /// What the system knows of each connection: its round trip, and when the other end last acknowledged anything.
@@ -231,7 +210,7 @@ impl Sender {
     }
 
     fn send(&mut self) {
-        let (mut batch, before) = (Vec::with_capacity(BATCH_MAX), self.granted);
+        let mut batch = Vec::with_capacity(BATCH_MAX);
         while let Some(grant) = self.schedule.poll_send(self.shared.now()) {
             batch.clear();
             batch.push(grant);
@@ -242,16 +221,13 @@ impl Sender {
             }
             self.write(&batch);
         }
-        let (now, given) = (self.shared.now(), Bytes::new(self.granted - before));
-        let time = self.meter.capacity().and_then(|capacity| capacity.time_for(given));
-        self.carried = time.map(|time| self.carried.unwrap_or(now).max(now).saturating_add(time));
-        self.held = (!self.schedule.is_idle()).then_some(now);
+        self.meter.handle_sent(self.shared.now(), !self.schedule.is_idle());
     }
 
     /// Writes what was granted on one connection, in one call to the system if it takes it all.
     fn write(&mut self, batch: &[Grant]) {
         let connection = batch[0].connection;
-        self.granted += batch.iter().map(|grant| u64::from(grant.bytes)).sum::<u64>();
+        self.meter.handle_granted(Bytes::new(batch.iter().map(|grant| u64::from(grant.bytes)).sum()));
         let parcels: Vec<_> = batch.iter().map(|grant| Arc::clone(&self.parcels[&grant.ticket])).collect();
         for grant in batch.iter().filter(|grant| grant.last) {
             self.parcels.remove(&grant.ticket);
@@ -327,8 +303,7 @@ impl Sender {
     fn forget(&mut self, connection: Connection) {
         let Some(socket) = self.sockets.remove(&connection) else { return };
         self.poller.remove(connection.get());
-        // Neither acknowledged nor under way any more.
-        self.gone += self.schedule.in_flight_of(connection).get();
+        self.meter.handle_closed(self.schedule.in_flight_of(connection));
         for unsent in self.schedule.handle_closed(connection).expect("it was open") {
             if unsent.last {
                 self.parcels.remove(&unsent.ticket);

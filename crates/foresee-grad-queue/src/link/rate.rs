@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an interface delivers, measured while it has something under way.
+//! What an interface delivers, measured while something is in flight.
 //!
-//! Apart from the thread, because time and counts are arguments here. The system's own rate of delivery is one of a
-//! single connection and of its last segments; what a window needs is the sum over all of them, over a round trip.
-//!
-//! Refuses to measure an idle link: time in which nothing was under way says nothing about it.
+//! The kernel's own delivery rate is that of one connection and its last segments. A window needs the sum over all
+//! connections, over a round trip. An idle link is not measured.
 
 use std::collections::VecDeque;
 
@@ -24,7 +22,7 @@ const STRETCH_MIN: Nanos = Nanos::from_millis(50);
 pub(super) struct RateMeter {
     /// When the present interval began, and what was acknowledged by then; `None` while idle.
     began: Option<(Nanos, u64)>,
-    /// The interval under way is the first after a pause, in which a shaper lets a burst pass at line speed.
+    /// The present interval is the first after a pause, in which a shaper lets a burst pass at line speed.
     after_pause: bool,
     recent: VecDeque<u64>,
     /// What was acknowledged in the intervals since the last stretch, and how long they were together.
@@ -33,7 +31,7 @@ pub(super) struct RateMeter {
 }
 
 impl RateMeter {
-    /// At `now`, `acked` bytes were acknowledged since the start, and `busy` says whether more are under way.
+    /// At `now`, `acked` bytes were acknowledged since the start, and `busy` says whether more are in flight.
     /// `round_trip`: the shortest one seen.
     ///
     /// A new rate, if an interval ended with it.

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much longer a window has to last, because what would open it again comes late.
+//! How much longer a window has to last, because what opens it again comes late.
 //!
-//! A window lasts until acknowledgments come and the thread of the interface writes more. How long that takes is not the
-//! link's affair alone: a thread waits for a core, and an acknowledgment waits behind what its sender has to send. It shows when
-//! the link has carried all that it was given although more waits. Seldom, that costs nothing; where it costs a noticeable
-//! part of the time, the window has to last longer, and no longer than that: what is under way is what an urgent packet
-//! waits behind.
-//!
-//! Refuses to read a clock: times are arguments.
+//! A window lasts until acknowledgments arrive and the sending thread writes more. The link is only a part of that time: a
+//! thread waits for a core, and an acknowledgment waits behind what its sender has to send. The link then has nothing to
+//! carry although more waits. Where that takes a noticeable part of the time, the window has to last longer, and no longer
+//! than that, because an urgent packet waits behind all that is in flight.
 
 use foresee_units::Nanos;
 
@@ -16,7 +13,7 @@ use foresee_units::Nanos;
 const SHARE: u64 = 50;
 /// The longest that a window lasts beyond what link and packets ask for.
 const MOST: Nanos = Nanos::from_millis(6);
-/// Told in such steps, so that a window changes seldom.
+/// Reported in such steps, so that a window changes seldom.
 const GRAIN: u64 = 100_000;
 
 /// Of one interface.

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agreement on a plan, and refusals that end a job.
+
+use foresee_grad_queue::ServerId;
+use foresee_grad_session::{
+    Closed, RankFailure, RankMessage, RankSettings, Refusal, RefusalCode, Resume, ServerMessage,
+};
+use foresee_units::{Nanos, Rank};
+
+use crate::driver::{Driver, TIMEOUT, broken, settings};
+
+#[test]
+fn a_plan_is_proposed_to_the_first_server_and_its_answer_to_the_others() {
+    let mut driver = Driver::new(settings(3));
+    driver.propose();
+    let plan = RankMessage::Plan(driver.plan.encode());
+    assert_eq!(driver.sent, [(0, plan.clone())]);
+    driver.hear_plan(0);
+    assert_eq!(driver.sent[1..], [(1, plan.clone()), (2, plan)]);
+    let known = driver.rank.first_answer().unwrap();
+    driver.hear_plan(2);
+    assert_eq!(driver.rank.poll_agreement(&known), None);
+    driver.hear_plan(1);
+    driver.install();
+    assert_eq!(driver.rank.collect().unwrap().generation(), 1);
+}
+
+#[test]
+fn a_server_that_does_not_hear_from_every_rank_is_named_after_the_timeout() {
+    let mut driver = Driver::new(settings(3));
+    driver.propose();
+    driver.hear_plan(0);
+    let known = driver.rank.first_answer().unwrap();
+    driver.hear_plan(1);
+    driver.pass(TIMEOUT.saturating_add(Nanos::from_millis(1_999)));
+    assert_eq!(driver.rank.poll_agreement(&known), None);
+    driver.pass(Nanos::from_millis(1));
+    let Some(Err(RankFailure::Disagree(text))) = driver.rank.poll_agreement(&known) else {
+        panic!("in time")
+    };
+    assert!(text.contains("server 2 at 10.0.0.2:1 has not heard from every rank"), "{text}");
+    assert!(text.contains("pass the same servers in the same order on all"), "{text}");
+}
+
+#[test]
+fn a_server_that_agrees_on_another_plan_is_named() {
+    let mut driver = Driver::new(settings(2));
+    driver.propose();
+    driver.hear_plan(0);
+    let known = driver.rank.first_answer().unwrap();
+    driver.hear(1, ServerMessage::Plan { generation: 2, body: driver.plan.encode() });
+    let Some(Err(RankFailure::Disagree(text))) = driver.rank.poll_agreement(&known) else {
+        panic!("at once")
+    };
+    assert!(text.contains("server 1 agrees on another plan than server 0"), "{text}");
+}
+
+#[test]
+fn a_server_lost_while_ranks_agree_is_sent_the_proposal_again() {
+    let mut driver = Driver::new(settings(2));
+    driver.propose();
+    driver.hear_plan(0);
+    for server in [0, 1] {
+        driver.close(server, broken());
+        driver.sent.clear();
+        driver.connect(server, 10);
+        let plan = RankMessage::Plan(driver.plan.encode());
+        assert_eq!(driver.take(server), [RankMessage::Resume(Resume::default()), plan]);
+    }
+    driver.hear_plan(1);
+    assert_eq!(driver.rank.first_answer(), None, "what a lost server answered, the next one answers again");
+    driver.hear_plan(0);
+    driver.install();
+    assert_eq!(driver.rank.replaced(), 2);
+}
+
+#[test]
+fn a_proposal_to_a_lost_server_is_sent_once_one_is_back() {
+    let mut driver = Driver::new(settings(1));
+    driver.close(0, broken());
+    driver.propose();
+    assert_eq!(driver.sent, []);
+    driver.connect(0, 0);
+    assert_eq!(driver.take(0).len(), 2);
+    driver.hear_plan(0);
+    driver.install();
+}
+
+#[test]
+fn a_plan_gives_way_to_another_once_every_rank_has_its_last_round() {
+    let mut driver = Driver::running(settings(1));
+    assert!(driver.rank.is_quiet());
+    driver.end(&[0, 1]);
+    driver.used(0, &[0, 1]);
+    driver.arrive(0, 0);
+    driver.arrive(0, 1);
+    assert!(!driver.rank.is_quiet());
+    driver.done(0);
+    assert!(driver.rank.is_quiet());
+}
+
+#[test]
+fn a_refusal_is_an_error_about_the_rank_or_server_that_it_names() {
+    let failed = |closed: Closed| {
+        let mut driver = Driver::running(settings(2));
+        driver.close(1, closed);
+        driver.failure
+    };
+    let refused = |code, rank| {
+        let refusal = Refusal { code, rank, text: "for a reason".into() };
+        failed(Closed::Refused(refusal))
+    };
+    let why = || String::from("for a reason");
+    let missing = || String::from("no round has ended yet");
+    let server = ServerId(1);
+    assert_eq!(
+        refused(RefusalCode::Lost, Some(Rank(1))),
+        Some(RankFailure::RankLost { rank: Rank(1), why: why(), missing: missing() })
+    );
+    assert_eq!(refused(RefusalCode::Lost, None), Some(RankFailure::Refused { server, why: why() }));
+    assert_eq!(refused(RefusalCode::Plan, Some(Rank(1))), Some(RankFailure::Disagree(why())));
+    for code in [RefusalCode::Protocol, RefusalCode::Busy, RefusalCode::Other] {
+        assert_eq!(refused(code, Some(Rank(1))), Some(RankFailure::Refused { server, why: why() }));
+    }
+    assert_eq!(refused(RefusalCode::Closing, None), None, "another server may take its place");
+    let left = RankFailure::ServerLost { server, why: "it left: for a reason".into(), missing: missing() };
+    assert_eq!(failed(Closed::Goodbye(why())), Some(left));
+}
+
+#[test]
+fn a_server_that_closes_is_an_error_where_none_takes_its_place() {
+    let closing = || Closed::Refused(Refusal::new(RefusalCode::Closing, "it is told to end"));
+    for settings in
+        [RankSettings { recover: false, ..settings(1) }, RankSettings { beside: 1, ..settings(1) }]
+    {
+        let mut driver = Driver::running(settings);
+        driver.close(0, closing());
+        assert!(driver.failure().contains("it is told to end"), "{}", driver.failure());
+    }
+}
+
+#[test]
+fn a_fact_of_an_old_pair_of_connections_changes_nothing() {
+    let mut driver = Driver::running(settings(1));
+    driver.close(0, broken());
+    driver.resume(0, 0, 0, true);
+    driver.rank.handle_closed(ServerId(0), 0, Closed::Goodbye("late".into()), driver.now);
+    driver.rank.handle_data_closed(ServerId(0), 0, "late", false, driver.now);
+    let strange = ServerMessage::Plan { generation: 9, body: Vec::new() };
+    assert_eq!(driver.rank.handle_message(ServerId(0), 0, strange, driver.now), Ok(None));
+    assert!(driver.rank.poll_action().is_none() && driver.rank.poll_timeout().is_none());
+    assert_eq!(driver.failure, None);
+}

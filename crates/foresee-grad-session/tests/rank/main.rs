@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rank's machine, fact by fact: what it sends, offers, dials and reports.
+
+#![expect(clippy::unwrap_used, reason = "all of it is a test")]
+
+mod agreement;
+mod driver;
+mod losses;
+mod reconnection;
+mod rounds;

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections that break: dialled again, resumed with the same server or another one, or given up.
+
+use foresee_grad_queue::{Round, ServerId};
+use foresee_grad_session::{Closed, DialFault, RankMessage, RankSettings, Resume};
+use foresee_units::Nanos;
+
+use crate::driver::{BIAS, Dial, Driver, EMBEDDING, HEARTBEAT, RECONNECT, TIMEOUT, broken, settings};
+
+/// The processes of servers at the start have the numbers of their servers.
+const SAME: u64 = 0;
+const OTHER: u64 = 10;
+
+fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+#[test]
+fn a_connection_that_is_made_again_is_noted_and_counted() {
+    let mut driver = Driver::running(settings(2));
+    driver.close(0, broken());
+    assert!(driver.rank.is_lost(ServerId(0)) && !driver.rank.is_connected());
+    assert_eq!(driver.closed, [0]);
+    driver.pass(ms(200));
+    driver.connect(0, SAME);
+    let known = Resume { generation: 1, oldest: Round(0), live: Vec::new(), body: driver.plan.encode() };
+    assert_eq!(driver.take(0), [RankMessage::Resume(known)]);
+    assert!(!driver.rank.is_connected(), "the server has not answered");
+    let mut driver = Driver::running(settings(2));
+    driver.close(0, broken());
+    driver.pass(ms(200));
+    driver.resume(0, SAME, 0, true);
+    assert!(driver.rank.is_connected());
+    assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (1, 0));
+    let notices = driver.rank.take_notices();
+    let said = "the connection to server 0 at 10.0.0.0:1 broke (reset), and was made again after 200.0 ms";
+    assert_eq!(notices, [said]);
+    assert!(driver.rank.take_notices().is_empty());
+}
+
+#[test]
+fn a_server_that_is_replaced_again_and_again_is_noted_and_counted() {
+    let mut driver = Driver::running(settings(1));
+    driver.whole_round();
+    for times in 1..=3 {
+        driver.close(0, broken());
+        driver.resume(0, OTHER + times, 1, false);
+        assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (0, times));
+    }
+    let notices = driver.rank.take_notices();
+    assert!(
+        notices.len() == 3 && notices[0].contains("server 0 at 10.0.0.0:1 was lost (reset)"),
+        "{notices:?}"
+    );
+    assert!(notices[0].contains("one is back in its place"), "{notices:?}");
+    driver.whole_round();
+    assert_eq!(driver.failure, None);
+}
+
+#[test]
+fn what_has_arrived_is_not_offered_again_to_a_server_that_has_its_sums() {
+    let mut driver = Driver::running(settings(1));
+    driver.end(&[EMBEDDING, BIAS]);
+    driver.used(0, &[EMBEDDING, BIAS]);
+    driver.arrive(0, BIAS);
+    driver.close(0, broken());
+    driver.resume(0, SAME, 0, true);
+    assert_eq!(driver.offered, [(0, 0, EMBEDDING)]);
+    let end = RankMessage::RoundEnd { round: Round(0), absent: vec![0] };
+    assert_eq!(driver.take(0).last(), Some(&end), "the end of the round is repeated");
+    driver.arrive(0, EMBEDDING);
+    driver.offered.clear();
+    driver.close(0, broken());
+    driver.resume(0, SAME, 0, true);
+    assert_eq!(driver.offered, []);
+}
+
+#[test]
+fn everything_that_some_rank_may_lack_is_offered_again_to_another_server() {
+    let mut driver = Driver::running(settings(2));
+    driver.end(&[EMBEDDING, BIAS]);
+    driver.used(0, &[EMBEDDING, BIAS]);
+    driver.arrive(0, EMBEDDING);
+    driver.arrive(0, BIAS);
+    driver.push(BIAS).unwrap();
+    driver.close(1, broken());
+    driver.resume(1, OTHER, 0, false);
+    assert_eq!(driver.offered, [(1, 0, EMBEDDING), (1, 0, BIAS)], "the older round first");
+}
+
+#[test]
+fn a_rank_that_hands_a_gradient_over_while_a_server_is_lost_offers_it_when_one_is_back() {
+    let mut driver = Driver::running(settings(2));
+    driver.close(1, broken());
+    let (round, holding) = driver.push(EMBEDDING).unwrap();
+    assert_eq!((round, holding), (Round(0), Vec::new()), "a lost server holds nothing");
+    assert!(!driver.rank.is_open(ServerId(1)));
+    driver.resume(1, SAME, 0, true);
+    assert_eq!(driver.offered, [(1, 0, EMBEDDING)]);
+}
+
+#[test]
+fn a_data_connection_that_ends_has_its_control_connection_ended_after_a_heartbeat() {
+    let mut driver = Driver::running(settings(1));
+    driver.close_data(0, "the data connection was reset", false);
+    driver.pass(HEARTBEAT.saturating_sub(ms(1)));
+    assert_eq!(driver.interrupted, []);
+    driver.pass(ms(1));
+    assert_eq!(driver.interrupted, [0]);
+    driver.close(0, Closed::Broken("interrupted".into()));
+    driver.resume(0, SAME, 0, true);
+    let notices = driver.rank.take_notices();
+    assert!(notices[0].contains("broke (the data connection was reset)"), "the first reason: {notices:?}");
+}
+
+#[test]
+fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
+    let mut driver = Driver::running(settings(1));
+    for _ in 0..2 {
+        assert_eq!(driver.failure, None);
+        driver.close_data(0, "nothing was acknowledged for 2.0 s", true);
+        driver.pass(HEARTBEAT);
+        driver.close(0, broken());
+        if driver.failure.is_none() {
+            driver.resume(0, SAME, 0, true);
+        }
+    }
+    assert!(driver.failure().contains("nothing was acknowledged for 2.0 s"), "{}", driver.failure());
+}
+
+#[test]
+fn connections_that_break_before_anything_arrives_are_given_up_in_time() {
+    let break_often = |arrives: bool| {
+        let mut driver = Driver::running(settings(1));
+        driver.end(&[EMBEDDING]);
+        driver.used(0, &[EMBEDDING]);
+        for times in 0..100 {
+            driver.close(0, broken());
+            if driver.failure.is_some() {
+                return (times, Some(driver.failure()));
+            }
+            driver.pass(ms(40));
+            driver.resume(0, SAME, 0, true);
+            if arrives && times == 50 {
+                driver.arrive_packet(0, 0, EMBEDDING, 0);
+            }
+        }
+        (100, driver.failure.is_some().then(|| driver.failure()))
+    };
+    let (times, failure) = break_often(false);
+    let text = failure.expect("it is given up");
+    assert_eq!(times, 63);
+    assert!(text.contains("connections to it broke 64 times within 2.5 s"), "{text}");
+    assert!(text.contains("nothing came over any of them"), "{text}");
+    assert!(text.contains("look for something on the way that ends connections"), "{text}");
+    assert_eq!(break_often(true), (100, None));
+}
+
+#[test]
+fn each_break_has_the_whole_time_to_reconnect() {
+    let mut driver = Driver::running(settings(1));
+    driver.close(0, broken());
+    let within = HEARTBEAT.saturating_add(HEARTBEAT);
+    assert_eq!(driver.take_dials(), [Dial { server: 0, within, until: TIMEOUT }]);
+    driver.pass(ms(1_900));
+    driver.resume(0, SAME, 0, true);
+    driver.close(0, broken());
+    assert_eq!(driver.take_dials(), [Dial { server: 0, within, until: TIMEOUT.saturating_add(ms(1_900)) }]);
+    driver.pass(ms(1_900));
+    assert_eq!(driver.failure, None);
+}
+
+#[test]
+fn a_server_whose_place_stays_empty_is_an_error_in_time_that_says_what_was_missing() {
+    let mut driver = Driver::running(settings(1));
+    driver.end(&[EMBEDDING]);
+    driver.close(0, broken());
+    let mut attempts = Vec::new();
+    while driver.failure.is_none() {
+        attempts.extend(driver.take_dials());
+        driver.not_connected(0, DialFault::NobodyThere);
+        driver.pass(ms(100));
+    }
+    assert_eq!(driver.now, TIMEOUT, "up to the last attempt");
+    let within: Vec<_> = attempts.iter().take(4).map(|dial| dial.within).collect();
+    assert_eq!(within, [ms(200), ms(400), ms(800), ms(1_000)], "up to the time of a handshake");
+    let text = driver.failure();
+    for part in
+        ["server: ServerId(0)", "reset; nobody came in its place within 2.0 s: refused", "'embedding'"]
+    {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn another_server_to_which_not_every_rank_comes_is_an_error_in_time() {
+    let mut driver = Driver::running(settings(1));
+    driver.close(0, broken());
+    driver.connect(0, OTHER);
+    driver.pass(TIMEOUT);
+    let text = driver.failure();
+    assert!(text.contains("somebody came in its place, and not every rank to it within 2.0 s"), "{text}");
+}
+
+#[test]
+fn what_can_never_be_connected_is_an_error_at_once() {
+    let mut driver = Driver::running(settings(1));
+    driver.close(0, broken());
+    driver.not_connected(0, DialFault::Permanent);
+    assert!(driver.failure().contains("reset; refused"), "{}", driver.failure());
+}
+
+#[test]
+fn without_recovery_a_broken_connection_is_an_error_at_once() {
+    for closed in [broken(), Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
+        let mut driver = Driver::running(RankSettings { recover: false, ..settings(2) });
+        driver.close(1, closed);
+        assert!(driver.failure().contains("server: ServerId(1)"), "{}", driver.failure());
+        assert!(driver.dials.is_empty() && driver.rank.poll_timeout().is_none());
+    }
+}
+
+#[test]
+fn a_server_beside_a_rank_is_waited_for_as_long_as_it_waits_and_not_replaced() {
+    let beside = || RankSettings { beside: 1, ..settings(2) };
+    let mut driver = Driver::running(beside());
+    driver.close(0, broken());
+    assert_eq!(driver.take_dials()[0].until, RECONNECT.saturating_add(HEARTBEAT));
+    driver.not_connected(0, DialFault::NobodyThere);
+    assert!(driver.failure().contains("server: ServerId(0)"), "{}", driver.failure());
+    let mut driver = Driver::running(beside());
+    driver.close(1, broken());
+    assert_eq!(driver.take_dials()[0].until, TIMEOUT);
+    driver.not_connected(1, DialFault::NobodyThere);
+    assert_eq!(driver.failure, None);
+    for closed in [Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
+        let mut driver = Driver::running(beside());
+        driver.close(0, closed);
+        assert!(driver.failure().contains("silent"), "it is lost with its rank: {}", driver.failure());
+    }
+}
+
+#[test]
+fn a_rank_that_stops_takes_no_connection() {
+    let mut driver = Driver::running(settings(1));
+    driver.close(0, broken());
+    driver.rank.handle_stopped();
+    assert_eq!(driver.rank.begin_pair(ServerId(0)), None);
+    driver.not_connected(0, DialFault::Permanent);
+    assert!(driver.failure.is_none() && driver.rank.poll_timeout().is_none());
+}

@@ -20,8 +20,8 @@ use foresee_grad_queue::{Pattern, PlanConfig, TensorId, TensorSpec, Wire};
 use foresee_testkit::{property, wait_until};
 use foresee_units::Nanos;
 use foresee_wire::{
-    Change, Changed, Connection, DialOptions, Fault, FaultCode, Header, Hello, Kind, ListenOptions, Listener,
-    Members, Message, Plan, Purpose, Resume, Role, Secret, Timeouts, Wait, Welcome, dial,
+    Connection, DialOptions, Fault, FaultCode, Header, Hello, Kind, ListenOptions, Listener, Message, Plan,
+    Purpose, Resume, Role, Secret, Timeouts, Wait, Welcome, dial,
 };
 use memory::{Counting, most_during};
 use proptest::prelude::*;
@@ -348,50 +348,4 @@ fn refused(server: &Server, secret: &Secret, message: &Message) -> Fault {
     drop((control, data));
     wait_until("the server has forgotten the rank", || visitors(server) == 0);
     fault
-}
-
-#[test]
-fn whoever_comes_from_the_end_of_time_is_refused_and_the_others_go_on() {
-    let _alone = alone();
-    let secret = Secret::draw().unwrap();
-    let server = serve(&secret);
-    let quiet = Quiet::start(server.address(), &secret);
-    for (generation, oldest) in [(1, u64::MAX), (u32::MAX, 0)] {
-        let message = Message::Resume(Resume { generation, oldest, live: Vec::new(), body: plan() });
-        let fault = refused(&server, &secret, &message);
-        assert_eq!((fault.code, fault.rank), (FaultCode::Protocol, Some(0)));
-        assert!(fault.text.contains("there are up to"), "{fault}");
-    }
-    assert_eq!(PANICS.swap(0, Ordering::Relaxed), 0);
-    quiet.end();
-}
-
-#[test]
-fn words_of_a_loss_are_refused_by_ranks_that_end_with_one_or_have_heard_of_none() {
-    let _alone = alone();
-    let secret = Secret::draw().unwrap();
-    let changed = Message::Changed(Changed { generation: 2, oldest: 0 });
-    let members = Members { generation: 2, rank: 1, live: vec![1], why: "rank 1 is lost".into() };
-    let change = Change { generation: 2, live: vec![1], oldest: 0, used: Vec::new() };
-    let announced = [Message::Members(members.clone()), changed.clone()];
-    let cases = [
-        (false, vec![changed.clone()], "sends CHANGED, which is not for this rank"),
-        (false, vec![Message::Members(members)], "sends MEMBERS, which is not for this rank"),
-        (true, vec![changed], "sends CHANGED of a membership that was not announced"),
-        (true, announced.to_vec(), "sends CHANGED of a membership that was not announced"),
-        (true, vec![Message::Change(change)], "sends CHANGE of a membership that was not announced"),
-    ];
-    for (survives, messages, said) in cases {
-        let mut listener = listen(&secret);
-        let options = RankOptions { survives, ..options("noise", 0, 1, listener.address(), &secret) };
-        let rank = thread::spawn(move || train_until_it_ends(&Exchange::open(options).unwrap()));
-        let (mut control, _data) = (arrive(&mut listener), arrive(&mut listener));
-        agree_by_hand(&mut control);
-        assert!(matches!(hear(&mut control), Some(Message::RoundEnd(_))));
-        for message in &messages {
-            control.sender.send_message(message, 0, Wait::within(LONG)).unwrap();
-        }
-        let error = rank.join().unwrap().to_string();
-        assert!(error.contains(said), "{error}");
-    }
 }

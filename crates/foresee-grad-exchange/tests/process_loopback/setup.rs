@@ -8,12 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
-use foresee_grad_queue::{Dtype, Pattern, PlanConfig, Policy, TensorId, TensorSpec, Wire, sum};
+use foresee_grad_queue::{Dtype, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, Nanos, Rank};
-use foresee_wire::{
-    Connection, DialOptions, Hello, LinkOptions, Purpose, Role, Secret, Timeouts, Wait, dial,
-};
+use foresee_wire::{LinkOptions, Secret, Timeouts};
 
 use crate::values::{gradient, spec};
 
@@ -96,12 +94,6 @@ impl Setup {
             recover: self.recover,
             survives: self.survives,
         }
-    }
-
-    pub(crate) fn config(&self) -> PlanConfig {
-        let shares = vec![1; usize::from(self.servers)];
-        let packet = self.policy.packet_bytes(NonZeroU32::new(PACKET).unwrap());
-        PlanConfig { packet_bytes: packet.get(), wire: self.wire, pattern: Pattern::new(&shares).unwrap() }
     }
 
     /// Runs `body` on every rank, each in a thread of its own.
@@ -260,13 +252,4 @@ pub(crate) fn plans_follow_each_other(exchange: &Exchange) {
     }
     wait(exchange, &ids(&specs));
     exchange.close();
-}
-
-/// Both connections of a rank that speaks by hand.
-pub(crate) fn dial_by_hand(options: &RankOptions) -> Vec<Connection> {
-    let call = |role| {
-        let hello = Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world);
-        dial(options.servers[0], hello, &options.secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
-    };
-    vec![call(Role::Control), call(Role::Data)]
 }

@@ -3,7 +3,6 @@
 //!
 //! Refuses to say goodbye: what is on its way when a wire breaks is lost, and either end may have half of it.
 
-use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,11 +17,8 @@ pub(crate) struct Wires(Arc<Mutex<State>>);
 struct State {
     /// Both ends of each connection, in the order in which they were made.
     open: Vec<[TcpStream; 2]>,
-    /// Nobody gets through for now, or ever.
-    shut: bool,
+    /// Nobody gets through any more.
     cut: bool,
-    /// All break once so many bytes went to a server over one of them.
-    bytes: Option<usize>,
 }
 
 impl Wires {
@@ -33,8 +29,7 @@ impl Wires {
         let wires = self.clone();
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                let shut = wires.0.lock().unwrap().shut;
-                let Some(far) = (!shut).then(|| TcpStream::connect(server).ok()).flatten() else { continue };
+                let Ok(far) = TcpStream::connect(server) else { continue };
                 let twice = |stream: &TcpStream| stream.try_clone().unwrap();
                 {
                     let mut state = wires.0.lock().unwrap();
@@ -43,15 +38,9 @@ impl Wires {
                     }
                     state.open.push([twice(&near), twice(&far)]);
                 }
-                for (mut from, mut to, is_up) in [(twice(&near), twice(&far), true), (far, near, false)] {
+                for (mut from, mut to) in [(twice(&near), twice(&far)), (far, near)] {
                     let _ = to.set_nodelay(true);
-                    let wires = wires.clone();
                     thread::spawn(move || {
-                        let bytes = wires.0.lock().unwrap().bytes.filter(|_| is_up);
-                        if let Some(bytes) = bytes {
-                            pass(&mut from, &mut to, bytes);
-                            wires.break_all();
-                        }
                         let _ = std::io::copy(&mut from, &mut to);
                         let _ = to.shutdown(Shutdown::Write);
                     });
@@ -67,30 +56,11 @@ impl Wires {
         self.break_all();
     }
 
-    /// Those that are made from here on break, all at once, when one of them has taken so many bytes to a server.
-    pub(crate) fn break_after(&self, bytes: usize) {
-        self.0.lock().unwrap().bytes = Some(bytes);
-    }
-
     /// All of them; whoever dials again gets through.
     pub(crate) fn break_all(&self) {
         for pair in std::mem::take(&mut self.0.lock().unwrap().open) {
             part(&pair);
         }
-    }
-
-    /// All of them, and nobody gets through until told otherwise.
-    pub(crate) fn shut(&self, shut: bool) {
-        self.0.lock().unwrap().shut = shut;
-        if shut {
-            self.break_all();
-        }
-    }
-
-    /// The one that was made last: of one server, its data connection.
-    pub(crate) fn break_last(&self) {
-        let last = self.0.lock().unwrap().open.pop();
-        part(&last.expect("there is one"));
     }
 
     /// One of them.
@@ -100,17 +70,6 @@ impl Wires {
             let at = dice.below(state.open.len() as u64) as usize;
             part(&state.open.swap_remove(at));
         }
-    }
-}
-
-/// Passes up to so many bytes on; returns when the next one comes, or either end is gone.
-fn pass(from: &mut TcpStream, to: &mut TcpStream, mut left: usize) {
-    let mut room = [0; 4096];
-    while let Ok(count) = from.read(&mut room) {
-        if count == 0 || count > left || to.write_all(&room[..count]).is_err() {
-            return;
-        }
-        left -= count;
     }
 }
 

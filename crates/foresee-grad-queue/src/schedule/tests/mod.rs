@@ -3,16 +3,22 @@
 
 mod books;
 mod cases;
+mod flows;
 mod link;
+mod order;
+mod window;
 
 use std::num::NonZeroU32;
 
 use foresee_units::Nanos;
 
-use super::{Class, Connection, Flow, Lane, Offer, Rules, Schedule, Ticket};
+use super::{Class, Connection, Flow, Grant, Lane, Offer, Rules, Schedule, Ticket, Window};
 use crate::name::Round;
 
 const START: Nanos = Nanos::ZERO;
+
+/// No window: the order alone decides.
+const OPEN: Rules = Rules { window: Window::None, ..Rules::new() };
 
 fn schedule(rules: Rules, packet: u32, connections: u32) -> Schedule {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(packet).unwrap());
@@ -33,4 +39,14 @@ fn offer(ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
 fn of_round(round: u64, ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
     let (ticket, flow, class) = (Ticket::new(ticket), Flow::new(flow), Class::new(class));
     Offer { ticket, flow, round: Round(round), class, lanes }
+}
+
+fn all(schedule: &mut Schedule) -> Vec<Grant> {
+    std::iter::from_fn(|| schedule.poll_send(START)).collect()
+}
+
+/// (ticket, connection, packet) of everything that can be granted.
+fn rows(schedule: &mut Schedule) -> Vec<(u64, u32, u32)> {
+    let row = |grant: Grant| (grant.ticket.get(), grant.connection.get(), grant.packet);
+    all(schedule).into_iter().map(row).collect()
 }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that share an interface by bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foresee_testkit::property;
+use foresee_units::Bytes;
+use proptest::prelude::*;
+
+use super::super::{Connection, Flow};
+use super::{OPEN, START, all, lane, offer, rows, schedule};
+
+#[test]
+fn flows_share_by_bytes_and_keep_their_own_order() {
+    let mut schedule = schedule(OPEN, 100, 2);
+    // Small and urgent packets of one job, large ones of another: neither gets more than its half.
+    schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 400, 10)]), START).unwrap();
+    schedule.handle_offer(&offer(2, 8, 9, &[lane(1, 40, 100)]), START).unwrap();
+    let mut sent = [0_i64; 2];
+    for grant in all(&mut schedule) {
+        sent[usize::from(grant.flow == Flow::new(8))] += i64::from(grant.bytes);
+        assert!((sent[0] - sent[1]).abs() <= 200, "{sent:?}");
+    }
+    assert_eq!(sent, [4_000, 4_000]);
+}
+
+#[test]
+fn a_flow_whose_connections_are_blocked_costs_the_others_no_turn() {
+    let mut schedule = schedule(OPEN, 100, 2);
+    schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 3, 100)]), START).unwrap();
+    schedule.handle_offer(&offer(2, 8, 0, &[lane(1, 3, 100)]), START).unwrap();
+    schedule.handle_blocked(Connection::new(0)).unwrap();
+    assert_eq!(rows(&mut schedule), [(2, 1, 0), (2, 1, 1), (2, 1, 2)]);
+    assert_eq!(schedule.backlog_of_flow(Flow::new(7)), Bytes::new(300));
+    assert_eq!(schedule.backlog_of_connection(Connection::new(0)), Bytes::new(300));
+}
+
+#[test]
+fn a_new_flow_does_not_pay_what_one_that_is_gone_has_overdrawn() {
+    let mut schedule = schedule(OPEN, 100, 2);
+    schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 2, 99)]), START).unwrap();
+    assert_eq!(rows(&mut schedule).len(), 2); // 198 bytes of a quantum of 100
+    schedule.handle_closed(Connection::new(0)).unwrap();
+    schedule.handle_open(Connection::new(0)).unwrap();
+    schedule.handle_offer(&offer(2, 9, 0, &[lane(0, 4, 50)]), START).unwrap();
+    schedule.handle_offer(&offer(3, 8, 0, &[lane(1, 4, 50)]), START).unwrap();
+    let turns: Vec<u64> = rows(&mut schedule).into_iter().map(|(ticket, ..)| ticket).collect();
+    assert_eq!(turns, [2, 2, 3, 3, 2, 2, 3, 3]);
+}
+
+proptest! {
+    #![proptest_config(property(256))]
+
+    #[test]
+    fn flows_that_always_have_something_stay_within_a_quantum_and_a_packet(
+        packet in 1_u32..300,
+        offers in prop::collection::vec((0_u32..3, 0_u8..4, 0_u32..4, 1_u32..6, 1_u32..300), 3..60),
+    ) {
+        let mut schedule = schedule(OPEN, packet, 4);
+        let mut largest = packet;
+        for (ticket, &(flow, class, connection, packets, bytes)) in (0..).zip(&offers) {
+            let lanes = [lane(connection, packets, bytes)];
+            schedule.handle_offer(&offer(ticket, flow, class, &lanes), START).unwrap();
+            largest = largest.max(bytes);
+        }
+        let flows: BTreeSet<u32> = offers.iter().map(|(flow, ..)| *flow).collect();
+        let mut sent: BTreeMap<u32, u64> = flows.iter().map(|&flow| (flow, 0)).collect();
+        while flows.iter().all(|&flow| !schedule.backlog_of_flow(Flow::new(flow)).is_zero()) {
+            let mut next = schedule.poll_send(START);
+            while let Some(grant) = next {
+                *sent.get_mut(&grant.flow.get()).unwrap() += u64::from(grant.bytes);
+                next = schedule.poll_more(START);
+            }
+            let (least, most) = (sent.values().min().unwrap(), sent.values().max().unwrap());
+            prop_assert!(most - least <= 2 * u64::from(largest), "{sent:?}, quantum {largest}");
+        }
+    }
+}

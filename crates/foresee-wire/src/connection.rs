@@ -17,6 +17,8 @@ pub struct Connection {
     pub hello: Hello,
     /// What the listener answered.
     pub welcome: Welcome,
+    /// Drawn by the listener for this connection: a number that both ends know, and that no other connection has.
+    pub nonce: [u8; 32],
     /// The half that sends.
     pub sender: FrameSender,
     /// The half that receives.

@@ -81,18 +81,18 @@ pub fn dial(
         None => tcp,
     };
     let mut halves = Halves::new(Arc::clone(&transport));
-    let welcome = introduce(&mut halves, transport.binding(), &hello, secret, wait)?;
-    Ok(finish(halves, hello, welcome))
+    let (welcome, nonce) = introduce(&mut halves, transport.binding(), &hello, secret, wait)?;
+    Ok(finish(halves, hello, welcome, nonce))
 }
 
-/// The dialler's part.
+/// The dialler's part: the answer, and the listener's nonce.
 fn introduce(
     halves: &mut Halves,
     binding: Option<[u8; 32]>,
     hello: &Hello,
     secret: &Secret,
     wait: Wait,
-) -> Result<Welcome, WireError> {
+) -> Result<(Welcome, [u8; NONCE]), WireError> {
     let peer = halves.sender.link().peer();
     let malformed = |fault| WireError::Malformed { peer, fault };
     let greeting = Greeting { version: VERSION, nonce: random()?, hello: hello.clone() };
@@ -110,7 +110,7 @@ fn introduce(
         return Err(WireError::SecretDiffers { peer });
     }
     match from_bytes(Kind::Welcome, answer).map_err(malformed)? {
-        Answer::Welcome(welcome) => Ok(welcome),
+        Answer::Welcome(welcome) => Ok((welcome, nonce)),
         Answer::Refused(fault) => Err(WireError::Denied { peer, fault: Box::new(fault) }),
     }
 }
@@ -142,7 +142,7 @@ impl Arrival {
     pub fn welcome(mut self, welcome: Welcome, wait: Wait) -> Result<Connection, WireError> {
         self.answer(&Answer::Welcome(welcome), wait)?;
         socket::set_user_timeout(self.halves.sender.link().tcp(), self.hello.role, self.timeout);
-        Ok(finish(self.halves, self.hello, welcome))
+        Ok(finish(self.halves, self.hello, welcome, self.nonce))
     }
 
     /// Sends it away with a reason, which it can trust.
@@ -274,9 +274,9 @@ impl Transcript<'_> {
     }
 }
 
-fn finish(halves: Halves, hello: Hello, welcome: Welcome) -> Connection {
+fn finish(halves: Halves, hello: Hello, welcome: Welcome, nonce: [u8; NONCE]) -> Connection {
     let Halves { sender, receiver } = halves;
-    Connection { hello, welcome, sender, receiver }
+    Connection { hello, welcome, nonce, sender, receiver }
 }
 
 fn say(halves: &mut Halves, kind: Kind, body: &[u8], wait: Wait) -> Result<(), WireError> {

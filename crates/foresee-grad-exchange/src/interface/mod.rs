@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One thread per network interface: offers come in from anywhere, packets go out in the scheduler's order.
+//! Ways for packets: offers come in from anywhere, packets go out in the scheduler's order.
+//!
+//! A network interface has a thread that writes to sockets. What goes to the same process is handed over in memory.
 //!
 //! A rank's pushes and, where a server shares its machine, that server's sums leave through the same instance,
 //! so that the bound on what is under way holds for the interface and an urgent packet of either goes first.
@@ -7,6 +9,7 @@
 //! Refuses to know what a packet is: whoever offers hands over a [`Parcel`], which says so when the packet is
 //! about to be written and not before. Refuses to choose: `foresee_grad_queue::Schedule` does.
 
+mod memory;
 mod sender;
 mod several;
 
@@ -20,19 +23,23 @@ use foresee_grad_queue::{Class, Connection, Flow, Lane, Round, Rules, Ticket};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameSender, Header, Poller, Timeouts, Waker, WireError};
 
+use memory::MemoryEnd;
+pub(crate) use memory::{PacketReceiver, Side};
 use sender::Sender;
 pub use several::Interfaces;
+pub(crate) use several::Path;
 
 /// What is offered: asked for a packet when that is written, and again when the rest of it is.
 ///
-/// Dropped by the interface's thread after its last packet was given to the system, or when its connections are gone.
+/// Dropped after its last packet was given to the system or to a receiver of this process, or when its connections are gone.
 pub(crate) trait Parcel: Send + Sync {
-    /// The frame of the `packet`-th packet that goes over `connection`, with the same bytes every time.
-    ///
-    /// The payload lies in `self`, or was written to `room` for this call.
-    fn frame<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> (Header, &'a [u8]);
+    /// The header of the `packet`-th packet that goes over `connection`.
+    fn header(&self, connection: Connection, packet: u32) -> Header;
 
-    /// A packet is about to be given to the system. Called once for each; quick, for the thread waits.
+    /// The payload of that packet, with the same bytes every time. It lies in `self`, or was written to `room` for this call.
+    fn payload<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> &'a [u8];
+
+    /// A packet is about to be handed over. Called once for each; quick, for the thread waits.
     fn leaves(&self, _connection: Connection, _packet: u32) {}
 }
 
@@ -66,11 +73,16 @@ impl InterfaceStats {
     }
 }
 
-/// A handle of an interface's thread; clones are the same one. The thread ends with the last of them.
+/// A way for packets; clones are the same one.
 #[derive(Clone, Debug)]
-pub(crate) struct Interface(Arc<Handle>);
+pub(crate) enum Interface {
+    /// Through sockets, by a thread that ends with the last handle of it.
+    Network(Arc<Handle>),
+    /// To a receiver of this process.
+    Memory(Arc<MemoryEnd>),
+}
 
-struct Handle {
+pub(crate) struct Handle {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -121,17 +133,82 @@ enum Command {
 }
 
 impl Interface {
+    /// Whether both are the same way.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Network(one), Self::Network(other)) => Arc::ptr_eq(one, other),
+            (Self::Memory(one), Self::Memory(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// The number under which all that a job sends through an interface goes in one order, be it a rank's or that of a
+    /// server beside it; jobs share interfaces evenly. Two jobs of one number would go in one order too, which does no harm.
+    pub(crate) fn flow_of(job: &str) -> Flow {
+        // FNV-1a: no table has to know which jobs there were.
+        Flow::new(
+            job.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)),
+        )
+    }
+
+    /// An ordinary packet has so many bytes from now on.
+    pub(crate) fn packet(&self, bytes: NonZeroU32) {
+        match self {
+            Self::Network(handle) => handle.shared.tell(Command::Packet { bytes }),
+            Self::Memory(end) => end.packet(bytes),
+        }
+    }
+
+    /// Nothing more goes over `connection`; what waits for it is dropped. `broken` is not called any more.
+    pub(crate) fn close(&self, connection: Connection) {
+        match self {
+            Self::Network(handle) => handle.shared.tell(Command::Close { connection }),
+            Self::Memory(end) => end.close(),
+        }
+    }
+
+    /// There is something to send. Never waits.
+    pub(crate) fn offer(
+        &self,
+        flow: Flow,
+        (round, class): (Round, Class),
+        lanes: Vec<Lane>,
+        parcel: Arc<dyn Parcel>,
+    ) {
+        match self {
+            Self::Network(handle) => {
+                let shared = &handle.shared;
+                let ticket = Ticket::new(shared.tickets.fetch_add(1, Ordering::Relaxed));
+                shared.tell(Command::Offer { ticket, flow, round, class, lanes, parcel, at: shared.now() });
+            }
+            Self::Memory(end) => end.offer(flow, (round, class), &lanes, parcel),
+        }
+    }
+
+    /// The other end's application has dealt with `bytes`: frees credit.
+    pub(crate) fn acked(&self, connection: Connection, bytes: Bytes) {
+        match self {
+            Self::Network(handle) => handle.shared.tell(Command::Acked { connection, bytes }),
+            Self::Memory(end) => end.acked(bytes),
+        }
+    }
+
+    /// What it has done so far, in both directions.
+    pub(crate) fn stats(&self) -> InterfaceStats {
+        match self {
+            Self::Network(handle) => handle.stats(),
+            Self::Memory(end) => end.stats(),
+        }
+    }
+}
+
+impl Handle {
     /// Starts the thread. `name`: for the thread; `is_local`: whether what it sends stays on this machine; `rules`: what
     /// its scheduler obeys; `packet`: bytes of an ordinary packet.
     ///
     /// # Errors
     /// The system has no thread or no poller to give.
-    pub(crate) fn start(
-        name: &str,
-        is_local: bool,
-        rules: Rules,
-        packet: NonZeroU32,
-    ) -> Result<Self, WireError> {
+    fn start(name: &str, is_local: bool, rules: Rules, packet: NonZeroU32) -> Result<Self, WireError> {
         let poller = Poller::new()?;
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
@@ -146,62 +223,19 @@ impl Interface {
             .name(format!("foresee-send-{name}"))
             .spawn(move || sender.run())
             .map_err(|why| WireError::System { doing: "starting a thread", why })?;
-        Ok(Self(Arc::new(Handle { shared, thread: Mutex::new(Some(thread)) })))
-    }
-
-    /// Whether both are handles of one thread.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-
-    /// The number under which all that a job sends through an interface goes in one order, be it a rank's or that of a
-    /// server beside it; jobs share interfaces evenly. Two jobs of one number would go in one order too, which does no harm.
-    pub(crate) fn flow_of(job: &str) -> Flow {
-        // FNV-1a: no table has to know which jobs there were.
-        Flow::new(
-            job.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)),
-        )
-    }
-
-    /// An ordinary packet has so many bytes from now on.
-    pub(crate) fn packet(&self, bytes: NonZeroU32) {
-        self.0.shared.tell(Command::Packet { bytes });
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// Hands a connection's sending half over. It is the thread's until the connection closes or breaks; one whose other
     /// end acknowledges nothing for a timeout counts as broken, where the system tells.
-    pub(crate) fn open(&self, sender: FrameSender, timeouts: Timeouts, broken: Broken) -> Connection {
-        let connection = Connection::new(self.0.shared.connections.fetch_add(1, Ordering::Relaxed));
-        self.0.shared.tell(Command::Open { connection, sender: Box::new(sender), timeouts, broken });
+    fn open(&self, sender: FrameSender, timeouts: Timeouts, broken: Broken) -> Connection {
+        let connection = Connection::new(self.shared.connections.fetch_add(1, Ordering::Relaxed));
+        self.shared.tell(Command::Open { connection, sender: Box::new(sender), timeouts, broken });
         connection
     }
 
-    /// Nothing more goes over `connection`; what waits for it is dropped. `broken` is not called any more.
-    pub(crate) fn close(&self, connection: Connection) {
-        self.0.shared.tell(Command::Close { connection });
-    }
-
-    /// There is something to send. Never waits.
-    pub(crate) fn offer(
-        &self,
-        flow: Flow,
-        (round, class): (Round, Class),
-        lanes: Vec<Lane>,
-        parcel: Arc<dyn Parcel>,
-    ) {
-        let shared = &self.0.shared;
-        let ticket = Ticket::new(shared.tickets.fetch_add(1, Ordering::Relaxed));
-        shared.tell(Command::Offer { ticket, flow, round, class, lanes, parcel, at: shared.now() });
-    }
-
-    /// The other end's application has dealt with `bytes`: frees credit.
-    pub(crate) fn acked(&self, connection: Connection, bytes: Bytes) {
-        self.0.shared.tell(Command::Acked { connection, bytes });
-    }
-
-    /// What it has done so far.
-    pub(crate) fn stats(&self) -> InterfaceStats {
-        *self.0.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stats(&self) -> InterfaceStats {
+        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

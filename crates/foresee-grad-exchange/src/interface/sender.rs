@@ -239,7 +239,9 @@ impl Sender {
         let frames: Vec<(Header, &[u8])> = batch
             .iter()
             .zip(parcels.iter().zip(&mut self.rooms))
-            .map(|(grant, (parcel, room))| parcel.frame(connection, grant.packet, room))
+            .map(|(grant, (parcel, room))| {
+                (parcel.header(connection, grant.packet), parcel.payload(connection, grant.packet, room))
+            })
             .collect();
         self.stats.writes += 1;
         let sent = match socket.sender.send_frames(&frames, usize::MAX) {
@@ -267,7 +269,8 @@ impl Sender {
                 }
                 return;
             };
-            let (header, payload) = parcel.frame(connection, grant.packet, &mut self.rooms[0]);
+            let header = parcel.header(connection, grant.packet);
+            let payload = parcel.payload(connection, grant.packet, &mut self.rooms[0]);
             self.stats.writes += 1;
             let state = if socket.sender.is_half_written() {
                 socket.sender.resume(payload)

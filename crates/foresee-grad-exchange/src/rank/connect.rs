@@ -21,7 +21,7 @@ use super::routes::{ServerLink, routes};
 use super::state::State;
 use super::{Core, Exchange, ExchangeError};
 use crate::control::Control;
-use crate::interface::Interfaces;
+use crate::interface::{Interfaces, Path, Side};
 use crate::options::RankOptions;
 use crate::timeline::Timeline;
 use crate::timer::Timer;
@@ -47,6 +47,9 @@ impl Pair {
 pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
     check(&options)?;
     let process = draw_session();
+    let own = || Interfaces::new(options.policy.push(), options.packet(None));
+    let interfaces = options.interfaces.clone().unwrap_or_else(own);
+    interfaces.enter(process);
     let until = Instant::now() + Duration::from(options.timeouts.timeout);
     let pairs: Vec<_> = (0..)
         .map(ServerId)
@@ -56,8 +59,6 @@ pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
             Ok(Pair { server, control: call(Role::Control)?, data: call(Role::Data)? })
         })
         .collect::<Result<_, ExchangeError>>()?;
-    let own = || Interfaces::new(options.policy.push(), options.packet(None));
-    let interfaces = options.interfaces.clone().unwrap_or_else(own);
     let timeline = Timeline::new(options.timeline);
     let processes: Vec<u64> = pairs.iter().map(Pair::process).collect();
     let state = Mutex::new(State {
@@ -233,20 +234,22 @@ impl Core {
     pub(super) fn attach(self: &Arc<Self>, pair: Pair, number: u32) -> Result<ServerLink, ExchangeError> {
         let Pair { server, control, data } = pair;
         let link = data.link();
-        let interface = self.interfaces.of(&link).map_err(system)?;
         let name = format!("{}-{server}", self.options.rank.0);
         let ear = ServerReader { core: Arc::clone(self), server, pair: number };
         let control = Control::start(&name, control, self.options.timeouts, ear).map_err(system)?;
         let core = Arc::clone(self);
-        let reader = SumReader { core, server, pair: number, receiver: data.receiver, room: Vec::new() };
+        let broken = Box::new(move |why: WireError| core.data_closed(server, number, &why));
+        let attached = self.interfaces.attach(data, Side::Dialler, self.options.timeouts, broken);
+        let Path { interface, connection, receiver } =
+            attached.inspect_err(|_| control.link().shutdown()).map_err(system)?;
+        let core = Arc::clone(self);
+        let reader = SumReader { core, server, pair: number, receiver, room: Vec::new() };
         let reader = thread::Builder::new().name(format!("foresee-land-{name}")).spawn(move || reader.run());
         let reader = reader.map_err(|why| {
             control.link().shutdown();
+            interface.close(connection);
             system(WireError::System { doing: "starting a thread", why })
         })?;
-        let core = Arc::clone(self);
-        let broken = Box::new(move |why: WireError| core.data_closed(server, number, &why));
-        let connection = interface.open(data.sender, self.options.timeouts, broken);
         Ok(ServerLink { control, interface, connection, data: link, reader: Some(reader) })
     }
 }

@@ -198,26 +198,32 @@ impl Part {
 }
 
 impl Parcel for Part {
-    fn frame<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> (Header, &'a [u8]) {
-        let Push { plan, tensor, round, gradient, .. } = &*self.push;
+    fn header(&self, connection: Connection, packet: u32) -> Header {
+        let Push { plan, tensor, round, .. } = &*self.push;
         let (_, packet) = self.packet(connection, packet);
-        let (offset, length) = plan.range(packet).expect("the plan has its packets");
-        let spec = plan.tensor(*tensor).expect("the plan has its tensors");
-        let dtype = plan.wire_dtype(*tensor).expect("the plan has its tensors");
-        let header = Header {
+        let (_, length) = plan.range(packet).expect("the plan has its packets");
+        Header {
             kind: Kind::Push,
-            dtype: Some(dtype),
+            dtype: plan.wire_dtype(*tensor),
             generation: self.generation,
             round: round.low(),
             tensor: tensor.0,
             packet: packet.packet,
             length,
-            class: spec.class.into(),
+            class: self.push.class().get().into(),
             contributors: 0,
             checksum: None,
-        };
+        }
+    }
+
+    fn payload<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> &'a [u8] {
+        let Push { plan, tensor, gradient, .. } = &*self.push;
+        let (_, packet) = self.packet(connection, packet);
+        let (offset, length) = plan.range(packet).expect("the plan has its packets");
+        let spec = plan.tensor(*tensor).expect("the plan has its tensors");
+        let dtype = plan.wire_dtype(*tensor).expect("the plan has its tensors");
         let (offset, length) = (usize::try_from(offset).expect("it lies in memory"), length as usize);
-        (header, gradient.payload(spec.dtype, dtype, &(offset..offset + length), room))
+        gradient.payload(spec.dtype, dtype, &(offset..offset + length), room)
     }
 
     fn leaves(&self, connection: Connection, packet: u32) {

@@ -9,12 +9,13 @@ use std::sync::{Arc, PoisonError};
 use foresee_grad_queue::{Claim, Dtype, PacketId, Round, ServerId, TensorId, sum};
 use foresee_grad_session::SumAdmission;
 use foresee_units::Bytes;
-use foresee_wire::{Ack, Fault, FaultCode, FrameReceiver, Header, Kind, Message, Wait, WireError};
+use foresee_wire::{Ack, Fault, FaultCode, Header, Kind, Message, WireError};
 
 use super::landing::Landing;
 use super::state::PlanMemory;
 use super::{Core, ExchangeError};
 use crate::control::{Ear, End};
+use crate::interface::PacketReceiver;
 use crate::timeline::EventKind;
 use crate::translate;
 
@@ -24,7 +25,7 @@ pub(super) struct SumReader {
     pub(super) server: ServerId,
     /// The number of the pair of connections that it belongs to.
     pub(super) pair: u32,
-    pub(super) receiver: FrameReceiver,
+    pub(super) receiver: PacketReceiver,
     pub(super) room: Vec<u8>,
 }
 
@@ -69,7 +70,7 @@ impl SumReader {
 
     fn read(&mut self) -> Result<(), ExchangeError> {
         loop {
-            let header = self.receiver.header(Wait::Forever);
+            let header = self.receiver.header();
             let Some(header) = self.understood(header)? else { return Ok(()) };
             let Some(header) = header else {
                 // It may have ended by itself, with nothing on its way that would tell whoever sends.
@@ -82,7 +83,7 @@ impl SumReader {
             }
             let read = match self.admit(&header)? {
                 Some(target) => self.land(target),
-                None => self.receiver.discard(Wait::Forever),
+                None => self.receiver.discard(),
             };
             if self.understood(read)?.is_none() {
                 return Ok(());
@@ -135,7 +136,7 @@ impl SumReader {
         let Target { claim, round, packet, landing, offset, length, widen } = target;
         let read = if let Some((travels, times)) = widen {
             self.room.resize(length, 0);
-            self.receiver.payload(&mut self.room, Wait::Forever).map(|()| {
+            self.receiver.payload(&mut self.room).map(|()| {
                 // SAFETY: `Collect` gave this packet of the round to this thread alone, and the tensor is not
                 // handed out before all of it has landed.
                 let into = unsafe { landing.slice_mut(offset, length * times) };
@@ -143,7 +144,7 @@ impl SumReader {
             })
         } else {
             // SAFETY: as above.
-            self.receiver.payload(unsafe { landing.slice_mut(offset, length) }, Wait::Forever)
+            self.receiver.payload(unsafe { landing.slice_mut(offset, length) })
         };
         if read.is_ok() {
             self.core.timeline.packet(EventKind::Landed, round, packet, Some(self.server.0.into()));

@@ -27,7 +27,7 @@ use foresee_wire::{COMES_AGAIN, Connection, Hello, Link, Message, WireError};
 use super::Hall;
 use super::session::{Session, Way, lock};
 use crate::control::Control;
-use crate::interface::Interface;
+use crate::interface::{Interface, Path, Side};
 use crate::translate;
 use reader::ControlReader;
 
@@ -170,18 +170,18 @@ impl Job {
     pub(super) fn data(self: &Arc<Self>, peer: Peer, connection: Connection) {
         let link = connection.link();
         let mut state = lock(&self.state);
-        let started = self.hall.interfaces.of(&link).and_then(|interface| {
-            let job = Arc::clone(self);
-            let broken = Box::new(move |why: WireError| {
-                let (text, silence) = (why.to_string(), why.is_silence());
-                job.report(|machine, now| machine.handle_data_closed(peer, &text, silence, now));
-            });
+        let job = Arc::clone(self);
+        let broken = Box::new(move |why: WireError| {
+            let (text, silence) = (why.to_string(), why.is_silence());
+            job.report(|machine, now| machine.handle_data_closed(peer, &text, silence, now));
+        });
+        let timeouts = self.hall.options.timeouts;
+        let attached = self.hall.interfaces.attach(connection, Side::Listener, timeouts, broken);
+        let started = attached.and_then(|Path { interface, connection, receiver }| {
             let connections = state.connections.entry(peer).or_default();
-            let connection_id = interface.open(connection.sender, self.hall.options.timeouts, broken);
-            connections.way = Some(Way { rank: peer.rank, connection: connection_id, interface });
+            connections.way = Some(Way { rank: peer.rank, connection, interface });
             connections.data = Some(link);
-            let (job, gone, receiver) =
-                (Arc::clone(self), Arc::clone(&connections.gone), connection.receiver);
+            let (job, gone) = (Arc::clone(self), Arc::clone(&connections.gone));
             thread::Builder::new()
                 .name(format!("foresee-sum-{}-{}", self.name, peer.rank))
                 .spawn(move || job.read(peer, receiver, &gone))

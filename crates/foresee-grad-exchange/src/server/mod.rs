@@ -98,6 +98,7 @@ impl Server {
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
         let process = draw_session();
+        interfaces.enter(process);
         let (start, timer) = (Instant::now(), Timer::default());
         let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline, start, timer });
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {

@@ -337,22 +337,24 @@ struct Results {
 }
 
 impl Parcel for Results {
-    fn frame<'a>(&'a self, _: Connection, packet: u32, _: &'a mut Vec<u8>) -> (Header, &'a [u8]) {
+    fn header(&self, _: Connection, packet: u32) -> Header {
         let (packet, sum) = &self.sums[packet as usize];
-        let payload = sum.bytes();
-        let header = Header {
+        Header {
             kind: Kind::Sum,
             dtype: Some(self.dtype),
             generation: self.generation,
             round: self.round.low(),
             tensor: packet.tensor.0,
             packet: packet.packet,
-            length: u32::try_from(payload.len()).expect("a packet's size is 32 bits"),
+            length: u32::try_from(sum.bytes().len()).expect("a packet's size is 32 bits"),
             class: self.class.get().into(),
             contributors: sum.contributors(),
             checksum: None,
-        };
-        (header, payload)
+        }
+    }
+
+    fn payload<'a>(&'a self, _: Connection, packet: u32, _: &'a mut Vec<u8>) -> &'a [u8] {
+        self.sums[packet as usize].1.bytes()
     }
 }
 

@@ -22,7 +22,7 @@ use std::num::NonZeroU32;
 use std::thread;
 
 use foresee_grad_exchange::{
-    Exchange, ExchangeError, Gradient, Interfaces, RankOptions, Server, ServerOptions,
+    Exchange, ExchangeError, Gradient, InterfaceStats, Interfaces, RankOptions, Server, ServerOptions,
 };
 use foresee_grad_queue::{Dtype, Pattern, Policy, TensorId, Wire, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond};
@@ -54,41 +54,60 @@ fn averages_have_the_bits_of_the_reference_for_any_ranks_servers_policies_and_wi
     }
 }
 
+/// Three ranks with a server beside each, and `extra` servers on their own.
+fn train_beside(setup: &Setup, extra: u16) {
+    let secret = Secret::draw().unwrap();
+    let others = Setup { servers: extra, ..setup.clone() }.serve(&secret);
+    let beside: Vec<_> = (0..3)
+        .map(|_| {
+            let interfaces = Interfaces::new(setup.policy.push(), NonZeroU32::new(PACKET).unwrap());
+            let options = ServerOptions {
+                policy: setup.policy,
+                park: setup.park,
+                interfaces: Some(interfaces.clone()),
+                ..ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
+            };
+            (Server::start(options).unwrap(), interfaces)
+        })
+        .collect();
+    let servers = beside.iter().map(|(server, _)| server).chain(&others);
+    let addresses: Vec<_> = servers.map(Server::address).collect();
+    let ranks: Vec<_> = (0..)
+        .zip(&beside)
+        .map(|(rank, (_, interfaces))| {
+            let options = RankOptions {
+                servers: addresses.clone(),
+                shares: Pattern::mixed(3, extra).unwrap().shares().to_vec(),
+                interfaces: Some(interfaces.clone()),
+                beside: 3,
+                ..setup.rank(rank, &others, &secret)
+            };
+            let setup = setup.clone();
+            thread::spawn(move || {
+                let exchange = Exchange::open(options).unwrap();
+                train_rank(&setup, &exchange, 5);
+                exchange.stats()
+            })
+        })
+        .collect();
+    for rank in ranks {
+        let interfaces = rank.join().unwrap().interfaces;
+        let in_memory = |one: &&InterfaceStats| one.is_local && one.packets > 0 && one.writes == 0;
+        assert_eq!(interfaces.iter().filter(in_memory).count(), 1, "{interfaces:?}");
+    }
+}
+
 #[test]
 fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {
+    let setup = Setup::new(3, 0);
     for extra in [0, 2] {
-        let (setup, secret) = (Setup::new(3, extra), Secret::draw().unwrap());
-        let others = setup.serve(&secret);
-        let beside: Vec<_> = (0..3)
-            .map(|_| {
-                let interfaces = Interfaces::new(setup.policy.push(), NonZeroU32::new(PACKET).unwrap());
-                let options = ServerOptions {
-                    interfaces: Some(interfaces.clone()),
-                    ..ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
-                };
-                (Server::start(options).unwrap(), interfaces)
-            })
-            .collect();
-        let servers = beside.iter().map(|(server, _)| server).chain(&others);
-        let addresses: Vec<_> = servers.map(Server::address).collect();
-        let ranks: Vec<_> = (0..)
-            .zip(&beside)
-            .map(|(rank, (_, interfaces))| {
-                let options = RankOptions {
-                    servers: addresses.clone(),
-                    shares: Pattern::mixed(3, extra).unwrap().shares().to_vec(),
-                    interfaces: Some(interfaces.clone()),
-                    beside: 3,
-                    ..setup.rank(rank, &others, &secret)
-                };
-                let setup = setup.clone();
-                thread::spawn(move || train_rank(&setup, &Exchange::open(options).unwrap(), 5))
-            })
-            .collect();
-        for rank in ranks {
-            rank.join().unwrap();
-        }
+        train_beside(&setup, extra);
     }
+    train_beside(&Setup { wire: Wire::Bf16, ..setup.clone() }, 0);
+    train_beside(&Setup { park: Bytes::ZERO, ..setup.clone() }, 0);
+    let size = NonZeroU32::new(64 << 10).unwrap();
+    let policy = Policy::partition(size, u64::from(size.get() * 2).try_into().unwrap());
+    train_beside(&Setup { policy, ..setup }, 0);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn meet(
 }
 
 fn honest(near: Arc<Tcp>, hello: &Hello, secret: &Secret) -> Result<Welcome, WireError> {
-    introduce(&mut Halves::new(near), None, hello, secret, soon())
+    introduce(&mut Halves::new(near), None, hello, secret, soon()).map(|(welcome, _)| welcome)
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn encrypted(near: Arc<Tcp>, secret: &Secret) -> Result<Welcome, WireError> {
     let tls = Arc::new(Tls::dial(near, &TlsClient::by_secret().unwrap(), soon())?);
     let binding = tls.binding();
     assert!(binding.is_some());
-    introduce(&mut Halves::new(tls), binding, &hello(), secret, soon())
+    introduce(&mut Halves::new(tls), binding, &hello(), secret, soon()).map(|(welcome, _)| welcome)
 }
 
 #[test]

@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_grad_queue::{Buffer, QueueError};
 use foresee_grad_session::Peer;
-use foresee_wire::{Ack, FrameReceiver, Header, Kind, Message, Wait, WireError};
+use foresee_wire::{Ack, Header, Kind, Message, WireError};
 
 use super::Job;
+use crate::interface::PacketReceiver;
 use crate::server::session::{Judged, lock};
 
 const ENDED: &str = "its data connection ended";
 
 impl Job {
     /// Reads what a rank pushes, until its connection ends or is `gone`: of no more use.
-    pub(super) fn read(self: &Arc<Self>, peer: Peer, mut receiver: FrameReceiver, gone: &AtomicBool) {
+    pub(super) fn read(self: &Arc<Self>, peer: Peer, mut receiver: PacketReceiver, gone: &AtomicBool) {
         match self.sum(peer, &mut receiver, gone) {
             // It may have ended by itself, with nothing on its way that would tell its control connection.
             Ok(()) if !gone.load(Ordering::Relaxed) => {
@@ -33,12 +34,12 @@ impl Job {
     fn sum(
         self: &Arc<Self>,
         peer: Peer,
-        receiver: &mut FrameReceiver,
+        receiver: &mut PacketReceiver,
         gone: &AtomicBool,
     ) -> Result<(), String> {
         let mut room = Buffer::default();
         let words = |why: QueueError| why.to_string();
-        while let Some(Some(header)) = understood(receiver.header(Wait::Forever))? {
+        while let Some(Some(header)) = understood(receiver.header())? {
             // What is left in it the rank says again over the next one.
             if gone.load(Ordering::Relaxed) {
                 return Ok(());
@@ -53,13 +54,13 @@ impl Job {
             match session.judge(peer.rank, &header, alive).map_err(words)? {
                 Judged::Read(admission) => {
                     room.make(admission.bytes());
-                    if understood(receiver.payload(room.bytes_mut(), Wait::Forever))?.is_none() {
+                    if understood(receiver.payload(room.bytes_mut()))?.is_none() {
                         return Ok(());
                     }
                     session.take(peer.rank, &header, admission, &mut room).map_err(words)?;
                 }
                 Judged::Discard => {
-                    if understood(receiver.discard(Wait::Forever))?.is_none() {
+                    if understood(receiver.discard())?.is_none() {
                         return Ok(());
                     }
                 }

@@ -4,7 +4,7 @@
 //! A rank has a control connection and a data connection to each server. It proposes a plan, and hears what all agreed on
 //! (`agree`). A connection that breaks is made again, to the same server or to one that took its place (`reconnect`); then
 //! the rank reports its state and repeats what may be missing (`resume`, `replay`). When another rank is lost it follows
-//! the first server to a new membership (`membership`). `Collect` decides about rounds, tensors and packets.
+//! the first server to a new membership (`membership`). `Collect` decides about rounds, tensors and packets (`rounds`).
 
 mod action;
 mod agree;
@@ -13,20 +13,19 @@ mod membership;
 mod reconnect;
 mod replay;
 mod resume;
+mod rounds;
+mod status;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use foresee_grad_queue::{
-    Arrival, Claim, Collect, CollectAction, Landed, PacketId, Plan, QueueError, Round, ServerId, SumHeader,
-    TensorId, TensorSet,
-};
+use foresee_grad_queue::{Collect, Plan, QueueError, Round, ServerId, TensorSet};
 use foresee_units::{Nanos, Rank};
 
 use crate::{RankMessage, ServerMessage};
 pub use action::{DialFault, RankAction, RankFailure, SumAdmission};
 use agree::Agreement;
-use connection::{Breaks, ConnectionState, ServerConnection};
+use connection::ServerConnection;
 use membership::Membership;
 use replay::Replay;
 
@@ -229,161 +228,10 @@ impl RankSession {
         Ok(None)
     }
 
-    /// A server reports what a round used.
-    fn receive_used(&mut self, server: ServerId, round: Round, set: &[u8]) -> Result<(), RankFailure> {
-        let plan = self.plan_mut()?;
-        let used = TensorSet::from_bytes(set, plan.plan.tensors())?;
-        plan.collect.handle_used(server, round, &used)?;
-        if plan.used.back().is_none_or(|(last, _)| *last < round) {
-            plan.used.push_back((round, used));
-            if plan.used.len() > 2 {
-                plan.used.pop_front();
-            }
-        }
-        self.go_on();
-        Ok(())
-    }
-
-    /// A server reports that a round is done.
-    fn receive_done(&mut self, server: ServerId, round: Round) -> Result<(), RankFailure> {
-        let is_resuming = !self.resuming.is_empty();
-        let plan = self.plan_mut()?;
-        if is_resuming {
-            self.done_later.push((server, round));
-        } else {
-            plan.collect.handle_done(server, round)?;
-            self.go_on();
-        }
-        Ok(())
-    }
-
-    /// Does what has become possible: reports ends of rounds, offers what was held, forgets what need not be retained.
-    fn go_on(&mut self) {
-        let Some(plan) = &mut self.plan else { return };
-        let mut messages = Vec::new();
-        while let Some(action) = plan.collect.poll_action() {
-            messages.push(match action {
-                CollectAction::End(server, round) => {
-                    let skipped =
-                        plan.collect.skipped(round).expect("a round that ended has skipped something or not");
-                    (server, RankMessage::RoundEnd { round, absent: skipped.to_bytes() })
-                }
-                CollectAction::Got(server, round) => (server, RankMessage::Got(round)),
-            });
-        }
-        for (server, message) in messages {
-            self.send(server, message);
-        }
-        self.release();
-        if let Some(plan) = &mut self.plan
-            && let Some(oldest) = plan.replay.forget_before(plan.collect.oldest_kept())
-        {
-            self.actions.push_back(RankAction::Forget(oldest));
-        }
-    }
-
     /// Sends a message to a server that knows the job.
     fn send(&mut self, server: ServerId, message: RankMessage) {
         if let Some(connection) = self.servers.get(usize::from(server.0)).filter(|own| own.is_open()) {
             self.actions.push_back(RankAction::Send { server, pair: connection.pair, message });
-        }
-    }
-
-    /// This rank hands a tensor of its current round over. Returns the servers to which it may not be sent yet: it is
-    /// offered to them by actions.
-    ///
-    /// # Errors
-    /// It was pushed in this round, or its last average has not arrived.
-    pub fn handle_push(&mut self, tensor: TensorId) -> Result<(Round, Vec<ServerId>), RankFailure> {
-        let retains = self.settings.retains();
-        let plan = self.plan_mut()?;
-        let round = plan.collect.current();
-        let is_pushed = plan.collect.kept(round).is_some_and(|pushed| pushed.contains(tensor));
-        if !plan.collect.may_push(tensor) || is_pushed {
-            let name = plan.plan.name(tensor);
-            return Err(RankFailure::Push { name, round });
-        }
-        plan.collect.handle_push(tensor);
-        if retains {
-            plan.replay.retain(round, tensor);
-        }
-        Ok((round, self.hold(round, tensor)))
-    }
-
-    /// This rank ends its current round. Returns it; `None` while the last one has not arrived, or servers do not know of
-    /// its end.
-    ///
-    /// # Errors
-    /// There is no plan.
-    pub fn handle_end(&mut self) -> Result<Option<Round>, RankFailure> {
-        let plan = self.plan_mut()?;
-        if !plan.collect.may_end() {
-            return Ok(None);
-        }
-        let round = plan.collect.current();
-        plan.collect.handle_end();
-        self.go_on();
-        Ok(Some(round))
-    }
-
-    /// A server is about to send a sum: whether it is wanted.
-    ///
-    /// # Errors
-    /// What the plan does not allow.
-    pub fn handle_sum(
-        &mut self,
-        server: ServerId,
-        generation: u32,
-        round: u32,
-        packet: PacketId,
-        bytes: u64,
-    ) -> Result<SumAdmission, RankFailure> {
-        let is_over = self.is_over;
-        let is_coming = self.membership.is_coming(generation);
-        match self.servers.get(usize::from(server.0)).map(|connection| connection.state) {
-            Some(ConnectionState::Lost) => return Ok(SumAdmission::Discard),
-            // What it goes on with comes over the other connection.
-            Some(ConnectionState::Resuming(_)) if !is_over => return Ok(SumAdmission::Later),
-            _ => {}
-        }
-        let Some(plan) = &mut self.plan else {
-            return Err(RankFailure::strange(server, "sends sums before a plan"));
-        };
-        let round = Round::near(round, plan.collect.current());
-        let claim = match plan.collect.arrive(SumHeader { server, generation, round, packet, bytes })? {
-            Arrival::Read(claim) => claim,
-            Arrival::Discard(_) => return Ok(SumAdmission::Discard),
-            Arrival::Hold if is_over => return Ok(SumAdmission::Discard),
-            Arrival::Hold if is_coming => return Ok(SumAdmission::Later),
-            // A newer plan is reported before its first sum is sent.
-            Arrival::Hold => {
-                let what = "sends sums of a membership that it has not told of";
-                return Err(RankFailure::strange(server, what));
-            }
-        };
-        if claim.offset().is_none() {
-            // It was there already, and counts once more.
-            plan.collect.land(claim);
-            self.go_on();
-            return Ok(SumAdmission::Confirmed);
-        }
-        Ok(SumAdmission::Read(claim, round))
-    }
-
-    /// A sum has arrived; `None` without a plan.
-    pub fn handle_arrived(&mut self, server: ServerId, claim: Claim) -> Option<Landed> {
-        let landed = self.plan.as_mut()?.collect.land(claim);
-        if let Some(connection) = self.servers.get_mut(usize::from(server.0)) {
-            connection.breaks = Breaks::default();
-        }
-        self.go_on();
-        Some(landed)
-    }
-
-    /// A sum broke off. It may come again, over another connection.
-    pub fn handle_cut(&mut self, claim: Claim) {
-        if let Some(plan) = &mut self.plan {
-            plan.collect.abandon(claim);
         }
     }
 
@@ -401,155 +249,6 @@ impl RankSession {
 
     fn are_open(&self) -> bool {
         self.servers.iter().all(ServerConnection::is_open)
-    }
-}
-
-/// What the driver and its callers may ask.
-impl RankSession {
-    /// What `Collect` knows of the plan's rounds.
-    pub fn collect(&self) -> Option<&Collect> {
-        self.plan.as_ref().map(|plan| &plan.collect)
-    }
-
-    /// The plan.
-    pub fn plan(&self) -> Option<&Arc<Plan>> {
-        self.plan.as_ref().map(|plan| &plan.plan)
-    }
-
-    /// Whether a server is connected and knows the job.
-    pub fn is_open(&self, server: ServerId) -> bool {
-        self.servers.get(usize::from(server.0)).is_some_and(ServerConnection::is_open)
-    }
-
-    /// The number of the present pair of connections to a server.
-    pub fn pair(&self, server: ServerId) -> u32 {
-        self.servers.get(usize::from(server.0)).map_or(0, |connection| connection.pair)
-    }
-
-    /// Whether gradients are retained until every rank has everything of their round.
-    pub fn retains(&self) -> bool {
-        self.settings.retains()
-    }
-
-    /// Whether the connections to a server broke, and none was made again.
-    pub fn is_lost(&self, server: ServerId) -> bool {
-        self.servers.get(usize::from(server.0)).is_some_and(|own| own.state == ConnectionState::Lost)
-    }
-
-    /// Servers that took the place of lost ones.
-    pub fn replaced(&self) -> u64 {
-        self.replaced
-    }
-
-    /// Connections that broke and were made again to the same server.
-    pub fn reconnected(&self) -> u64 {
-        self.reconnected
-    }
-
-    /// Losses of ranks after which the others went on.
-    pub fn ranks_lost(&self) -> u64 {
-        self.membership.lost
-    }
-
-    /// The first rank that is left.
-    pub fn first(&self) -> Rank {
-        crate::members::from_bits(&self.membership.live).next().unwrap_or_default()
-    }
-
-    /// Lines for a log that were not taken before.
-    pub fn take_notices(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notices)
-    }
-
-    /// The last round that ended: its averages are waited for.
-    pub fn last_round(&self) -> Option<Round> {
-        self.plan.as_ref()?.last_round()
-    }
-
-    /// Whether any rank pushed `tensor` in the last round that ended; `None` while that is not known.
-    pub fn was_used(&self, tensor: TensorId) -> Option<bool> {
-        let plan = self.plan.as_ref()?;
-        let last = plan.last_round()?;
-        let told = plan.used.iter().find(|(round, _)| *round == last).map(|(_, set)| set.contains(tensor));
-        told.or_else(|| plan.collect.is_used(last, tensor))
-    }
-
-    /// What a round used, as servers reported it.
-    pub fn used(&self, round: Round) -> Option<&TensorSet> {
-        self.plan.as_ref()?.used.iter().find(|(of, _)| *of == round).map(|(_, set)| set)
-    }
-
-    /// Whether nothing of the rounds that ended is in flight, to or from any server: only such a plan may give way to
-    /// another, whose rounds have the same numbers.
-    pub fn is_quiet(&self) -> bool {
-        self.plan.as_ref().is_none_or(RankPlan::is_quiet)
-    }
-
-    /// Whether another rank may lack something that this one has to push again, or a server the end of the last round.
-    pub fn is_needed(&self) -> bool {
-        let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_waiting()) else { return false };
-        let last = plan.last_round();
-        let is_done = self.done_later.iter().any(|(_, round)| Some(*round) >= last);
-        let others = self.settings.retains() && self.settings.world > self.settings.local;
-        !self.is_over && (!plan.has_reported() || others && !plan.is_quiet() && !is_done)
-    }
-
-    /// Whether every server is connected and knows the job.
-    pub fn is_connected(&self) -> bool {
-        self.are_open()
-    }
-
-    /// What is still wanted, in words.
-    pub fn missing(&self) -> String {
-        let missing = self.plan.as_ref().map_or_else(|| "no plan was agreed on".into(), RankPlan::missing);
-        self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
-    }
-
-    /// Whom servers wait for, each in words, as far as they have reported it.
-    pub fn waits(&self) -> Vec<String> {
-        let waits =
-            self.ids().zip(&self.servers).filter_map(|(server, own)| Some((server, own.waiting.as_ref()?)));
-        waits.map(|(server, whom)| format!("server {server} waits for {whom}")).collect()
-    }
-}
-
-impl RankPlan {
-    /// Whether a round up to this one may not be done everywhere.
-    fn is_open(&self, last: Option<Round>) -> bool {
-        last.is_some_and(|last| self.collect.oldest_kept() <= last)
-    }
-
-    fn last_round(&self) -> Option<Round> {
-        self.collect.current().0.checked_sub(1).map(Round)
-    }
-
-    fn is_quiet(&self) -> bool {
-        // A round is forgotten when all ranks have all of it, and every server knows that this one has.
-        self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
-    }
-
-    /// Whether packets of the last round are missing here.
-    fn is_waiting(&self) -> bool {
-        self.last_round().is_some_and(|last| self.collect.waiting(last).next().is_some())
-    }
-
-    /// Whether every server was sent the end of the last round.
-    fn has_reported(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collect.has_told_end(last))
-    }
-
-    fn missing(&self) -> String {
-        let Some(last) = self.last_round() else { return "no round has ended yet".into() };
-        let waiting: Vec<_> = self.collect.waiting(last).collect();
-        let packets: u64 = waiting.iter().map(|(_, missing)| u64::from(*missing)).sum();
-        match waiting.first() {
-            None => format!("nothing of round {last} was missing"),
-            Some((tensor, missing)) => format!(
-                "{packets} packets of {} tensors of round {last} were missing, {missing} of them of '{}'",
-                waiting.len(),
-                self.plan.name(*tensor),
-            ),
-        }
     }
 }
 

@@ -130,30 +130,31 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
 
 #[test]
 fn connections_that_break_before_anything_arrives_are_given_up_in_time() {
-    let break_often = |arrives: bool| {
+    let break_often = |every: Nanos, arrives: bool| {
         let mut driver = Driver::running(settings(1));
         driver.end(&[EMBEDDING]);
         driver.used(0, &[EMBEDDING]);
-        for times in 0..100 {
+        for times in 0..110 {
             driver.close(0, broken());
             if driver.failure.is_some() {
                 return (times, Some(driver.failure()));
             }
-            driver.pass(ms(40));
+            driver.pass(every);
             driver.resume(0, SAME, 0, true);
             if arrives && times == 50 {
                 driver.arrive_packet(0, 0, EMBEDDING, 0);
             }
         }
-        (100, driver.failure.is_some().then(|| driver.failure()))
+        (110, driver.failure.is_some().then(|| driver.failure()))
     };
-    let (times, failure) = break_often(false);
+    let (times, failure) = break_often(ms(40), false);
     let text = failure.expect("it is given up");
     assert_eq!(times, 63);
     assert!(text.contains("connections to it broke 64 times within 2.5 s"), "{text}");
     assert!(text.contains("nothing came over any of them"), "{text}");
     assert!(text.contains("look for something on the way that ends connections"), "{text}");
-    assert_eq!(break_often(true), (100, None));
+    assert_eq!(break_often(ms(20), false).0, 100, "not before the timeout");
+    assert_eq!(break_often(ms(40), true), (110, None));
 }
 
 #[test]

@@ -129,17 +129,29 @@ fn connections_that_break_at_any_moment_change_no_bit() {
     run_while_connections_break(&Setup::new(3, 2), 9, |own| own, plans_follow_each_other);
 }
 
+/// Runs `body` on every rank while servers are replaced and connections break.
+fn run_while_servers_are_replaced(
+    setup: &Setup,
+    seed: u64,
+    body: impl Fn(&Exchange) + Send + Sync + 'static,
+) {
+    let secret = Secret::draw().unwrap();
+    let servers = setup.serve(&secret);
+    let (exchanges, wires) = open_behind_wires(setup, &servers, &secret, |own| own);
+    let replaced = replace_servers(setup, servers, &secret, seed);
+    let breaks = break_connections(wires, seed);
+    in_threads(exchanges, move |exchange| body(&exchange));
+    breaks.end();
+    assert!(replaced.end() > 0);
+}
+
 #[test]
 fn servers_that_are_replaced_while_connections_break_change_no_bit() {
     // A rank that is about to leave waits as long for the others, should a server be lost just when they have left.
     let setup = Setup { timeout: Nanos::from_secs(20), ..Setup::new(3, 2) };
-    let secret = Secret::draw().unwrap();
-    let servers = setup.serve(&secret);
-    let (exchanges, wires) = open_behind_wires(&setup, &servers, &secret, |own| own);
-    let (replaced, breaks) = (replace_servers(&setup, servers, &secret, 2), break_connections(wires, 2));
-    in_threads(exchanges, move |exchange| train_rank(&setup, &exchange, 40));
-    breaks.end();
-    assert!(replaced.end() > 0);
+    let inner = setup.clone();
+    run_while_servers_are_replaced(&setup, 2, move |exchange| train_rank(&inner, exchange, 40));
+    run_while_servers_are_replaced(&setup, 3, plans_follow_each_other);
 }
 
 /// A rank alone that has a plan, its server, and where that was.

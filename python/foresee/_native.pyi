@@ -546,6 +546,12 @@ class GradientExchange:
             Closed: ``close`` was called.
         """
 
+    def landed(self, ids: Sequence[int]) -> int:
+        """How many of these, in their order, have landed or were pushed by nobody in the round that ended last.
+
+        Does not block.
+        """
+
     def wait_all(self, limit_s: float) -> bool:
         """Block until everything has landed, or for ``limit_s``; returns whether it has. Raises as ``wait``."""
 

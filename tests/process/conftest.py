@@ -79,6 +79,17 @@ def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
         testbed.close()
 
 
+@pytest.fixture
+def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update has landed by the time that it is waited for, and never before."""
+    from support.exchanges import ThreadExchange
+
+    from foresee.torch._network import NetworkExchange
+
+    for exchange in (ThreadExchange, NetworkExchange):
+        monkeypatch.setattr(exchange, "landed", lambda self, ids: 0)
+
+
 @pytest.fixture(params=["in process", "over servers"])
 def network(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """How ranks reach each other: called with their number, gives the exchange of each.

@@ -306,6 +306,7 @@ class Early(nn.Module):
         return self.head(self.body(x))
 
 
+@pytest.mark.usefixtures("slow_network")
 def test_a_use_before_the_update_landed_raises_at_the_gradient():
     model, optimizer = pair(Early())
     warm(model, optimizer)
@@ -323,6 +324,7 @@ class Saved(Early):
         return self.head(F.linear(x, self.kept[0]) if self.early else x)
 
 
+@pytest.mark.usefixtures("slow_network")
 def test_an_update_that_lands_after_a_saved_use_raises_in_autograd(network):
     model, optimizer = pair(Saved(), network)
     warm(model, optimizer)

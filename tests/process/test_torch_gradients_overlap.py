@@ -118,6 +118,7 @@ def test_the_first_layers_run_before_the_last_have_landed():
     assert reached == [[("first", 0), ("second", 0), ("head", 1)]] * 2
 
 
+@pytest.mark.usefixtures("slow_network")
 def test_an_update_lands_before_the_module_that_uses_it_and_not_before_step():
     hub = Hub(1)
     (exchange,) = hub.exchanges()
@@ -136,6 +137,25 @@ def test_an_update_lands_before_the_module_that_uses_it_and_not_before_step():
         ["second.weight", "second.bias"],
         ["head.weight", "head.bias"],
     ]
+
+
+def test_updates_that_have_landed_by_then_are_stepped_together_but_in_watched_steps_and_with_debug():
+    def waits(debug):
+        (exchange,) = Hub(1).exchanges()
+        model = HeadFirst()
+        model, optimizer = ft.synchronize(model, sgd(model), servers=exchange, debug=debug)
+        for step in range(6):
+            optimizer.zero_grad()
+            model(batch(step, 0)).sum().backward()
+            optimizer.step()
+        ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "round_end"]
+        parts = [exchange.log[first:last] for first, last in pairwise(ends)]
+        return [[names[0] for kind, names in part if kind == "wait"] for part in parts]
+
+    together, one_by_one = ["first.weight"], ["first.weight", "second.weight", "head.weight"]
+    # Steps 2 and 4 are watched.
+    assert waits(debug=False) == [one_by_one, together, one_by_one, together, together]
+    assert waits(debug=True) == [one_by_one] * 5
 
 
 def test_a_parameter_outside_of_all_modules_is_waited_for_in_step(network):
@@ -177,6 +197,7 @@ def test_a_model_that_is_called_by_its_parts_overlaps_all_the_same(network):
         )
 
 
+@pytest.mark.usefixtures("slow_network")
 def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
     class Asks(HeadFirst):
         def forward(self, x):

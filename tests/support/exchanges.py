@@ -263,6 +263,11 @@ class ThreadExchange:
             self.log.append(("wait", [hub.plan[one].name for one in ids]))
             self._await(lambda: all(hub.landed[self._rank][one] == self._round for one in ids), on_interrupt)
 
+    def landed(self, ids: Sequence[int]) -> int:
+        with self.hub.changed:
+            landed = (self.hub.landed[self._rank][one] == self._round for one in ids)
+            return sum(1 for _ in itertools.takewhile(bool, landed))
+
     def received(self, tensor_id: int) -> object:
         return self.hub.results[self._rank][tensor_id].view(-1)
 

@@ -47,6 +47,12 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
     /// What was lost.
     fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError>;
 
+    /// How many of these tensors, in their order, have landed or are known to have been pushed by nobody. Never waits.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on.
+    fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError>;
+
     /// [`wait`](Self::wait) for every tensor.
     ///
     /// # Errors
@@ -114,6 +120,10 @@ impl Carrier for Exchange {
 
     fn wait(&self, tensors: &[TensorId], tick: Duration) -> Result<Waited, ExchangeError> {
         self.wait(tensors, tick)
+    }
+
+    fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
+        self.landed(tensors)
     }
 
     fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError> {

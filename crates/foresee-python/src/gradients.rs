@@ -188,6 +188,12 @@ impl GradientExchange {
         }
     }
 
+    fn landed(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<usize> {
+        let exchange = self.exchange.get()?;
+        let tensors: Vec<_> = ids.into_iter().map(TensorId).collect();
+        py.detach(|| exchange.landed(&tensors)).map_err(|why| of_exchange(&why))
+    }
+
     fn wait_all(&self, py: Python<'_>, limit_s: f64) -> PyResult<bool> {
         let exchange = self.exchange.get()?;
         let limit = Duration::from(nanos_of(limit_s)?);

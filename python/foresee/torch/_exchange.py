@@ -141,6 +141,9 @@ class Exchange(Protocol):
         ``push`` of the same id, or its next ``round_end`` with the id among the absent.
         """
 
+    def landed(self, ids: Sequence[int]) -> int:
+        """How many of ``ids``, in their order, ``wait`` would not block for."""
+
     def used(self, tensor_id: int) -> bool:
         """Whether any rank pushed the tensor in the round that landed last; if not, nothing was received."""
 

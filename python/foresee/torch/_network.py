@@ -262,6 +262,10 @@ class NetworkExchange:
         if ids:
             self._core.wait(ids, on_interrupt)
 
+    def landed(self, ids: Sequence[int]) -> int:
+        """How many of ``ids``, in their order, need not be waited for."""
+        return self._core.landed(ids)
+
     def received(self, tensor_id: int) -> object:
         """The mean that landed last, over the exchange's own memory."""
         return self._core.received(tensor_id)

@@ -236,6 +236,18 @@ impl Carrier for LocalRank {
         Ok(landed?.map_or(Waited::Tick, |()| Waited::Landed))
     }
 
+    fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
+        let mut state = self.core.lock();
+        let session = state.session()?;
+        for (count, tensor) in tensors.iter().enumerate() {
+            let id = session.id(*tensor, self.core.rank)?;
+            if session.first_unsettled([id].into_iter()).is_some() {
+                return Ok(count);
+            }
+        }
+        Ok(tensors.len())
+    }
+
     fn wait_all(&self, tick: Duration) -> Result<Waited, ExchangeError> {
         let tensors = self.core.lock().session()?.plan.tensors();
         self.wait(&(0..tensors).map(TensorId).collect::<Vec<_>>(), tick)

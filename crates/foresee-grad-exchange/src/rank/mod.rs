@@ -248,6 +248,22 @@ impl Exchange {
         Ok(None)
     }
 
+    /// How many of these tensors, in their order, have landed or are known to have been pushed by nobody. Never waits.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on, and for a tensor that the plan does not have.
+    pub fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
+        let state = self.core.lock();
+        let (memory, collect) = (state.memory()?, state.collect()?);
+        let current = collect.current();
+        for (count, tensor) in tensors.iter().enumerate() {
+            if !collect.is_settled(memory.id(*tensor, self.rank())?, current) {
+                return Ok(count);
+            }
+        }
+        Ok(tensors.len())
+    }
+
     /// Waits until everything of every round that ended has landed, or for `tick`.
     ///
     /// # Errors

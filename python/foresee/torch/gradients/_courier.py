@@ -110,6 +110,10 @@ class Courier:
         """Block until each of ``ids`` has landed; as ``Exchange.wait``."""
         self._exchange.wait(ids, on_interrupt)
 
+    def landed(self, ids: Sequence[int]) -> int:
+        """How many of ``ids``, in their order, need not be waited for."""
+        return self._exchange.landed(ids)
+
     def average(self, spec: TensorSpec, device: torch.device) -> torch.Tensor:  # noqa: ARG002 - it is the CPU's
         """The mean that landed last, over the exchange's own memory."""
         return as_tensor(self._exchange.received(spec.id), spec)

@@ -139,11 +139,14 @@ class Plan:
     entries: list[Entry]
     by_parameter: dict[int, Entry] = field(init=False)
     """By ``id()`` of the tensor."""
+    by_use: list[Entry] = field(init=False)
+    """In the order of first use, as far as it is known."""
     frozen: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     """Parameters of no optimizer that need no gradient, by name: they are not in the plan."""
 
     def __post_init__(self) -> None:
         self.by_parameter = {id(entry.tensor): entry for entry in self.entries}
+        self.by_use = list(self.entries)
 
     @property
     def gradients(self) -> list[Entry]:
@@ -255,6 +258,9 @@ class Plan:
         ranks = [place.get(entry.spec.id, beside.get(id(entry.tensor), last)) for entry in self.entries]
         for entry, rank in zip(self.entries, ranks, strict=True):
             entry.spec = replace(entry.spec, priority=_class(rank, last + 1))
+        self.by_use = [
+            entry for _, entry in sorted(zip(ranks, self.entries, strict=True), key=lambda one: one[0])
+        ]
 
     def foreign(self, optimizers: Sequence[torch.optim.Optimizer]) -> str | None:
         """A parameter that joined an optimizer, or left it, unannounced; None if all is as planned."""
@@ -291,6 +297,7 @@ class Plan:
 
     def _add(self, entry: Entry) -> None:
         self.entries.append(entry)
+        self.by_use.append(entry)
         self.by_parameter[id(entry.tensor)] = entry
 
 

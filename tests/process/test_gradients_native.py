@@ -175,17 +175,17 @@ ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
 @pytest.mark.parametrize(
     ("theirs", "settings", "words"),
     [
-        ([("w", "float64", *ONE[2:])], {}, "tensor 'w': dtype is float32 in one plan and float64"),
+        ([("w", "float64", *ONE[2:])], {}, "tensor 'w': dtype is float32 on rank 0 and float64 on rank 1"),
         ([("w", "float32", [3, 4], [4, 1], 0, "mean")], {}, "tensor 'w': shape is"),
         ([("w", "float32", [4, 3], [1, 4], 0, "mean")], {}, "tensor 'w': strides is"),
-        ([(*ONE[:5], "sum")], {}, "tensor 'w': operation is mean in one plan and sum"),
-        ([ONE, ("more", *ONE[1:])], {}, "tensor 'more': presence is missing in one plan and given"),
-        ([("other", *ONE[1:])], {}, "tensor 'w': presence is given in one plan and missing"),
-        ([], {}, "tensor 'w': presence is given in one plan and missing"),
+        ([(*ONE[:5], "sum")], {}, "tensor 'w': operation is mean on rank 0 and sum on rank 1"),
+        ([ONE, ("more", *ONE[1:])], {}, "tensor 'more' is missing on rank 0 and given on rank 1"),
+        ([("other", *ONE[1:])], {}, "tensor 'w' is given on rank 0 and missing on rank 1"),
+        ([], {}, "tensor 'w' is given on rank 0 and missing on rank 1"),
         (
             [ONE],
             {"wire": "bf16"},
-            "dtype on the wire is f32 in one plan and bf16 in the other",
+            "dtype on the wire is f32 on rank 0 and bf16 on rank 1",
         ),
     ],
     ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire"],
@@ -197,7 +197,10 @@ def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, s
 
 def test_ranks_that_disagree_on_the_servers_are_told_so(server) -> None:
     another = started()
-    words, remedy = "[1] in one plan and [1, 1]", "pass the same servers in the same order on all ranks"
+    words, remedy = (
+        "[1] on rank 0 and [1, 1] on rank 1",
+        "pass the same servers in the same order on all ranks",
+    )
     disagree([opened(server, world=2), opened(server, another, rank=1, world=2)], [ONE], words, remedy)
     first = opened(server, another, world=2)
     with pytest.raises(ConfigError, match="as number 0 of its list, and others as number 1"):
@@ -224,7 +227,8 @@ def disagree(ranks, theirs, words, remedy="every rank must build the same model"
         thread.join(WATCHDOG)
     for error in errors:
         assert words in str(error)
-        assert "rank 0 (first) and rank 1 (other)" in str(error)
+        assert "on rank 0" in str(error)
+        assert "on rank 1" in str(error)
         assert remedy in str(error)
     for rank in ranks:
         rank.close()

@@ -302,7 +302,7 @@ fn ranks_of_one_machine_that_disagree_are_told_where_on_every_machine() {
         core.agree(vec![spec("weight", Dtype::F32, elements, 0)]).unwrap_err().to_string()
     });
     for (rank, text) in found.into_iter().enumerate() {
-        for part in ["'weight'", "rank 2 (first) and rank 3 (other)", "10", "11"] {
+        for part in ["'weight'", "[10] on rank 2 and [11] on rank 3"] {
             assert!(text.contains(part), "rank {rank}: {text}");
         }
     }

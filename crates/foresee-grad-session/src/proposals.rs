@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use foresee_grad_queue::{Field, Plan, QueueError};
+use foresee_grad_queue::{Field, Plan};
 use foresee_units::Rank;
 
 use crate::{Refusal, RefusalCode};
@@ -23,7 +23,8 @@ pub fn out_of_step(proposer: Rank, other: Rank) -> String {
 /// Packet size, order and classes may differ: those of the first rank hold.
 ///
 /// # Errors
-/// [`RefusalCode::Plan`]: a proposal is no plan, or two ranks differ. The text names both and the difference.
+/// [`RefusalCode::Plan`]: a proposal is no plan, or two ranks differ. The text names both, the first difference and the
+/// remedy.
 ///
 /// # Panics
 /// If there are no proposals.
@@ -40,10 +41,8 @@ pub fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Refusal> {
             .differs(&theirs)
             .filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
         if let Some(difference) = setting.or_else(|| plan.align(&theirs).err()) {
-            let why = QueueError::PlansDiffer(difference);
-            return Err(refused(&format_args!(
-                "rank {first} (first) and rank {other} (other) differ: {why}"
-            )));
+            let text = difference.between(&format!("on rank {first}"), &format!("on rank {other}"));
+            return Err(refused(&format_args!("{text}; {}", difference.remedy())));
         }
     }
     Ok(plan)

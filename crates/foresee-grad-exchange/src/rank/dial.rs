@@ -38,8 +38,12 @@ impl Core {
                 Ok(pair) => core.connected(pair),
                 Err(why) => {
                     let (fault, address) = (fault(&why), core.options.servers[usize::from(server.0)]);
-                    let why = ExchangeError::Server { server: server.0, address, why };
-                    core.not_connected(server, fault, &why.to_string());
+                    let text = match fault {
+                        // To start it first is no remedy: it was there.
+                        DialFault::NobodyThere => "nothing listens there any more".into(),
+                        _ => ExchangeError::Server { server: server.0, address, why }.to_string(),
+                    };
+                    core.not_connected(server, fault, &text);
                 }
             }
         };

@@ -185,6 +185,15 @@ impl Core {
 fn error(options: &RankOptions, failure: RankFailure) -> ExchangeError {
     let address = |server: ServerId| options.servers[usize::from(server.0)];
     match failure {
+        // The server runs in the process of a rank, the first of its node.
+        RankFailure::ServerLost { server, why, missing } if server.0 < options.beside => {
+            let rank = Rank(u32::from(server.0) * options.local);
+            let why = format!(
+                "server {server} at {} runs in its process and is lost: {why}; look at the output of rank {rank}",
+                address(server)
+            );
+            ExchangeError::RankLost { rank, why, missing }
+        }
         RankFailure::ServerLost { server, why, missing } => {
             ExchangeError::ServerLost { server: server.0, address: address(server), why, missing }
         }

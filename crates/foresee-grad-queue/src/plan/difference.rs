@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use super::{Plan, TensorSpec};
+use super::{Op, Plan, TensorSpec};
 use crate::TensorId;
 
 /// The first thing that two plans say differently.
@@ -34,6 +34,8 @@ pub enum Field {
     Shares,
     /// Whether the tensor is there.
     Presence,
+    /// Whether a tensor that one rank alone pushes is there, as buffers are.
+    BufferPresence,
     /// The tensor's dtype.
     Dtype,
     /// Its shape.
@@ -54,7 +56,7 @@ impl Field {
             Self::PacketBytes => "packet size",
             Self::Wire => "dtype on the wire",
             Self::Shares => "servers' shares",
-            Self::Presence => "presence",
+            Self::Presence | Self::BufferPresence => "presence",
             Self::Dtype => "dtype",
             Self::Shape => "shape",
             Self::Strides => "strides",
@@ -66,11 +68,29 @@ impl Field {
 }
 
 impl Difference {
+    /// The difference in words. `ours` and `theirs` say where each plan is: "on rank 0".
+    pub fn between(&self, ours: &str, theirs: &str) -> String {
+        let mut text = String::new();
+        self.write(&mut text, ours, theirs).expect("a string takes everything");
+        text
+    }
+
+    fn write(&self, f: &mut dyn fmt::Write, here: &str, there: &str) -> fmt::Result {
+        let Self { tensor, field, ours, theirs } = self;
+        match (tensor, field) {
+            (Some(tensor), Field::Presence | Field::BufferPresence) => write!(f, "tensor '{tensor}'")?,
+            (Some(tensor), _) => write!(f, "tensor '{tensor}': {}", field.words())?,
+            (None, _) => f.write_str(field.words())?,
+        }
+        write!(f, " is {ours} {here} and {theirs} {there}")
+    }
+
     /// What to do about it.
     pub const fn remedy(&self) -> &'static str {
         match self.field {
             Field::Wire => "pass the same wire= on all ranks",
             Field::Shares => "pass the same servers in the same order on all ranks",
+            Field::BufferPresence => "every rank must build the same model and pass the same buffers=",
             _ => "every rank must build the same model",
         }
     }
@@ -78,11 +98,7 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tensor, field, ours, theirs } = self;
-        if let Some(tensor) = tensor {
-            write!(f, "tensor '{tensor}': ")?;
-        }
-        write!(f, "{} is {ours} in one plan and {theirs} in the other", field.words())
+        self.write(f, "in one plan", "in the other")
     }
 }
 
@@ -132,7 +148,7 @@ impl Plan {
     ) -> Option<Difference> {
         let one_sided = |spec: &TensorSpec, ours: &str, theirs: &str| Difference {
             tensor: Some(spec.name.clone()),
-            field: Field::Presence,
+            field: if spec.op == Op::Sum { Field::BufferPresence } else { Field::Presence },
             ours: ours.to_owned(),
             theirs: theirs.to_owned(),
         };

@@ -9,6 +9,7 @@ use foresee_units::Rank;
 use super::ServerJob;
 use super::action::{JobAction, Peer};
 use super::connection::RankConnection;
+use super::waits::names;
 use crate::{Refusal, RefusalCode};
 
 /// A rank that left in peace.
@@ -110,11 +111,27 @@ impl ServerJob {
         if self.go_on_without(rank, &format!("it has left ({reason})")) {
             return;
         }
+        let name = &self.settings.name;
+        if let Some(missing) = self.never_came(rank) {
+            // Where a rank gives up the start first, the others are told whom it waited for.
+            let (whom, have) = (names(&missing), if missing.len() == 1 { "has" } else { "have" });
+            let text = format!(
+                "{whom} of job '{name}' {have} not come, and rank {rank} gave up ({reason}); look at the output of {whom}, \
+                 or pass a larger start_timeout="
+            );
+            return self.end(&Refusal::new(RefusalCode::Lost, text).about(missing[0]));
+        }
         let text = format!(
-            "rank {rank} of job '{}' has left ({reason}) while others go on; every rank must take the same number of steps",
-            self.settings.name
+            "rank {rank} of job '{name}' has left ({reason}) while others go on; every rank must take the same number of steps"
         );
         self.end(&Refusal::new(RefusalCode::Lost, text).about(rank));
+    }
+
+    /// The ranks that a first plan lacks besides `left`; `None` where there is none, or a plan was agreed on.
+    fn never_came(&self, left: Rank) -> Option<Vec<Rank>> {
+        let is_missing = |rank: &Rank| *rank != left && !self.ranks.contains_key(rank);
+        let missing: Vec<Rank> = self.every().into_iter().filter(is_missing).collect();
+        (self.starts() && self.generation == 0 && !missing.is_empty()).then_some(missing)
     }
 
     /// Closes what there is of a rank's connections.

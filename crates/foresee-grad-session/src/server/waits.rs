@@ -142,7 +142,7 @@ impl ServerJob {
 }
 
 /// The ranks, the first of them by number.
-fn names(ranks: &[Rank]) -> String {
+pub(super) fn names(ranks: &[Rank]) -> String {
     let (named, others) = ranks.split_at(ranks.len().min(NAMED_MAX));
     let numbers: Vec<_> = named.iter().map(Rank::to_string).collect();
     let rest = if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };

@@ -34,7 +34,7 @@ fn plans_that_differ_end_the_job_with_both_ranks_and_the_difference() {
     driver.message(peers[1], RankMessage::Plan(plan(9)));
     for peer in peers {
         let text = driver.reason(peer);
-        assert!(text.contains("rank 0 (first) and rank 1 (other) differ"), "{text}");
+        assert!(text.contains(" on rank 0 and ") && text.contains(" on rank 1; every rank must"), "{text}");
     }
     assert!(driver.job.is_over());
 }
@@ -207,6 +207,24 @@ fn ranks_that_wait_for_the_first_plan_are_told_for_whom_each_second() {
     driver.join(&of_three, 1);
     driver.pass(second);
     assert_eq!(driver.take(first), told("ranks 1, 2 to propose their tensors").as_slice());
+}
+
+#[test]
+fn a_rank_that_gives_up_the_start_leaves_the_blame_to_the_rank_that_never_came() {
+    let of_four = settings(4);
+    let mut driver = Driver::new(of_four.clone());
+    let peers = [0, 1].map(|rank| driver.join(&of_four, rank));
+    for peer in peers {
+        driver.message(peer, RankMessage::Plan(plan(8)));
+    }
+    driver.close(peers[0], Closed::Goodbye("the rank is done".into()));
+    let refusal = driver.refusal(peers[1]);
+    assert_eq!((refusal.code, refusal.rank), (RefusalCode::Lost, Some(Rank(2))));
+    assert_eq!(
+        refusal.text,
+        "ranks 2, 3 of job 'run' have not come, and rank 0 gave up (the rank is done); look at the output of ranks \
+         2, 3, or pass a larger start_timeout="
+    );
 }
 
 #[test]

@@ -180,8 +180,13 @@ impl Driver {
 
     /// The reason for which a pair was closed.
     pub(crate) fn reason(&self, peer: Peer) -> String {
+        self.refusal(peer).text
+    }
+
+    /// The refusal with which a pair was closed.
+    pub(crate) fn refusal(&self, peer: Peer) -> Refusal {
         match &self.inboxes[&peer].end {
-            End::For(refusal) => refusal.text.clone(),
+            End::For(refusal) => refusal.clone(),
             other => panic!("no reason: {other:?}"),
         }
     }

@@ -52,6 +52,8 @@ _LAUNCHED = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JOBI
 #: How often rank 0 looks whether others have come, how often it says that it waits, and for how long it does where the
 #: store does not say.
 _LOOK_S, _SAY_S, _PATIENCE_S = 0.02, 30.0, 1800.0
+#: For how long rank 0 stays, when it gives up, for the others to hear who is missing.
+_GIVE_UP_S = 5.0
 #: Ranks that a message names.
 _SHOWN = 8
 _log = logging.getLogger("foresee")
@@ -115,12 +117,53 @@ def fresh(store: Store, job: str, world: World) -> Store:
         return _Part(store, f"{place}/{own}")
     store.set(f"{place}/asks/{world.rank}", own)
     number = _said(store, f"{place}/answer/{own}", 0)
-    store.set(f"{place}/{number}/here/{world.rank}", own)
-    return _Part(store, f"{place}/{number}")
+    place = f"{place}/{number}"
+    store.set(f"{place}/here/{world.rank}", own)
+    _hear_of_missing(store, place, world)
+    return _Part(store, place)
+
+
+def _hear_of_missing(store: Store, place: str, world: World) -> None:
+    """Wait until rank 0 knows that all ranks are here.
+
+    Raises:
+        RankLost: it gave up, or this rank does; the error names the ranks that are missing.
+    """
+    began = time.monotonic()
+    patience = patience_s(store)
+    try:
+        while not store.check([f"{place}/all"]):
+            if time.monotonic() - began > patience:
+                store.set(f"{place}/heard/{world.rank}", "")
+                others = range(1, world.size)
+                missing = [rank for rank in others if not store.check([f"{place}/here/{rank}"])]
+                # Where all others are here, it is rank 0 that does not go on.
+                raise _absent(missing or [0], patience)
+            time.sleep(_LOOK_S)
+        missing = [int(rank) for rank in store.get(f"{place}/all").decode().split()]
+        if missing:
+            store.set(f"{place}/heard/{world.rank}", "")
+    except RankLost:
+        raise
+    except RuntimeError as error:
+        # Torch's of a store that is gone, and its rank with it.
+        raise _absent([0], time.monotonic() - began) from error
+    if missing:
+        raise _absent(missing, time.monotonic() - began)
+
+
+def _give_up(store: Store, place: str, missing: list[int], world: World) -> None:
+    """Tell the ranks that are here which ones are missing, before the store goes with this process."""
+    store.set(f"{place}/all", " ".join(map(str, missing)))
+    until = time.monotonic() + _GIVE_UP_S
+    here = [rank for rank in range(1, world.size) if rank not in missing]
+    while here and time.monotonic() < until:
+        here = [rank for rank in here if not store.check([f"{place}/heard/{rank}"])]
+        time.sleep(_LOOK_S)
 
 
 def _gather(store: Store, place: str, own: str, world: World) -> None:
-    """Tell every rank that asks who rank 0 is, until all have heard it."""
+    """Tell every rank that asks who rank 0 is, until all have heard it, and then that they have."""
     began = said = time.monotonic()
     patience = patience_s(store)
     missing = list(range(1, world.size))
@@ -131,12 +174,14 @@ def _gather(store: Store, place: str, own: str, world: World) -> None:
         missing = [rank for rank in missing if not store.check([f"{place}/{own}/here/{rank}"])]
         now = time.monotonic()
         if missing and now - began > patience:
+            _give_up(store, f"{place}/{own}", missing, world)
             raise _absent(missing, patience)
         if missing and now - said > _SAY_S:
             said = now
             _log.warning("%.0f s: waiting for %s to come here, too", now - began, _ranks(missing))
         if missing:
             time.sleep(_LOOK_S)
+    store.set(f"{place}/{own}/all", "")
 
 
 def _said(store: Store, key: str, rank: int) -> str:

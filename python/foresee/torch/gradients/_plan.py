@@ -283,6 +283,11 @@ class Plan:
         """A parameter of no optimizer that was frozen when the plan was made, and requires a gradient now."""
         return next((name for name, parameter in self.frozen if parameter.requires_grad), None)
 
+    def constant(self, model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+        """Parameters and buffers of the model that no round carries, by name."""
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        return [(name, tensor) for name, tensor in tensors if id(tensor) not in self.by_parameter]
+
     def _spec(self, name: str, kind: str, tensor: torch.Tensor) -> TensorSpec:
         return TensorSpec(
             id=len(self.entries),

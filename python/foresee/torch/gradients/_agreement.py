@@ -18,6 +18,7 @@ import torch
 from foresee.errors import ConfigError
 from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
 from foresee.torch.gradients import _settings
+from foresee.torch.gradients._random import SEEDS, state
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._optimizers import Stepper
@@ -60,8 +61,7 @@ def compare(exchange: Exchange, lines: Sequence[Line]) -> None:
         return
     what, mine, theirs, remedy = found
     raise ConfigError(
-        f"{what} is {_value(mine)} on rank {first} and {_value(theirs)} on rank {other}, so weights would drift apart; "
-        f"{remedy}"
+        f"{what} is {_value(mine)} on rank {first} and {_value(theirs)} on rank {other}, {remedy}"
     )
 
 
@@ -82,13 +82,31 @@ class Described:
 
     def fingerprint(self) -> str:
         """A text that changes with the settings; cheap."""
-        return f"{_settings.fingerprint(self._optimizers)} {list(self._counts().values())}"
+        counts, drawn = list(self._counts().values()), [line[1] for line in self._generators()]
+        return f"{_settings.fingerprint(self._optimizers)} {counts} {drawn}"
 
     def lines(self, *, weights: bool = True) -> list[Line]:
         """Settings, state and weights; reads all of them."""
         some = [entry.tensor for entry in self._plan.gradients] if weights else []
         state = _settings.state_lines(self._optimizers, self._plan.names, some)
-        return _settings.described(self._optimizers, self._arguments, self._counts()) + state
+        settings = _settings.described(self._optimizers, self._arguments, self._counts())
+        # A script may seed later than it synchronizes.
+        return (self._generators() if weights else []) + settings + state
+
+    def _generators(self) -> list[Line]:
+        """States of the random generators that optimizers draw from. Their next step draws from these."""
+        lines = []
+        for stepper in self._steppers:
+            devices = sorted({entry.tensor.device for entry in stepper.entries}, key=str)
+            for name in stepper.drawn:
+                remedy = (
+                    f"so {stepper.base.__name__}, which draws from it in step(), would update weights differently; "
+                    f"seed it alike on every rank with {SEEDS[name]}, and draw what differs between ranks from "
+                    "another generator"
+                )
+                what = f"the state of the random generator of {name}"
+                lines.append((what, state(name, devices), remedy))
+        return lines
 
     def _counts(self) -> dict[str, int]:
         several = len(self._steppers) > 1

@@ -37,6 +37,8 @@ def taken(name: str) -> GradientMisuse:
     return GradientMisuse(
         f"{name}: its gradient was taken when backward() computed it and is under way to the servers, so p.grad holds "
         "nothing to read, add to or zero. If this is\n"
+        "- the step of an optimizer that synchronize() was not given: pass all optimizers of the model in one call, "
+        "synchronize(model, [first, second], ...);\n"
         "- a backward() without zero_grad() after the last step: call optimizer.zero_grad() first, and not with "
         "set_to_none=False;\n"
         "- a second backward() in one step (accumulation, several losses, reentrant checkpointing): put all but the "

@@ -40,6 +40,7 @@ from foresee.torch.gradients._clip import Clip
 from foresee.torch.gradients._courier import Courier
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._hooks import GradientHook
+from foresee.torch.gradients._initial import share
 from foresee.torch.gradients._optimizers import Stepper, quiet, steppers
 from foresee.torch.gradients._plan import DEVICES, Entry, Plan
 from foresee.torch.gradients._separable import evaluates_once
@@ -58,7 +59,13 @@ class Options:
 
     overlap: Literal["forward", "backward"]
     buffers: bool
+    recover: bool
     debug: bool
+
+    @property
+    def compared(self) -> dict[str, object]:
+        """Those that have to be equal on all ranks, by the names of the arguments."""
+        return {"overlap": self.overlap, "buffers": self.buffers, "recover": self.recover}
 
 
 class Rounds:
@@ -100,9 +107,7 @@ class Rounds:
         self._graph_task = self._newest_task = -1
         self._exposed_s = 0.0
         self._exposed_before_s = 0.0
-        self._described = Described(
-            self._steppers, plan, {**clip.arguments, "overlap": options.overlap, "buffers": options.buffers}
-        )
+        self._described = Described(self._steppers, plan, {**clip.arguments, **options.compared})
         self.agreement = Agreement(exchange, self._described)
         self._handles: list[Any] = []
         self._points = WaitPoints(self, model)
@@ -116,6 +121,7 @@ class Rounds:
         """Agree with the other ranks, take over rank 0's values, and begin to listen. Collective."""
         self._adopt(self._plan.entries)
         self._end_plan()
+        share(self._exchange, self._plan.constant(self.model), self._specs())
         compare(self._exchange, self._described.lines(weights=False))
         self._begin_plan()
         if self._options.overlap == "forward":

@@ -8,6 +8,7 @@ listed class: it may have another step.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import warnings
@@ -18,9 +19,10 @@ from typing import Any
 import torch
 from torch import optim
 
+from foresee.torch.gradients._random import preserved, states
 from foresee.torch.gradients._steps import original_step, snapshot, step_some
 
-__all__ = ["evaluates_once", "refusal", "separable"]
+__all__ = ["drawn", "evaluates_once", "refusal", "separable"]
 
 #: Gives the bits of the whole step when stepped parameter by parameter, in reverse order, with a schedule between.
 _LISTED = (
@@ -62,13 +64,34 @@ def separable(optimizer: torch.optim.Optimizer) -> bool:
         # It steps another one, over the parameters of that one.
         return False
     try:
-        return _same_on_toy(optimizer, base)
+        with preserved():
+            return _same_on_toy(optimizer, base)
     except Exception as error:  # noqa: BLE001 - somebody else's class, given parameters it was not made with
         warnings.warn(
             f"optimizer {base.__name__} could not be tried on toy parameters ({type(error).__name__}: {error})",
             stacklevel=2,
         )
         return False
+
+
+def drawn(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The generators of the process that its step draws from, as seen on a toy: names of ``_random.SEEDS``."""
+    base = type(optimizer)
+    if _is_listed(base):
+        return []
+    inner = [one for one in vars(optimizer).values() if isinstance(one, optim.Optimizer)]
+    if inner:
+        return sorted({name for one in inner for name in drawn(one)})
+    found: set[str] = set()
+    with preserved(), contextlib.suppress(Exception):
+        toy = _toy(optimizer, base)
+        for seed in range(_TOY_STEPS):
+            _fill_gradients(toy, seed)
+            before = states()
+            original_step(base)(toy)
+            after = states()
+            found |= {name for name in after if after[name] != before.get(name)}
+    return sorted(found)
 
 
 def evaluates_once(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
@@ -78,7 +101,8 @@ def evaluates_once(optimizer: torch.optim.Optimizer, base: type[torch.optim.Opti
     known = _once.get(base)
     if known is None:
         try:
-            known = _evaluations(optimizer, base) == [True]
+            with preserved():
+                known = _evaluations(optimizer, base) == [True]
         except Exception:  # noqa: BLE001 - a class of others, which may want anything of its closure
             known = False
         _once[base] = known

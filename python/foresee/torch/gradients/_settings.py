@@ -15,25 +15,29 @@ import torch
 
 __all__ = ["Line", "described", "digest", "fingerprint", "first_difference", "state_lines"]
 
-#: What is compared, its value in words, and what to do where it differs.
+#: What is compared, its value in words, and what a difference leads to, with the remedy.
 Line = tuple[str, str, str]
 
 # Elements that are digested at once: 32 MiB.
 _CHUNK = 1 << 22
 # Tensors of more elements are shown as a digest.
 _SHOWN = 16
-_SAME = "give every rank the same"
-_LOAD = "load the same checkpoint on every rank, before synchronize()"
+_DRIFT = "so weights would drift apart"
+_SAME = f"{_DRIFT}; give every rank the same"
+_LOAD = f"{_DRIFT}; load the same checkpoint on every rank, before synchronize()"
+_COUNT = f"{_DRIFT}; step each optimizer as often on every rank"
+# What ranks do about a fault, rather than what they compute.
+_FAULTS = {
+    "recover": "so not every rank would wait for a lost server's replacement; give every rank the same"
+}
 
 
 def described(
     optimizers: Sequence[torch.optim.Optimizer], arguments: Mapping[str, object], counts: Mapping[str, int]
 ) -> list[Line]:
     """The arguments of ``synchronize``, what was counted, and every setting of every optimizer."""
-    lines = [(f"{name}=", repr(value), _SAME) for name, value in arguments.items()]
-    lines += [
-        (name, str(count), "step each optimizer as often on every rank") for name, count in counts.items()
-    ]
+    lines = [(f"{name}=", repr(value), _FAULTS.get(name, _SAME)) for name, value in arguments.items()]
+    lines += [(name, str(count), _COUNT) for name, count in counts.items()]
     for number, optimizer in enumerate(optimizers):
         place = "" if len(optimizers) == 1 else f"optimizers[{number}]."
         lines.append((f"{place}class", _plain_name(optimizer), _SAME))

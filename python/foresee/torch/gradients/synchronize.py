@@ -223,7 +223,7 @@ def synchronize(
         exchange,
         plan,
         Clip(clip, max_norm or 0.0),
-        Options(overlap=overlap, buffers=buffers, debug=debug),
+        Options(overlap=overlap, buffers=buffers, recover=recover, debug=debug),
         courier_for(exchange, (entry.tensor for entry in plan.entries)),
         tracing.of(exchange),
     )

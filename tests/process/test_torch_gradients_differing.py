@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors that all ranks raise alike: their class, the rank that they name, the first difference, and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import differing
+
+DIFFERENCES = {
+    "wire": "dtype on the wire is f32 on rank 0 and bf16 on rank 1; pass the same wire= on all ranks",
+    "overlap": "overlap= is 'forward' on rank 0 and 'backward' on rank 1, so weights would drift apart; give every rank "
+    "the same",
+    "buffers": "tensor '1.running_mean' is given on rank 0 and missing on rank 1; every rank must build the same model and "
+    "pass the same buffers=",
+    "recover": "recover= is True on rank 0 and False on rank 1, so not every rank would wait for a lost server's "
+    "replacement; give every rank the same",
+    "clip": "clip= is None on rank 0 and 'exact' on rank 1, so weights would drift apart; give every rank the same",
+}
+
+
+def store():
+    return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def test_an_argument_that_differs_is_named_on_every_rank_with_both_values(started):
+    place = store()
+    ranks = [started(differing.rank(one, 2, place.port, "arguments")) for one in range(2)]
+    assert differing.ARGUMENTS.keys() == DIFFERENCES.keys()
+    for case, text in DIFFERENCES.items():
+        for child in ranks:
+            said = child.line()
+            assert (said["case"], said["error"], said["text"]) == (case, "ConfigError", text)
+
+
+@pytest.mark.parametrize("way", ["synchronize", "ddp_hook"])
+def test_a_rank_lost_with_the_server_in_its_process_is_named_by_the_others(started, way):
+    place = store()
+    ranks = [started(differing.rank(one, 3, place.port, "lost", way)) for one in range(3)]
+    for child in (ranks[0], ranks[2]):
+        said = child.line()
+        assert (said["error"], said["rank"]) == ("RankLost", 1), said
+        assert said["text"].startswith("lost rank 1: "), said
+        assert "look at " in said["text"], said
+        assert "start the server first" not in said["text"], said

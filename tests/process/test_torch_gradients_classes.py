@@ -278,3 +278,22 @@ def test_checks_against_the_class_of_a_synchronized_model_change_no_later_check(
     assert isinstance(plain, Abstract)
     assert issubclass(OfAbstract, Abstract)
     optimizer.close()
+
+
+class Wrapper:
+    """Puts its methods in front of the class of an optimizer, as Lightning does."""
+
+    def step(self):
+        return "wrapper"
+
+
+@pytest.mark.parametrize("rule", [Rule, OfAbstractRule, GenericRule], ids=lambda rule: rule.__name__)
+def test_a_class_derived_from_that_of_a_synchronized_optimizer_has_its_own_bases_first(rule):
+    _, optimizer = synchronized(optimizer=rule)
+    composed = type(optimizer)
+    derived = type("Derived", (Wrapper, composed), {})
+    assert derived.__mro__[:2] == (derived, Wrapper)
+    assert derived.step is Wrapper.step
+    assert derived.__mro__[2:] == composed.__mro__
+    assert issubclass(derived, rule)
+    optimizer.close()

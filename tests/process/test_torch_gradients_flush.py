@@ -408,3 +408,36 @@ timer.start()
     )
     # Handlers run last in, first out: ours, registered later, before the one that prints.
     assert ended.stdout == "landed [0, 1]\n", ended.stderr
+
+
+@pytest.mark.parametrize(
+    "convert", [nn.Module.cpu, nn.Module.float, lambda model: model.to("cpu")], ids=range(3)
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_model_is_moved_between_step_and_zero_grad(convert, steps):
+    model, optimizer = trained(steps)
+    convert(model)
+    train(model, optimizer, 2, first=steps)
+    expected, stock = TRAINING.fresh()
+    train(expected, stock, steps + 2)
+    assert_same_bits(list(model.parameters()), list(expected.parameters()))
+    optimizer.close()
+
+
+def test_a_backward_without_zero_grad_is_found_after_a_model_was_moved():
+    model, optimizer = trained()
+    model.cpu()
+    with pytest.raises(ft.GradientMisuse, match=r"call optimizer\.zero_grad\(\) first"):
+        model(batch(9)).square().mean().backward()
+    optimizer.zero_grad()
+    optimizer.close()
+
+
+def test_a_model_is_not_moved_between_backward_and_step():
+    model, optimizer = trained()
+    optimizer.zero_grad()
+    model(batch(9)).square().mean().backward()
+    with pytest.raises(ft.GradientMisuse, match="its gradient was taken"):
+        model.cpu()
+    optimizer.step()
+    optimizer.close()

@@ -108,7 +108,9 @@ def test_a_part_that_is_frozen_on_one_rank_alone_is_refused_by_name(network):
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
         model[0].requires_grad_(exchange.rank == 0)
         optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
-        with pytest.raises(ConfigError, match=r"'0\.weight' is given on rank 0 and missing on rank 1|has 3 tensors"):
+        with pytest.raises(
+            ConfigError, match=r"'0\.weight' is given on rank 0 and missing on rank 1|has 3 tensors"
+        ):
             ft.synchronize(model, [optimizer], servers=exchange)
 
     run(network(2), body)

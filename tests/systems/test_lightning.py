@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Lightning trains with our loader: its ranks, its epochs and its checkpoints in the middle of one."""
+"""A real Lightning trains with our loader, its ranks and its checkpoints, and with synchronized models."""
 
 from __future__ import annotations
 
@@ -56,3 +56,72 @@ def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
         whole = runs.expected(SAMPLES, rank=rank, ranks=RANKS)
         assert runs.batches(tmp_path / "whole", rank) == whole
         assert runs.batches(tmp_path / "rest", rank) == whole[6:]
+
+
+SYNCHRONIZED = """
+    import sys, warnings
+    import lightning
+    import torch
+    from torch import distributed, multiprocessing, nn
+    import foresee.torch as ft
+    from support.tensors import noise
+
+    warnings.simplefilter("ignore")
+    BATCHES, RANKS = 6, 2
+
+    class Module(lightning.LightningModule):
+        def __init__(self, automatic, synchronized):
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+            self.automatic_optimization = automatic
+            self.synchronized = synchronized
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+            if self.synchronized:
+                self.net, optimizer = ft.synchronize(self.net, optimizer, servers="ranks")
+            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
+
+        def training_step(self, batch):
+            loss = self.net(batch).square().mean()
+            if self.automatic_optimization:
+                return loss
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.lr_schedulers().step()
+
+    def weights(automatic, ranks, synchronized):
+        # Every rank has its share of each batch; a process alone has all shares.
+        shares = [[noise(3, 4, seed=10 * number + rank) for rank in ranks] for number in range(BATCHES)]
+        module = Module(automatic, synchronized)
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )
+        trainer.fit(module, torch.utils.data.DataLoader([torch.cat(share) for share in shares], batch_size=None))
+        return [value.clone() for value in module.net.state_dict().values()]
+
+    def rank_main(rank, port, folder):
+        store = distributed.TCPStore("127.0.0.1", port, is_master=False)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
+        for automatic in (True, False):
+            torch.save(weights(automatic, [rank], True), f"{folder}/{rank}-{automatic}.pt")
+
+    if __name__ == "__main__":
+        folder = sys.argv[1]
+        store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        multiprocessing.spawn(rank_main, (store.port, folder), RANKS)
+        for automatic in (True, False):
+            found = [torch.load(f"{folder}/{rank}-{automatic}.pt") for rank in range(RANKS)]
+            assert all(map(torch.equal, *found)), "the ranks differ"
+            for one, other in zip(found[0], weights(automatic, range(RANKS), False), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+"""
+
+
+def test_a_synchronized_module_trains_as_one_process_on_the_joined_batches(tmp_path: pathlib.Path) -> None:
+    # Lightning calls step(closure) where it optimizes automatically.
+    runs.run_text(SYNCHRONIZED, tmp_path, tmp_path, FORESEE_ADDRESS="127.0.0.1")

@@ -129,7 +129,9 @@ class SynchronizedModel(_Model):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         _flush(self)
-        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        rounds = _rounds(self)
+        with nullcontext() if rounds is None else rounds.converted():
+            return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """A copy or a file holds the plain class and no rounds."""

@@ -238,6 +238,24 @@ class Rounds:
         finally:
             self._unread -= 1
 
+    @contextlib.contextmanager
+    def converted(self) -> Iterator[None]:
+        """The model is moved or converted inside, with its gradients: it has no stand-ins of rounds that have ended."""
+        ended = [
+            entry
+            for entry in self._plan.gradients
+            if entry.pushed < self._round and is_taken(entry.tensor.grad)
+        ]
+        for entry in ended:
+            entry.tensor.grad = None
+        try:
+            yield
+        finally:
+            for entry in ended:
+                # A tensor that was converted takes no stand-in of its old form.
+                with contextlib.suppress(RuntimeError):
+                    entry.tensor.grad = entry.taken
+
     def flush(self) -> None:
         """Land and step everything, so that the model and the optimizer are as after a stock step."""
         if self._pending or self.agreement.pending:

@@ -57,7 +57,8 @@ def _compose(methods: type[Methods], base: type) -> type:
         def mro(self) -> list[type]:
             if self.__bases__ != (base,):
                 # A class that others derive from the composed one, as Lightning does, has its own bases first.
-                return super().mro()
+                own: list[type] = super().mro()
+                return own
             return [self, *methods.__mro__[:-1], *base.__mro__]
 
     # Classes are written by their name, under which a reader would find the user's.

@@ -99,8 +99,8 @@ def synchronize(
 
     Call it once per model, on every rank, from the thread that trains, with the model in its final form and place,
     before compiled blocks ran for the first time. All objects come back as they are, of subclasses of their own
-    classes: schedules made before or after, ``state_dict``, copies and files work. All ranks begin with the
-    weights of rank 0.
+    classes: schedules made before or after, ``state_dict``, copies and files work. All ranks begin with
+    rank 0's parameters and buffers, also those that never travel.
 
     With ``overlap="forward"`` a gradient leaves as soon as backward has it, ``optimizer.step()`` returns at once,
     and each module waits, before it runs, for the updates it needs. The result has the bits of a stock step on
@@ -148,7 +148,7 @@ def synchronize(
         recover: where a connection breaks, make it again; where a server is lost, wait up to ``timeout`` for another
             one at its address, unless it is beside a rank. What was lost is pushed again, with the same bits; a line of
             the log says so. Until every rank has everything of a step, its gradients are kept for that: as much memory
-            again as the gradients. False: every rank raises at once.
+            again as the gradients. False: every rank raises at once. The same on every rank.
         timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
         start_timeout: seconds that this rank waits at the start for ranks that have not come, above 0, before it raises
             ``RankLost`` with their numbers.

@@ -42,14 +42,22 @@ def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
 def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_store_does() -> None:
     store = torch.distributed.HashStore()
     store.set_timeout(dt.timedelta(seconds=0.3))
-    there = threading.Thread(target=lambda: _rendezvous.fresh(store, "job", _rendezvous.World(2, 4)))
+    heard = []
+
+    def come() -> None:
+        with pytest.raises(RankLost, match="ranks 1, 3 did not come") as lost:
+            _rendezvous.fresh(store, "job", _rendezvous.World(2, 4))
+        heard.append(lost.value.rank)
+
+    there = threading.Thread(target=come)
     there.start()
     with pytest.raises(
         RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
     ) as lost:
         _rendezvous.fresh(store, "job", _rendezvous.World(0, 4))
     assert lost.value.rank == 1
-    there.join()
+    there.join(WATCHDOG)
+    assert heard == [1], "a rank that is there names the missing ones too, whichever gives up first"
     for asks in (
         lambda: _rendezvous.fresh(store, "other", _rendezvous.World(1, 2)),
         lambda: _rendezvous.job_secret(1, None, store, {}),

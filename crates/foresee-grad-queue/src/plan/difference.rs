@@ -68,21 +68,15 @@ impl Field {
 }
 
 impl Difference {
-    /// The difference in words. `ours` and `theirs` say where each plan is: "on rank 0".
-    pub fn between(&self, ours: &str, theirs: &str) -> String {
-        let mut text = String::new();
-        self.write(&mut text, ours, theirs).expect("a string takes everything");
-        text
-    }
-
-    fn write(&self, f: &mut dyn fmt::Write, here: &str, there: &str) -> fmt::Result {
+    /// The difference in words. `here` and `there` say where each plan is: "on rank 0".
+    pub fn between(&self, here: &str, there: &str) -> String {
         let Self { tensor, field, ours, theirs } = self;
-        match (tensor, field) {
-            (Some(tensor), Field::Presence | Field::BufferPresence) => write!(f, "tensor '{tensor}'")?,
-            (Some(tensor), _) => write!(f, "tensor '{tensor}': {}", field.words())?,
-            (None, _) => f.write_str(field.words())?,
-        }
-        write!(f, " is {ours} {here} and {theirs} {there}")
+        let what = match (tensor, field) {
+            (Some(tensor), Field::Presence | Field::BufferPresence) => format!("tensor '{tensor}'"),
+            (Some(tensor), _) => format!("tensor '{tensor}': {}", field.words()),
+            (None, _) => field.words().to_owned(),
+        };
+        format!("{what} is {ours} {here} and {theirs} {there}")
     }
 
     /// What to do about it.
@@ -98,7 +92,7 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(f, "in one plan", "in the other")
+        f.write_str(&self.between("in one plan", "in the other"))
     }
 }
 

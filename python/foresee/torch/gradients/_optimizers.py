@@ -15,7 +15,6 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from foresee.torch.gradients._plan import DEVICES
-from foresee.torch.gradients._separable import drawn
 from foresee.torch.gradients._steps import Hyper, snapshot, step_some
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Stepper:
         self.steps = 0
         self.entries: list[Entry] = []
         """Its parameters."""
-        self.drawn = drawn(optimizer)
+        self.drawn: list[str] = []
         """The random generators that its step draws from."""
         self._hyper: Hyper = []
 

@@ -43,7 +43,7 @@ from foresee.torch.gradients._hooks import GradientHook
 from foresee.torch.gradients._initial import share
 from foresee.torch.gradients._optimizers import Stepper, quiet, steppers
 from foresee.torch.gradients._plan import DEVICES, Entry, Plan
-from foresee.torch.gradients._separable import evaluates_once
+from foresee.torch.gradients._separable import drawn, evaluates_once
 from foresee.torch.gradients._taken import is_taken
 from foresee.torch.gradients._timeline import Timeline
 from foresee.torch.gradients._wait_points import WaitPoints
@@ -85,6 +85,8 @@ class Rounds:
         self.model = model
         self.optimizers = list(optimizers)
         self._steppers = steppers(optimizers)
+        for stepper in self._steppers:
+            stepper.drawn = drawn(stepper.optimizer)
         self._exchange = exchange
         self._courier = courier
         self._plan = plan

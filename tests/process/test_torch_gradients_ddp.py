@@ -233,3 +233,16 @@ def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, vie
 
     for state in run(network(world, late=0.005), body):
         assert_same_bits(state, reference["model"])
+
+
+def test_ranks_that_pass_another_recover_hear_it_in_the_first_backward(network):
+    def body(exchange):
+        state = ft.DdpState(servers=exchange)
+        # As of ranks that open their exchanges themselves.
+        state._compared = [("recover=", str(exchange.rank == 0), "so give every rank the same")]
+        with pytest.raises(ConfigError, match=r"recover= is True on rank 0 and False on rank 1, so give"):
+            backward(state, [4, 3], exchange.rank, 0)
+        state.close()
+        state.close()
+
+    run(network(2), body)

@@ -27,6 +27,8 @@ import torch
 
 from foresee.errors import Closed, ConfigError
 from foresee.torch._exchange import Exchange, TensorSpec
+from foresee.torch.gradients import _settings
+from foresee.torch.gradients._agreement import compare
 from foresee.torch.gradients._courier import Courier, courier_for
 from foresee.torch.gradients._plan import DEVICES
 from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, opened, wrong
@@ -120,6 +122,8 @@ class DdpState:
             timeline=tracing.events,
         )
         self._timeline = tracing.of(self._exchange)
+        # With the first plan; the plan itself has the other arguments that have to be equal.
+        self._compared = _settings.described([], {"recover": recover}, {})
         # For where the first bucket is, and all others.
         self._courier: Courier | None = None
         self._device = torch.device("cpu")
@@ -257,6 +261,9 @@ class DdpState:
         if self._timeline is not None:
             self._timeline.finish()
         self._exchange.agree(self._specs)
+        if self._compared:
+            compare(self._exchange, self._compared)
+            self._compared = []
         if self._timeline is not None:
             self._timeline.planned(self._round)
 

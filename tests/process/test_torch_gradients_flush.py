@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -244,6 +245,18 @@ def test_closing_twice_does_nothing_and_a_closed_pair_can_be_synchronized_again(
     train(model, optimizer, 2, first=3)
     optimizer.close()
     assert_same_bits(dict(model.state_dict()), dict(stock(5)[0].state_dict()))
+
+
+def test_a_closed_pair_still_tells_its_last_counters(network):
+    model, optimizer = TRAINING.fresh()
+    model, optimizer = ft.synchronize(model, optimizer, servers=network(1)[0])
+    train(model, optimizer, 3)
+    counted = optimizer.stats()
+    optimizer.close()
+    assert optimizer.stats().keys() == counted.keys()
+    assert optimizer.stats()["rounds"] == 3
+    assert not hasattr(copy.deepcopy(optimizer), "stats")
+    assert "stats" not in pickle.loads(pickle.dumps(optimizer)).__dict__
 
 
 def test_closing_takes_stand_ins_away():

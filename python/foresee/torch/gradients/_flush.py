@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import atexit
 import copyreg
+import functools
 import os
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from foresee.errors import ForeseeError
@@ -55,7 +56,7 @@ def attach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], 
         become(optimizer, SynchronizedOptimizer)
         # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
         # our step would silently never run. What it is for, telling that step() was called, ours does.
-        for name in ("step", "close", "flush"):
+        for name in ("step", "close", "flush", "stats"):
             optimizer.__dict__.pop(name, None)
     # Last in, first out: whoever registered before, to save the weights, finds them updated.
     atexit.unregister(_at_exit)
@@ -65,14 +66,17 @@ def attach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], 
 
 def detach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Make all of them what they were."""
+    counted: dict[str, float] = {}
     for one in (model, *optimizers):
         rounds = one.__dict__.pop(_KEY, None)
         if rounds is not None:
+            with suppress(ForeseeError):
+                counted = dict(rounds.stats())
             object.__setattr__(one, "__class__", plain_class(type(one)))
             _live.discard(rounds)
     # A loop may end in several places. Neither copies nor files of an optimizer have them.
     for optimizer in optimizers:
-        optimizer.__dict__.update(close=inert(), flush=inert())
+        optimizer.__dict__.update(close=inert(), flush=inert(), stats=functools.partial(dict, counted))
 
 
 class SynchronizedModel(_Model):
@@ -189,7 +193,10 @@ class SynchronizedOptimizer(_Optimizer):
         return {} if rounds is None else rounds.stats()
 
     def close(self) -> None:
-        """Land every update and leave the exchange; the model and all its optimizers are plain ones again."""
+        """Land every update and leave the exchange; the model and all its optimizers are plain ones again.
+
+        Of an optimizer ``close()`` and ``flush()`` do nothing then, and ``stats()`` returns the last counters.
+        """
         rounds = _rounds(self)
         if rounds is not None:
             try:

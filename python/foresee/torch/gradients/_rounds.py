@@ -487,8 +487,8 @@ class Rounds:
     def _land(self, entries: list[Entry], *, at_once: bool = False, with_landed: bool = False) -> None:
         """Wait for ``entries``; step those whose optimizer was, with its settings then; keep the others' averages.
 
-        ``at_once``: the round ended just now, and the loop has not run since. ``with_landed``: others that have landed as
-        well.
+        ``at_once``: the round ended just now, and the loop has not run since. ``with_landed``: others that have landed,
+        too.
         """
         if not entries:
             return

@@ -5,7 +5,8 @@ use foresee_grad_session::RankFailure;
 use foresee_testkit::property;
 use proptest::prelude::*;
 
-use crate::world::{Setup, World};
+use crate::setup::Setup;
+use crate::world::World;
 
 fn setup() -> impl Strategy<Value = Setup> {
     let park = prop::sample::select(vec![0_u64, 63, 64, 200, 1 << 20]);

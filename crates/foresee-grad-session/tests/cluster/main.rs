@@ -5,8 +5,12 @@
 //! broken connections wait in lists, and what happens next is drawn.
 
 mod cases;
+mod connection_events;
 mod network;
 mod rank;
+mod rank_events;
 mod results;
 mod server;
+mod server_events;
+mod setup;
 mod world;

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens to connections: they are made, break, and are closed.
+
+use foresee_grad_session::{Closed, DialFault, Peer, RankHello, Refusal, RefusalCode, Role, ServerJob};
+use foresee_units::{Bytes, Rank};
+
+use crate::network::{Notice, Pair};
+use crate::server::ServerNode;
+use crate::setup::{job_settings, server_id};
+use crate::world::World;
+
+impl World {
+    pub(crate) fn draw_pair(&mut self) -> (usize, usize) {
+        (self.dice.below(self.ranks.len()), self.dice.below(self.servers.len()))
+    }
+
+    /// Connects a rank's pair of this number, or reports why not.
+    pub(crate) fn connect(&mut self, rank: usize, server: usize, number: u32) -> Result<(), Refusal> {
+        let hello = |role| RankHello {
+            rank: Rank(u32::try_from(rank).expect("there are few")),
+            world: self.setup.ranks,
+            local: 1,
+            target: u32::try_from(server).expect("there are few"),
+            survives: self.setup.survives,
+            process: 1_000 + rank as u64,
+            reconnects: true,
+            role,
+        };
+        let (control, data) = (hello(Role::Control), hello(Role::Data));
+        let settings = job_settings(&self.setup, server);
+        let now = self.now;
+        self.servers[server].job.get_or_insert_with(|| ServerJob::new(settings, now));
+        let refused = || Refusal::new(RefusalCode::Busy, "the job is over");
+        let peer = self.report(server, |job, now| job.admit(&control, now)).ok_or_else(refused)??;
+        self.drop_pair(rank, server, false, false);
+        self.pairs[rank][server] = Some(Pair::new(number, peer));
+        self.report(server, |job, _| job.handle_connected(peer, Role::Control)).ok_or_else(refused)??;
+        let second = self.report(server, |job, now| job.admit(&data, now)).ok_or_else(refused)??;
+        assert_eq!(second, peer, "both connections are of one pair");
+        self.report(server, |job, _| job.handle_connected(peer, Role::Data)).ok_or_else(refused)?
+    }
+
+    pub(crate) fn dial(&mut self, rank: usize, server: usize) {
+        let id = server_id(server);
+        if !self.ranks[rank].is_running() {
+            return;
+        }
+        if self.dice.one_in(4) {
+            let session = &mut self.ranks[rank].session;
+            session.handle_not_connected(id, DialFault::Temporary, "the network is away", self.now);
+            return self.settle_rank(rank);
+        }
+        let number = self.ranks[rank].session.pair(id) + 1;
+        match self.connect(rank, server, number) {
+            Ok(()) => {
+                let process = self.servers[server].process;
+                let session = &mut self.ranks[rank].session;
+                assert_eq!(session.begin_pair(id), Some(number), "it goes on");
+                session.handle_connected(id, process, self.now);
+            }
+            Err(refusal) => {
+                self.drop_pair(rank, server, false, true);
+                let is_passing = matches!(refusal.code, RefusalCode::Busy | RefusalCode::Closing);
+                let fault = if is_passing { DialFault::Temporary } else { DialFault::Permanent };
+                let session = &mut self.ranks[rank].session;
+                session.handle_not_connected(id, fault, &refusal.text, self.now);
+            }
+        }
+        self.settle_rank(rank);
+    }
+
+    /// What is in the connections of a pair is lost; the ends that are named learn of it.
+    pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, tell_server: bool, tell_rank: bool) {
+        let Some(pair) = self.pairs[rank][server].take() else { return };
+        if let Some((claim, _)) = pair.landing {
+            self.ranks[rank].session.handle_cut(claim);
+        }
+        let closed = || Closed::Broken("reset".into());
+        if tell_server {
+            let process = self.servers[server].process;
+            let closed = closed();
+            self.notices.push(Notice::ServerClosed { server, process, peer: pair.peer, closed });
+        }
+        if tell_rank {
+            self.notices.push(Notice::RankClosed { rank, server, number: pair.number, closed: closed() });
+        }
+    }
+
+    pub(crate) fn break_pair(&mut self, rank: usize, server: usize) {
+        self.drop_pair(rank, server, true, true);
+    }
+
+    /// Some of what was sent before a connection breaks still arrives.
+    pub(crate) fn deliver_some(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &self.pairs[rank][server] else { return };
+        let (up, down) = (self.dice.below(pair.up.len() + 1), self.dice.below(pair.down.len() + 1));
+        for _ in 0..up {
+            self.up(rank, server);
+        }
+        for _ in 0..down {
+            self.down(rank, server);
+        }
+    }
+
+    /// The data connection breaks; whoever notices first has to end the other one.
+    pub(crate) fn break_data(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &mut self.pairs[rank][server] else { return };
+        pair.is_without_data = true;
+        pair.pushes.clear();
+        pair.pulls.clear();
+        pair.taking = None;
+        if let Some((claim, _)) = pair.landing.take() {
+            self.ranks[rank].session.handle_cut(claim);
+        }
+        let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
+        let (at_rank, at_server) = self.dice.pick(&[(true, true), (true, false), (false, true)]);
+        self.notices.extend(at_rank.then_some(Notice::RankDataClosed { rank, server, number }));
+        self.notices.extend(at_server.then_some(Notice::ServerDataClosed { server, process, peer }));
+    }
+
+    /// A server closes a pair, perhaps with a reason that the rank is told behind all messages.
+    pub(crate) fn close_pair(&mut self, server: usize, peer: Peer, reason: Option<Refusal>) {
+        let rank = peer.rank.0 as usize;
+        let Some(pair) = self.pair_of(server, peer) else { return };
+        let number = pair.number;
+        let messages = std::mem::take(&mut pair.down);
+        self.drop_pair(rank, server, false, false);
+        if self.ranks[rank].is_running() {
+            // What was sent before still arrives.
+            for message in messages {
+                let received =
+                    self.ranks[rank].session.handle_message(server_id(server), number, message, self.now);
+                if !matches!(received, Ok(None)) {
+                    break;
+                }
+            }
+            self.settle_rank(rank);
+        }
+        let closed = reason.map_or(Closed::Broken("it ended".into()), Closed::Refused);
+        self.notices.push(Notice::RankClosed { rank, server, number, closed });
+    }
+
+    pub(crate) fn replace_server(&mut self, server: usize) {
+        for rank in 0..self.ranks.len() {
+            self.deliver_some(rank, server);
+            self.drop_pair(rank, server, false, true);
+        }
+        self.processes += 1;
+        let park = Bytes::new(self.setup.park);
+        self.servers[server] = ServerNode::new(server_id(server), self.processes, park);
+    }
+
+    pub(crate) fn kill_rank(&mut self, rank: usize) {
+        let left = self.ranks.iter().filter(|rank| rank.is_alive).count();
+        if left > 1 && self.ranks[rank].is_alive {
+            self.ranks[rank].is_alive = false;
+            for server in 0..self.servers.len() {
+                // What it sent before may still arrive.
+                let Some(pair) = &self.pairs[rank][server] else { continue };
+                let (process, closed) = (self.servers[server].process, Closed::Broken("reset".into()));
+                self.notices.push(Notice::ServerClosed { server, process, peer: pair.peer, closed });
+            }
+        }
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::RankClosed { rank, server, number, closed } => {
+                if self.ranks[rank].is_running() {
+                    let session = &mut self.ranks[rank].session;
+                    session.handle_closed(server_id(server), number, closed, self.now);
+                    self.settle_rank(rank);
+                }
+            }
+            Notice::RankDataClosed { rank, server, number } => {
+                if self.ranks[rank].is_running() {
+                    let session = &mut self.ranks[rank].session;
+                    session.handle_data_closed(server_id(server), number, "it ended", false, self.now);
+                    self.settle_rank(rank);
+                }
+            }
+            Notice::ServerClosed { server, process, peer, closed } => {
+                if self.servers[server].process == process {
+                    self.report(server, |job, now| job.handle_closed(peer, closed, now));
+                }
+            }
+            Notice::ServerDataClosed { server, process, peer } => {
+                if self.servers[server].process == process {
+                    self.report(server, |job, now| job.handle_data_closed(peer, "it ended", false, now));
+                }
+            }
+            Notice::Dial { rank, server } => self.dial(rank, server),
+        }
+    }
+}

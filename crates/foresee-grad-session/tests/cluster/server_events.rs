@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happens to servers: messages and contributions that arrive, and results that leave.
+
+use foresee_grad_queue::{Buffer, Discarded, Outcome, Sender, Verdict};
+use foresee_grad_session::{JobAction, Peer, ServerJob};
+use foresee_units::Nanos;
+
+use crate::network::{Pair, Pull};
+use crate::world::World;
+
+impl World {
+    pub(crate) fn up(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &mut self.pairs[rank][server] else { return };
+        let (peer, Some(message)) = (pair.peer, pair.up.pop_front()) else { return };
+        self.report(server, |job, _| job.handle_message(peer, message));
+    }
+
+    pub(crate) fn judge(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &mut self.pairs[rank][server] else { return };
+        let (peer, Some(push)) = (pair.peer, pair.pushes.front().cloned()) else { return };
+        let node = &mut self.servers[server];
+        let Some(slots) = &mut node.slots else { return };
+        let sender = Sender { rank: peer.rank, generation: push.generation, round: push.round };
+        let (slot, view) = slots.at(peer.rank, push.packet);
+        let bytes = push.payload.len() as u64;
+        match slot.verdict(&view, push.packet, sender, bytes).expect("ranks keep the rules") {
+            Verdict::Read(admission) => {
+                pair.pushes.pop_front();
+                pair.taking = Some((admission, push));
+            }
+            Verdict::Discard(why) => {
+                pair.pushes.pop_front();
+                if why == Discarded::Answered {
+                    let outcome = Outcome::Ignored(why);
+                    node.offers.extend(slots.results(peer.rank, push.round, push.packet, outcome));
+                }
+            }
+            Verdict::Hold => pair.is_held = true,
+        }
+    }
+
+    pub(crate) fn take(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &mut self.pairs[rank][server] else { return };
+        let (peer, Some((admission, push))) = (pair.peer, pair.taking.take()) else { return };
+        let node = &mut self.servers[server];
+        let Some(slots) = &mut node.slots else { return };
+        let current = slots.members.generation();
+        let (slot, view) = slots.at(peer.rank, push.packet);
+        let progress =
+            slot.take(&view, admission, &mut Buffer::from(&*push.payload)).expect("ranks keep the rules");
+        if !matches!(progress.outcome, Outcome::Ignored(_)) {
+            assert_eq!(push.generation, current, "an old generation is never summed");
+        }
+        node.offers.extend(slots.results(peer.rank, push.round, push.packet, progress.outcome));
+        if progress.wake {
+            self.wake(server);
+        }
+    }
+
+    /// Readers that were held look again.
+    pub(crate) fn wake(&mut self, server: usize) {
+        for pair in self.pairs.iter_mut().filter_map(|pairs| pairs[server].as_mut()) {
+            pair.is_held = false;
+        }
+    }
+
+    pub(crate) fn send_result(&mut self, server: usize) {
+        let offers = &mut self.servers[server].offers;
+        let offer = offers.swap_remove(self.dice.below(offers.len()));
+        let pair = self.pairs[offer.peer.rank.0 as usize][server].as_mut();
+        if let Some(pair) = pair.filter(|pair| pair.peer == offer.peer && !pair.is_without_data) {
+            let pull = Pull {
+                generation: offer.generation,
+                round: offer.round,
+                packet: offer.packet,
+                sum: offer.sum,
+            };
+            pair.pulls.push_back(pull);
+        }
+    }
+
+    /// Reports a fact to a server's job, and does what it asks for.
+    pub(crate) fn report<R>(
+        &mut self,
+        server: usize,
+        fact: impl FnOnce(&mut ServerJob, Nanos) -> R,
+    ) -> Option<R> {
+        let now = self.now;
+        let result = fact(self.servers[server].job.as_mut()?, now);
+        while let Some(action) = self.servers[server].job.as_mut().and_then(ServerJob::poll_action) {
+            self.perform_server(server, action);
+        }
+        let node = &mut self.servers[server];
+        if node.job.as_ref().is_some_and(ServerJob::is_over) {
+            node.job = None;
+        }
+        Some(result)
+    }
+
+    pub(crate) fn pair_of(&mut self, server: usize, peer: Peer) -> Option<&mut Pair> {
+        self.pairs[peer.rank.0 as usize][server].as_mut().filter(|pair| pair.peer == peer)
+    }
+
+    pub(crate) fn perform_server(&mut self, server: usize, action: JobAction) {
+        match action {
+            JobAction::Send { peer, message } => {
+                if let Some(pair) = self.pair_of(server, peer) {
+                    pair.down.push_back(message);
+                }
+            }
+            JobAction::Close { peer, reason } => self.close_pair(server, peer, reason),
+            JobAction::Interrupt(peer) => {
+                if self.pair_of(server, peer).is_some() {
+                    self.break_pair(peer.rank.0 as usize, server);
+                }
+            }
+            JobAction::Install(installation) => {
+                self.memberships.insert(installation.members.iter().collect());
+                let peers = self.pairs.iter().filter_map(|pairs| Some(pairs[server].as_ref()?.peer));
+                let peers: Vec<Peer> = peers.collect();
+                self.servers[server].install(installation, peers.into_iter());
+                self.wake(server);
+            }
+            JobAction::Route(peer) => {
+                if let Some(slots) = &mut self.servers[server].slots {
+                    slots.routes.insert(peer.rank, peer);
+                }
+            }
+            JobAction::Adopt(members) => {
+                self.memberships.insert(members.iter().collect());
+                if let Some(slots) = &mut self.servers[server].slots {
+                    slots.adopt(members);
+                }
+                self.wake(server);
+            }
+            JobAction::Advance { oldest, forget } => {
+                if let Some(slots) = &mut self.servers[server].slots {
+                    slots.advance(oldest, forget);
+                }
+                self.wake(server);
+            }
+            JobAction::Skip(ticket) => {
+                self.servers[server].skip(&ticket);
+                self.wake(server);
+                if let Some(job) = &mut self.servers[server].job {
+                    job.handle_skipped(&ticket);
+                }
+            }
+            JobAction::FindOwed(ticket) => {
+                if let Some(job) = &mut self.servers[server].job {
+                    job.handle_owed(ticket, None);
+                }
+            }
+            JobAction::Uninstall => self.servers[server].slots = None,
+        }
+    }
+}

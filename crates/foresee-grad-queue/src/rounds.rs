@@ -219,6 +219,13 @@ impl Rounds {
         self.members.iter().filter(|rank| !self.open[0].got.contains(*rank))
     }
 
+    /// Whether a rank has reported that it holds everything of a round.
+    pub fn has_got(&self, rank: Rank, round: Round) -> bool {
+        let Some(at) = round.0.checked_sub(self.oldest.0) else { return true };
+        let open = usize::try_from(at).ok().and_then(|at| self.open.get(at));
+        open.is_some_and(|open| open.got.contains(rank))
+    }
+
     /// Which of the open rounds a message is about: 0, 1, or 2 and more for none yet; or why it does not matter.
     fn place(&self, sender: Sender) -> Result<Result<usize, Heard>, QueueError> {
         let Sender { rank, generation, round } = sender;

@@ -32,7 +32,10 @@ pub fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Refusal> {
     let refused = |why: &dyn std::fmt::Display| Refusal::new(RefusalCode::Plan, why);
     let mut plans = Vec::with_capacity(proposals.len());
     for (rank, body) in proposals {
-        plans.push((*rank, Plan::decode(body).map_err(|why| refused(&why))?));
+        let plan = Plan::decode(body).map_err(|why| {
+            refused(&format_args!("rank {rank} proposes a plan that cannot be read: {why}")).about(*rank)
+        })?;
+        plans.push((*rank, plan));
     }
     let mut plans = plans.into_iter();
     let (first, plan) = plans.next().expect("there is a proposal");

@@ -46,6 +46,11 @@ impl Agreement {
         }
     }
 
+    /// Whether the other servers were told the first one's answer.
+    fn is_passed_on(&self) -> bool {
+        self.proposed.iter().skip(1).any(Option::is_some)
+    }
+
     pub(super) fn is_under_way(&self) -> bool {
         self.proposed.iter().any(Option::is_some)
     }
@@ -81,9 +86,15 @@ impl RankSession {
         let Some(answer) = self.agreement.answers.get_mut(usize::from(server.0)).filter(|_| is_new) else {
             return Ok(());
         };
+        if server == ServerId(0)
+            && let Err(why) = Plan::decode(&body)
+        {
+            return Err(RankFailure::strange(server, &format!("sends a plan that cannot be read ({why})")));
+        }
         let body: Arc<[u8]> = body.into();
         *answer = Some((generation, Arc::clone(&body)));
-        if server == ServerId(0) && self.agreement.until.is_none() && self.agreement.is_under_way() {
+        // The first server's answer may come twice: from it, and from one in its place.
+        if server == ServerId(0) && self.agreement.is_under_way() && !self.agreement.is_passed_on() {
             for other in self.ids().skip(1) {
                 self.propose(other, Arc::clone(&body));
             }

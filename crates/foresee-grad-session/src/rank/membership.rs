@@ -21,6 +21,8 @@ pub(super) struct Membership {
     coming: u32,
     /// The reason, for people.
     why: String,
+    /// Its members, one bit per rank.
+    proposed: Vec<u8>,
     /// The members, one bit per rank; empty: all.
     pub(super) live: Vec<u8>,
     /// The newest one that each server has changed to.
@@ -31,7 +33,14 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn new(servers: usize) -> Self {
-        Self { coming: 0, why: String::new(), live: Vec::new(), changed: vec![0; servers], lost: 0 }
+        Self {
+            coming: 0,
+            why: String::new(),
+            proposed: Vec::new(),
+            live: Vec::new(),
+            changed: vec![0; servers],
+            lost: 0,
+        }
     }
 
     /// Whether a rank was lost and not every server has changed yet.
@@ -79,8 +88,12 @@ impl RankSession {
         if server != FIRST || proposed.generation <= known {
             return Err(unannounced(server, "MEMBERS"));
         }
+        if !members::from_bits(&proposed.live).any(|rank| rank == self.settings.rank) {
+            return Err(RankFailure::strange(server, "proposes members without this rank"));
+        }
         self.membership.coming = proposed.generation;
         self.membership.why = proposed.why;
+        self.membership.proposed = proposed.live;
         let oldest = plan.collect.oldest_kept();
         let rounds = (oldest.0..plan.collect.current().0).map(Round);
         let used =
@@ -96,7 +109,16 @@ impl RankSession {
         if !is_proposed || change.generation != self.membership.coming {
             return Err(unannounced(server, "CHANGE"));
         }
+        if change.live != self.membership.proposed {
+            return Err(RankFailure::strange(server, "changes to other members than it proposed"));
+        }
         let plan = self.plan_mut()?;
+        let last = change.oldest.0.checked_sub(1).map(Round);
+        // All ranks report that they hold a round before it is done.
+        let is_held = |last: Round| last < plan.collect.current() && plan.collect.is_round_settled(last);
+        if !last.is_none_or(is_held) {
+            return Err(RankFailure::strange(server, "takes rounds for done that this rank does not hold"));
+        }
         plan.collect.handle_generation(change.generation);
         plan.changed_in = Some(plan.collect.current());
         for server in self.ids() {

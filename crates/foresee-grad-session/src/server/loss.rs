@@ -93,6 +93,9 @@ impl ServerJob {
         if self.is_changing() {
             // Its state is waited for.
             self.go_on_without(rank, "it has left meanwhile");
+        } else if self.settings.survives && self.has_ended_without_all(rank, first) {
+            // What it contributed last may have been on its way.
+            self.go_on_without(rank, "it has left before it had all of a round that it ended");
         }
         if self.ranks.is_empty() && self.plan.take().is_some() {
             // A reader may hold what it has no memory for until ranks push that never will.
@@ -100,6 +103,13 @@ impl ServerJob {
             self.actions.push_back(JobAction::Uninstall);
         }
         self.check_departure();
+    }
+
+    /// Whether a rank that left has ended a round before `first`, and has not reported that it holds all of it.
+    fn has_ended_without_all(&self, rank: Rank, first: Round) -> bool {
+        let last = first.0.checked_sub(1).map(Round);
+        let rounds = self.plan.as_ref().map(|plan| &plan.rounds);
+        rounds.zip(last).is_some_and(|(rounds, last)| !rounds.has_got(rank, last))
     }
 
     /// Ends the job if another rank has begun a round that a rank which left has no part in.

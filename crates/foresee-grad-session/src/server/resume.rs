@@ -51,8 +51,12 @@ impl ServerJob {
         }
         difference(&resumes).map_or(Ok(()), Err)?;
         let oldest = resumes.values().map(|known| known.oldest).max().unwrap_or_default();
-        let body = resumes.into_values().next().expect("one of them has the newest plan").body;
-        let plan = Plan::decode(&body).map_err(|why| Refusal::new(RefusalCode::Plan, why))?;
+        let (rank, known) = resumes.pop_first().expect("one of them has the newest plan");
+        let body = known.body;
+        let plan = Plan::decode(&body).map_err(|why| {
+            let text = format!("rank {rank} comes from a lost server with a plan that cannot be read: {why}");
+            Refusal::new(RefusalCode::Plan, text).about(rank)
+        })?;
         self.install(Arc::new(plan), generation, oldest)?;
         self.is_resumed = true;
         let peers: Vec<_> = self.connected().collect();

@@ -17,7 +17,8 @@ use crate::ServerMessage;
 /// Ranks that are named one by one.
 const NAMED_MAX: usize = 4;
 
-/// How often ranks that wait for the first plan are told for whom: they may give up after a short time of their own.
+/// How often ranks that wait for the first plan of a server are told for whom: they may give up after a short time of
+/// their own.
 const LOOK_START: Nanos = Nanos::from_millis(1_000);
 
 /// What ranks wait for.
@@ -56,19 +57,24 @@ impl ServerJob {
         self.waits = Some(WaitSnapshot { generation, wanted, is_reported });
         match wanted {
             _ if !is_reported => {}
-            Wanted::End(round) => {
+            Wanted::End(round) | Wanted::Got(round) => {
                 self.actions.push_back(JobAction::FindOwed(OwedTicket { round, wanted }));
             }
-            Wanted::Plan | Wanted::Got(_) => self.report_wait(wanted, None),
+            Wanted::Plan => self.report_wait(wanted, None),
         }
     }
 
-    /// Whether ranks have proposed tensors, and there is no plan yet.
+    /// Whether ranks have proposed tensors, or come from a lost server, and there is no plan yet.
     pub(super) fn starts(&self) -> bool {
-        self.plan.is_none() && !self.proposals.is_empty()
+        self.plan.is_none() && self.has_applicants()
     }
 
-    /// Tells ranks that wait for the first plan for whom they do.
+    /// Whether a rank waits here for a plan: it proposed one, or has that of a lost server.
+    fn has_applicants(&self) -> bool {
+        !self.proposals.is_empty() || self.resumes.values().any(|known| known.generation > 0)
+    }
+
+    /// Tells ranks that wait for the first plan here for whom they do.
     pub(super) fn look_at_start(&mut self, now: Nanos) {
         if now < self.next_start_look || !self.starts() {
             return;
@@ -76,8 +82,8 @@ impl ServerJob {
         self.next_start_look = now.saturating_add(LOOK_START);
         let Some((wanted, whom)) = self.wait() else { return };
         let text = self.describe(wanted, &whom, None);
-        let waiting: Vec<Peer> =
-            self.connected().filter(|peer| self.proposals.contains_key(&peer.rank)).collect();
+        let has_sent = |rank: &Rank| self.proposals.contains_key(rank) || self.resumes.contains_key(rank);
+        let waiting: Vec<Peer> = self.connected().filter(|peer| has_sent(&peer.rank)).collect();
         for peer in waiting {
             self.send(peer, ServerMessage::Waiting(text.clone()));
         }
@@ -100,7 +106,7 @@ impl ServerJob {
 
     /// What some ranks wait for, and of whom.
     fn wait(&self) -> Option<(Wanted, Vec<Rank>)> {
-        if !self.proposals.is_empty() || !self.resumes.is_empty() {
+        if self.has_applicants() {
             // A rank without a plan proposes one after its state.
             let has_plan = |rank: &Rank| self.resumes.get(rank).is_some_and(|known| known.generation > 0);
             let has_sent = |rank: &Rank| self.proposals.contains_key(rank) || has_plan(rank);
@@ -115,7 +121,10 @@ impl ServerJob {
         if let Some(ranks) = some(ranks.collect()) {
             return Some((Wanted::End(round), ranks));
         }
-        let ranks = some(rounds.waiting_for_got().collect())?;
+        let waiting: Vec<Rank> = rounds.waiting_for_got().collect();
+        // What a rank that has left contributed may not have come.
+        let gone: Vec<Rank> = waiting.iter().copied().filter(|rank| !self.ranks.contains_key(rank)).collect();
+        let ranks = if gone.is_empty() { some(waiting)? } else { gone };
         Some((Wanted::Got(rounds.oldest()), ranks))
     }
 
@@ -129,14 +138,16 @@ impl ServerJob {
                 let away = (!away.is_empty()).then(|| format!("{} to come", names(&away)));
                 here.into_iter().chain(away).collect::<Vec<_>>().join(", and for ")
             }
-            Wanted::End(round) => {
-                let mut text = format!("{} to end round {round}", names(whom));
+            Wanted::End(round) | Wanted::Got(round) => {
+                let what = if matches!(wanted, Wanted::End(_)) { "end" } else { "have all of" };
+                let has_left = !whom.iter().any(|rank| self.ranks.contains_key(rank));
+                let left = if has_left { " (no longer connected)" } else { "" };
+                let mut text = format!("{}{left} to {what} round {round}", names(whom));
                 if let Some(owed) = owed {
                     let _ = write!(text, "; {owed} have not come");
                 }
                 text
             }
-            Wanted::Got(round) => format!("{} to have all of round {round}", names(whom)),
         }
     }
 }

@@ -1,55 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds in every run, whatever is lost on the way.
+//! What holds in every run, whatever happens on the way.
 
-use foresee_grad_session::RankFailure;
-use foresee_testkit::property;
-use proptest::prelude::*;
+use foresee_testkit::Dice;
 
+use crate::blame::Failures;
+use crate::faults::Fault;
+use crate::replay::{every_seed, trace};
 use crate::setup::Setup;
 use crate::world::World;
 
-fn setup() -> impl Strategy<Value = Setup> {
-    let park = prop::sample::select(vec![0_u64, 63, 64, 200, 1 << 20]);
-    (any::<u64>(), 1..=4_u32, 1..=3_u16, 1..=6_u64, park).prop_map(|(seed, ranks, servers, rounds, park)| {
-        Setup { seed, ranks, servers, rounds, park, survives: false, breaks: 0, replacements: 0, losses: 0 }
-    })
+fn nobody_fails(world: &World, failures: &Failures) {
+    assert!(!world.is_stuck, "ranks wait for good");
+    assert!(failures.is_empty(), "nothing was lost for good: {failures:?}");
 }
 
-proptest! {
-    #![proptest_config(property(10_000))]
+/// Ranks that something happened to may fail, and no others.
+fn the_others_go_on(world: &World, failures: &Failures) {
+    assert!(!world.is_stuck, "ranks wait for good");
+    let others: Vec<_> = failures.iter().filter(|(rank, _)| !world.culprits.ranks.contains(rank)).collect();
+    assert!(others.is_empty(), "the others go on: {others:?}");
+}
 
-    #[test]
-    fn connections_that_break_change_no_bit_and_end_no_job(setup in setup(), breaks in 0..6_u32, survives: bool) {
-        prop_assert_eq!(World::new(Setup { survives, breaks, ..setup }).run(), Ok(()));
-    }
+/// Errors name who was lost, which every run checks.
+fn any_end(_: &World, _: &Failures) {}
 
-    #[test]
-    fn servers_that_are_replaced_change_no_bit_and_end_no_job(
-        setup in setup(),
-        replacements in 1..5_u32,
-        breaks in 0..3_u32,
-    ) {
-        prop_assert_eq!(World::new(Setup { breaks, replacements, ..setup }).run(), Ok(()));
-    }
+#[test]
+fn connections_that_break_change_no_bit_and_end_no_job() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { beside: dice.one_in(4), ..Setup::draw(dice) };
+        let setup = Setup { survives: setup.survives && !setup.beside, ..setup };
+        setup.with(dice, Fault::Break, 5).with(dice, Fault::ShortCut, 3).with(dice, Fault::Pause, 2)
+    };
+    every_seed(setup, nobody_fails);
+}
 
-    #[test]
-    fn ranks_that_are_left_go_on_with_equal_bits(setup in setup(), losses in 1..3_u32) {
-        prop_assert_eq!(World::new(Setup { losses, survives: true, ..setup }).run(), Ok(()));
-    }
+#[test]
+fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { survives: false, ..Setup::draw(dice) };
+        let setup = setup.with(dice, Fault::Replace, 4).with(dice, Fault::Break, 2);
+        setup.with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)
+    };
+    every_seed(setup, nobody_fails);
+}
 
-    #[test]
-    fn whatever_is_lost_at_once_every_rank_ends_with_a_result_or_a_reason(
-        setup in setup(),
-        breaks in 0..4_u32,
-        replacements in 0..3_u32,
-        losses in 0..3_u32,
-        survives: bool,
-    ) {
-        let all = Setup { survives, breaks, replacements, losses, ..setup };
-        match World::new(all).run() {
-            Ok(()) | Err(RankFailure::RankLost { .. } | RankFailure::ServerLost { .. }) => {}
-            Err(RankFailure::Refused { why, .. }) => prop_assert!(why.contains("lost"), "{why}"),
-            Err(other) => prop_assert!(false, "{other:?}"),
+#[test]
+fn ranks_that_are_left_go_on_with_equal_bits() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { survives: true, plans: 1, ..Setup::draw(dice) };
+        setup.with(dice, Fault::Kill, 2).with(dice, Fault::Pause, 2)
+    };
+    every_seed(setup, the_others_go_on);
+}
+
+#[test]
+fn ranks_that_close_early_are_left_behind_or_named() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { plans: 1, ..Setup::draw(dice) };
+        setup.with(dice, Fault::Leave, 2).with(dice, Fault::Pause, 2)
+    };
+    every_seed(setup, |world, failures| {
+        if world.setup.survives {
+            the_others_go_on(world, failures);
         }
+    });
+}
+
+#[test]
+fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { beside: dice.one_in(4), ..Setup::draw(dice) };
+        let setup = Setup { survives: setup.survives && !setup.beside, ..setup };
+        setup.with(dice, Fault::LongCut, 1).with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { recover: !dice.one_in(8), ..Setup::draw(dice) };
+        let setup = setup.with(dice, Fault::Break, 3).with(dice, Fault::ShortCut, 2);
+        let setup = setup.with(dice, Fault::LongCut, 2).with(dice, Fault::Pause, 2);
+        setup.with(dice, Fault::Replace, 2).with(dice, Fault::Kill, 2).with(dice, Fault::Leave, 1)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn a_peer_that_lies_is_named() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Lie, 6);
+        setup.with(dice, Fault::Pause, 1)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Break, 3).with(dice, Fault::LongCut, 1);
+        setup.with(dice, Fault::Replace, 2).with(dice, Fault::Kill, 1)
+    };
+    for seed in 0..16 {
+        let first = trace(setup, seed);
+        assert!(!first.is_empty());
+        assert_eq!(first, trace(setup, seed), "seed {seed}");
     }
 }

@@ -2,10 +2,9 @@
 //! What happens to connections: they are made, break, and are closed.
 
 use foresee_grad_session::{Closed, DialFault, Peer, RankHello, Refusal, RefusalCode, Role, ServerJob};
-use foresee_units::{Bytes, Rank};
+use foresee_units::Rank;
 
 use crate::network::{Notice, Pair};
-use crate::server::ServerNode;
 use crate::setup::{job_settings, server_id};
 use crate::world::World;
 
@@ -14,19 +13,23 @@ impl World {
         (self.dice.below(self.ranks.len()), self.dice.below(self.servers.len()))
     }
 
-    /// Connects a rank's pair of this number, or reports why not.
-    pub(crate) fn connect(&mut self, rank: usize, server: usize, number: u32) -> Result<(), Refusal> {
-        let hello = |role| RankHello {
+    pub(crate) fn hello(&self, rank: usize, server: usize, role: Role) -> RankHello {
+        RankHello {
             rank: Rank(u32::try_from(rank).expect("there are few")),
             world: self.setup.ranks,
             local: 1,
             target: u32::try_from(server).expect("there are few"),
             survives: self.setup.survives,
             process: 1_000 + rank as u64,
-            reconnects: true,
+            reconnects: self.setup.recover,
             role,
-        };
-        let (control, data) = (hello(Role::Control), hello(Role::Data));
+        }
+    }
+
+    /// Connects a rank's pair of this number, or reports why not.
+    pub(crate) fn connect(&mut self, rank: usize, server: usize, number: u32) -> Result<(), Refusal> {
+        let control = self.hello(rank, server, Role::Control);
+        let data = self.hello(rank, server, Role::Data);
         let settings = job_settings(&self.setup, server);
         let now = self.now;
         self.servers[server].job.get_or_insert_with(|| ServerJob::new(settings, now));
@@ -45,11 +48,14 @@ impl World {
         if !self.ranks[rank].is_running() {
             return;
         }
-        if self.dice.one_in(4) {
+        let failed = self.failed_dials[rank][server];
+        if self.is_cut(rank, server) || failed < 3 && self.dice.one_in(4) {
+            self.failed_dials[rank][server] += 1;
             let session = &mut self.ranks[rank].session;
             session.handle_not_connected(id, DialFault::Temporary, "the network is away", self.now);
             return self.settle_rank(rank);
         }
+        self.failed_dials[rank][server] = 0;
         let number = self.ranks[rank].session.pair(id) + 1;
         match self.connect(rank, server, number) {
             Ok(()) => {
@@ -79,10 +85,11 @@ impl World {
         if tell_server {
             let process = self.servers[server].process;
             let closed = closed();
-            self.notices.push(Notice::ServerClosed { server, process, peer: pair.peer, closed });
+            self.notices.push((self.now, Notice::ServerClosed { server, process, peer: pair.peer, closed }));
         }
         if tell_rank {
-            self.notices.push(Notice::RankClosed { rank, server, number: pair.number, closed: closed() });
+            self.notices
+                .push((self.now, Notice::RankClosed { rank, server, number: pair.number, closed: closed() }));
         }
     }
 
@@ -114,8 +121,9 @@ impl World {
         }
         let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
         let (at_rank, at_server) = self.dice.pick(&[(true, true), (true, false), (false, true)]);
-        self.notices.extend(at_rank.then_some(Notice::RankDataClosed { rank, server, number }));
-        self.notices.extend(at_server.then_some(Notice::ServerDataClosed { server, process, peer }));
+        self.notices.extend(at_rank.then_some((self.now, Notice::RankDataClosed { rank, server, number })));
+        self.notices
+            .extend(at_server.then_some((self.now, Notice::ServerDataClosed { server, process, peer })));
     }
 
     /// A server closes a pair, perhaps with a reason that the rank is told behind all messages.
@@ -137,30 +145,7 @@ impl World {
             self.settle_rank(rank);
         }
         let closed = reason.map_or(Closed::Broken("it ended".into()), Closed::Refused);
-        self.notices.push(Notice::RankClosed { rank, server, number, closed });
-    }
-
-    pub(crate) fn replace_server(&mut self, server: usize) {
-        for rank in 0..self.ranks.len() {
-            self.deliver_some(rank, server);
-            self.drop_pair(rank, server, false, true);
-        }
-        self.processes += 1;
-        let park = Bytes::new(self.setup.park);
-        self.servers[server] = ServerNode::new(server_id(server), self.processes, park);
-    }
-
-    pub(crate) fn kill_rank(&mut self, rank: usize) {
-        let left = self.ranks.iter().filter(|rank| rank.is_alive).count();
-        if left > 1 && self.ranks[rank].is_alive {
-            self.ranks[rank].is_alive = false;
-            for server in 0..self.servers.len() {
-                // What it sent before may still arrive.
-                let Some(pair) = &self.pairs[rank][server] else { continue };
-                let (process, closed) = (self.servers[server].process, Closed::Broken("reset".into()));
-                self.notices.push(Notice::ServerClosed { server, process, peer: pair.peer, closed });
-            }
-        }
+        self.notices.push((self.now, Notice::RankClosed { rank, server, number, closed }));
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
@@ -190,6 +175,7 @@ impl World {
                 }
             }
             Notice::Dial { rank, server } => self.dial(rank, server),
+            Notice::Stranger { rank, server } => self.admit_stranger(rank, server),
         }
     }
 }

@@ -4,11 +4,16 @@
 //! Each node does what the drivers of `foresee-grad-exchange` do, and decides nothing. Messages, packets and notices of
 //! broken connections wait in lists, and what happens next is drawn.
 
+mod blame;
+mod bounds;
 mod cases;
 mod connection_events;
+mod faults;
+mod lies;
 mod network;
 mod rank;
 mod rank_events;
+mod replay;
 mod results;
 mod server;
 mod server_events;

@@ -33,6 +33,8 @@ pub(crate) struct Pair {
     /// The pair, as its server counts them.
     pub(crate) peer: Peer,
     pub(crate) up: VecDeque<RankMessage>,
+    /// How the rank closed its end, behind its messages.
+    pub(crate) bye: Option<Closed>,
     pub(crate) down: VecDeque<ServerMessage>,
     pub(crate) pushes: VecDeque<Push>,
     pub(crate) pulls: VecDeque<Pull>,
@@ -54,6 +56,7 @@ impl Pair {
             number,
             peer,
             up: VecDeque::new(),
+            bye: None,
             down: VecDeque::new(),
             pushes: VecDeque::new(),
             pulls: VecDeque::new(),
@@ -79,4 +82,6 @@ pub(crate) enum Notice {
     ServerDataClosed { server: usize, process: u64, peer: Peer },
     /// A rank dials a server.
     Dial { rank: usize, server: usize },
+    /// Another process of a rank that was killed connects to a server.
+    Stranger { rank: usize, server: usize },
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foresee_grad_queue::{PacketId, Plan, Round, ServerId, TensorId};
+use foresee_grad_queue::{Collect, PacketId, Plan, Round, ServerId, TensorId};
 use foresee_grad_session::{RankFailure, RankSession};
 use foresee_units::Nanos;
 
@@ -17,26 +17,43 @@ pub(crate) struct Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// It has not connected.
+    Start,
     Agree,
     Forward(usize),
     Backward(usize),
+    /// It has all that it trains for, and others may need it.
+    Stay,
+    /// It has closed.
     Finished,
 }
 
-/// A packet that waits to be sent.
-pub(crate) type Waiting = (Round, PacketId, u32);
+/// A packet that waits to be sent, of a plan by its place.
+pub(crate) type Waiting = (usize, Round, PacketId, u32);
+
+/// A round of a plan, by its place.
+pub(crate) type PlanRound = (usize, Round);
 
 pub(crate) struct RankNode {
     pub(crate) session: RankSession,
     pub(crate) is_alive: bool,
     pub(crate) failure: Option<RankFailure>,
-    pub(crate) programs: Vec<Program>,
+    /// What it does, by plan and round.
+    pub(crate) programs: Vec<Vec<Program>>,
+    /// The place of its plan.
+    pub(crate) plan: usize,
     pub(crate) phase: Phase,
+    /// It takes no step before.
+    pub(crate) paused_until: Nanos,
+    /// When it first dialled a server.
+    pub(crate) dials_since: Option<Nanos>,
+    /// It closes as soon as nobody needs it.
+    pub(crate) is_leaving: bool,
     /// Packets to be sent, by server; those of a group may not overtake those of the groups before.
     pub(crate) queues: Vec<BTreeMap<Round, Vec<Waiting>>>,
-    pub(crate) gradients: BTreeMap<(Round, TensorId), Vec<u8>>,
+    pub(crate) gradients: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
     pub(crate) retained: BTreeSet<(Round, TensorId)>,
-    pub(crate) received: BTreeMap<(Round, TensorId), Vec<u8>>,
+    pub(crate) received: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
     /// Rounds before this one were compared with what they have to be.
     pub(crate) compared: Round,
     /// Counts what happened to it.
@@ -44,13 +61,17 @@ pub(crate) struct RankNode {
 }
 
 impl RankNode {
-    pub(crate) fn new(session: RankSession, servers: usize, programs: Vec<Program>) -> Self {
+    pub(crate) fn new(session: RankSession, servers: usize, programs: Vec<Vec<Program>>) -> Self {
         Self {
             session,
             is_alive: true,
             failure: None,
             programs,
-            phase: Phase::Agree,
+            plan: 0,
+            phase: Phase::Start,
+            paused_until: Nanos::ZERO,
+            dials_since: None,
+            is_leaving: false,
             queues: (0..servers).map(|_| BTreeMap::new()).collect(),
             gradients: BTreeMap::new(),
             retained: BTreeSet::new(),
@@ -62,7 +83,7 @@ impl RankNode {
 
     /// Whether anything is expected of it.
     pub(crate) fn is_running(&self) -> bool {
-        self.is_alive && self.failure.is_none()
+        self.is_alive && self.failure.is_none() && self.phase != Phase::Finished
     }
 
     pub(crate) fn timeout(&self) -> Option<Nanos> {
@@ -79,7 +100,7 @@ impl RankNode {
         generation: u32,
     ) {
         let packets = (0..plan.packets_at(tensor, server).unwrap_or(0))
-            .filter_map(|nth| Some((round, plan.nth_packet_at(tensor, server, nth)?, generation)));
+            .filter_map(|nth| Some((self.plan, round, plan.nth_packet_at(tensor, server, nth)?, generation)));
         self.queues[usize::from(server.0)].entry(round).or_default().extend(packets);
     }
 
@@ -96,31 +117,50 @@ impl RankNode {
 
     /// Whether its next step is possible.
     pub(crate) fn may_step(&self, rounds: u64) -> bool {
-        let Some(collect) = self.session.collect() else {
-            return self.phase == Phase::Agree
-                && self
-                    .session
-                    .first_answer()
-                    .is_some_and(|known| self.session.poll_agreement(&known).is_some());
-        };
+        match self.phase {
+            Phase::Start => return true,
+            Phase::Agree => return self.has_agreement(),
+            Phase::Finished => return false,
+            Phase::Stay => return !self.session.is_needed(),
+            Phase::Forward(_) | Phase::Backward(_) if self.is_leaving && !self.session.is_needed() => {
+                return true;
+            }
+            Phase::Forward(_) | Phase::Backward(_) => {}
+        }
+        let Some(collect) = self.session.collect() else { return false };
         let round = collect.current();
         if round.0 >= rounds {
-            return self.phase != Phase::Finished
-                && (rounds == 0 || collect.is_round_settled(Round(rounds - 1)))
-                && !self.session.is_needed();
+            let is_last = self.plan + 1 == self.programs.len();
+            return if is_last {
+                collect.is_round_settled(Round(rounds - 1))
+            } else {
+                self.session.is_quiet()
+            };
         }
-        let program = &self.programs[usize::try_from(round.0).expect("few rounds")];
+        let program = &self.programs[self.plan][usize::try_from(round.0).expect("few rounds")];
         match self.phase {
             Phase::Forward(nth) => {
                 program.uses.get(nth).is_none_or(|tensor| collect.is_settled(*tensor, round))
             }
             Phase::Backward(nth) => nth < program.pushes.len() || collect.may_end(),
-            Phase::Agree => true,
-            Phase::Finished => false,
+            _ => false,
         }
     }
 
-    pub(crate) fn payload(&self, plan: &Plan, round: Round, packet: PacketId) -> Vec<u8> {
+    /// Whether it has all that it trains for.
+    pub(crate) fn has_all(&self, rounds: u64) -> bool {
+        let is_last = self.plan + 1 == self.programs.len() && self.phase != Phase::Agree;
+        let has =
+            |collect: &Collect| collect.current().0 >= rounds && collect.is_round_settled(Round(rounds - 1));
+        is_last && self.session.collect().is_some_and(has)
+    }
+
+    fn has_agreement(&self) -> bool {
+        let known = self.session.first_answer();
+        known.is_some_and(|known| self.session.poll_agreement(&known).is_some())
+    }
+
+    pub(crate) fn payload(&self, plan: &Plan, round: PlanRound, packet: PacketId) -> Vec<u8> {
         let (offset, bytes) = plan.range(packet).expect("packets are those of the plan");
         let offset = usize::try_from(offset).expect("it is small");
         self.gradients[&(round, packet.tensor)][offset..offset + bytes as usize].to_vec()
@@ -134,6 +174,8 @@ impl RankNode {
                 let plan = Plan::decode(&known.1).expect("it was agreed on");
                 self.session.install(Arc::new(plan), known.0);
                 self.phase = Phase::Forward(0);
+                self.compared = Round(0);
+                self.retained.clear();
             }
             Err(failure) => self.failure = Some(failure),
         }

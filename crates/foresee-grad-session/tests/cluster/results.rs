@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every rank has to have received: the sum over ranks in order, and one division.
 
-use foresee_grad_queue::{PacketId, Round, TensorId};
+use foresee_grad_queue::{PacketId, TensorId};
 
+use crate::rank::PlanRound;
 use crate::world::World;
 
 impl World {
@@ -15,12 +16,15 @@ impl World {
             if round >= collect.current() || !collect.is_round_settled(round) {
                 return;
             }
-            for tensor in (0..self.plan.tensors()).map(TensorId) {
+            let at_plan = node.plan;
+            for tensor in (0..self.plans[at_plan].tensors()).map(TensorId) {
+                let node = &self.ranks[at];
+                let Some(collect) = node.session.collect() else { return };
                 // A round that is done everywhere is forgotten, and what it used with it.
-                let received = node.received.get(&(round, tensor));
+                let received = node.received.get(&((at_plan, round), tensor));
                 if let Some(got) = received.filter(|_| collect.is_used(round, tensor) != Some(false)) {
-                    self.check_result(round, tensor, got);
-                    let first = self.results.entry((round, tensor)).or_insert_with(|| got.clone());
+                    self.check_result((at_plan, round), tensor, got);
+                    let first = self.results.entry(((at_plan, round), tensor)).or_insert_with(|| got.clone());
                     assert_eq!(first, got, "every rank gets the same bits");
                 }
             }
@@ -29,7 +33,7 @@ impl World {
     }
 
     /// Each packet is the mean of those who pushed and were members under some membership, in rank order.
-    fn check_result(&self, round: Round, tensor: TensorId, got: &[u8]) {
+    fn check_result(&self, round: PlanRound, tensor: TensorId, got: &[u8]) {
         let means: Vec<Vec<u8>> = self
             .memberships
             .iter()
@@ -40,14 +44,17 @@ impl World {
                 mean(&pushed.collect::<Vec<_>>(), members.len(), got.len())
             })
             .collect();
-        for packet in 0..self.plan.packets(tensor).expect("it is the plan's") {
-            let (offset, bytes) = self.plan.range(PacketId { tensor, packet }).expect("it is the plan's");
+        let plan = &self.plans[round.0];
+        for packet in 0..plan.packets(tensor).expect("it is the plan's") {
+            let (offset, bytes) = plan.range(PacketId { tensor, packet }).expect("it is the plan's");
             let offset = usize::try_from(offset).expect("it is small");
             let range = offset..offset + bytes as usize;
             assert!(
                 means.iter().any(|mean| mean[range.clone()] == got[range.clone()]),
-                "packet {packet} of tensor {} in round {round} is not a mean in rank order",
-                tensor.0
+                "packet {packet} of tensor {} in round {} of plan {} is not a mean in rank order",
+                tensor.0,
+                round.1,
+                round.0
             );
         }
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_grad_queue::{
-    Discarded, JobView, Members, Outcome, PacketId, ParkBudget, Plan, Round, ServerId, Shard, SlotPair, Sum,
+    Discarded, JobView, Members, Outcome, PacketId, ParkBudget, Plan, QueueError, Round, ServerId, Shard,
+    SlotPair, Sum,
 };
 use foresee_grad_session::{EndTicket, Installation, Peer, ServerJob};
 use foresee_units::{Bytes, Nanos, Rank};
@@ -60,28 +61,36 @@ impl ServerNode {
     }
 
     /// Tells the slots what a rank skipped.
-    pub(crate) fn skip(&mut self, ticket: &EndTicket) {
-        let Some(slots) = &mut self.slots else { return };
+    ///
+    /// # Errors
+    /// The rank has contradicted itself.
+    pub(crate) fn skip(&mut self, ticket: &EndTicket) -> Result<(), QueueError> {
+        let Some(slots) = &mut self.slots else { return Ok(()) };
         let sender = ticket.sender();
         for tensor in ticket.skipped().iter() {
             for index in slots.shard.of_tensor(tensor) {
                 let packet = slots.shard.packet(&slots.plan, index).expect("it is the shard's");
-                let (pair, view) = slots.at(sender.rank, packet);
-                let progress = pair
-                    .skip(&view, packet, sender, ticket.is_promised(tensor))
-                    .expect("ranks keep the rules");
+                let (pair, view) = slots.at(sender.rank, packet)?;
+                let progress = pair.skip(&view, packet, sender, ticket.is_promised(tensor))?;
                 self.offers.extend(slots.results(sender.rank, sender.round, packet, progress.outcome));
             }
         }
+        Ok(())
     }
 }
 
 impl Slots {
-    pub(crate) fn at(&mut self, rank: Rank, packet: PacketId) -> (&mut SlotPair, JobView<'_>) {
-        let index = self.shard.index(&self.plan, rank, packet).expect("ranks send by the plan");
+    /// # Errors
+    /// The packet is not of this server's part of the plan.
+    pub(crate) fn at(
+        &mut self,
+        rank: Rank,
+        packet: PacketId,
+    ) -> Result<(&mut SlotPair, JobView<'_>), QueueError> {
+        let index = self.shard.index(&self.plan, rank, packet)?;
         let view =
             JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: self.oldest };
-        (&mut self.pairs[usize::try_from(index).expect("it is small")], view)
+        Ok((&mut self.pairs[usize::try_from(index).expect("it is small")], view))
     }
 
     /// The results that leave after a contribution of `rank`.
@@ -92,7 +101,7 @@ impl Slots {
         packet: PacketId,
         outcome: Outcome,
     ) -> Vec<Offer> {
-        let (pair, _) = self.at(rank, packet);
+        let Ok((pair, _)) = self.at(rank, packet) else { return Vec::new() };
         let Some(sum) = pair.ready(round).cloned() else { return Vec::new() };
         let to: Vec<Peer> = match outcome {
             Outcome::Ready => self.routes.values().copied().collect(),

@@ -2,7 +2,7 @@
 //! What happens to servers: messages and contributions that arrive, and results that leave.
 
 use foresee_grad_queue::{Buffer, Discarded, Outcome, Sender, Verdict};
-use foresee_grad_session::{JobAction, Peer, ServerJob};
+use foresee_grad_session::{JobAction, Peer, ServerJob, ServerMessage};
 use foresee_units::Nanos;
 
 use crate::network::{Pair, Pull};
@@ -12,7 +12,17 @@ impl World {
     pub(crate) fn up(&mut self, rank: usize, server: usize) {
         let Some(pair) = &mut self.pairs[rank][server] else { return };
         let (peer, Some(message)) = (pair.peer, pair.up.pop_front()) else { return };
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("    {message:?}"));
+        }
         self.report(server, |job, _| job.handle_message(peer, message));
+    }
+
+    /// A server reads how a rank closed its connections.
+    pub(crate) fn bye(&mut self, rank: usize, server: usize) {
+        let Some(pair) = self.pairs[rank][server].take() else { return };
+        let closed = pair.bye.expect("the rank has closed");
+        self.report(server, |job, now| job.handle_closed(pair.peer, closed, now));
     }
 
     pub(crate) fn judge(&mut self, rank: usize, server: usize) {
@@ -21,21 +31,26 @@ impl World {
         let node = &mut self.servers[server];
         let Some(slots) = &mut node.slots else { return };
         let sender = Sender { rank: peer.rank, generation: push.generation, round: push.round };
-        let (slot, view) = slots.at(peer.rank, push.packet);
         let bytes = push.payload.len() as u64;
-        match slot.verdict(&view, push.packet, sender, bytes).expect("ranks keep the rules") {
-            Verdict::Read(admission) => {
+        let verdict = slots
+            .at(peer.rank, push.packet)
+            .and_then(|(slot, view)| slot.verdict(&view, push.packet, sender, bytes));
+        match verdict {
+            Ok(Verdict::Read(admission)) => {
                 pair.pushes.pop_front();
                 pair.taking = Some((admission, push));
             }
-            Verdict::Discard(why) => {
+            Ok(Verdict::Discard(why)) => {
                 pair.pushes.pop_front();
                 if why == Discarded::Answered {
                     let outcome = Outcome::Ignored(why);
                     node.offers.extend(slots.results(peer.rank, push.round, push.packet, outcome));
                 }
             }
-            Verdict::Hold => pair.is_held = true,
+            Ok(Verdict::Hold) => pair.is_held = true,
+            Err(why) => {
+                self.report(server, |job, _| job.handle_violation(peer, &why.to_string()));
+            }
         }
     }
 
@@ -45,9 +60,16 @@ impl World {
         let node = &mut self.servers[server];
         let Some(slots) = &mut node.slots else { return };
         let current = slots.members.generation();
-        let (slot, view) = slots.at(peer.rank, push.packet);
-        let progress =
-            slot.take(&view, admission, &mut Buffer::from(&*push.payload)).expect("ranks keep the rules");
+        let taken = slots
+            .at(peer.rank, push.packet)
+            .and_then(|(slot, view)| slot.take(&view, admission, &mut Buffer::from(&*push.payload)));
+        let progress = match taken {
+            Ok(progress) => progress,
+            Err(why) => {
+                self.report(server, |job, _| job.handle_violation(peer, &why.to_string()));
+                return;
+            }
+        };
         if !matches!(progress.outcome, Outcome::Ignored(_)) {
             assert_eq!(push.generation, current, "an old generation is never summed");
         }
@@ -104,6 +126,9 @@ impl World {
     pub(crate) fn perform_server(&mut self, server: usize, action: JobAction) {
         match action {
             JobAction::Send { peer, message } => {
+                if let ServerMessage::Waiting(text) = &message {
+                    self.check_wait(text);
+                }
                 if let Some(pair) = self.pair_of(server, peer) {
                     pair.down.push_back(message);
                 }
@@ -140,10 +165,13 @@ impl World {
                 self.wake(server);
             }
             JobAction::Skip(ticket) => {
-                self.servers[server].skip(&ticket);
+                let skipped = self.servers[server].skip(&ticket);
                 self.wake(server);
                 if let Some(job) = &mut self.servers[server].job {
-                    job.handle_skipped(&ticket);
+                    match skipped {
+                        Ok(()) => job.handle_skipped(&ticket),
+                        Err(why) => job.handle_violation(ticket.peer(), &why.to_string()),
+                    }
                 }
             }
             JobAction::FindOwed(ticket) => {

@@ -6,6 +6,8 @@ use foresee_grad_session::{JobSettings, RankSettings};
 use foresee_testkit::Dice;
 use foresee_units::{Nanos, Rank};
 
+use crate::faults::Fault;
+
 pub(crate) const HEARTBEAT: Nanos = Nanos::from_secs(1);
 pub(crate) const RECONNECT: Nanos = Nanos::from_secs(3);
 pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(30);
@@ -13,19 +15,50 @@ pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(30);
 /// What a run is made of.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    pub(crate) seed: u64,
     pub(crate) ranks: u32,
     pub(crate) servers: u16,
+    /// Plans that ranks agree on, one after the other.
+    pub(crate) plans: u32,
+    /// Rounds of each plan.
     pub(crate) rounds: u64,
     /// Bytes that a server may hold for contributions out of turn.
     pub(crate) park: u64,
     pub(crate) survives: bool,
-    /// Connections that break, both of a pair or the data connection alone.
-    pub(crate) breaks: u32,
-    /// Servers that are killed and replaced.
-    pub(crate) replacements: u32,
-    /// Ranks that are killed.
-    pub(crate) losses: u32,
+    /// Whether connections that break are made again.
+    pub(crate) recover: bool,
+    /// Whether servers are lost with ranks: none takes the place of another.
+    pub(crate) beside: bool,
+    /// Whether ranks start one after the other.
+    pub(crate) is_late: bool,
+    /// Faults, in random order.
+    pub(crate) faults: Vec<Fault>,
+}
+
+impl Setup {
+    /// Draws a job without faults.
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        Self {
+            ranks: 1 + u32::try_from(dice.below(4)).expect("it is small"),
+            servers: 1 + u16::try_from(dice.below(3)).expect("it is small"),
+            plans: 1 + u32::from(dice.one_in(3)) + u32::from(dice.one_in(6)),
+            rounds: 1 + dice.below(5) as u64,
+            park: dice.pick(&[0, 63, 64, 200, 1 << 20]),
+            survives: dice.one_in(2),
+            recover: true,
+            beside: false,
+            is_late: dice.one_in(4),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Adds up to `most` faults of a kind.
+    pub(crate) fn with(mut self, dice: &mut Dice, fault: Fault, most: usize) -> Self {
+        for _ in 0..dice.below(most + 1) {
+            let at = dice.below(self.faults.len() + 1);
+            self.faults.insert(at, fault);
+        }
+        self
+    }
 }
 
 pub(crate) fn server_id(server: usize) -> ServerId {
@@ -51,8 +84,8 @@ pub(crate) fn rank_settings(setup: &Setup, rank: u32) -> RankSettings {
         world: setup.ranks,
         local: 1,
         servers: (0..setup.servers).map(|server| format!("10.0.0.{server}:1")).collect(),
-        beside: 0,
-        recover: true,
+        beside: if setup.beside { setup.servers } else { 0 },
+        recover: setup.recover,
         survives: setup.survives,
         timeout: TIMEOUT,
         heartbeat: HEARTBEAT,

@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run: draws what happens next, and does for the machines what their drivers do.
+//! The run: draws what happens next, lets time pass where nothing can, and checks the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foresee_grad_queue::{Plan, Round, ServerId, TensorId};
-use foresee_grad_session::{RankFailure, RankSession, ServerJob};
+use foresee_grad_session::{RankSession, ServerJob, ServerMessage};
 use foresee_testkit::Dice;
 use foresee_units::{Bytes, Nanos, Rank};
 
+use crate::blame::Failures;
+use crate::faults::{Culprits, Fault};
+use crate::lies::Liar;
 use crate::network::{Notice, Pair};
-use crate::rank::{Phase, Program, RankNode};
+use crate::rank::{PlanRound, Program, RankNode};
 use crate::server::ServerNode;
 use crate::setup::{Setup, draw_plan, rank_settings};
+
+/// Servers look at waits as long as they live, which does not help anybody on.
+const ENDLESS: Nanos = Nanos::from_secs(3_600);
+
+/// A run of few ranks and rounds has some hundred events.
+const STEPS_MAX: u32 = 50_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
@@ -21,6 +30,7 @@ pub(crate) enum Event {
     Judge(usize, usize),
     Take(usize, usize),
     Up(usize, usize),
+    Bye(usize, usize),
     Down(usize, usize),
     Offer(usize),
     Arrive(usize, usize),
@@ -32,193 +42,234 @@ pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) setup: Setup,
     pub(crate) now: Nanos,
+    /// When anything but a timer last happened.
+    busy: Nanos,
     pub(crate) processes: u64,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plans: Vec<Arc<Plan>>,
     pub(crate) ranks: Vec<RankNode>,
     pub(crate) servers: Vec<ServerNode>,
     /// By rank, then server.
     pub(crate) pairs: Vec<Vec<Option<Pair>>>,
-    pub(crate) notices: Vec<Notice>,
+    /// The end of the last cut of a link, by rank, then server.
+    pub(crate) cut_until: Vec<Vec<Nanos>>,
+    /// Attempts to connect that have failed in a row, by rank, then server.
+    pub(crate) failed_dials: Vec<Vec<u32>>,
+    /// What ends are about to learn, and when.
+    pub(crate) notices: Vec<(Nanos, Notice)>,
+    pub(crate) faults: Vec<Fault>,
+    /// Whether a rank may be lost in this run.
+    pub(crate) may_lose: bool,
+    pub(crate) culprits: Culprits,
+    pub(crate) liar: Option<Liar>,
     /// Members of every plan and membership.
     pub(crate) memberships: BTreeSet<Vec<Rank>>,
     /// The result of each tensor, as the first rank got it.
-    pub(crate) results: BTreeMap<(Round, TensorId), Vec<u8>>,
+    pub(crate) results: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
+    pub(crate) trace: Option<Vec<String>>,
+    /// Ranks wait for good, and were told for whom.
+    pub(crate) is_stuck: bool,
+    steps: u32,
 }
 
 impl World {
-    pub(crate) fn new(setup: Setup) -> Self {
-        let mut dice = Dice::new(setup.seed);
-        let plan = Arc::new(draw_plan(&mut dice, setup.servers));
-        let all: Vec<TensorId> = (0..plan.tensors()).map(TensorId).collect();
+    pub(crate) fn new(mut dice: Dice, mut setup: Setup) -> Self {
+        let count = usize::try_from(setup.plans).expect("there are few");
+        let plans: Vec<_> = (0..count).map(|_| Arc::new(draw_plan(&mut dice, setup.servers))).collect();
         let processes: Vec<u64> = (0..u64::from(setup.servers)).collect();
         let servers: Vec<ServerNode> = (0..setup.servers)
             .map(|server| ServerNode::new(ServerId(server), server.into(), Bytes::new(setup.park)))
             .collect();
         let ranks: Vec<RankNode> = (0..setup.ranks)
             .map(|rank| {
-                let programs = (0..setup.rounds).map(|_| {
-                    let uses = dice.some_of(&all);
-                    let pushes = dice.some_of(&uses);
-                    Program { uses, pushes }
-                });
-                let programs = programs.collect();
+                let programs =
+                    plans.iter().map(|plan| draw_programs(&mut dice, plan, setup.rounds)).collect();
                 let session = RankSession::new(rank_settings(&setup, rank), &processes);
-                RankNode::new(session, servers.len(), programs)
+                let mut node = RankNode::new(session, servers.len(), programs);
+                if setup.is_late {
+                    node.paused_until = Nanos::from_millis(dice.below(90_000) as u64);
+                }
+                node
             })
             .collect();
-        let pairs = ranks.iter().map(|_| servers.iter().map(|_| None).collect()).collect();
-        let mut world = Self {
+        let liar = Liar::draw(&mut dice, &setup);
+        let by_pair = |_| vec![Nanos::ZERO; servers.len()];
+        Self {
             dice,
             now: Nanos::ZERO,
+            busy: Nanos::ZERO,
             processes: u64::from(setup.servers),
-            plan,
+            plans,
+            pairs: ranks.iter().map(|_| servers.iter().map(|_| None).collect()).collect(),
+            cut_until: ranks.iter().map(by_pair).collect(),
+            failed_dials: ranks.iter().map(|_| vec![0; servers.len()]).collect(),
             ranks,
             servers,
-            pairs,
             notices: Vec::new(),
+            may_lose: setup.faults.iter().any(|fault| fault.may_lose_a_rank()),
+            faults: std::mem::take(&mut setup.faults),
+            culprits: Culprits::default(),
+            liar,
             memberships: BTreeSet::new(),
             results: BTreeMap::new(),
+            trace: None,
+            is_stuck: false,
+            steps: 0,
             setup,
-        };
-        for rank in 0..world.ranks.len() {
-            for server in 0..world.servers.len() {
-                world.connect(rank, server, 0).expect("every rank has a place");
-            }
-            world.ranks[rank].session.handle_proposal(&world.plan.encode());
-            world.settle_rank(rank);
         }
-        world
     }
 
-    /// Runs until every rank is through.
-    ///
-    /// # Errors
-    /// Why a rank failed.
+    /// Writes down what happens, if anybody wants to read it.
+    pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{now} {}", what()));
+        }
+    }
+
+    /// Runs until every rank is through and every server has ended the job. Returns why ranks failed that were training.
     ///
     /// # Panics
-    /// A rank waits, and no machine has a timer.
-    pub(crate) fn run(&mut self) -> Result<(), RankFailure> {
-        let Setup { mut breaks, mut replacements, mut losses, .. } = self.setup;
-        loop {
-            let events = self.events();
-            let is_done = self.ranks.iter().all(|rank| !rank.is_running() || rank.phase == Phase::Finished);
-            if is_done {
-                return self.finish();
+    /// A rule does not hold; a rank waits, and no machine has a timer.
+    pub(crate) fn run(&mut self) -> Failures {
+        while self.ranks.iter().any(RankNode::is_running) {
+            if !self.go_on() {
+                self.check_reports();
+                self.is_stuck = true;
+                return self.failures();
             }
-            if events.is_empty() {
-                self.pass_time();
-            } else {
-                let event = self.dice.pick(&events);
-                self.act(event);
-            }
-            if breaks > 0 && self.dice.one_in(40) {
-                breaks -= 1;
-                let (rank, server) = self.draw_pair();
-                if self.dice.one_in(3) {
-                    self.break_data(rank, server);
-                } else {
-                    self.deliver_some(rank, server);
-                    self.break_pair(rank, server);
-                }
-            }
-            if replacements > 0 && self.dice.one_in(60) {
-                replacements -= 1;
-                let server = self.dice.below(self.servers.len());
-                self.replace_server(server);
-            }
-            let has_plans = self.ranks.iter().all(|rank| rank.session.plan().is_some());
-            if losses > 0 && has_plans && self.dice.one_in(80) {
-                losses -= 1;
-                let rank = self.dice.below(self.ranks.len());
-                self.kill_rank(rank);
-            }
+            self.inject();
+        }
+        // What is still in connections arrives, and servers end the job.
+        while self.servers.iter().any(|server| server.job.is_some()) {
+            assert!(self.go_on(), "a server keeps a job whose ranks are gone");
+        }
+        self.check_end();
+        self.failures()
+    }
+
+    /// Something happens; false if nothing ever will.
+    fn go_on(&mut self) -> bool {
+        self.steps += 1;
+        assert!(self.steps < STEPS_MAX, "a run does not end");
+        let events = self.events();
+        if events.is_empty() {
+            return self.pass_time();
+        }
+        let event = self.dice.pick(&events);
+        if !self.is_report(event) {
+            self.busy = self.now;
+        }
+        self.note(|| format!("{event:?}"));
+        self.act(event);
+        self.check_bounds();
+        true
+    }
+
+    /// Whether a rank hears for whom it waits, which does not help it on.
+    fn is_report(&self, event: Event) -> bool {
+        let Event::Down(rank, server) = event else { return false };
+        let pair = self.pairs[rank][server].as_ref();
+        matches!(pair.and_then(|pair| pair.down.front()), Some(ServerMessage::Waiting(_)))
+    }
+
+    fn check_end(&self) {
+        for rank in self.ranks.iter().filter(|rank| rank.is_alive && rank.failure.is_none()) {
+            let is_whole = rank.plan + 1 == self.plans.len() && rank.compared == Round(self.setup.rounds);
+            assert!(is_whole || rank.is_leaving, "all was compared");
         }
     }
 
-    pub(crate) fn finish(&self) -> Result<(), RankFailure> {
-        let failed = self.ranks.iter().filter(|rank| rank.is_alive).find_map(|rank| rank.failure.as_ref());
-        if let Some(failure) = failed {
-            return Err(failure.clone());
-        }
-        for rank in self.ranks.iter().filter(|rank| rank.is_alive) {
-            assert_eq!(rank.phase, Phase::Finished, "each is through");
-            assert_eq!(rank.compared, Round(self.setup.rounds), "all was compared");
-            assert!(rank.retained.len() <= 4 * self.plan.tensors() as usize, "few rounds are retained");
-        }
-        Ok(())
-    }
-
-    /// Nothing happens before the next timer.
-    pub(crate) fn pass_time(&mut self) {
+    /// Nothing happens before the next timer; false if there is none, and nothing that would end by itself.
+    fn pass_time(&mut self) -> bool {
         let ranks = self.ranks.iter().filter_map(RankNode::timeout);
-        let next = ranks.chain(self.servers.iter().filter_map(ServerNode::timeout)).min();
-        // Servers look at waits as long as they live, which does not help anybody on.
-        let limit = Nanos::from_secs(3_600);
-        let Some(next) = next.filter(|next| *next < limit) else {
-            let waiting: Vec<_> = (0..)
-                .zip(&self.ranks)
-                .filter(|(_, rank)| rank.is_running())
-                .map(|(at, rank)| (at, rank.phase))
-                .collect();
-            panic!("ranks wait for nothing: {waiting:?}");
-        };
+        let timers = ranks.chain(self.servers.iter().filter_map(ServerNode::timeout));
+        let pauses = self.ranks.iter().map(|rank| rank.paused_until);
+        let links = self.cut_until.iter().flatten().copied();
+        let notices = self.notices.iter().map(|(at, _)| *at);
+        let ends = pauses.chain(links).chain(notices).filter(|at| *at > self.now);
+        let Some(next) = timers.chain(ends).min() else { return false };
+        if next > self.busy.saturating_add(ENDLESS) {
+            return false;
+        }
         self.now = self.now.max(next);
         for at in 0..self.ranks.len() {
             if self.ranks[at].timeout().is_some_and(|timeout| timeout <= self.now) {
+                self.note(|| format!("timeout of rank {at}"));
                 self.ranks[at].session.handle_timeout(self.now);
                 self.settle_rank(at);
             }
         }
         for at in 0..self.servers.len() {
             if self.servers[at].timeout().is_some_and(|timeout| timeout <= self.now) {
+                self.note(|| format!("timeout of server {at}"));
                 self.report(at, ServerJob::handle_timeout);
             }
         }
+        true
     }
 
-    pub(crate) fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for at in 0..self.ranks.len() {
             let rank = &self.ranks[at];
-            events.extend((rank.is_running() && rank.may_step(self.setup.rounds)).then_some(Event::Step(at)));
+            let may_step =
+                rank.is_running() && rank.paused_until <= self.now && rank.may_step(self.setup.rounds);
+            events.extend(may_step.then_some(Event::Step(at)));
             for (server, pair) in self.pairs[at].iter().enumerate() {
                 let Some(pair) = pair else { continue };
                 let mut may = |yes: bool, event| events.extend(yes.then_some(event));
                 let room = pair.pushes.len() < 3 && !pair.is_without_data && rank.is_running();
                 may(room && rank.has_waiting(server), Event::Send(at, server));
+                if self.now < self.cut_until[at][server] {
+                    continue;
+                }
                 may(
                     pair.taking.is_none() && !pair.is_held && !pair.pushes.is_empty(),
                     Event::Judge(at, server),
                 );
                 may(pair.taking.is_some(), Event::Take(at, server));
                 may(!pair.up.is_empty(), Event::Up(at, server));
+                may(pair.up.is_empty() && pair.bye.is_some(), Event::Bye(at, server));
                 let hears = |front: usize| rank.is_running() && pair.not_before[front] <= rank.version;
                 may(!pair.down.is_empty() && hears(0), Event::Down(at, server));
                 may(pair.landing.is_none() && !pair.pulls.is_empty() && hears(1), Event::Arrive(at, server));
-                may(pair.landing.is_some(), Event::Land(at, server));
+                may(pair.landing.is_some() && rank.is_running(), Event::Land(at, server));
             }
         }
         let offers = self.servers.iter().enumerate().filter(|(_, server)| !server.offers.is_empty());
         events.extend(offers.map(|(server, _)| Event::Offer(server)));
-        events.extend((0..self.notices.len()).map(Event::Notice));
+        let due = self.notices.iter().enumerate().filter(|(_, (at, _))| *at <= self.now);
+        events.extend(due.map(|(nth, _)| Event::Notice(nth)));
         events
     }
 
-    pub(crate) fn act(&mut self, event: Event) {
+    fn act(&mut self, event: Event) {
         match event {
             Event::Step(rank) => self.step(rank),
             Event::Send(rank, server) => self.send(rank, server),
             Event::Judge(rank, server) => self.judge(rank, server),
             Event::Take(rank, server) => self.take(rank, server),
             Event::Up(rank, server) => self.up(rank, server),
+            Event::Bye(rank, server) => self.bye(rank, server),
             Event::Down(rank, server) => self.down(rank, server),
             Event::Offer(server) => self.send_result(server),
             Event::Arrive(rank, server) => self.arrive(rank, server),
             Event::Land(rank, server) => self.land(rank, server),
             Event::Notice(at) => {
-                let notice = self.notices.swap_remove(at);
+                let (_, notice) = self.notices.swap_remove(at);
+                self.note(|| format!("{notice:?}"));
                 self.notice(notice);
             }
         }
     }
+}
+
+fn draw_programs(dice: &mut Dice, plan: &Plan, rounds: u64) -> Vec<Program> {
+    let all: Vec<TensorId> = (0..plan.tensors()).map(TensorId).collect();
+    let mut draw = || {
+        let uses = dice.some_of(&all);
+        let pushes = dice.some_of(&uses);
+        Program { uses, pushes }
+    };
+    (0..rounds).map(|_| draw()).collect()
 }

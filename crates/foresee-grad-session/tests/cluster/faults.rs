@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Faults of a run: when they happen, and whom a rank may name for them.
+
+use std::collections::BTreeSet;
+
+use foresee_grad_session::{Closed, RankHello, Role};
+use foresee_units::{Bytes, Nanos, Rank};
+
+use crate::network::Notice;
+use crate::rank::Phase;
+use crate::server::ServerNode;
+use crate::setup::{HEARTBEAT, RECONNECT, server_id};
+use crate::world::World;
+
+/// Something that happens once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A pair of connections breaks, or the data connection of it alone.
+    Break,
+    /// A link carries nothing for a while that is shorter than the grace period. Its connections break or stay.
+    ShortCut,
+    /// A link carries nothing for longer than the grace period. Its connections break, or both ends notice the silence.
+    LongCut,
+    /// A rank computes for long.
+    Pause,
+    /// A server is killed and replaced.
+    Replace,
+    /// A rank is killed; another process may come in its place.
+    Kill,
+    /// A rank closes before it has taken all steps.
+    Leave,
+    /// The liar sends something well-formed that is wrong or out of turn.
+    Lie,
+}
+
+impl Fault {
+    pub(crate) fn may_lose_a_rank(self) -> bool {
+        matches!(self, Self::LongCut | Self::Kill | Self::Leave | Self::Lie)
+    }
+}
+
+/// Ranks and servers that something happened to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Culprits {
+    pub(crate) ranks: BTreeSet<usize>,
+    pub(crate) servers: BTreeSet<usize>,
+}
+
+/// Nothing arrives for so long before an end of a connection takes the other one for silent.
+const SILENCE: Nanos = RECONNECT;
+
+impl World {
+    /// Lets faults of the setup happen, several at once now and then.
+    pub(crate) fn inject(&mut self) {
+        if self.faults.is_empty() || !self.dice.one_in(45) {
+            return;
+        }
+        loop {
+            let Some(fault) = self.faults.pop() else { return };
+            self.note(|| format!("fault {fault:?}"));
+            self.happen(fault);
+            if !self.dice.one_in(3) {
+                return;
+            }
+        }
+    }
+
+    fn happen(&mut self, fault: Fault) {
+        let (rank, server) = self.draw_pair();
+        // While members change, no rank is waited for.
+        let is_hard = !self.setup.recover || self.setup.survives && self.may_lose;
+        if is_hard && matches!(fault, Fault::Break | Fault::ShortCut) {
+            self.culprits.ranks.insert(rank);
+            self.culprits.servers.insert(server);
+        }
+        match fault {
+            Fault::Break if self.dice.one_in(3) => self.break_data(rank, server),
+            Fault::Break => {
+                self.deliver_some(rank, server);
+                self.break_pair(rank, server);
+            }
+            Fault::ShortCut if !self.is_connected(rank, server) || self.is_cut(rank, server) => {}
+            Fault::ShortCut => {
+                // Attempts to connect fail besides, each of which costs a tenth of a second.
+                let time = self.millis(100, 2_000);
+                self.cut(rank, server, time);
+                if self.dice.one_in(2) {
+                    self.break_pair(rank, server);
+                }
+            }
+            Fault::LongCut => {
+                let time = RECONNECT.saturating_add(self.millis(500, 60_000));
+                self.cut(rank, server, time);
+                self.culprits.ranks.insert(rank);
+                self.culprits.servers.insert(server);
+                if self.dice.one_in(2) {
+                    self.break_pair(rank, server);
+                } else {
+                    self.silence(rank, server);
+                }
+            }
+            Fault::Pause => {
+                let until = self.now.saturating_add(self.millis(1, 150_000));
+                let node = &mut self.ranks[rank];
+                node.paused_until = node.paused_until.max(until);
+            }
+            Fault::Replace => {
+                self.culprits.servers.insert(server);
+                self.replace_server(server);
+            }
+            Fault::Kill => self.kill_rank(rank),
+            Fault::Leave => {
+                // One of them stays.
+                let is_left = |(at, node): (usize, &crate::rank::RankNode)| {
+                    at != rank && node.is_running() && !node.is_leaving
+                };
+                let have_plans = self.ranks.iter().all(|rank| rank.session.plan().is_some());
+                if self.ranks.iter().enumerate().any(is_left) && have_plans {
+                    self.culprits.ranks.insert(rank);
+                    self.ranks[rank].is_leaving = true;
+                }
+            }
+            Fault::Lie => self.lie(),
+        }
+    }
+
+    pub(crate) fn millis(&mut self, from: usize, to: usize) -> Nanos {
+        Nanos::from_millis((from + self.dice.below(to - from)) as u64)
+    }
+
+    fn cut(&mut self, rank: usize, server: usize, time: Nanos) {
+        let until = self.now.saturating_add(time);
+        let link = &mut self.cut_until[rank][server];
+        *link = (*link).max(until);
+    }
+
+    pub(crate) fn is_cut(&self, rank: usize, server: usize) -> bool {
+        self.now < self.cut_until[rank][server]
+    }
+
+    /// Both ends of a pair notice that nothing arrives, one after the other.
+    fn silence(&mut self, rank: usize, server: usize) {
+        let Some(pair) = &self.pairs[rank][server] else { return };
+        let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
+        let closed = Closed::Silent("it was silent".into());
+        let (first, second) = (self.millis(0, 900), self.millis(0, 900));
+        let at = self.now.saturating_add(SILENCE);
+        let notice = Notice::RankClosed { rank, server, number, closed: closed.clone() };
+        self.notices.push((at.saturating_add(first), notice));
+        let notice = Notice::ServerClosed { server, process, peer, closed };
+        self.notices.push((at.saturating_add(second), notice));
+    }
+
+    fn replace_server(&mut self, server: usize) {
+        for rank in 0..self.ranks.len() {
+            self.deliver_some(rank, server);
+            self.drop_pair(rank, server, false, true);
+        }
+        self.processes += 1;
+        let park = Bytes::new(self.setup.park);
+        self.servers[server] = ServerNode::new(server_id(server), self.processes, park);
+    }
+
+    /// A rank is killed once all have plans, unless it is the last one.
+    fn kill_rank(&mut self, rank: usize) {
+        let have_plans = self.ranks.iter().all(|rank| rank.session.plan().is_some());
+        let left = self.ranks.iter().filter(|rank| rank.is_running()).count();
+        if left < 2 || !have_plans || !self.ranks[rank].is_running() {
+            return;
+        }
+        self.ranks[rank].is_alive = false;
+        self.culprits.ranks.insert(rank);
+        // Its host may have lost power: no server is told.
+        let is_silent = self.dice.one_in(3);
+        let at = if is_silent { self.now.saturating_add(SILENCE) } else { self.now };
+        for server in 0..self.servers.len() {
+            // What it sent before may still arrive.
+            let Some(pair) = &self.pairs[rank][server] else { continue };
+            let (process, peer) = (self.servers[server].process, pair.peer);
+            let closed = if is_silent {
+                Closed::Silent("it was silent".into())
+            } else {
+                Closed::Broken("reset".into())
+            };
+            self.notices.push((at, Notice::ServerClosed { server, process, peer, closed }));
+        }
+        if self.dice.one_in(3) {
+            let server = self.dice.below(self.servers.len());
+            let at = self.now.saturating_add(self.millis(0, 6_000));
+            self.notices.push((at, Notice::Stranger { rank, server }));
+        }
+    }
+
+    /// Another process of a rank that was killed connects while the job goes on: it gets no place.
+    pub(crate) fn admit_stranger(&mut self, rank: usize, server: usize) {
+        if self.servers[server].slots.is_none() {
+            return;
+        }
+        let own = self.hello(rank, server, Role::Control);
+        let hello = RankHello { process: own.process + 1_000, ..own };
+        let admitted = self.report(server, |job, now| job.admit(&hello, now));
+        assert!(admitted.is_none_or(|admitted| admitted.is_err()), "a job with a plan has no place for it");
+    }
+
+    pub(crate) fn is_connected(&self, rank: usize, server: usize) -> bool {
+        let process = self.servers[server].job.as_ref();
+        let pair = self.pairs[rank][server].as_ref();
+        let is_current = |peer| process.is_some_and(|job| job.is_current(peer));
+        pair.is_some_and(|pair| is_current(pair.peer) && !pair.is_without_data)
+    }
+
+    /// Whether others may have to wait for a rank.
+    pub(crate) fn is_slow(&self, rank: usize) -> bool {
+        let node = &self.ranks[rank];
+        let is_away = |server| !self.is_connected(rank, server) || self.is_cut(rank, server);
+        !node.is_running()
+            || node.phase == Phase::Start
+            || self.now <= node.paused_until
+            || self.is_liar(Rank(u32::try_from(rank).expect("there are few")))
+            || (0..self.servers.len()).any(is_away)
+    }
+}
+
+/// A connection that broke has this time to be made again, whatever else happens.
+const _: () = assert!(RECONNECT.get() == 3 * HEARTBEAT.get());

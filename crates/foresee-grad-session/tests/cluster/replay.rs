@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Seeds of a case: a fixed share in an ordinary run, many fresh ones with `FORESEE_SOAK`, one with `FORESEE_SEED`.
+//!
+//! A seed gives the whole run. Where one fails, the command is printed that replays it alone, with a trace.
+
+use std::any::type_name;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use foresee_testkit::Dice;
+
+use crate::blame::Failures;
+use crate::setup::Setup;
+use crate::world::World;
+
+/// Seeds of a case in an ordinary run, and with `FORESEE_SOAK`.
+const ORDINARY: u64 = 256;
+const SOAK: u64 = 10_000;
+
+/// Runs a case with all its seeds: `setup` draws what a run is made of, `check` judges its end.
+pub(crate) fn every_seed<S>(setup: S, check: impl Fn(&World, &Failures))
+where
+    S: Fn(&mut Dice) -> Setup,
+{
+    let replayed = std::env::var("FORESEE_SEED").ok();
+    if let Some(text) = replayed {
+        let seed = text.parse().expect("FORESEE_SEED is a number");
+        let mut world = world(&setup, seed);
+        world.trace = Some(Vec::new());
+        let run = catch_unwind(AssertUnwindSafe(|| check_run(&mut world, &check)));
+        eprintln!("{:#?}\n{}", world.setup, world.trace.unwrap_or_default().join("\n"));
+        return run.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+    let is_soak = std::env::var_os("FORESEE_SOAK").is_some();
+    // Another part of all seeds each time.
+    let first = if is_soak { RandomState::new().build_hasher().finish() >> 1 } else { 0 };
+    for seed in first..first + if is_soak { SOAK } else { ORDINARY } {
+        let run = catch_unwind(AssertUnwindSafe(|| check_run(&mut world(&setup, seed), &check)));
+        if let Err(panic) = run {
+            let case = type_name::<S>().split("::").skip(1).take(2).collect::<Vec<_>>().join("::");
+            eprintln!(
+                "replay: FORESEE_SEED={seed} cargo test -p foresee-grad-session --test cluster -- --exact --nocapture {case}"
+            );
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// The trace of a run.
+pub(crate) fn trace(setup: impl Fn(&mut Dice) -> Setup, seed: u64) -> Vec<String> {
+    let mut world = world(setup, seed);
+    world.trace = Some(Vec::new());
+    world.run();
+    world.trace.unwrap_or_default()
+}
+
+fn world(setup: impl Fn(&mut Dice) -> Setup, seed: u64) -> World {
+    let mut dice = Dice::new(seed);
+    let setup = setup(&mut dice);
+    World::new(dice, setup)
+}
+
+fn check_run(world: &mut World, check: &impl Fn(&World, &Failures)) {
+    let failures = world.run();
+    check(world, &failures);
+}

@@ -405,7 +405,8 @@ impl Exchange {
     fn farewell(&self, why: &ExchangeError) -> Option<Fault> {
         let whom = match why {
             ExchangeError::RankLost { rank, .. } => Some(rank.0),
-            ExchangeError::ServerLost { .. } => None,
+            // A refusal of one server is no news to the others.
+            ExchangeError::ServerLost { .. } | ExchangeError::Refused { .. } => None,
             // Ranks of one machine differ: only their hub knows.
             ExchangeError::Disagree(why) => return Some(Fault::new(FaultCode::Plan, why.as_str())),
             _ => return None,

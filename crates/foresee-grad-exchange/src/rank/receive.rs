@@ -223,10 +223,13 @@ impl ServerReader {
         loop {
             let received = state.machine.handle_message(server, self.pair, message, core.now());
             core.settle(&mut state);
-            core.changed.notify_all();
             match received.map_err(|failure| core.error(failure))? {
-                None => return Ok(()),
-                // It depends on what another server is about to send.
+                None => {
+                    core.changed.notify_all();
+                    return Ok(());
+                }
+                // It depends on what another server is about to send, and nothing has changed: two readers that hold a message
+                // back would wake each other for as long as that takes.
                 Some(again) => message = again,
             }
             state = core.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

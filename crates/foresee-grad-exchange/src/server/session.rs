@@ -135,6 +135,10 @@ impl Session {
         header: &Header,
         alive: impl Fn() -> bool,
     ) -> Result<Judged, QueueError> {
+        if header.generation < self.members().generation() {
+            // It may be of another plan, in which the packet has no place.
+            return Ok(Judged::Discard);
+        }
         let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
         let slot = self.slot(rank, packet)?;
         loop {

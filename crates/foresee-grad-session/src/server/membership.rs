@@ -92,9 +92,14 @@ impl ServerJob {
         };
         let generation = change.generation;
         check_reach(rank, generation, change.oldest)?;
+        let is_first = self.settings.server.0 == 0;
+        let proposed = self.decision.as_ref().map_or(0, |decision| decision.members.generation());
         let Some(plan) = &mut self.plan else {
             return Err(refused(&"there is no plan yet"));
         };
+        if is_first && generation > proposed && plan.rounds.members().generation() < generation {
+            return Err(refused(&"this server has not proposed them"));
+        }
         if plan.rounds.members().generation() < generation {
             let ranks = members::from_bits(&change.live);
             let members = Members::of(generation, self.settings.world, ranks).map_err(|why| refused(&why))?;

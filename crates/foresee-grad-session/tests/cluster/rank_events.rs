@@ -206,8 +206,10 @@ impl World {
         let received = node.session.handle_message(id, number, message, self.now);
         if let Ok(Some(again)) = received {
             pair.down.push_front(again);
-            // The version counts this call, too.
-            pair.not_before[0] = node.version + 2;
+            // Nothing has changed by that.
+            pair.not_before[0] = node.version + 1;
+            assert!(node.session.poll_action().is_none(), "a message that is held back changes nothing");
+            return;
         }
         self.settle_rank(rank);
     }
@@ -227,7 +229,8 @@ impl World {
             Ok(SumAdmission::Discard | SumAdmission::Confirmed) => {}
             Ok(SumAdmission::Later) => {
                 pair.pulls.push_front(pull);
-                pair.not_before[1] = node.version + 2;
+                pair.not_before[1] = node.version + 1;
+                return;
             }
             Err(failure) => self.fail(rank, failure),
         }

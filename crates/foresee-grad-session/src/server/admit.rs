@@ -105,10 +105,7 @@ impl ServerJob {
         let was_lost = self.members.as_ref().is_some_and(|members| !members.contains(rank))
             || self.settings.survives && self.plan.is_some() && !is_known;
         if was_lost {
-            let name = &self.settings.name;
-            let text =
-                format!("rank {rank} of job '{name}' was taken for lost, and the others go on without it");
-            return Err(Refusal::new(RefusalCode::Lost, text).about(rank));
+            return Err(self.refuse_lost(rank));
         }
         if self.plan.is_none() {
             // Nothing was agreed on, so no rank counts on what a process sent that is gone.

@@ -144,6 +144,13 @@ impl ServerJob {
         (self.starts() && self.generation == 0 && !missing.is_empty()).then_some(missing)
     }
 
+    /// The reason for a rank that comes, or is still here, after the others have gone on.
+    pub(super) fn refuse_lost(&self, rank: Rank) -> Refusal {
+        let name = &self.settings.name;
+        let text = format!("rank {rank} of job '{name}' was taken for lost, and the others go on without it");
+        Refusal::new(RefusalCode::Lost, text).about(rank)
+    }
+
     /// Closes what there is of a rank's connections.
     pub(super) fn close(&mut self, rank: Rank, connection: &RankConnection, reason: Option<Refusal>) {
         if connection.has_control || connection.has_data {

@@ -116,7 +116,8 @@ impl ServerJob {
             let gone: Vec<Rank> =
                 self.ranks.keys().copied().filter(|rank| !members.contains(*rank)).collect();
             for rank in gone {
-                self.forget(rank);
+                let Some(connection) = self.ranks.remove(&rank) else { continue };
+                self.close(rank, &connection, Some(self.refuse_lost(rank)));
             }
             self.generation = generation;
             self.members = Some(members);

@@ -45,7 +45,7 @@ impl World {
 
     pub(crate) fn dial(&mut self, rank: usize, server: usize) {
         let id = server_id(server);
-        if !self.ranks[rank].is_running() {
+        if !self.ranks[rank].has_started() {
             return;
         }
         let failed = self.failed_dials[rank][server];
@@ -133,7 +133,7 @@ impl World {
         let number = pair.number;
         let messages = std::mem::take(&mut pair.down);
         self.drop_pair(rank, server, false, false);
-        if self.ranks[rank].is_running() {
+        if self.ranks[rank].has_started() {
             // What was sent before still arrives.
             for message in messages {
                 let received =
@@ -151,14 +151,14 @@ impl World {
     pub(crate) fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::RankClosed { rank, server, number, closed } => {
-                if self.ranks[rank].is_running() {
+                if self.ranks[rank].has_started() {
                     let session = &mut self.ranks[rank].session;
                     session.handle_closed(server_id(server), number, closed, self.now);
                     self.settle_rank(rank);
                 }
             }
             Notice::RankDataClosed { rank, server, number } => {
-                if self.ranks[rank].is_running() {
+                if self.ranks[rank].has_started() {
                     let session = &mut self.ranks[rank].session;
                     session.handle_data_closed(server_id(server), number, "it ended", false, self.now);
                     self.settle_rank(rank);

@@ -68,6 +68,10 @@ impl World {
             return;
         }
         let message = self.rank_message(rank);
+        if matches!(message, RankMessage::Change(_)) {
+            // A server takes a rank's word for what the first server decided, and misleads the others.
+            self.culprits.servers.insert(server);
+        }
         self.note(|| format!("lie {message:?}"));
         let at = self.dice.bits();
         if let Some(pair) = &mut self.pairs[rank][server] {

@@ -86,8 +86,13 @@ impl RankNode {
         self.is_alive && self.failure.is_none() && self.phase != Phase::Finished
     }
 
+    /// Whether it has connected to all servers, so that its machine is there.
+    pub(crate) fn has_started(&self) -> bool {
+        self.is_running() && self.phase != Phase::Start
+    }
+
     pub(crate) fn timeout(&self) -> Option<Nanos> {
-        self.session.poll_timeout().filter(|_| self.is_running())
+        self.session.poll_timeout().filter(|_| self.has_started())
     }
 
     /// Puts a tensor's packets for a server among those of its round.

@@ -37,9 +37,17 @@ impl World {
     fn start(&mut self, at: usize) {
         let processes: Vec<u64> = self.servers.iter().map(|server| server.process).collect();
         for server in 0..self.servers.len() {
-            if self.pairs[at][server].is_some() {
+            if self.pairs[at][server].as_ref().is_some_and(|pair| !pair.is_without_data) {
                 continue;
             }
+            // What broke before all were there is made anew.
+            self.drop_pair(at, server, true, false);
+            let is_old = |notice: &Notice| match notice {
+                Notice::RankClosed { rank, server: of, .. }
+                | Notice::RankDataClosed { rank, server: of, .. } => (*rank, *of) == (at, server),
+                _ => false,
+            };
+            self.notices.retain(|(_, notice)| !is_old(notice));
             let refusal = if self.is_cut(at, server) {
                 Refusal::new(RefusalCode::Busy, "the network is away")
             } else if let Err(refusal) = self.connect(at, server, 0) {
@@ -194,7 +202,7 @@ impl World {
     }
 
     pub(crate) fn down(&mut self, rank: usize, server: usize) {
-        let Some(pair) = self.pairs[rank][server].as_mut().filter(|_| self.ranks[rank].is_running()) else {
+        let Some(pair) = self.pairs[rank][server].as_mut().filter(|_| self.ranks[rank].has_started()) else {
             return;
         };
         let Some(message) = pair.down.pop_front() else { return };

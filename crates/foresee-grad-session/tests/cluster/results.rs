@@ -2,6 +2,7 @@
 //! What every rank has to have received: the sum over ranks in order, and one division.
 
 use foresee_grad_queue::{PacketId, TensorId};
+use foresee_units::Rank;
 
 use crate::rank::PlanRound;
 use crate::world::World;
@@ -34,16 +35,18 @@ impl World {
 
     /// Each packet is the mean of those who pushed and were members under some membership, in rank order.
     fn check_result(&self, round: PlanRound, tensor: TensorId, got: &[u8]) {
-        let means: Vec<Vec<u8>> = self
-            .memberships
-            .iter()
-            .map(|members| {
-                let pushed = members
-                    .iter()
-                    .filter_map(|rank| self.ranks[rank.0 as usize].gradients.get(&(round, tensor)));
-                mean(&pushed.collect::<Vec<_>>(), members.len(), got.len())
-            })
-            .collect();
+        let mean_of = |members: &Vec<Rank>, without: Option<Rank>| {
+            let pushed = members.iter().filter(|rank| Some(**rank) != without);
+            let pushed =
+                pushed.filter_map(|rank| self.ranks[rank.0 as usize].gradients.get(&(round, tensor)));
+            mean(&pushed.collect::<Vec<_>>(), members.len(), got.len())
+        };
+        // A rank that lies may have reported that it skips what it pushes later.
+        let liar = (0..self.setup.ranks).map(Rank).find(|rank| self.is_liar(*rank));
+        let means = self.memberships.iter().flat_map(|members| {
+            [None, liar].into_iter().map(|without| mean_of(members, without)).collect::<Vec<_>>()
+        });
+        let means: Vec<Vec<u8>> = means.collect();
         let plan = &self.plans[round.0];
         for packet in 0..plan.packets(tensor).expect("it is the plan's") {
             let (offset, bytes) = plan.range(PacketId { tensor, packet }).expect("it is the plan's");

@@ -230,7 +230,7 @@ impl World {
                 may(pair.taking.is_some(), Event::Take(at, server));
                 may(!pair.up.is_empty(), Event::Up(at, server));
                 may(pair.up.is_empty() && pair.bye.is_some(), Event::Bye(at, server));
-                let hears = |front: usize| rank.is_running() && pair.not_before[front] <= rank.version;
+                let hears = |front: usize| rank.has_started() && pair.not_before[front] <= rank.version;
                 may(!pair.down.is_empty() && hears(0), Event::Down(at, server));
                 may(pair.landing.is_none() && !pair.pulls.is_empty() && hears(1), Event::Arrive(at, server));
                 may(pair.landing.is_some() && rank.is_running(), Event::Land(at, server));

@@ -180,7 +180,7 @@ impl RankSession {
         if !self.is_current(server, pair) {
             return Ok(None);
         }
-        let received = self.receive(server, message, now);
+        let received = self.receive(server, message, now).map_err(|failure| accuse(server, failure));
         if let Err(failure) = &received {
             self.fail(failure.clone());
         }
@@ -249,6 +249,19 @@ impl RankSession {
 
     fn are_open(&self) -> bool {
         self.servers.iter().all(ServerConnection::is_open)
+    }
+}
+
+/// The failure of a rank for which something that a server sent is the cause.
+fn accuse(server: ServerId, failure: RankFailure) -> RankFailure {
+    match failure {
+        RankFailure::NoPlan => RankFailure::strange(server, "speaks of rounds before a plan"),
+        // A rank may have told servers different things, and no server is to blame.
+        RankFailure::Queue(why @ QueueError::UsedDiffers { .. }) => RankFailure::Disagree(why.to_string()),
+        RankFailure::Queue(why) => {
+            RankFailure::strange(server, &format!("sends what the plan does not allow ({why})"))
+        }
+        other => other,
     }
 }
 

@@ -6,7 +6,7 @@ use foresee_grad_queue::{
 };
 
 use super::connection::{Breaks, ConnectionState};
-use super::{RankAction, RankFailure, RankSession, SumAdmission};
+use super::{RankAction, RankFailure, RankSession, SumAdmission, accuse};
 use crate::RankMessage;
 
 impl RankSession {
@@ -71,7 +71,8 @@ impl RankSession {
             return Err(RankFailure::strange(server, "sends sums before a plan"));
         };
         let round = Round::near(round, plan.collect.current());
-        let claim = match plan.collect.arrive(SumHeader { server, generation, round, packet, bytes })? {
+        let arrival = plan.collect.arrive(SumHeader { server, generation, round, packet, bytes });
+        let claim = match arrival.map_err(|why| accuse(server, why.into()))? {
             Arrival::Read(claim) => claim,
             Arrival::Discard(_) => return Ok(SumAdmission::Discard),
             Arrival::Hold if is_over => return Ok(SumAdmission::Discard),

@@ -14,7 +14,7 @@ use crate::setup::Setup;
 use crate::world::World;
 
 /// Seeds of a case in an ordinary run, and with `FORESEE_SOAK`.
-const ORDINARY: u64 = 256;
+const ORDINARY: u64 = 512;
 const SOAK: u64 = 10_000;
 
 /// Runs a case with all its seeds: `setup` draws what a run is made of, `check` judges its end.

@@ -6,5 +6,8 @@
 mod agreement;
 mod driver;
 mod losses;
+mod proposed;
+mod random;
 mod reconnection;
+mod refusals;
 mod rounds;

@@ -151,7 +151,7 @@ fn a_rank_speaks_under_its_own_change_and_not_before() {
 #[test]
 fn a_change_that_names_other_ranks_or_sets_is_refused() {
     let refused = |change: Change, wanted: &str| {
-        let (mut driver, peers) = Driver::running(&survivors(2));
+        let (mut driver, peers) = Driver::running(&JobSettings { server: ServerId(1), ..survivors(2) });
         driver.message(peers[0], RankMessage::Change(change));
         let text = driver.reason(peers[1]);
         assert!(text.contains(wanted), "{text}");
@@ -191,4 +191,48 @@ fn a_rank_that_left_in_peace_is_a_loss_for_those_that_begin_another_round() {
     driver.message(peers[0], end(0, &[]));
     let Some(ServerMessage::Members(proposed)) = driver.take(peers[0]).pop() else { panic!("no members") };
     assert_eq!(proposed.why, "rank 1 is lost: it has left (done)");
+}
+
+#[test]
+fn the_first_server_refuses_a_change_that_it_has_not_proposed() {
+    let (mut driver, peers) = Driver::running(&survivors(2));
+    let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
+    driver.message(peers[0], RankMessage::Change(change));
+    let text = driver.reason(peers[1]);
+    assert!(text.contains("rank 0 passes on members that cannot be: this server has not proposed"), "{text}");
+}
+
+#[test]
+fn others_go_on_without_a_rank_that_left_with_its_part_of_a_round_on_the_way() {
+    let (mut driver, peers) = Driver::running(&survivors(2));
+    for peer in &peers {
+        driver.message(*peer, end(0, &[]));
+    }
+    drop(driver.take(peers[0]));
+    driver.close(peers[1], Closed::Goodbye("done".into()));
+    let Some(ServerMessage::Members(proposed)) = driver.take(peers[0]).pop() else { panic!("no members") };
+    assert_eq!(proposed.why, "rank 1 is lost: it has left before it had all of a round that it ended");
+}
+
+#[test]
+fn ranks_are_told_of_one_that_left_with_its_part_of_a_round_on_the_way() {
+    let of_two = JobSettings { survives: false, ..survivors(2) };
+    let (mut driver, peers) = Driver::running(&of_two);
+    for peer in &peers {
+        driver.message(*peer, end(0, &[]));
+    }
+    driver.close(peers[1], Closed::Goodbye("done".into()));
+    drop(driver.take(peers[0]));
+    driver.pass(of_two.look.saturating_add(of_two.look));
+    let Some(ServerMessage::Waiting(text)) = driver.take(peers[0]).pop() else { panic!("no report") };
+    assert!(text.contains("rank 1 (no longer connected) to have all of round 0; 2 packets"), "{text}");
+}
+
+#[test]
+fn a_rank_that_the_others_go_on_without_is_told_why() {
+    let (mut driver, peers) = Driver::running(&JobSettings { server: ServerId(1), ..survivors(2) });
+    let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
+    driver.message(peers[0], RankMessage::Change(change));
+    let text = driver.reason(peers[1]);
+    assert!(text.contains("rank 1 of job 'run' was taken for lost, and the others go on"), "{text}");
 }

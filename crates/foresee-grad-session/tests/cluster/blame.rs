@@ -91,7 +91,7 @@ impl World {
 
     /// Ranks are told only of ranks that are slow or away: time passes only while nobody else can do anything.
     pub(crate) fn check_wait(&self, server: usize, text: &str) {
-        if server > 0 && text.contains("to propose") {
+        if self.liar.is_some() || server > 0 && text.contains("to propose") {
             // Whom the first server waits for, the others do not know.
             return;
         }

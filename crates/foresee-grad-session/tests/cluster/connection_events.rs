@@ -63,6 +63,7 @@ impl World {
                 let session = &mut self.ranks[rank].session;
                 assert_eq!(session.begin_pair(id), Some(number), "it goes on");
                 session.handle_connected(id, process, self.now);
+                self.break_again(rank, server);
             }
             Err(refusal) => {
                 self.drop_pair(rank, server, false, true);
@@ -175,6 +176,7 @@ impl World {
                 }
             }
             Notice::Dial { rank, server } => self.dial(rank, server),
+            Notice::Break { rank, server } => self.break_pair(rank, server),
             Notice::Stranger { rank, server } => self.admit_stranger(rank, server),
         }
     }

@@ -67,11 +67,8 @@ impl World {
 
     fn happen(&mut self, fault: Fault) {
         let (rank, server) = self.draw_pair();
-        // While members change, no rank is waited for.
-        let is_hard = !self.setup.recover || self.setup.survives && self.may_lose;
-        if is_hard && matches!(fault, Fault::Break | Fault::ShortCut) {
-            self.culprits.ranks.insert(rank);
-            self.culprits.servers.insert(server);
+        if matches!(fault, Fault::Break | Fault::ShortCut) {
+            self.suspect(rank, server);
         }
         match fault {
             Fault::Break if self.dice.one_in(3) => self.break_data(rank, server),
@@ -105,8 +102,11 @@ impl World {
                 node.paused_until = node.paused_until.max(until);
             }
             Fault::Replace => {
-                self.culprits.servers.insert(server);
                 self.replace_server(server);
+                if self.dice.one_in(3) {
+                    let other = self.dice.below(self.servers.len());
+                    self.replace_server(other);
+                }
             }
             Fault::Kill => self.kill_rank(rank),
             Fault::Leave => {
@@ -121,6 +121,23 @@ impl World {
                 }
             }
             Fault::Lie => self.lie(),
+        }
+    }
+
+    /// Connections between them break: where members change just then, no rank is waited for.
+    fn suspect(&mut self, rank: usize, server: usize) {
+        if !self.setup.recover || self.setup.survives && self.may_lose {
+            self.culprits.ranks.insert(rank);
+            self.culprits.servers.insert(server);
+        }
+    }
+
+    /// The connections to a new server break soon after they were made, perhaps before it has answered.
+    pub(crate) fn break_again(&mut self, rank: usize, server: usize) {
+        let is_new = self.servers[server].process >= u64::from(self.setup.servers);
+        if is_new && self.dice.one_in(4) {
+            self.suspect(rank, server);
+            self.notices.push((self.now, Notice::Break { rank, server }));
         }
     }
 
@@ -152,6 +169,7 @@ impl World {
     }
 
     fn replace_server(&mut self, server: usize) {
+        self.culprits.servers.insert(server);
         for rank in 0..self.ranks.len() {
             self.deliver_some(rank, server);
             self.drop_pair(rank, server, false, true);

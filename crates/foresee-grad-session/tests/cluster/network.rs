@@ -82,6 +82,8 @@ pub(crate) enum Notice {
     ServerDataClosed { server: usize, process: u64, peer: Peer },
     /// A rank dials a server.
     Dial { rank: usize, server: usize },
+    /// A pair of connections breaks.
+    Break { rank: usize, server: usize },
     /// Another process of a rank that was killed connects to a server.
     Stranger { rank: usize, server: usize },
 }

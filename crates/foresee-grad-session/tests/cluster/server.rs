@@ -124,5 +124,9 @@ impl Slots {
         if forget {
             self.pairs.iter_mut().for_each(|pair| pair.forget_done(oldest));
         }
+        if let Some(last) = oldest.0.checked_sub(1).map(Round) {
+            let is_rest = |pair: &SlotPair| pair.missing(&self.members, last).next().is_some();
+            assert!(!self.pairs.iter().any(is_rest), "a part of a round that is done stays in its slot");
+        }
     }
 }

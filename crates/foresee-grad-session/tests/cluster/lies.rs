@@ -39,15 +39,6 @@ impl World {
         self.liar == Some(Liar::Rank(rank.0 as usize))
     }
 
-    /// Whether a rank may wait for good: it lies itself, or a server lied to it, whose word it has to take.
-    pub(crate) fn is_suspect(&self, rank: usize) -> bool {
-        match self.liar {
-            Some(Liar::Rank(liar)) => liar == rank,
-            Some(Liar::Server(_)) => true,
-            None => false,
-        }
-    }
-
     /// The liar sends something over one of its connections.
     pub(crate) fn lie(&mut self) {
         let (rank, server) = self.draw_pair();
@@ -140,7 +131,7 @@ impl World {
             5 => RankMessage::Resume(Resume { generation, oldest: round, live: Vec::new(), body }),
             6 => {
                 self.culprits.ranks.insert(other);
-                RankMessage::Lost(LostRank { rank: self.rank(other), why: "gone".into() })
+                RankMessage::Lost(LostRank { rank: number(other), why: "gone".into() })
             }
             _ if self.dice.one_in(2) => {
                 RankMessage::Known(Known { generation, oldest: round, used: self.used(round) })
@@ -164,13 +155,13 @@ impl World {
             5 => ServerMessage::Resumed(Resumed { generation, oldest: round, knows: self.dice.one_in(2) }),
             6 => {
                 self.culprits.ranks.insert(other);
-                ServerMessage::Lost(LostRank { rank: self.rank(other), why: "gone".into() })
+                ServerMessage::Lost(LostRank { rank: number(other), why: "gone".into() })
             }
             7 if self.dice.one_in(2) => {
                 self.culprits.ranks.insert(other);
                 ServerMessage::Members(NewMembers {
                     generation,
-                    rank: self.rank(other),
+                    rank: number(other),
                     live: vec![1],
                     why: format!("rank {other} is lost"),
                 })
@@ -200,10 +191,6 @@ impl World {
         self.dice.below(self.ranks.len())
     }
 
-    fn rank(&self, at: usize) -> Rank {
-        Rank(u32::try_from(at).expect("there are few"))
-    }
-
     fn body(&mut self) -> Vec<u8> {
         let bodies: Vec<Vec<u8>> =
             self.plans.iter().map(|plan| plan.encode()).chain([vec![1, 2, 3]]).collect();
@@ -227,4 +214,8 @@ impl World {
     fn used(&mut self, round: Round) -> Vec<Used> {
         (0..self.dice.below(2)).map(|_| Used { round, used: self.set() }).collect()
     }
+}
+
+fn number(rank: usize) -> Rank {
+    Rank(u32::try_from(rank).expect("there are few"))
 }

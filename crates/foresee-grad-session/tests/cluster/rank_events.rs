@@ -21,12 +21,14 @@ impl World {
             Phase::Agree => {
                 rank.install();
                 let failure = rank.failure.clone();
-                failure.into_iter().for_each(|failure| self.fail(at, failure));
+                if let Some(failure) = failure {
+                    self.fail(at, failure);
+                }
             }
             Phase::Stay => self.leave(at),
             Phase::Finished => {}
             Phase::Forward(_) | Phase::Backward(_) if rank.is_leaving && !rank.session.is_needed() => {
-                self.leave(at)
+                self.leave(at);
             }
             Phase::Forward(_) | Phase::Backward(_) => self.step_round(at),
         }

@@ -18,6 +18,7 @@ const ORDINARY: u64 = 512;
 const SOAK: u64 = 10_000;
 
 /// Runs a case with all its seeds: `setup` draws what a run is made of, `check` judges its end.
+#[expect(clippy::print_stderr, reason = "a trace, and the command that replays a run, are for people")]
 pub(crate) fn every_seed<S>(setup: S, check: impl Fn(&World, &Failures))
 where
     S: Fn(&mut Dice) -> Setup,

@@ -14,6 +14,7 @@ pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(30);
 
 /// What a run is made of.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Setup {
     pub(crate) ranks: u32,
     pub(crate) servers: u16,

@@ -45,6 +45,8 @@ pub(crate) struct RankNode {
     pub(crate) phase: Phase,
     /// It takes no step before.
     pub(crate) paused_until: Nanos,
+    /// The process of each server that it connected to at the start.
+    pub(crate) known: Vec<Option<u64>>,
     /// When it first dialled a server.
     pub(crate) dials_since: Option<Nanos>,
     /// It closes as soon as nobody needs it.
@@ -70,6 +72,7 @@ impl RankNode {
             plan: 0,
             phase: Phase::Start,
             paused_until: Nanos::ZERO,
+            known: vec![None; servers],
             dials_since: None,
             is_leaving: false,
             queues: (0..servers).map(|_| BTreeMap::new()).collect(),

@@ -37,24 +37,16 @@ impl World {
 
     /// A rank connects to every server and proposes its first plan; or it comes again, where it has no place yet.
     fn start(&mut self, at: usize) {
-        let processes: Vec<u64> = self.servers.iter().map(|server| server.process).collect();
         for server in 0..self.servers.len() {
-            if self.pairs[at][server].as_ref().is_some_and(|pair| !pair.is_without_data) {
+            if self.ranks[at].known[server].is_some() {
                 continue;
             }
-            // What broke before all were there is made anew.
-            self.drop_pair(at, server, true, false);
-            let is_old = |notice: &Notice| match notice {
-                Notice::RankClosed { rank, server: of, .. }
-                | Notice::RankDataClosed { rank, server: of, .. } => (*rank, *of) == (at, server),
-                _ => false,
-            };
-            self.notices.retain(|(_, notice)| !is_old(notice));
             let refusal = if self.is_cut(at, server) {
                 Refusal::new(RefusalCode::Busy, "the network is away")
             } else if let Err(refusal) = self.connect(at, server, 0) {
                 refusal
             } else {
+                self.ranks[at].known[server] = Some(self.servers[server].process);
                 continue;
             };
             let since = *self.ranks[at].dials_since.get_or_insert(self.now);
@@ -68,9 +60,18 @@ impl World {
         }
         let settings = rank_settings(&self.setup, u32::try_from(at).expect("there are few"));
         let node = &mut self.ranks[at];
+        let processes: Vec<u64> = node.known.iter().copied().flatten().collect();
         node.session = RankSession::new(settings, &processes);
         node.session.handle_proposal(&self.plans[0].encode());
         node.phase = Phase::Agree;
+        // What broke before its machine was there, it learns now.
+        for server in 0..self.servers.len() {
+            if self.pairs[at][server].as_ref().is_none_or(|pair| pair.is_without_data) {
+                let closed = Closed::Broken("reset".into());
+                self.drop_pair(at, server, true, false);
+                self.notices.push((self.now, Notice::RankClosed { rank: at, server, number: 0, closed }));
+            }
+        }
     }
 
     /// A rank closes in peace.

@@ -62,6 +62,8 @@ impl World {
         if matches!(message, RankMessage::Change(_)) {
             // A server takes a rank's word for what the first server decided, and misleads the others.
             self.culprits.servers.insert(server);
+            // Those that it leaves out are told that they are lost.
+            self.culprits.ranks.extend(1..self.ranks.len());
         }
         self.note(|| format!("lie {message:?}"));
         let at = self.dice.bits();

@@ -72,6 +72,7 @@ def _no_compiled_code_of_others():
     torch._dynamo.reset()
 
 
+@pytest.mark.usefixtures("slow_network")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("how", [wrapped, in_place])
 def test_compiled_blocks_keep_the_bits_and_wait_once_each(how, backend):

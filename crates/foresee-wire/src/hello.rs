@@ -6,13 +6,12 @@
 //!
 //! Refuses to admit anybody: whether a rank is wanted is decided by whoever takes the connection.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Fault, put_text, take_text};
-use crate::error::FrameFault;
+use crate::error::{FrameFault, WireError};
 use crate::frame::Kind;
+use crate::secret::random;
 
 /// A capability of a dialler: when a connection breaks it dials again, as the same session. Its place is kept for
 /// [`Timeouts::reconnect`](crate::Timeouts::reconnect).
@@ -22,8 +21,14 @@ pub const COMES_AGAIN: u64 = 1;
 pub const JOB_BYTES_MAX: usize = 128;
 
 /// Draws a process's number, for [`Hello::session`] and [`Welcome::session`].
-pub fn draw_session() -> u64 {
-    RandomState::new().build_hasher().finish()
+///
+/// By the system, for processes that are forked have everything else in common.
+///
+/// # Errors
+/// [`WireError::NoRandom`].
+pub fn draw_session() -> Result<u64, WireError> {
+    let drawn = random()?;
+    Ok(drawn[..8].iter().fold(0, |all, &byte| all << 8 | u64::from(byte)))
 }
 
 /// What a dialler says of itself. Everything in it is covered by the proofs of both ends.

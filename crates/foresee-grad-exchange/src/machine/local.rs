@@ -87,7 +87,7 @@ impl LocalRank {
         hub: Option<Arc<Hub>>,
     ) -> Result<Self, ExchangeError> {
         let hello = Hello {
-            session: draw_session(),
+            session: draw_session().map_err(|why| ExchangeError::System(Arc::new(why)))?,
             ..Hello::new(Purpose::Gradients, Role::Control, options.job.as_str(), rank.0, options.world)
         };
         let how = DialOptions { timeouts: options.timeouts, ..DialOptions::default() };

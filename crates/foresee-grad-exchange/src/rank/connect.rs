@@ -46,7 +46,7 @@ impl Pair {
 /// Connects to every server and starts the threads.
 pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
     check(&options)?;
-    let process = draw_session();
+    let process = draw_session().map_err(system)?;
     let own = || Interfaces::new(options.policy.push(), options.packet(None));
     let interfaces = options.interfaces.clone().unwrap_or_else(own);
     interfaces.enter(process);

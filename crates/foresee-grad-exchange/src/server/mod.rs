@@ -97,7 +97,7 @@ impl Server {
         let own = || Interfaces::new(options.policy.pull(), PACKET_BYTES_MIN);
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
-        let process = draw_session();
+        let process = draw_session().map_err(system)?;
         interfaces.enter(process);
         let (start, timer) = (Instant::now(), Timer::default());
         let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline, start, timer });

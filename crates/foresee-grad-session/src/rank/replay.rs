@@ -60,16 +60,9 @@ impl RankSession {
         }
     }
 
-    /// Offers everything that is retained to a server that has taken the place of a lost one, older rounds first.
-    pub(super) fn offer_again(&mut self, server: ServerId) {
-        let Some(RankPlan { collect, replay, .. }) = &self.plan else { return };
-        let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
-        connection.held.extend(replay.iter());
-        release(server, connection, collect, &mut self.actions);
-    }
-
     /// Offers what is retained and has not arrived here: under a new membership the server has forgotten it, and over a
-    /// connection that broke it may not have come, unless the server has the result.
+    /// connection that broke it may not have come, unless the server has the result. A server in the place of a lost one is
+    /// asked for all of the open rounds again, so all of them is offered to it.
     pub(super) fn offer_missing(&mut self, server: ServerId) {
         let Some(RankPlan { collect, replay, .. }) = &self.plan else { return };
         let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };

@@ -64,14 +64,12 @@ impl RankSession {
                     collect.handle_done(server, Round(last))?;
                 }
                 collect.handle_reconnect(server);
-                self.reopen(server, now);
-                self.offer_missing(server);
             } else {
                 collect.handle_replaced(server, oldest)?;
                 self.note_replaced(server)?;
-                self.reopen(server, now);
-                self.offer_again(server);
             }
+            self.reopen(server, now);
+            self.offer_missing(server);
         }
         for (server, round) in std::mem::take(&mut self.done_later) {
             self.plan_mut()?.collect.handle_done(server, round)?;

@@ -58,7 +58,7 @@ pub(crate) fn settings(servers: u16) -> RankSettings {
     }
 }
 
-fn plan(servers: u16) -> Plan {
+pub(crate) fn plan(servers: u16) -> Plan {
     let spec = |(name, elements): (&str, u64)| TensorSpec {
         name: name.into(),
         dtype: Dtype::F32,
@@ -287,7 +287,7 @@ impl Driver {
         format!("{:?}", self.failure.as_ref().expect("it failed"))
     }
 
-    fn perform(&mut self) {
+    pub(crate) fn perform(&mut self) {
         while let Some(action) = self.rank.poll_action() {
             match action {
                 RankAction::Send { server, pair, message } => {

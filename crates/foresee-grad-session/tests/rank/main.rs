@@ -6,7 +6,6 @@
 mod agreement;
 mod driver;
 mod losses;
-mod proposed;
 mod random;
 mod reconnection;
 mod refusals;

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Random facts: whatever servers send, and whenever connections break, the machine stays within its rules.
 //!
-//! The driver checks that messages go over the present pair, that one attempt to connect is under way, that a rank fails
-//! once, and that no timer is over after it was handled.
+//! Checked besides: messages go over the present pair, one attempt to connect is under way, a rank fails once, and no timer
+//! is over after it was handled.
 
-use foresee_grad_queue::{Round, TensorId};
+use std::sync::Arc;
+
+use foresee_grad_queue::{Round, ServerId};
 use foresee_grad_session::{
-    Change, Changed, Closed, DialFault, LostRank, NewMembers, Refusal, RefusalCode, Resumed, ServerMessage,
-    Used,
+    Change, Changed, Closed, DialFault, LostRank, NewMembers, RankSettings, Refusal, RefusalCode, Resumed,
+    ServerMessage, Used,
 };
 use foresee_testkit::property;
 use foresee_units::{Nanos, Rank};
 use proptest::prelude::*;
 
-use crate::proposed::{Driver, SERVERS, TIMEOUT, plan};
+use crate::driver::{Driver, TIMEOUT, broken, plan, settings};
 
 #[derive(Clone, Debug)]
 enum Fact {
-    Message(usize, ServerMessage),
-    Close(usize, Closed),
-    DataClose(usize, bool),
-    Answer(usize, bool),
+    Message(u16, ServerMessage),
+    Close(u16, Closed),
+    DataClose(u16, bool),
+    Answer(u16, bool),
     Push(u32),
     End,
     Agree,
@@ -30,8 +32,8 @@ enum Fact {
 fn messages() -> impl Strategy<Value = ServerMessage> {
     let rounds = || prop_oneof![12 => 0_u64..3, 1 => Just(u64::MAX)].prop_map(Round);
     let generations = || prop_oneof![12 => 0_u32..4, 1 => Just(u32::MAX)];
-    let bodies = prop_oneof![6 => Just(plan().encode()), 1 => prop::collection::vec(any::<u8>(), 0..4)];
-    let sets = || prop_oneof![8 => (0_u8..8).prop_map(|set| vec![set]), 1 => Just(vec![9, 9])];
+    let bodies = prop_oneof![6 => Just(plan(2).encode()), 1 => prop::collection::vec(any::<u8>(), 0..4)];
+    let sets = || prop_oneof![8 => (0_u8..4).prop_map(|set| vec![set]), 1 => Just(vec![9, 9])];
     let live = || (0_u8..8).prop_map(|set| vec![set]);
     let why = || String::from("gone");
     prop_oneof![
@@ -55,10 +57,10 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
 }
 
 fn facts() -> impl Strategy<Value = Fact> {
-    let at = || 0_usize..2;
+    let at = || 0_u16..2;
     let ends = prop_oneof![
         1 => Just(Closed::Goodbye("done".into())),
-        6 => Just(Closed::Broken("reset".into())),
+        6 => Just(broken()),
         2 => Just(Closed::Silent("silent".into())),
         1 => Just(Closed::Refused(Refusal::new(RefusalCode::Lost, "elsewhere"))),
         2 => Just(Closed::Refused(Refusal::new(RefusalCode::Closing, "it closes"))),
@@ -75,26 +77,49 @@ fn facts() -> impl Strategy<Value = Fact> {
     ]
 }
 
-fn play(driver: &mut Driver, fact: Fact) {
+fn play(driver: &mut Driver, processes: &mut u64, fact: Fact) {
     match fact {
-        Fact::Message(at, message) => driver.hear(SERVERS[at], message),
-        Fact::Close(at, closed) => driver.close(SERVERS[at], closed),
-        Fact::DataClose(at, is_silence) => {
-            let pair = driver.rank.pair(SERVERS[at]);
-            driver.rank.handle_data_closed(SERVERS[at], pair, "it ended", is_silence, driver.now);
-        }
-        Fact::Answer(at, is_same) => driver.answer(SERVERS[at], is_same),
+        Fact::Message(at, message) => drop(driver.message(at, message)),
+        Fact::Close(at, closed) => close(driver, at, closed),
+        Fact::DataClose(at, is_silence) => driver.close_data(at, "it ended", is_silence),
+        Fact::Answer(at, is_same) => answer(driver, processes, at, is_same),
         Fact::Push(tensor) => {
             let known = driver.rank.plan().is_some_and(|plan| tensor < plan.tensors());
             if known {
-                let _ = driver.rank.handle_push(TensorId(tensor));
+                let _ = driver.push(tensor);
             }
         }
         Fact::End => drop(driver.rank.handle_end()),
-        Fact::Agree => driver.agree(),
+        Fact::Agree => {
+            if let Some(known) = driver.rank.first_answer()
+                && driver.rank.poll_agreement(&known) == Some(Ok(()))
+            {
+                driver.rank.install(Arc::clone(&driver.plan), known.0);
+            }
+        }
         Fact::Pass(millis) => driver.pass(Nanos::from_millis(millis)),
     }
     driver.perform();
+    let dialled = |server| driver.dials.iter().filter(|dial| dial.server == server).count();
+    assert!((0..2).all(|server| dialled(server) <= 1), "one attempt at a time");
+}
+
+/// The control connection to a server ends, once.
+fn close(driver: &mut Driver, server: u16, closed: Closed) {
+    if !driver.rank.is_lost(ServerId(server)) {
+        driver.close(server, closed);
+    }
+}
+
+/// A server answers that is dialled: the same process as before, or another one.
+fn answer(driver: &mut Driver, processes: &mut u64, server: u16, is_same: bool) {
+    let Some(at) = driver.dials.iter().position(|dial| dial.server == server) else { return };
+    driver.dials.remove(at);
+    if driver.rank.begin_pair(ServerId(server)).is_some() {
+        *processes += u64::from(!is_same);
+        let process = if is_same { u64::from(server) } else { *processes };
+        driver.rank.handle_connected(ServerId(server), process, driver.now);
+    }
 }
 
 proptest! {
@@ -106,22 +131,25 @@ proptest! {
         survives: bool,
         facts in prop::collection::vec(facts(), 0..60),
     ) {
-        let mut driver = if is_running { Driver::running(survives) } else { Driver::new(survives) };
+        let settings = RankSettings { world: 3, survives, ..settings(2) };
+        let mut driver = if is_running { Driver::running(settings) } else { Driver::new(settings) };
+        if !is_running {
+            driver.propose();
+        }
+        let mut processes = 2;
         for fact in facts {
-            play(&mut driver, fact);
+            play(&mut driver, &mut processes, fact);
             prop_assert_eq!(driver.rank.is_over(), driver.failure.is_some());
         }
         // No server answers any more: the rank ends by itself, and says why.
-        for server in SERVERS {
-            driver.close(server, Closed::Broken("reset".into()));
+        for server in 0..2 {
+            close(&mut driver, server, broken());
         }
         while driver.failure.is_none() {
             let before = driver.now;
             driver.pass(TIMEOUT);
-            for server in std::mem::take(&mut driver.dials) {
-                let fault = DialFault::NobodyThere;
-                driver.rank.handle_not_connected(server, fault, "nobody is there", driver.now);
-                driver.perform();
+            for dial in driver.take_dials() {
+                driver.not_connected(dial.server, DialFault::NobodyThere);
             }
             prop_assert!(driver.now < before.saturating_add(TIMEOUT).saturating_add(TIMEOUT));
             prop_assert!(driver.now < Nanos::from_secs(300), "it waits without a timer: {:?}", driver.rank);

@@ -2,10 +2,27 @@
 //! What a rank does not do twice, and what it takes from no server.
 
 use foresee_grad_queue::{Round, ServerId};
-use foresee_grad_session::{Change, Closed, NewMembers, RankFailure, RankMessage, ServerMessage, Used};
+use foresee_grad_session::{Change, NewMembers, RankFailure, RankMessage, RankSettings, ServerMessage, Used};
 use foresee_units::{Nanos, Rank};
 
-use crate::proposed::{Driver, plan};
+use crate::driver::{Driver, broken, settings};
+
+/// Rank 0 of three, with two servers.
+fn of_three(survives: bool) -> RankSettings {
+    RankSettings { world: 3, survives, ..settings(2) }
+}
+
+/// The same, which has proposed a plan.
+fn proposed() -> Driver {
+    let mut driver = Driver::new(of_three(false));
+    driver.propose();
+    driver
+}
+
+/// Sends what the rank refuses.
+fn tell(driver: &mut Driver, server: u16, message: ServerMessage) {
+    assert!(driver.message(server, message).is_err());
+}
 
 fn refused(driver: &Driver) -> (ServerId, &str) {
     match driver.failure.as_ref() {
@@ -25,47 +42,46 @@ fn change(live: u8, oldest: u64) -> ServerMessage {
 
 #[test]
 fn an_answer_of_the_first_server_that_comes_twice_is_passed_on_once() {
-    let mut driver = Driver::new(false);
-    let answer = || ServerMessage::Plan { generation: 1, body: plan().encode() };
-    driver.hear(ServerId(0), answer());
-    driver.hear(ServerId(1), answer());
+    let mut driver = proposed();
+    driver.hear_plan(0);
+    driver.hear_plan(1);
     // This rank computes for long, and the first server is replaced meanwhile.
     driver.pass(Nanos::from_secs(60));
-    driver.close(ServerId(0), Closed::Broken("reset".into()));
-    driver.answer(ServerId(0), false);
-    driver.hear(ServerId(0), answer());
-    let plans = driver.sent[1].iter().filter(|message| matches!(message, RankMessage::Plan(_)));
-    assert_eq!(plans.count(), 1);
+    driver.close(0, broken());
+    driver.connect(0, 2);
+    driver.hear_plan(0);
+    let sent = driver.take(1);
+    assert_eq!(sent.iter().filter(|message| matches!(message, RankMessage::Plan(_))).count(), 1);
 }
 
 #[test]
 fn what_a_server_may_not_send_is_refused_by_its_number() {
     let used = |set: Vec<u8>| ServerMessage::Used(Used { round: Round(0), used: set });
-    let mut driver = Driver::new(false);
-    driver.hear(ServerId(1), ServerMessage::RoundDone(Round(0)));
+    let mut driver = proposed();
+    tell(&mut driver, 1, ServerMessage::RoundDone(Round(0)));
     assert_eq!(refused(&driver).0, ServerId(1));
-    let mut driver = Driver::new(false);
-    driver.hear(ServerId(0), ServerMessage::Plan { generation: 1, body: vec![1, 2, 3] });
+    let mut driver = proposed();
+    tell(&mut driver, 0, ServerMessage::Plan { generation: 1, body: vec![1, 2, 3] });
     assert_eq!(refused(&driver).0, ServerId(0));
     for message in [used(vec![0xff; 9]), used(vec![1]), ServerMessage::RoundDone(Round(7))] {
-        let mut driver = Driver::running(false);
-        driver.hear(ServerId(1), message);
+        let mut driver = Driver::running(of_three(false));
+        tell(&mut driver, 1, message);
         assert_eq!(refused(&driver).0, ServerId(1));
     }
 }
 
 #[test]
 fn members_and_states_that_this_rank_contradicts_are_refused() {
-    let mut driver = Driver::running(true);
-    driver.hear(ServerId(0), members(0b100));
+    let mut driver = Driver::running(of_three(true));
+    tell(&mut driver, 0, members(0b100));
     assert!(refused(&driver).1.contains("proposes members without this rank"));
     for (state, wanted) in [
         (change(0b011, 0), "changes to other members than it proposed"),
         (change(0b101, 3), "takes rounds for done that this rank does not hold"),
     ] {
-        let mut driver = Driver::running(true);
-        driver.hear(ServerId(0), members(0b101));
-        driver.hear(ServerId(0), state);
+        let mut driver = Driver::running(of_three(true));
+        driver.hear(0, members(0b101));
+        tell(&mut driver, 0, state);
         assert!(refused(&driver).1.contains(wanted));
     }
 }

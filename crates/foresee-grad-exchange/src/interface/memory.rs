@@ -5,7 +5,7 @@
 //! that writes. Here the receiving thread takes the next packet when it is ready for one: nothing is under way, so no window
 //! is needed, and an urgent packet waits for no other.
 //!
-//! Refuses to wait on the offering side: what is not taken stays a description of 100 bytes.
+//! Offering never waits. What was not taken yet stays a description of about 100 bytes; its payload stays where it is.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -237,23 +237,17 @@ impl Exchange {
         if state.memory.is_none() {
             failed.clone()?;
         }
-        let (memory, collect) = (state.memory()?, state.collect()?);
-        let current = collect.current();
-        for tensor in tensors {
-            let id = memory.id(*tensor, self.rank())?;
-            if !collect.is_settled(id, current) {
-                return failed.map(|()| Some(id));
+        match tensors.get(self.settled(state, tensors)?) {
+            Some(first) => {
+                let id = state.memory()?.id(*first, self.rank())?;
+                failed.map(|()| Some(id))
             }
+            None => Ok(None),
         }
-        Ok(None)
     }
 
-    /// How many of these tensors, in their order, have landed or are known to have been pushed by nobody. Never waits.
-    ///
-    /// # Errors
-    /// Before a plan was agreed on, and for a tensor that the plan does not have.
-    pub fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
-        let state = self.core.lock();
+    /// How many of these tensors, in their order, are not on their way any more.
+    fn settled(&self, state: &State, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
         let (memory, collect) = (state.memory()?, state.collect()?);
         let current = collect.current();
         for (count, tensor) in tensors.iter().enumerate() {
@@ -262,6 +256,14 @@ impl Exchange {
             }
         }
         Ok(tensors.len())
+    }
+
+    /// How many of these tensors, in their order, have landed or are known to have been pushed by nobody. Never waits.
+    ///
+    /// # Errors
+    /// Before a plan was agreed on, and for a tensor that the plan does not have.
+    pub fn landed(&self, tensors: &[TensorId]) -> Result<usize, ExchangeError> {
+        self.settled(&self.core.lock(), tensors)
     }
 
     /// Waits until everything of every round that ended has landed, or for `tick`.

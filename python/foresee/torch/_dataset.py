@@ -91,11 +91,7 @@ class OriginDataset(Dataset[Any]):
     @property
     def is_overridden(self) -> bool:
         """Whether a subclass makes its samples by a ``__getitem__`` or ``__getitems__`` of its own."""
-        cls = type(self)
-        return (
-            cls.__getitem__ is not OriginDataset.__getitem__
-            or cls.__getitems__ is not OriginDataset.__getitems__
-        )
+        return type(self).__getitem__ is not OriginDataset.__getitem__ or self.makes_batches
 
     @property
     def makes_batches(self) -> bool:

@@ -35,7 +35,7 @@ class SelectedDataset(OriginDataset):
     """
 
     def __init__(self, subset: Subset[Any]) -> None:
-        self.subset = subset
+        self._subset = subset
         self._chain = _chain(subset)
         base = self._chain[-1].dataset
         assert isinstance(base, OriginDataset), "see is_selection"
@@ -53,8 +53,8 @@ class SelectedDataset(OriginDataset):
 
     @property
     def given(self) -> Subset[Any]:
-        """The subset."""
-        return self.subset
+        """The subset, as the user has it."""
+        return self._subset
 
     def check(self) -> None:
         """Refuse a subset that is not as it was.
@@ -62,7 +62,7 @@ class SelectedDataset(OriginDataset):
         Raises:
             ConfigError: its indices or its data set were replaced.
         """
-        chain = _chain(self.subset)
+        chain = _chain(self._subset)
         is_same = (
             len(chain) == len(self._chain)
             and all(now is then for now, then in zip(chain, self._chain, strict=True))
@@ -100,11 +100,11 @@ class SelectedDataset(OriginDataset):
 
     def __getitem__(self, i: int) -> Any:
         """Sample ``i`` of the subset."""
-        return self.subset[i]
+        return self._subset[i]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Several samples of the subset."""
-        return self.subset.__getitems__(list(indices))
+        return self._subset.__getitems__(list(indices))
 
     @contextmanager
     def supplied(
@@ -132,7 +132,7 @@ class SelectedDataset(OriginDataset):
         return self._base.stack(data, offsets, labels)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SelectedDataset, (self.subset,)
+        return SelectedDataset, (self._subset,)
 
 
 def is_selection(dataset: object) -> bool:

@@ -18,6 +18,7 @@ import torch
 from support.exchanges import Hub
 from support.house import ROOT
 from support.ranks import Training
+from support.small_models import function_modes
 from support.tensors import assert_same_bits, noise
 from torch import nn, overrides
 
@@ -224,7 +225,7 @@ def test_an_ema_over_parameters_sees_every_update():
 
 
 def test_closing_gives_back_plain_objects_that_train_on_alone():
-    modes = modes_before()
+    modes = function_modes()
     model, optimizer = trained(3)
     optimizer.close()
     assert type(model) is Net
@@ -266,7 +267,7 @@ def test_closing_takes_stand_ins_away():
 
 
 def test_closing_before_the_first_step_leaves_nothing_behind():
-    modes = modes_before()
+    modes = function_modes()
     model, optimizer = trained(0)
     optimizer.close()
     train(model, optimizer, 2)
@@ -279,15 +280,8 @@ def modes_after_collection():
     return torch._C._len_torch_function_stack()
 
 
-def modes_before():
-    """Once those of pairs that earlier tests have dropped are gone, which they are with the next profile."""
-    gc.collect()
-    trained(0)[1].close()
-    return modes_after_collection()
-
-
 def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
-    modes = modes_before()
+    modes = function_modes()
     model, optimizer = trained(0)
     exchange = model.__dict__["_foresee_rounds"]._exchange
     assert torch._C._len_torch_function_stack() >= max(modes, 1)
@@ -310,7 +304,7 @@ def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
 
 
 def test_a_pair_that_is_dropped_in_a_thread_that_ends_keeps_no_code_from_being_compiled():
-    modes_before()
+    function_modes()
     thread = threading.Thread(target=trained, args=(0,))
     thread.start()
     thread.join()
@@ -328,7 +322,7 @@ def test_a_pair_that_is_dropped_in_a_thread_that_ends_keeps_no_code_from_being_c
 
 
 def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):
-    modes = modes_before()
+    modes = function_modes()
     gc.disable()
     try:
         model, optimizer = trained(0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.exchanges import Hub, Lost
 from support.ranks import run
+from support.small_models import function_modes
 from support.tensors import assert_same_bits, noise
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
@@ -425,7 +426,7 @@ def test_a_graph_that_is_new_each_step_has_few_steps_watched(monkeypatch):
 
 
 def test_debug_sees_uses_outside_of_modules_and_allows_right_ones():
-    modes = torch._C._len_torch_function_stack()
+    modes = function_modes()
     model, optimizer = pair(debug=True)
     weight = model[0].weight
     warm(model, optimizer, steps=4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.exchanges import Hub
 from support.ranks import Training, run
-from support.small_models import HeadFirst, Tied, batch, check, sgd
+from support.small_models import HeadFirst, Tied, batch, check, function_modes, sgd
 from support.tensors import assert_same_bits
 from torch import nn
 
@@ -217,7 +217,7 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
 
 
 def test_profiling_and_watching_leave_torch_as_it_was():
-    before = torch._C._len_torch_function_stack()
+    before = function_modes()
     models = [HeadFirst(), HeadFirst()]
     pairs = [ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0)) for model in models]
     with torch.device("cpu"):

@@ -27,7 +27,7 @@ from foresee.torch.gradients._plan import DEVICES, plain
 if TYPE_CHECKING:
     from foresee.torch.gradients._plan import Entry
 
-__all__ = ["FirstUse"]
+__all__ = ["FirstUse", "unwatched"]
 
 # Attributes through which data is reached; all others are about the tensor, not its values.
 _DATA = frozenset({"data", "T", "mT", "H", "mH", "real", "imag"})
@@ -70,7 +70,6 @@ class FirstUse:
         self._running: list[tuple[torch.nn.Module, bool]] = []
         self._hooks: list[Any] = []
         self._mode: _Watch | None = None
-        self._paused = False
         self.watch(entries)
 
     @property
@@ -110,15 +109,6 @@ class FirstUse:
         self._mode.leave(weakref.ref(self))
         self._mode = None
 
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """See nothing inside: a step that runs in a forward pass is no use."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
-
     def enter(self, module: torch.nn.Module) -> None:
         """``module`` begins to run."""
         grad = self._running[-1][1] if self._running else torch.is_grad_enabled()
@@ -133,8 +123,6 @@ class FirstUse:
 
     def see(self, arguments: Iterable[Any], result: Any) -> None:
         """Note the uses in one call of a torch function."""
-        if self._paused:
-            return
         module, grad = self._running[-1] if self._running else (None, torch.is_grad_enabled())
         if not grad:
             return
@@ -174,6 +162,29 @@ class FirstUse:
                 yield entry
 
 
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """See nothing of this thread inside: a step that runs in a forward pass is no use.
+
+    The mode leaves torch's stack for as long. If it stayed, Python would be called for each function of the step.
+    """
+    mode = _Watch.of_this_thread()
+    taken = False
+
+    def without(below: list[TorchFunctionMode]) -> list[TorchFunctionMode]:
+        nonlocal taken
+        taken = any(one is mode for one in below)
+        return [one for one in below if one is not mode]
+
+    if mode is not None:
+        _relay(without)
+    try:
+        yield
+    finally:
+        if mode is not None and taken:
+            mode.come_back()
+
+
 class _Watch(TorchFunctionMode):
     """The function mode of one thread, shared by all profiles that run there.
 
@@ -195,7 +206,7 @@ class _Watch(TorchFunctionMode):
     @classmethod
     def join(cls, profile: FirstUse, *, eager: bool) -> _Watch:
         """Show this thread's calls to ``profile`` too, until it leaves."""
-        mode: _Watch | None = getattr(cls._of_thread, "mode", None)
+        mode = cls.of_this_thread()
         if mode is None:
             mode = cls._of_thread.mode = cls()
             _relay(lambda below: [mode, *below])
@@ -205,10 +216,23 @@ class _Watch(TorchFunctionMode):
             _Eager.acquire(reference)
         return mode
 
+    @classmethod
+    def of_this_thread(cls) -> _Watch | None:
+        """The mode of the calling thread, if there is one."""
+        mode: _Watch | None = getattr(cls._of_thread, "mode", None)
+        return mode
+
+    def come_back(self) -> None:
+        """Return to the stack, unless the last profile has left since."""
+        if self._profiles:
+            _relay(lambda below: [self, *below])
+        else:
+            self._of_thread.mode = None
+
     def leave(self, profile: weakref.ref[FirstUse]) -> None:
         """End that. The last one takes the mode with it; left by another thread, the mode stays, idle."""
         self._forget(profile)
-        if not self._profiles and getattr(self._of_thread, "mode", None) is self:
+        if not self._profiles and self.of_this_thread() is self:
 
             def without(below: list[TorchFunctionMode]) -> list[TorchFunctionMode]:
                 # In a call that torch shows to a mode, the mode is not there: it will be again, for the next profile.

@@ -38,7 +38,7 @@ from foresee.torch.gradients._agreement import DIFFERS, Agreement, Described, co
 from foresee.torch.gradients._buffers import Buffers
 from foresee.torch.gradients._clip import Clip
 from foresee.torch.gradients._courier import Courier
-from foresee.torch.gradients._first_use import FirstUse
+from foresee.torch.gradients._first_use import FirstUse, unwatched
 from foresee.torch.gradients._hooks import GradientHook
 from foresee.torch.gradients._initial import share
 from foresee.torch.gradients._optimizers import Stepper, quiet, steppers
@@ -593,11 +593,7 @@ class Rounds:
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
         """Run as a stock step would, and be seen by no profile."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(quiet())
-            for profile in filter(None, (self._profile, self._check)):
-                stack.enter_context(profile.paused())
-            stack.enter_context(self._watch.paused())
+        with unwatched(), quiet():
             yield
 
     def _check_use(self, entry: Entry, module: torch.nn.Module | None) -> None:

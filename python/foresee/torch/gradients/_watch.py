@@ -14,8 +14,7 @@ Compiled code must not be watched: it would run eagerly, with other bits, or be 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +30,8 @@ __all__ = ["Watch"]
 _GRAPHS = 64
 _SHARE = 16
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: Of the widest of these, in bytes.
+_WORD = 8
 _peek: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined] # noqa: SLF001
 
 
@@ -116,12 +117,6 @@ class Watch:
         before = self._sums.pop(entry.spec.id, None)
         return before is not None and not torch.equal(before, _sums(entry.tensor))
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """See nothing inside."""
-        with self._uses.paused():
-            yield
-
     def _use(self, entry: Entry, module: torch.nn.Module | None) -> None:
         if module is None and entry.spec.id not in self._read:
             self._outside.add(entry.spec.id)
@@ -142,5 +137,9 @@ def _has_compiled_code() -> bool:
 
 def _sums(tensor: torch.Tensor) -> torch.Tensor:
     """The bits of a dense tensor, added up: of all elements, and of each third, so that an exchange shows."""
-    flat: Any = tensor.detach().as_strided((tensor.numel(),), (1,)).view(_INTEGERS[tensor.element_size()])
+    flat: Any = tensor.detach().as_strided((tensor.numel(),), (1,))
+    size = tensor.element_size()
+    # Four times as quick as elements of their own size, where there is a whole number of words.
+    words = size < _WORD and not (flat.nbytes % _WORD or flat.storage_offset() * size % _WORD)
+    flat = flat.view(_INTEGERS[_WORD if words else size])
     return torch.stack([flat.sum(dtype=torch.int64), flat[::3].sum(dtype=torch.int64)])

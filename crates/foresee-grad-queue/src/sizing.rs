@@ -12,14 +12,17 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 /// The smallest packet: it and its header fill a segment of Ethernet. Below this headers cost more than waiting.
 pub const PACKET_BYTES_MIN: NonZeroU32 = NonZeroU32::new(1408).expect("not 0");
-/// The largest packet: above this an urgent one waits long behind one that has started.
-pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(186 * 1408).expect("not 0");
+/// The largest packet: above this an urgent one waits long behind one that has started, and little is saved (`docs/notes/046`).
+pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(372 * 1408).expect("not 0");
 /// Packets are whole segments of Ethernet, since half a segment costs as much as a whole one; and whole cache lines, so
 /// that no two packets share one while they are summed.
 pub const PACKET_BYTES_UNIT: u64 = 1408;
 /// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one. Each packet
 /// costs the machine some 0.1 ms of a core at both ends together, whatever its size (`docs/notes/023`).
 pub const PACKET_TIME: Nanos = Nanos::new(230_000);
+/// Links up to this rate, 1 Gbit/s, have packets of [`PACKET_TIME`]. On faster links the cores become the limit, so a packet
+/// takes longer, in proportion to the rate.
+pub const PACKET_RATE: BytesPerSecond = BytesPerSecond::new(125_000_000);
 /// Packets that a window has room for. With fewer, what one server is slow to take holds up all others.
 pub const WINDOW_PACKETS: u64 = 4;
 /// And at least, where links are so quick that [`WINDOW_BOUND`] has no room for as many.
@@ -31,11 +34,11 @@ pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
 /// has no core to spare is later still.
 pub const WINDOW_BOUND: u64 = 86 << 10;
 
-/// The packet size for links of which the slowest moves `slowest`: [`PACKET_TIME`] of it, rounded up to a
-/// multiple of 1408 bytes, 1408 to 261,888. A rate of 0 gives the smallest.
+/// The packet size for links of which the slowest moves `slowest`: `slowest x 0.23 ms x max(1, slowest / 1 Gbit/s)`, rounded up
+/// to a multiple of 1408 bytes, 1408 to 523,776. A rate of 0 gives the smallest.
 ///
-/// Mercury (Duan et al., TPDS 2023, section 5) found 16 to 256 KB alike and 8 KB and less slower, on links of
-/// 10 Gbit/s and more, where this gives 261,888 bytes. What counts is a packet's time: n ranks send the same packet to the
+/// Mercury (Duan et al., TPDS 2023, section 5) found 16 to 256 KB alike, 8 KB and less slower, and 1 MB and more slower, on links
+/// of 10 Gbit/s and more, where this gives 523,776 bytes. Up to 1 Gbit/s a packet's time counts: n ranks send the same packet to the
 /// same server at once, so it takes n of them to cross that server's link, and as many on the way back
 /// (`docs/notes/012`), and what of a tensor some ranks have sent and others have not is of no use (`docs/notes/015`).
 ///
@@ -47,7 +50,10 @@ pub const WINDOW_BOUND: u64 = 86 << 10;
 /// assert_eq!(packet_bytes(gigabit).get(), 29_568); // 28,750 bytes take 0.23 ms
 /// ```
 pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
-    let units = moved_in(slowest, PACKET_TIME).div_ceil(PACKET_BYTES_UNIT);
+    let (rate, usual) = (u128::from(slowest.get()), u128::from(PACKET_RATE.get()));
+    let time = u128::from(PACKET_TIME.get()) * rate.max(usual) / usual;
+    let time = Nanos::new(u64::try_from(time).unwrap_or(u64::MAX));
+    let units = moved_in(slowest, time).div_ceil(PACKET_BYTES_UNIT);
     let whole = u32::try_from(units.saturating_mul(PACKET_BYTES_UNIT)).unwrap_or(u32::MAX);
     NonZeroU32::new(whole).map_or(PACKET_BYTES_MIN, |whole| whole.min(PACKET_BYTES_MAX))
 }
@@ -90,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_packet_takes_a_quarter_of_a_millisecond_within_its_bounds() {
+    fn a_packet_takes_a_quarter_of_a_millisecond_up_to_1_gbit_and_longer_above() {
         let at = |megabit: u64| packet_bytes(BytesPerSecond::new(megabit * 125_000)).get();
         assert_eq!(at(0), 1408);
         assert_eq!(at(10), 1408);
@@ -98,8 +104,10 @@ mod tests {
         assert_eq!(at(100), 4224);
         assert_eq!(at(200), 7040);
         assert_eq!(at(1_000), 29_568);
-        assert_eq!(at(9_000), 259_072);
-        assert_eq!(at(25_000), 261_888);
+        assert_eq!(at(2_500), 180_224);
+        assert_eq!(at(4_000), 460_416);
+        assert_eq!(at(5_000), 523_776);
+        assert_eq!(at(25_000), 523_776);
         assert_eq!(packet_bytes(BytesPerSecond::new(u64::MAX)), PACKET_BYTES_MAX);
     }
 

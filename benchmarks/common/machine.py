@@ -12,10 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from common.report import show
+from foresee import _native
+
 
 def describe() -> dict[str, Any]:
-    """Kernel, cores, load and the like, as they stand in every raw line."""
+    """Return kernel, cores, load and the like, as they stand in every raw line; warn of a build for development."""
+    if _native.IS_CHECKED:
+        show("foresee was built for development, which is slower: run `make bench-setup` before you measure")
     return {
+        "build": "development" if _native.IS_CHECKED else "release",
         "kernel": platform.release(),
         "machine": platform.machine(),
         "cpu": _cpu_name(),

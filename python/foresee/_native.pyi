@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "IS_CHECKED",
     "LOADING_POLICIES",
     "TIMELINE_KINDS",
     "Batch",
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 __version__: str
+IS_CHECKED: bool
+"""Whether arithmetic and assertions are checked, as in a build for development; such a build is slower."""
 
 @final
 class Index:
@@ -353,8 +356,8 @@ TIMELINE_KINDS: list[str]
 ``waiting`` and ``resumed``."""
 
 def gradient_packet_bytes(bytes_per_s: int) -> int:
-    """Into packets of how many bytes gradients are cut for a link: what passes in 0.23 ms, in whole
-    segments of 1408 bytes, 1408 to 261,888."""
+    """Return the packet size in bytes for a link: what passes in 0.23 ms, and longer above 1 Gbit/s, in whole
+    segments of 1408 bytes, 1408 to 523,776."""
 
 @final
 class Recorder:

@@ -28,6 +28,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("IS_CHECKED", cfg!(debug_assertions))?;
     module.add_class::<index::Index>()?;
     module.add_class::<cache::Cache>()?;
     module.add_class::<batch::Batch>()?;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use foresee_grad_queue::{Field, Plan};
+use foresee_grad_queue::{Difference, Field, Plan};
 use foresee_units::Rank;
 
 use crate::{Refusal, RefusalCode};
@@ -40,13 +40,17 @@ pub fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Refusal> {
     let mut plans = plans.into_iter();
     let (first, plan) = plans.next().expect("there is a proposal");
     for (other, theirs) in plans {
-        let setting = plan
-            .differs(&theirs)
-            .filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
-        if let Some(difference) = setting.or_else(|| plan.align(&theirs).err()) {
+        if let Some(difference) = difference(&plan, &theirs) {
             let text = difference.between(&format!("on rank {first}"), &format!("on rank {other}"));
             return Err(refused(&format_args!("{text}; {}", difference.remedy())));
         }
     }
     Ok(plan)
+}
+
+/// Why two proposals cannot lead to one plan; `None` if they can.
+pub(crate) fn difference(one: &Plan, other: &Plan) -> Option<Difference> {
+    let setting =
+        one.differs(other).filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
+    setting.or_else(|| one.align(other).err())
 }

@@ -13,7 +13,7 @@ use foresee_units::Nanos;
 use super::connection::ConnectionState;
 use super::replay::Replay;
 use super::{RankAction, RankFailure, RankPlan, RankSession};
-use crate::RankMessage;
+use crate::{RankMessage, proposals};
 
 /// A plan that servers agree on: its membership, and its bytes.
 type Agreed = (u32, Arc<[u8]>);
@@ -54,6 +54,19 @@ impl Agreement {
     pub(super) fn is_under_way(&self) -> bool {
         self.proposed.iter().any(Option::is_some)
     }
+
+    /// The first server compares all proposals, so its answer agrees with each of them. The other servers only compare
+    /// what ranks pass on: they would name two ranks for an answer that differs between ranks.
+    fn check_answer(&self, body: &[u8]) -> Result<(), String> {
+        let plan = Plan::decode(body).map_err(|why| format!("sends a plan that cannot be read ({why})"))?;
+        let Some(Some(proposal)) = self.proposed.first() else { return Ok(()) };
+        let own = Plan::decode(proposal).expect("this rank has encoded it");
+        let difference = proposals::difference(&own, &plan);
+        difference.map_or(Ok(()), |difference| {
+            let text = difference.between("in this rank's proposal", "in the answer");
+            Err(format!("answers with a plan that this rank has not proposed: {text}"))
+        })
+    }
 }
 
 impl RankSession {
@@ -83,14 +96,13 @@ impl RankSession {
     ) -> Result<(), RankFailure> {
         // A server in the place of a lost one may report once more what holds already.
         let is_new = self.plan.as_ref().is_none_or(|plan| plan.collect.generation() < generation);
-        let Some(answer) = self.agreement.answers.get_mut(usize::from(server.0)).filter(|_| is_new) else {
+        if !is_new {
             return Ok(());
-        };
-        if server == ServerId(0)
-            && let Err(why) = Plan::decode(&body)
-        {
-            return Err(RankFailure::strange(server, &format!("sends a plan that cannot be read ({why})")));
         }
+        if server == ServerId(0) {
+            self.agreement.check_answer(&body).map_err(|what| RankFailure::strange(server, &what))?;
+        }
+        let Some(answer) = self.agreement.answers.get_mut(usize::from(server.0)) else { return Ok(()) };
         let body: Arc<[u8]> = body.into();
         *answer = Some((generation, Arc::clone(&body)));
         // The first server's answer may come twice: from it, and from one in its place.

@@ -62,7 +62,7 @@ impl RankSession {
             return;
         }
         let noticed = self.noticed();
-        let missing = self.missing();
+        let (missing, lost_servers) = (self.missing(), self.lost_servers());
         let is_replaced = self.settings.may_be_replaced(server);
         let (timeout, recover) = (self.settings.timeout, self.settings.recover);
         let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
@@ -82,7 +82,8 @@ impl RankSession {
             Closed::Silent(why) => (lost(why), is_replaced),
             Closed::Refused(refusal) => match (refusal.code, refusal.rank) {
                 (RefusalCode::Lost, Some(rank)) => {
-                    let lost = RankFailure::RankLost { rank, why: refusal.text, missing: missing.clone() };
+                    let why = format!("{}{lost_servers}", refusal.text);
+                    let lost = RankFailure::RankLost { rank, why, missing: missing.clone() };
                     // Others saw the end of a connection; where this rank ended it, it knows why.
                     let own = noticed.filter(|_| rank == self.settings.rank);
                     (own.unwrap_or(lost), false)

@@ -109,6 +109,17 @@ impl RankSession {
         self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
     }
 
+    /// The servers to which this rank has no connection, and why; empty if there are none. Where another rank ends, this
+    /// may be the cause of it: a server takes a rank for lost that does not reconnect, and the other ranks end.
+    pub(super) fn lost_servers(&self) -> String {
+        let lost = self.ids().zip(&self.servers).filter(|(_, own)| own.state == ConnectionState::Lost);
+        let texts = lost.filter_map(|(server, own)| {
+            let (_, why) = own.lost.as_ref()?;
+            Some(format!("; this rank has lost server {server}, too: {why}"))
+        });
+        texts.collect()
+    }
+
     /// Whom servers wait for, each in words, as far as they have reported it.
     pub fn waits(&self) -> Vec<String> {
         let waits =

@@ -87,3 +87,15 @@ pub(crate) enum Notice {
     /// Another process of a rank that was killed connects to a server.
     Stranger { rank: usize, server: usize },
 }
+
+impl Notice {
+    /// The rank that learns it, with the server of the connection.
+    pub(crate) fn rank(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::RankClosed { rank, server, .. } | Self::RankDataClosed { rank, server, .. } => {
+                Some((*rank, *server))
+            }
+            _ => None,
+        }
+    }
+}

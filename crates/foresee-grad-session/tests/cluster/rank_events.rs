@@ -41,6 +41,8 @@ impl World {
             if self.ranks[at].known[server].is_some() {
                 continue;
             }
+            // How an attempt before this one ended, nobody reads any more.
+            self.notices.retain(|(_, notice)| notice.rank() != Some((at, server)));
             let refusal = if self.is_cut(at, server) {
                 Refusal::new(RefusalCode::Busy, "the network is away")
             } else if let Err(refusal) = self.connect(at, server, 0) {
@@ -64,14 +66,6 @@ impl World {
         node.session = RankSession::new(settings, &processes);
         node.session.handle_proposal(&self.plans[0].encode());
         node.phase = Phase::Agree;
-        // What broke before its machine was there, it learns now.
-        for server in 0..self.servers.len() {
-            if self.pairs[at][server].as_ref().is_none_or(|pair| pair.is_without_data) {
-                let closed = Closed::Broken("reset".into());
-                self.drop_pair(at, server, true, false);
-                self.notices.push((self.now, Notice::RankClosed { rank: at, server, number: 0, closed }));
-            }
-        }
     }
 
     /// A rank closes in peace.

@@ -238,7 +238,14 @@ impl World {
         }
         let offers = self.servers.iter().enumerate().filter(|(_, server)| !server.offers.is_empty());
         events.extend(offers.map(|(server, _)| Event::Offer(server)));
-        let due = self.notices.iter().enumerate().filter(|(_, (at, _))| *at <= self.now);
+        // What a connection brought before its rank reads, it reads then.
+        let is_unread = |notice: &Notice| {
+            notice
+                .rank()
+                .is_some_and(|(rank, _)| self.ranks[rank].is_running() && !self.ranks[rank].has_started())
+        };
+        let due = self.notices.iter().enumerate();
+        let due = due.filter(|(_, (at, notice))| *at <= self.now && !is_unread(notice));
         events.extend(due.map(|(nth, _)| Event::Notice(nth)));
         events
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Agreement on a plan, and refusals that end a job.
 
-use foresee_grad_queue::ServerId;
+use foresee_grad_queue::{Plan, ServerId, TensorId, TensorSpec};
 use foresee_grad_session::{
     Closed, RankFailure, RankMessage, RankSettings, Refusal, RefusalCode, Resume, ServerMessage,
 };
@@ -53,6 +53,22 @@ fn a_server_that_agrees_on_another_plan_is_named() {
         panic!("at once")
     };
     assert!(text.contains("server 1 agrees on another plan than server 0"), "{text}");
+}
+
+#[test]
+fn a_first_server_that_answers_with_tensors_that_were_not_proposed_is_named() {
+    let mut driver = Driver::new(settings(2));
+    driver.propose();
+    let spec = TensorSpec { shape: vec![41], ..driver.plan.tensor(TensorId(0)).unwrap().clone() };
+    let other = Plan::new(driver.plan.config().clone(), vec![spec]).unwrap();
+    let answer = ServerMessage::Plan { generation: 1, body: other.encode() };
+    assert!(driver.message(0, answer).is_err());
+    let failure = driver.failure.as_ref();
+    let Some(RankFailure::ServerLost { server: ServerId(0), why, .. }) = failure else {
+        panic!("not the server: {failure:?}")
+    };
+    assert!(why.contains("answers with a plan that this rank has not proposed"), "{why}");
+    assert!(driver.take(1).is_empty(), "the other servers would compare it with the plans of other ranks");
 }
 
 #[test]

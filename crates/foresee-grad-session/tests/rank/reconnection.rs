@@ -2,8 +2,10 @@
 //! Connections that break: dialled again, resumed with the same server or another one, or given up.
 
 use foresee_grad_queue::{Round, ServerId};
-use foresee_grad_session::{Closed, DialFault, RankMessage, RankSettings, Resume};
-use foresee_units::Nanos;
+use foresee_grad_session::{
+    Closed, DialFault, RankFailure, RankMessage, RankSettings, Refusal, RefusalCode, Resume,
+};
+use foresee_units::{Nanos, Rank};
 
 use crate::driver::{BIAS, Dial, Driver, EMBEDDING, HEARTBEAT, RECONNECT, TIMEOUT, broken, settings};
 
@@ -97,6 +99,19 @@ fn a_rank_that_hands_a_gradient_over_while_a_server_is_lost_offers_it_when_one_i
     assert!(!driver.rank.is_open(ServerId(1)));
     driver.resume(1, SAME, 0, true);
     assert_eq!(driver.offered, [(1, 0, EMBEDDING)]);
+}
+
+#[test]
+fn a_rank_that_is_cut_off_says_so_when_another_one_is_lost() {
+    let mut driver = Driver::running(RankSettings { world: 3, ..settings(2) });
+    driver.close(0, broken());
+    let lost = Refusal::new(RefusalCode::Lost, "rank 1 did not come again").about(Rank(1));
+    driver.close(1, Closed::Refused(lost));
+    let failure = driver.failure.as_ref();
+    let Some(RankFailure::RankLost { rank: Rank(1), why, .. }) = failure else {
+        panic!("not the rank: {failure:?}")
+    };
+    assert_eq!(why, "rank 1 did not come again; this rank has lost server 0, too: reset");
 }
 
 #[test]

@@ -119,6 +119,13 @@ impl RankSession {
         if !last.is_none_or(is_held) {
             return Err(RankFailure::strange(server, "takes rounds for done that this rank does not hold"));
         }
+        // Every rank ends a round before any is told what it used; which of them reported otherwise, no rank knows.
+        if let Some(Used { round, .. }) = change.used.iter().find(|used| used.round >= plan.collect.current())
+        {
+            return Err(RankFailure::Disagree(format!(
+                "server {server} says what round {round} used, which this rank has not ended; the ranks' views of the round differ"
+            )));
+        }
         plan.collect.handle_generation(change.generation);
         plan.changed_in = Some(plan.collect.current());
         for server in self.ids() {

@@ -61,9 +61,9 @@ fn a_server_that_changes_before_a_rank_has_heard_of_it_is_heard_later() {
     let mut driver = Driver::running(survivor(2));
     driver.hear(0, members(2));
     assert_eq!(driver.message(1, changed(2)), Ok(Some(changed(2))));
-    driver.push(BIAS).unwrap();
+    driver.end(&[BIAS]);
     assert!(matches!(driver.sum(1, 2, 0, EMBEDDING, 0), Ok(SumAdmission::Later)));
-    driver.hear(0, ServerMessage::Change(change(2, &[])));
+    driver.hear(0, ServerMessage::Change(change(2, &[BIAS])));
     driver.hear(1, changed(2));
 }
 

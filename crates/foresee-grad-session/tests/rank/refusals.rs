@@ -85,3 +85,15 @@ fn members_and_states_that_this_rank_contradicts_are_refused() {
         assert!(refused(&driver).1.contains(wanted));
     }
 }
+
+#[test]
+fn a_change_with_what_an_open_round_used_says_that_ranks_differ() {
+    let mut driver = Driver::running(of_three(true));
+    driver.hear(0, members(0b101));
+    let used = vec![Used { round: Round(0), used: vec![1] }];
+    let change = Change { generation: 2, live: vec![0b101], oldest: Round(0), used };
+    tell(&mut driver, 0, ServerMessage::Change(change));
+    let failure = driver.failure.as_ref();
+    let Some(RankFailure::Disagree(why)) = failure else { panic!("not the ranks: {failure:?}") };
+    assert!(why.contains("round 0 used, which this rank has not ended"), "{why}");
+}

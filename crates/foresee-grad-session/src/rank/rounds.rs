@@ -159,11 +159,14 @@ impl RankSession {
         for (server, message) in messages {
             self.send(server, message);
         }
-        self.release();
         if let Some(plan) = &mut self.plan
             && let Some(oldest) = plan.replay.forget_before(plan.collect.oldest_kept())
         {
+            for connection in &mut self.servers {
+                connection.held.retain(|(round, _)| *round >= oldest);
+            }
             self.actions.push_back(RankAction::Forget(oldest));
         }
+        self.release();
     }
 }

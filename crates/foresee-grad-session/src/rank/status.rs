@@ -84,9 +84,9 @@ impl RankSession {
     }
 
     /// Whether nothing of the rounds that ended is in flight, to or from any server: only such a plan may give way to
-    /// another, whose rounds have the same numbers.
+    /// another, whose rounds have the same numbers. Nor while members change: servers count proposals of those before.
     pub fn is_quiet(&self) -> bool {
-        self.plan.as_ref().is_none_or(RankPlan::is_quiet)
+        self.plan.as_ref().is_none_or(RankPlan::is_quiet) && !self.membership.is_changing()
     }
 
     /// Whether another rank may lack something that this one has to push again, or a server the end of the last round.

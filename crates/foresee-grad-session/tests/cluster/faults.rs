@@ -234,6 +234,7 @@ impl World {
         !node.is_running()
             || node.phase == Phase::Start
             || self.now <= node.paused_until
+            || self.setup.slow == Some(rank)
             || self.is_liar(Rank(u32::try_from(rank).expect("there are few")))
             || (0..self.servers.len()).any(is_away)
     }

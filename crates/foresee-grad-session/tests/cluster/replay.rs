@@ -18,12 +18,14 @@ const ORDINARY: u64 = 512;
 const SOAK: u64 = 10_000;
 
 /// Seeds that have found a defect, by case. A change of what the simulator draws makes them other runs.
-const EXAMPLES: [(&str, u64); 5] = [
+const EXAMPLES: [(&str, u64); 7] = [
     ("a_peer_that_lies_is_named", 8_971_775_624_894_241_172),
+    ("a_peer_that_lies_is_named", 2_421_516_165_584_815_862),
     ("a_peer_that_lies_is_named", 270_569_998_972_202_663),
     ("a_peer_that_lies_is_named", 962_398_430_671_448_088),
     ("a_cut_longer_than_the_grace_period_loses_what_is_behind_it", 6_468_102_825_015_029_537),
     ("whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason", 8_633_812_741_021_239_263),
+    ("whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason", 4_281_945_548_084_817_899),
 ];
 
 /// Runs a case with all its seeds: `setup` draws what a run is made of, `check` judges its end.

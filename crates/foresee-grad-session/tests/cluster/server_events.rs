@@ -29,7 +29,14 @@ impl World {
         let Some(pair) = &mut self.pairs[rank][server] else { return };
         let (peer, Some(push)) = (pair.peer, pair.pushes.front().cloned()) else { return };
         let node = &mut self.servers[server];
-        let Some(slots) = &mut node.slots else { return };
+        let Some(slots) = &mut node.slots else {
+            // It was told of a plan that is none, by a server that lies, which takes it for lost now.
+            assert!(self.liar.is_some(), "ranks send after they have agreed");
+            self.culprits.ranks.insert(rank);
+            pair.pushes.clear();
+            self.report(server, |job, _| job.handle_lost(peer, "it sends PUSH before a plan was agreed on"));
+            return;
+        };
         let sender = Sender { rank: peer.rank, generation: push.generation, round: push.round };
         let bytes = push.payload.len() as u64;
         if push.generation < slots.members.generation() {

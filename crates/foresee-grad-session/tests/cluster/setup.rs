@@ -29,6 +29,10 @@ pub(crate) struct Setup {
     pub(crate) recover: bool,
     /// Whether servers are lost with ranks: none takes the place of another.
     pub(crate) beside: bool,
+    /// Whether every rank uses and pushes all tensors in every round.
+    pub(crate) is_dense: bool,
+    /// The rank whose messages arrive after most packets.
+    pub(crate) slow: Option<usize>,
     /// Whether ranks start one after the other.
     pub(crate) is_late: bool,
     /// Faults, in random order.
@@ -47,6 +51,8 @@ impl Setup {
             survives: dice.one_in(2),
             recover: true,
             beside: false,
+            is_dense: false,
+            slow: None,
             is_late: dice.one_in(4),
             faults: Vec::new(),
         }

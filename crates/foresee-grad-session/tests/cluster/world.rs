@@ -20,6 +20,9 @@ use crate::setup::{Setup, draw_plan, rank_settings};
 /// Servers look at waits as long as they live, which does not help anybody on.
 const ENDLESS: Nanos = Nanos::from_secs(3_600);
 
+/// How rarely a message of a slow rank arrives where it might.
+const SLOWNESS: usize = 32;
+
 /// A run of few ranks and rounds has some hundred events.
 const STEPS_MAX: u32 = 50_000;
 
@@ -81,8 +84,7 @@ impl World {
             .collect();
         let ranks: Vec<RankNode> = (0..setup.ranks)
             .map(|rank| {
-                let programs =
-                    plans.iter().map(|plan| draw_programs(&mut dice, plan, setup.rounds)).collect();
+                let programs = plans.iter().map(|plan| draw_programs(&mut dice, plan, &setup)).collect();
                 let session = RankSession::new(rank_settings(&setup, rank), &processes);
                 let mut node = RankNode::new(session, servers.len(), programs);
                 if setup.is_late {
@@ -155,7 +157,7 @@ impl World {
         if events.is_empty() {
             return self.pass_time();
         }
-        let event = self.dice.pick(&events);
+        let event = self.draw_event(&events);
         if !self.is_report(event) {
             self.busy = self.now;
         }
@@ -163,6 +165,17 @@ impl World {
         self.act(event);
         self.check_bounds();
         true
+    }
+
+    /// What happens next: any of these, and a message of a slow rank rarely while anything else may.
+    fn draw_event(&mut self, events: &[Event]) -> Event {
+        let event = self.dice.pick(events);
+        let is_slow = |event: &Event| matches!(event, Event::Up(rank, _) if Some(*rank) == self.setup.slow);
+        let others: Vec<Event> = events.iter().filter(|event| !is_slow(event)).copied().collect();
+        if !is_slow(&event) || others.is_empty() || self.dice.one_in(SLOWNESS) {
+            return event;
+        }
+        self.dice.pick(&others)
     }
 
     /// Whether a rank hears for whom it waits, which does not help it on.
@@ -271,12 +284,17 @@ impl World {
     }
 }
 
-fn draw_programs(dice: &mut Dice, plan: &Plan, rounds: u64) -> Vec<Program> {
+fn draw_programs(dice: &mut Dice, plan: &Plan, setup: &Setup) -> Vec<Program> {
     let all: Vec<TensorId> = (0..plan.tensors()).map(TensorId).collect();
     let mut draw = || {
+        if setup.is_dense {
+            let mut pushes = all.clone();
+            pushes.rotate_left(dice.below(all.len()));
+            return Program { uses: all.clone(), pushes };
+        }
         let uses = dice.some_of(&all);
         let pushes = dice.some_of(&uses);
         Program { uses, pushes }
     };
-    (0..rounds).map(|_| draw()).collect()
+    (0..setup.rounds).map(|_| draw()).collect()
 }

@@ -19,18 +19,16 @@ const BREAKS_MAX: u32 = 64;
 pub(super) struct ServerConnection {
     /// The number of the present pair of connections.
     pub(super) pair: u32,
-    /// The process of the server.
+    /// The process of the server to which the last pair led that was open.
     pub(super) process: u64,
-    /// Whether the present pair leads to the same process as the one before.
-    pub(super) is_same: bool,
+    /// The process to which the present pair leads.
+    pub(super) present: u64,
     pub(super) state: ConnectionState,
     pub(super) suspicion: Option<Suspicion>,
     /// What broke since a sum last came.
     pub(super) breaks: Breaks,
     /// Whom the server last reported to wait for, until it sends anything else.
     pub(super) waiting: Option<String>,
-    /// It was lost before the server had reported what it goes on with.
-    pub(super) is_doubtful: bool,
     /// When it was last lost while open, and why.
     pub(super) lost: Option<(Nanos, String)>,
     pub(super) dial: Option<Dial>,
@@ -106,16 +104,20 @@ impl ServerConnection {
         Self {
             pair: 0,
             process,
-            is_same: false,
+            present: process,
             state: ConnectionState::Open,
             suspicion: None,
             breaks: Breaks::default(),
             waiting: None,
-            is_doubtful: false,
             lost: None,
             dial: None,
             held: VecDeque::new(),
         }
+    }
+
+    /// Whether the present pair leads to the process that sums came from.
+    pub(super) fn is_same(&self) -> bool {
+        self.present == self.process
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -131,7 +133,6 @@ impl ServerConnection {
         if self.is_open() {
             self.lost = Some((now, why.to_owned()));
         }
-        self.is_doubtful |= matches!(self.state, ConnectionState::Resuming(_));
         self.state = ConnectionState::Lost;
         (self.suspicion, self.waiting) = (None, None);
         // All of it is retained, and offered again when a server is back.

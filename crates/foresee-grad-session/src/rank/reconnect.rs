@@ -241,8 +241,7 @@ impl RankSession {
         };
         let proposed = self.agreement.proposed.get(usize::from(server.0)).cloned().flatten();
         let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
-        connection.is_same = connection.process == process;
-        connection.process = process;
+        connection.present = process;
         connection.dial = None;
         let pair = connection.pair;
         let messages = [RankMessage::Resume(known)].into_iter();

@@ -9,7 +9,7 @@
 use foresee_grad_queue::{Round, ServerId};
 use foresee_units::Nanos;
 
-use super::connection::{Answer, ConnectionState};
+use super::connection::{Answer, ConnectionState, ServerConnection};
 use super::{RankAction, RankFailure, RankSession};
 use crate::Resumed;
 
@@ -55,11 +55,10 @@ impl RankSession {
         self.resuming.clear();
         answers.sort_unstable();
         for (Answer { oldest, knows }, server) in answers {
-            // One that was lost before it answered may be another one than the one that sums came from.
-            let is_doubtful =
-                self.servers.get(usize::from(server.0)).is_none_or(|connection| connection.is_doubtful);
+            // A server that knows the job may be another one than the one that sums came from.
+            let is_same = self.servers.get(usize::from(server.0)).is_some_and(ServerConnection::is_same);
             let collect = &mut self.plan_mut()?.collect;
-            if knows && !is_doubtful {
+            if knows && is_same {
                 if let Some(last) = oldest.0.checked_sub(1) {
                     collect.handle_done(server, Round(last))?;
                 }
@@ -99,12 +98,13 @@ impl RankSession {
     pub(super) fn reopen(&mut self, server: ServerId, now: Nanos) {
         let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
         connection.state = ConnectionState::Open;
-        connection.is_doubtful = false;
         connection.dial = None;
-        *(if connection.is_same { &mut self.reconnected } else { &mut self.replaced }) += 1;
+        let is_same = connection.is_same();
+        connection.process = connection.present;
+        *(if is_same { &mut self.reconnected } else { &mut self.replaced }) += 1;
         if let Some((at, why)) = &connection.lost {
             let (address, time) = (&self.settings.servers[usize::from(server.0)], now.saturating_sub(*at));
-            self.notices.push(if connection.is_same {
+            self.notices.push(if is_same {
                 format!("the connection to server {server} at {address} broke ({why}), and was made again after {time}")
             } else {
                 format!("server {server} at {address} was lost ({why}), and one is back in its place after {time}")

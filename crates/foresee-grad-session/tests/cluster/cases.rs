@@ -39,9 +39,10 @@ fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { survives: false, ..Setup::draw(dice) };
         // Ranks are two rounds ahead of what servers know now and then.
-        let setup = if dice.one_in(2) {
-            let slow = Some(dice.below(setup.ranks as usize));
-            Setup { is_dense: true, slow, rounds: 5, ..setup }
+        let setup = if !dice.one_in(3) {
+            let ranks = setup.ranks.max(2);
+            let slow = Some(dice.below(ranks as usize));
+            Setup { ranks, slow, park: dice.pick(&[0, 63]), is_dense: true, rounds: 5, ..setup }
         } else {
             setup
         };

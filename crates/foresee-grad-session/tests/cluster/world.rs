@@ -21,7 +21,7 @@ use crate::setup::{Setup, draw_plan, rank_settings};
 const ENDLESS: Nanos = Nanos::from_secs(3_600);
 
 /// How rarely a message of a slow rank arrives where it might.
-const SLOWNESS: usize = 32;
+const SLOWNESS: usize = 128;
 
 /// A run of few ranks and rounds has some hundred events.
 const STEPS_MAX: u32 = 50_000;

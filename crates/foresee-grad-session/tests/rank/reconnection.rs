@@ -78,6 +78,25 @@ fn what_has_arrived_is_not_offered_again_to_a_server_that_has_its_sums() {
 }
 
 #[test]
+fn a_server_that_breaks_off_before_its_answer_still_has_its_sums() {
+    let mut driver = Driver::running(settings(1));
+    driver.end(&[BIAS]);
+    driver.used(0, &[BIAS]);
+    driver.arrive(0, BIAS);
+    driver.close(0, broken());
+    driver.connect(0, SAME);
+    driver.close(0, broken());
+    driver.resume(0, SAME, 0, true);
+    assert_eq!(driver.offered, [], "ranks may be two rounds ahead, and the server sums no older one");
+    driver.close(0, broken());
+    driver.connect(0, OTHER);
+    driver.close(0, broken());
+    driver.resume(0, OTHER, 0, true);
+    assert_eq!(driver.offered, [(0, 0, BIAS)], "another one has its sums from other ranks");
+    assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (1, 1));
+}
+
+#[test]
 fn everything_that_some_rank_may_lack_is_offered_again_to_another_server() {
     let mut driver = Driver::running(settings(2));
     driver.end(&[EMBEDDING, BIAS]);

@@ -3,7 +3,7 @@
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_grad_session::{
-    Closed, DialFault, RankFailure, RankMessage, RankSettings, Refusal, RefusalCode, Resume,
+    Closed, DialFault, RankFailure, RankMessage, RankSettings, Refusal, RefusalCode, Resume, SumAdmission,
 };
 use foresee_units::{Nanos, Rank};
 
@@ -107,6 +107,32 @@ fn everything_that_some_rank_may_lack_is_offered_again_to_another_server() {
     driver.close(1, broken());
     driver.resume(1, OTHER, 0, false);
     assert_eq!(driver.offered, [(1, 0, EMBEDDING), (1, 0, BIAS)], "the older round first");
+}
+
+#[test]
+fn a_newer_gradient_waits_behind_an_older_one_that_is_held() {
+    let mut driver = Driver::running(settings(1));
+    for round in 0..2 {
+        driver.end(&[EMBEDDING, BIAS]);
+        driver.used(round, &[EMBEDDING, BIAS]);
+        driver.arrive(round, EMBEDDING);
+        driver.arrive(round, BIAS);
+    }
+    driver.close(0, broken());
+    driver.resume(0, OTHER, 0, false);
+    let confirm = |driver: &mut Driver, round, tensor, packets| {
+        for nth in 0..packets {
+            assert!(matches!(driver.sum(0, 1, round, tensor, nth), Ok(SumAdmission::Confirmed)));
+        }
+    };
+    confirm(&mut driver, 0, BIAS, 1);
+    confirm(&mut driver, 1, BIAS, 1);
+    driver.offered.clear();
+    let (round, holding) = driver.push(BIAS).unwrap();
+    assert_eq!((round, holding), (Round(2), vec![ServerId(0)]), "the embedding of round 1 is held");
+    assert_eq!(driver.offered, []);
+    confirm(&mut driver, 0, EMBEDDING, 3);
+    assert_eq!(driver.offered, [(0, 1, EMBEDDING), (0, 2, BIAS)]);
 }
 
 #[test]

@@ -33,6 +33,7 @@ from steps import ROOT, Failed
 CRATES = {
     "foresee-data-order": ["foresee-sim", "foresee-data-loader"],
     "foresee-data-plan": ["foresee-sim", "foresee-data-loader"],
+    "foresee-data-fetch": ["foresee-data-loader"],
     "foresee-grad-queue": ["foresee-sim", "foresee-grad-exchange"],
     "foresee-model": ["foresee-data-plan", "foresee-sim", "foresee-data-loader"],
 }

@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foresee_data_plan::dispatch::{Dispatch, Pace};
+use foresee_data_fetch::{Dispatch, Pace};
 use foresee_data_plan::{PlannerStack, StackAccess};
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
 use foresee_model::RateModel;

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foresee_data_fetch::Fault;
 use foresee_data_plan::TierSet;
-use foresee_data_plan::dispatch::Fault;
 use foresee_units::{Nanos, SampleId};
 
 use crate::buffer::Buffer;

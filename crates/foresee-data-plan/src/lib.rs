@@ -20,7 +20,6 @@
 //! | `farthest` | the farthest next use, in a few word operations |
 //! | [`hint`] | what the tables will be asked for |
 //! | `room` | what a sample costs in a tier |
-//! | [`dispatch`] | when and in which order the origin is asked |
 
 #![deny(
     clippy::disallowed_methods,
@@ -29,7 +28,6 @@
 )]
 
 mod choice;
-pub mod dispatch;
 mod error;
 mod farthest;
 pub mod hint;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults of samples: which kind the end of a read is, and its message.
 
-use foresee_data_plan::dispatch::Fault as Cause;
+use foresee_data_fetch::Fault as Cause;
 use foresee_units::Nanos;
 
 use crate::batch::FaultKind;

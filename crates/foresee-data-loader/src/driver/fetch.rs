@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::dispatch::{
+use foresee_data_fetch::{
     Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Pace, Part, Request,
 };
 use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Ticket, Tier};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the driver shows of itself: why the consumer waits, and the figures behind `stats`.
 
+use foresee_data_fetch::DispatchStats;
 use foresee_data_plan::TierIndex;
-use foresee_data_plan::dispatch::DispatchStats;
 use foresee_data_tier::{Tier, TierFacts};
 use foresee_ledger::Cause;
 use foresee_units::Bytes;

@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
 
+use foresee_data_fetch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_index::Index;
-use foresee_data_plan::dispatch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SlowestTier, TierIndex, TierRoom};
 use foresee_data_tier::{
     Completions, DiskConfig, DiskTier, Held, Op, OriginOptions, RamTier, Source, Ticket, Tier, Uri,

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 
 use foresee_units::Nanos;
 
-use super::coalesce::Extent;
-use super::config::CoalesceConfig;
-use super::request::{Class, Request};
+use crate::coalesce::Extent;
+use crate::config::CoalesceConfig;
+use crate::request::{Class, Request};
 
 /// When a ticket comes inside its class: turn, deadline, ticket.
 type Moment = (u64, Nanos, u64);
@@ -20,7 +20,7 @@ type Place = (u64, u64, u64);
 
 /// Ready and pausing tickets of one source.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     ready: [BTreeSet<Moment>; Class::ALL.len()],
     /// Only kept where ranges are joined.
     places: Option<BTreeSet<Place>>,
@@ -28,22 +28,22 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(coalescing: bool) -> Self {
+    pub(crate) fn new(coalescing: bool) -> Self {
         Self { places: coalescing.then(BTreeSet::new), ..Self::default() }
     }
 
     /// Waiting tickets, pausing ones included.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ready.iter().map(BTreeSet::len).sum::<usize>() + self.pausing.len()
     }
 
     /// Tickets of `class` that could be started now.
-    pub(super) fn ready(&self, class: Class) -> u64 {
+    pub(crate) fn ready(&self, class: Class) -> u64 {
         self.ready[class as usize].len() as u64
     }
 
     /// Lets `request` wait for a start; `alone` keeps it from being joined with others.
-    pub(super) fn insert(&mut self, request: &Request, alone: bool) {
+    pub(crate) fn insert(&mut self, request: &Request, alone: bool) {
         self.ready[request.class as usize].insert(moment(request));
         if let (Some(places), false) = (&mut self.places, alone) {
             places.insert((request.object, request.start, request.ticket));
@@ -51,7 +51,7 @@ impl Queue {
     }
 
     /// Takes `request` out.
-    pub(super) fn remove(&mut self, request: &Request) {
+    pub(crate) fn remove(&mut self, request: &Request) {
         self.ready[request.class as usize].remove(&moment(request));
         if let Some(places) = &mut self.places {
             places.remove(&(request.object, request.start, request.ticket));
@@ -59,17 +59,17 @@ impl Queue {
     }
 
     /// Lets `ticket` pause until `until`.
-    pub(super) fn pause(&mut self, ticket: u64, until: Nanos) {
+    pub(crate) fn pause(&mut self, ticket: u64, until: Nanos) {
         self.pausing.insert((until, ticket));
     }
 
     /// Ends a pause early.
-    pub(super) fn resume(&mut self, ticket: u64, until: Nanos) {
+    pub(crate) fn resume(&mut self, ticket: u64, until: Nanos) {
         self.pausing.remove(&(until, ticket));
     }
 
     /// A ticket whose pause is over.
-    pub(super) fn pop_rested(&mut self, now: Nanos) -> Option<u64> {
+    pub(crate) fn pop_rested(&mut self, now: Nanos) -> Option<u64> {
         let (until, _) = *self.pausing.first()?;
         if until > now {
             return None;
@@ -78,12 +78,12 @@ impl Queue {
     }
 
     /// When the next pause is over.
-    pub(super) fn next_rested(&self) -> Option<Nanos> {
+    pub(crate) fn next_rested(&self) -> Option<Nanos> {
         self.pausing.first().map(|(until, _)| *until)
     }
 
     /// The ticket that comes first in each class.
-    pub(super) fn heads(&self) -> impl Iterator<Item = (Class, u64)> {
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (Class, u64)> {
         Class::ALL.into_iter().zip(&self.ready).filter_map(|(class, ready)| {
             let (.., ticket) = *ready.first()?;
             Some((class, ticket))
@@ -94,7 +94,7 @@ impl Queue {
     ///
     /// Nobody lengthens the read that a consumer stands and waits for: a stalling seed takes along stalling
     /// neighbours only. The seed's own ticket comes first, the others in the order of their joining.
-    pub(super) fn grow<'a>(
+    pub(crate) fn grow<'a>(
         &self,
         seed: &Request,
         config: &CoalesceConfig,

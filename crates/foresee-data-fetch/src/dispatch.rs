@@ -1,52 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fetch queue of one source that can be slow: what is asked of it next, how much at once, how often.
+//! The queue itself: the state machine of requests, spans and attempts.
 //!
-//! Apart from the plan, which says what is wanted by when: here is only how to get it out of a source whose
-//! width nobody knows and whose answers may be late, missing or refusals. Facts come in by `handle_*`, with
-//! the time; what to do comes out of [`Dispatch::poll_action`]. A driver calls it until `None` after every
-//! fact and at [`Dispatch::poll_wakeup`].
+//! Facts come in by `handle_*`, with the time; actions come out of [`Dispatch::poll_action`]. A driver calls it until
+//! `None` after every fact and at [`Dispatch::poll_wakeup`].
 //!
-//! Refuses to move a byte, to know a clock, and to choose the source: a sample that several places hold is
-//! asked of one of them by somebody else.
-//!
-//! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class is at ease
-//! while all that waits in it could be had before the deadline of its first; classes at ease share the source by
-//! deadline, and below the first class that is not at ease nothing starts. So a cache fill never delays a batch
-//! that is nearly late, and a validation loader is not starved by a fill that has hours. Where answers queue, what has
-//! time also leaves the source to other ranks (see `ease`).
+//! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class has slack
+//! while all its waiting requests could be read before the deadline of its first; classes with slack share the source by
+//! deadline, and below the first class without slack nothing starts. So a cache fill never delays a batch
+//! that is nearly late, and a validation loader is not starved by a fill that has hours. Where answers queue, requests with
+//! slack also leave the source to other ranks (see `ease`).
 //!
 //! **Bounds.** Each request ends exactly once: in `Ended::won`, as `Action::Fail`, or by `handle_withdraw`.
-//! Attempts under way, cancelled ones included, never exceed the limit that held when they started. Memory
+//! Attempts in flight, cancelled ones included, never exceed the limit that held when they started. Memory
 //! is a few hundred bytes per request that has not ended; each operation takes O(log n) of these.
 
-mod coalesce;
-mod config;
 mod ease;
 mod hedge;
-mod known;
-mod latency;
-mod limit;
-mod meter;
-mod pace;
-mod queue;
-mod request;
-mod retry;
-mod round;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foresee_units::{Bytes, Nanos};
 
-pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
-pub use pace::Pace;
-pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
-
-use coalesce::Extent;
-use known::{Counts, Entry, Flight, Span, State};
-use latency::Latency;
-use limit::Limiter;
-use meter::Meter;
-use queue::Queue;
+use crate::coalesce::Extent;
+use crate::config::{DispatchConfig, DispatchStats};
+use crate::known::{Counts, Entry, Flight, Span, State};
+use crate::latency::Latency;
+use crate::limit::Limiter;
+use crate::meter::Meter;
+use crate::pace::Pace;
+use crate::queue::Queue;
+use crate::request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
+use crate::retry;
 
 /// The fetch queue of one source.
 #[derive(Clone, Debug)]

@@ -9,10 +9,10 @@
 
 use foresee_units::{Bytes, Nanos};
 
-use super::config::LatencyRow;
+use crate::config::LatencyRow;
 
 /// Fewest attempts from which a 95th percentile is read.
-pub(super) const ENOUGH: u32 = 20;
+pub(crate) const ENOUGH: u32 = 20;
 /// At this many, all counts are halved: what happened long ago fades.
 const FADE: u32 = 2048;
 /// Quantiles are renewed at every so many attempts.
@@ -25,22 +25,22 @@ const FIRST_OCTAVE: u32 = 10;
 
 /// Attempt times of one source.
 #[derive(Clone, Debug)]
-pub(super) struct Latency {
+pub(crate) struct Latency {
     classes: Vec<Option<Box<Histogram>>>,
 }
 
 impl Latency {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { classes: vec![None; CLASSES] }
     }
 
     /// Adds one successful attempt.
-    pub(super) fn record(&mut self, len: u64, took: Nanos) {
+    pub(crate) fn record(&mut self, len: u64, took: Nanos) {
         self.classes[class_of(len)].get_or_insert_default().record(took);
     }
 
     /// 95 % of attempts of this length took no longer; `None` if too few were seen.
-    pub(super) fn p95(&self, len: u64) -> Option<Nanos> {
+    pub(crate) fn p95(&self, len: u64) -> Option<Nanos> {
         let histogram = self.classes[class_of(len)].as_ref()?;
         (histogram.total >= ENOUGH).then_some(histogram.p95)
     }
@@ -48,13 +48,13 @@ impl Latency {
     /// After this an attempt of this length is late enough to ask a second time: the 95th percentile, but
     /// twice the median at least. At a source without a tail the two quantiles lie together, and whatever
     /// makes its line a little longer would else make everything late at once.
-    pub(super) fn late_after(&self, len: u64) -> Option<Nanos> {
+    pub(crate) fn late_after(&self, len: u64) -> Option<Nanos> {
         let histogram = self.classes[class_of(len)].as_ref()?;
         (histogram.total >= ENOUGH).then(|| histogram.p95.max(histogram.p50.saturating_add(histogram.p50)))
     }
 
     /// All classes with attempts in them.
-    pub(super) fn rows(&self) -> Vec<LatencyRow> {
+    pub(crate) fn rows(&self) -> Vec<LatencyRow> {
         let mut rows = Vec::new();
         for (class, histogram) in (0u32..).zip(&self.classes) {
             if let Some(histogram) = histogram {

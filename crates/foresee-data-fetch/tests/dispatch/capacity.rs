@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much of a source's width the queue finds, how soon, and with how many attempts under way.
 
-use foresee_data_plan::dispatch::{DispatchConfig, LimitConfig};
+use foresee_data_fetch::{DispatchConfig, LimitConfig};
 use foresee_units::{Bytes, Nanos};
 
 use crate::bench::{Answer, Bench, Capped, Source};

@@ -20,9 +20,10 @@
 
 use foresee_units::Nanos;
 
-use super::config::LimitConfig;
-use super::ease::Quickest;
-use super::round::{Goodput, Round, Until, Verdict};
+use crate::config::LimitConfig;
+use crate::float::as_f64;
+use crate::quickest::Quickest;
+use crate::round::{Goodput, Round, Until, Verdict};
 
 /// Growth that a doubling must bring to be followed by another.
 const CLEARLY: f64 = 1.2;
@@ -53,7 +54,7 @@ const THROTTLED_FOR: Nanos = Nanos::from_secs(1);
 
 /// The concurrency limit of one source.
 #[derive(Clone, Debug)]
-pub(super) struct Limiter {
+pub(crate) struct Limiter {
     bounds: LimitConfig,
     /// Others ask the source too.
     shared: bool,
@@ -94,7 +95,7 @@ enum Mode {
 }
 
 impl Limiter {
-    pub(super) fn new(config: LimitConfig, shared: bool) -> Self {
+    pub(crate) fn new(config: LimitConfig, shared: bool) -> Self {
         let min = config.min.max(1);
         let max = config.max.max(min);
         let start = config.start.clamp(min, max);
@@ -120,36 +121,36 @@ impl Limiter {
     }
 
     /// How many attempts may be in flight.
-    pub(super) const fn limit(&self) -> u32 {
+    pub(crate) const fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Answers per nanosecond on the plateau; `None` before one is known, and where the limit is fixed.
-    pub(super) fn answers_per_nano(&self) -> Option<f64> {
+    pub(crate) fn answers_per_nano(&self) -> Option<f64> {
         (self.plateau > 0.0).then_some(self.plateau / self.per_answer)
     }
 
-    pub(super) const fn quickest(&self) -> &Quickest {
+    pub(crate) const fn quickest(&self) -> &Quickest {
         &self.quickest
     }
 
     /// Until when nothing may be started.
-    pub(super) const fn paused_until(&self) -> Nanos {
+    pub(crate) const fn paused_until(&self) -> Nanos {
         self.paused_until
     }
 
     /// Whether the source has refused something a moment ago.
-    pub(super) fn is_throttled(&self, now: Nanos) -> bool {
+    pub(crate) fn is_throttled(&self, now: Nanos) -> bool {
         now < self.throttled_until
     }
 
     /// There is room in flight and nothing to start.
-    pub(super) fn dry(&mut self, now: Nanos) {
+    pub(crate) fn dry(&mut self, now: Nanos) {
         self.round.dry(now);
     }
 
     /// Something was started.
-    pub(super) fn wet(&mut self, now: Nanos) {
+    pub(crate) fn wet(&mut self, now: Nanos) {
         self.round.wet(now);
         if self.mode == (Mode::Probe { until: None }) {
             self.mode = Mode::Probe { until: Some(now.saturating_add(PROBE_LONGEST)) };
@@ -157,7 +158,7 @@ impl Limiter {
     }
 
     /// When the first answer is waited for no longer.
-    pub(super) const fn probes_until(&self) -> Option<Nanos> {
+    pub(crate) const fn probes_until(&self) -> Option<Nanos> {
         match self.mode {
             Mode::Probe { until } => until,
             _ => None,
@@ -165,14 +166,14 @@ impl Limiter {
     }
 
     /// Time has passed.
-    pub(super) fn look(&mut self, now: Nanos) {
+    pub(crate) fn look(&mut self, now: Nanos) {
         if self.probes_until().is_some_and(|until| until <= now) {
             self.enter(Mode::Survey, self.bounds.start, now);
         }
     }
 
     /// An attempt brought `bytes`.
-    pub(super) fn success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
+    pub(crate) fn success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
         self.answered();
         if self.bounds.min == self.bounds.max {
             return;
@@ -198,13 +199,13 @@ impl Limiter {
     }
 
     /// The source answered, though not with bytes: it is alive.
-    pub(super) fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.faults_in_a_row = 0;
         self.pauses = 0;
     }
 
     /// The source refused an attempt and may have said for how long.
-    pub(super) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
+    pub(crate) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
         self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
         self.congested(began, now);
         if let Some(wait) = retry_after {
@@ -213,7 +214,7 @@ impl Limiter {
     }
 
     /// An attempt was refused or timed out.
-    pub(super) fn congested(&mut self, began: Nanos, now: Nanos) {
+    pub(crate) fn congested(&mut self, began: Nanos, now: Nanos) {
         self.fault(began, now);
         if self.cut_at.is_some_and(|cut| began < cut) {
             return;
@@ -225,7 +226,7 @@ impl Limiter {
     }
 
     /// An attempt failed in passing.
-    pub(super) fn fault(&mut self, began: Nanos, now: Nanos) {
+    pub(crate) fn fault(&mut self, began: Nanos, now: Nanos) {
         self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
         let silent = self.faults_in_a_row >= self.limit.max(SILENT);
         if silent && began >= self.paused_until {
@@ -370,11 +371,6 @@ impl Limiter {
 /// An eighth, at least one.
 const fn step(limit: u32) -> u32 {
     if limit < 16 { 1 } else { limit / 8 }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "work is compared within 1 %: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use foresee_data_plan::dispatch::{Class, DispatchConfig, LimitConfig, Pace, Request};
+use foresee_data_fetch::{Class, DispatchConfig, LimitConfig, Pace, Request};
 use foresee_units::Nanos;
 
 use crate::bench::{Answer, Bench, Capped, Source};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refusals, stalls, slow tails, outages: what they cost, and that they pass.
 
-use foresee_data_plan::dispatch::{Class, DispatchConfig, Fault, Outcome};
+use foresee_data_fetch::{Class, DispatchConfig, Fault, Outcome};
 use foresee_units::Nanos;
 
 use crate::bench::{Answer, Bench, Capped, Source};

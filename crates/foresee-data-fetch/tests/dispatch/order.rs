@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who goes first, what is read together, and what the consumer's own calls change.
 
-use foresee_data_plan::dispatch::{
+use foresee_data_fetch::{
     Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
     Pace, Request,
 };

@@ -6,9 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foresee_data_plan::dispatch::{
-    Action, AttemptId, Class, Dispatch, DispatchConfig, End, Fault, Outcome, Request,
-};
+use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, DispatchConfig, End, Fault, Outcome, Request};
 use foresee_units::{Bytes, Nanos};
 
 /// How one attempt will end if nobody cancels it.

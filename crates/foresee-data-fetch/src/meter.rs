@@ -10,7 +10,7 @@ const STRETCH: Nanos = Nanos::from_millis(250);
 
 /// A delivery rate: stretches of a quarter of a second or longer, the newest weighing a third.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     since: Option<Nanos>,
     bytes: u64,
     rate: Option<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Adds a delivery.
-    pub(super) fn add(&mut self, bytes: Bytes, now: Nanos) {
+    pub(crate) fn add(&mut self, bytes: Bytes, now: Nanos) {
         let since = *self.since.get_or_insert(now);
         self.bytes = self.bytes.saturating_add(bytes.get());
         let took = now.saturating_sub(since);
@@ -32,7 +32,7 @@ impl Meter {
     }
 
     /// The rate as of the last finished stretch.
-    pub(super) fn rate(&self) -> Option<BytesPerSecond> {
+    pub(crate) fn rate(&self) -> Option<BytesPerSecond> {
         self.rate.map(BytesPerSecond::new)
     }
 }

@@ -9,14 +9,14 @@
 
 use foresee_units::Nanos;
 
-use super::config::RetryConfig;
+use crate::config::RetryConfig;
 
 /// The pause after the `fault`-th fault in a row, `fault` from 1.
 ///
 /// A pause that would eat up the slack is shortened to it; the first is left out altogether if there is
 /// none. From the second fault on a pause is at least the one that the fault before it would have had,
 /// since a source that fails twice gains nothing from a third request in the same millisecond.
-pub(super) fn pause(config: &RetryConfig, ticket: u64, fault: u32, slack: Nanos) -> Nanos {
+pub(crate) fn pause(config: &RetryConfig, ticket: u64, fault: u32, slack: Nanos) -> Nanos {
     let polite = backoff(config, ticket, fault);
     let floor = if fault <= 1 { Nanos::ZERO } else { backoff(config, ticket, fault - 1) };
     polite.min(slack.max(floor))

@@ -9,8 +9,10 @@
 
 use foresee_units::Nanos;
 
-use super::known::Span;
-use super::{Action, Dispatch};
+use super::Dispatch;
+use crate::float::as_f64;
+use crate::known::Span;
+use crate::request::Action;
 
 /// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
 const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
@@ -116,9 +118,4 @@ impl Dispatch {
 fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
     let late = span.began.saturating_add(late_after);
     late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share of bytes: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }

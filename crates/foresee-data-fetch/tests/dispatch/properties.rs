@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foresee_data_plan::dispatch::{
+use foresee_data_fetch::{
     Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
     Pace, Request,
 };

@@ -20,53 +20,12 @@
 
 use foresee_units::Nanos;
 
-use super::{Class, Dispatch, First};
+use super::{Dispatch, First};
+use crate::float::as_f64;
+use crate::request::Class;
 
-/// Recent answers are the last so many, and up to as many before.
-const RECENT: u32 = 16;
-/// Answers queue where the quickest recent one takes longer than so many times the quickest of all.
-const QUEUES: f64 = 1.5;
 /// What a rank at ease keeps: so many times what its part of the source takes at the quickest.
 const KEEPS: f64 = 2.0;
-
-/// The quickest answers of a source: of all, and of the recent past.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Quickest {
-    ever: Nanos,
-    /// Of the answers that are being counted, and of the [`RECENT`] before these.
-    recent: [Nanos; 2],
-    counted: u32,
-}
-
-impl Default for Quickest {
-    fn default() -> Self {
-        Self { ever: Nanos::MAX, recent: [Nanos::MAX; 2], counted: 0 }
-    }
-}
-
-impl Quickest {
-    /// An answer took so long.
-    pub(super) fn observe(&mut self, took: Nanos) {
-        self.ever = self.ever.min(took);
-        if self.counted == RECENT {
-            self.counted = 0;
-            self.recent = [Nanos::MAX, self.recent[0]];
-        }
-        self.counted += 1;
-        self.recent[0] = self.recent[0].min(took);
-    }
-
-    /// Of all answers; `Nanos::MAX` before the first.
-    pub(super) const fn ever(&self) -> Nanos {
-        self.ever
-    }
-
-    /// Whether answers wait for others.
-    pub(super) fn is_crowded(&self) -> bool {
-        let recent = self.recent[0].min(self.recent[1]);
-        as_f64(recent) > QUEUES * as_f64(self.ever)
-    }
-}
 
 impl Dispatch {
     /// Until when the first of a class, and so all behind it, waits for others' sake: in the past if it may start.
@@ -74,7 +33,7 @@ impl Dispatch {
         let plateau = self.limiter.answers_per_nano().filter(|_| self.config.shared);
         let (Some(plateau), quickest) = (plateau, self.limiter.quickest()) else { return Nanos::ZERO };
         let flying = f64::from(self.in_flight());
-        let enough = (KEEPS * plateau * as_f64(quickest.ever())).ceil();
+        let enough = (KEEPS * plateau * as_f64(quickest.ever().get())).ceil();
         if first.class == Class::Stalling
             || first.deadline == Nanos::MAX
             || flying < enough
@@ -92,31 +51,5 @@ impl Dispatch {
         )]
         let lead = Nanos::new(lead as u64);
         first.deadline.saturating_sub(lead)
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "times are compared within a half: 53 bits are plenty")]
-const fn as_f64(time: Nanos) -> f64 {
-    time.get() as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_queue_where_the_quickest_recent_one_is_slow() {
-        let mut quickest = Quickest::default();
-        assert!(!quickest.is_crowded(), "nothing is known");
-        quickest.observe(Nanos::from_millis(10));
-        for _ in 0..2 * RECENT - 1 {
-            quickest.observe(Nanos::from_millis(16));
-            assert!(!quickest.is_crowded());
-        }
-        quickest.observe(Nanos::from_millis(16));
-        assert!(quickest.is_crowded(), "the quick one is no longer recent");
-        quickest.observe(Nanos::from_millis(15));
-        assert!(!quickest.is_crowded());
-        assert_eq!(quickest.ever(), Nanos::from_millis(10));
     }
 }

@@ -5,36 +5,36 @@
 //! gap, the target size and the share of bytes that nobody wants allow. Refuses to look at urgency: whom
 //! it may take along, the caller says by what it offers.
 
-use super::config::CoalesceConfig;
+use crate::config::CoalesceConfig;
 
 /// The most that gaps may make up of a span: one part in ten.
 const OVER_READ: u64 = 10;
 
 /// A span under construction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(crate) struct Extent {
     /// First byte.
-    pub(super) start: u64,
+    pub(crate) start: u64,
     /// The byte after the last.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Bytes that somebody wants.
-    pub(super) wanted: u64,
+    pub(crate) wanted: u64,
 }
 
 impl Extent {
     /// One range by itself.
-    pub(super) const fn new(start: u64, end: u64) -> Self {
+    pub(crate) const fn new(start: u64, end: u64) -> Self {
         Self { start, end, wanted: end - start }
     }
 
     /// Bytes from first to last.
-    pub(super) const fn len(self) -> u64 {
+    pub(crate) const fn len(self) -> u64 {
         self.end - self.start
     }
 
     /// This extent with `start..end` added, if the bounds allow it. Ranges are offered outwards, nearest
     /// first, so what lies between the extent and a range beyond it is wanted by nobody.
-    pub(super) fn with(self, start: u64, end: u64, config: &CoalesceConfig) -> Option<Self> {
+    pub(crate) fn with(self, start: u64, end: u64, config: &CoalesceConfig) -> Option<Self> {
         let gap = start.saturating_sub(self.end).max(self.start.saturating_sub(end));
         let grown = Self { start: self.start.min(start), end: self.end.max(end), wanted: 0 };
         let grown = Self { wanted: self.wanted + (grown.len() - self.len() - gap), ..grown };

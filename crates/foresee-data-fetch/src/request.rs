@@ -41,13 +41,13 @@ pub struct Request {
     /// counts.
     pub turn: u64,
     /// When it is wanted, on the same clock as every `now`; `Nanos::MAX` if that is not known. Of a batch that is being
-    /// staged the consumer's [`Pace`](super::Pace) says more, once it is known.
+    /// staged the consumer's [`Pace`](crate::Pace) says more, once it is known.
     pub deadline: Nanos,
 }
 
 impl Request {
     /// The byte after the last one wanted.
-    pub(super) const fn end(&self) -> u64 {
+    pub(crate) const fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 }
@@ -130,7 +130,7 @@ pub enum Fault {
 
 impl Fault {
     /// Whether it is true of the whole object, whatever range of it was asked for.
-    pub(super) const fn concerns_object(self) -> bool {
+    pub(crate) const fn concerns_object(self) -> bool {
         matches!(self, Self::Absent | Self::Changed | Self::Denied)
     }
 }

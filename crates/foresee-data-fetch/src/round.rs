@@ -10,6 +10,8 @@
 
 use foresee_units::Nanos;
 
+use crate::float::as_f64;
+
 /// Fewest blocks of a round.
 const MIN_BLOCKS: u32 = 4;
 /// After so many the mean is taken as it is.
@@ -23,7 +25,7 @@ const DRY_SHARE: f64 = 0.05;
 
 /// What a finished round says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The source was kept busy.
     Goodput(Goodput),
     /// The source was not kept busy.
@@ -32,25 +34,25 @@ pub(super) enum Verdict {
 
 /// What a source gave at one concurrency.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Goodput {
+pub(crate) struct Goodput {
     /// Units of work per nanosecond.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
     /// Units of work per answer, on average.
-    pub(super) per_answer: f64,
+    pub(crate) per_answer: f64,
 }
 
 /// When a round may end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Until {
+pub(crate) struct Until {
     /// The standard error of the rate, relative to it.
-    pub(super) tolerance: f64,
+    pub(crate) tolerance: f64,
     /// A rate that the round is no use below: it ends as soon as that is clear. 0 for none.
-    pub(super) hopeless: f64,
+    pub(crate) hopeless: f64,
 }
 
 /// A measurement under way.
 #[derive(Clone, Debug)]
-pub(super) struct Round {
+pub(crate) struct Round {
     since: Nanos,
     answers_per_block: u32,
     opened: Option<Nanos>,
@@ -68,7 +70,7 @@ pub(super) struct Round {
 
 impl Round {
     /// Measures attempts begun at `since` or later, with `limit` of them in flight.
-    pub(super) fn new(since: Nanos, limit: u32) -> Self {
+    pub(crate) fn new(since: Nanos, limit: u32) -> Self {
         Self {
             since,
             answers_per_block: limit.max(MIN_BLOCK),
@@ -87,17 +89,17 @@ impl Round {
     }
 
     /// The next round under unchanged conditions: nothing in flight has to be left out.
-    pub(super) fn again(&self, now: Nanos) -> Self {
+    pub(crate) fn again(&self, now: Nanos) -> Self {
         Self { opened: Some(now), block_opened: now, ..Self::new(self.since, self.answers_per_block) }
     }
 
     /// There is room in flight and nothing to fill it with.
-    pub(super) fn dry(&mut self, now: Nanos) {
+    pub(crate) fn dry(&mut self, now: Nanos) {
         self.dry_since.get_or_insert(now);
     }
 
     /// Something was started.
-    pub(super) fn wet(&mut self, now: Nanos) {
+    pub(crate) fn wet(&mut self, now: Nanos) {
         if let Some(since) = self.dry_since.take() {
             let from = since.max(self.opened.unwrap_or(now));
             self.dry += now.saturating_sub(from);
@@ -105,7 +107,7 @@ impl Round {
     }
 
     /// Adds an answer; says when the round is over.
-    pub(super) fn answer(&mut self, began: Nanos, work: f64, until: Until, now: Nanos) -> Option<Verdict> {
+    pub(crate) fn answer(&mut self, began: Nanos, work: f64, until: Until, now: Nanos) -> Option<Verdict> {
         if began < self.since {
             return None;
         }
@@ -158,11 +160,6 @@ impl Round {
 
 fn span(from: Nanos, to: Nanos) -> f64 {
     as_f64(to.saturating_sub(from).get())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a ratio of times: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is known of each request, of each range that is being read, and of each attempt at it.
+//!
+//! Refuses to decide anything: the queue does, and moves these from state to state.
+
+use foresee_units::{Bytes, Nanos};
+
+use crate::request::{AttemptId, Fault, Part, Request};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) retries: u64,
+    pub(crate) hedges: u64,
+    pub(crate) hedge_wins: u64,
+    pub(crate) hedged_bytes: u64,
+    pub(crate) throttles: u64,
+    pub(crate) moved: Bytes,
+    pub(crate) over_read: u64,
+}
+
+/// A request that has not ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) arrived: Nanos,
+    pub(crate) tries: u32,
+    /// Failed tries, refusals included: what pauses grow with.
+    pub(crate) setbacks: u32,
+    /// Failed tries without refusals: what counts against `max_tries`.
+    pub(crate) faults: u32,
+    /// A span that it was part of failed for a reason that one part alone may have caused.
+    pub(crate) alone: bool,
+    pub(crate) state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum State {
+    Ready,
+    Pausing { until: Nanos, failed: Nanos },
+    Flying { span: u64 },
+    Failed { fault: Fault, elapsed: Nanos },
+}
+
+/// One range that is being read, by one attempt or two.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    pub(crate) object: u64,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) tries: u32,
+    pub(crate) began: Nanos,
+    /// The earliest deadline of its parts; zero once a consumer waits.
+    pub(crate) deadline: Nanos,
+    pub(crate) first: Option<AttemptId>,
+    pub(crate) hedge: Option<AttemptId>,
+    pub(crate) alarm: Option<Nanos>,
+}
+
+impl Span {
+    pub(crate) fn attempts(&self) -> impl Iterator<Item = AttemptId> {
+        self.first.into_iter().chain(self.hedge)
+    }
+}
+
+/// One attempt under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// What it reads; `None` once nobody wants it.
+    pub(crate) span: Option<u64>,
+    pub(crate) began: Nanos,
+    pub(crate) len: u64,
+    pub(crate) hedge: bool,
+}

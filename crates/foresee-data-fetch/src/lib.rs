@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The fetch queue of one source that can be slow: what is requested next, how much at once, how often.
+//!
+//! A plan says which samples are wanted by when; [`Dispatch`] decides how to get them out of a source whose
+//! capacity is unknown and whose answers may be late, missing or refusals. It is pure: it moves no byte and reads no
+//! clock. It does not choose the source either: the caller picks one of the places that hold a sample.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `request` | the grammar: requests, actions, ends |
+//! | `dispatch` | the queue: which request starts next, when one is retried, hedged or failed |
+//! | `config` | settings and statistics |
+//! | `limit`, `round`, `quickest` | the search for the concurrency limit |
+//! | `coalesce` | which neighbours are read with a request |
+//! | `retry` | pauses between attempts |
+//! | `latency`, `meter` | measured latencies and delivery rate |
+//! | `pace` | when the consumer wants a batch |
+//! | `queue`, `known` | waiting requests, and the state of each request, span and attempt |
+
+#![deny(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
+)]
+
+mod coalesce;
+mod config;
+mod dispatch;
+mod float;
+mod known;
+mod latency;
+mod limit;
+mod meter;
+mod pace;
+mod queue;
+mod quickest;
+mod request;
+mod retry;
+mod round;
+
+pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
+pub use dispatch::Dispatch;
+pub use pace::Pace;
+pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};

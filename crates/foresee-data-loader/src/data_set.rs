@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// One data set, as every part of the loader needs it.
 #[derive(Debug)]
-pub(crate) struct DataSet {
+pub struct DataSet {
     index: Index,
     /// Where its objects are now.
     base: String,
@@ -20,25 +20,29 @@ pub(crate) struct DataSet {
 }
 
 impl DataSet {
-    pub(crate) fn new(index: Index, base: &str) -> Self {
+    /// The data set of `index`, whose objects are below the URI `base`.
+    pub fn new(index: Index, base: &str) -> Self {
         let fingerprint = Fingerprint(index.fingerprint());
         Self { index, base: base.to_owned(), fingerprint }
     }
 
     /// Where a sample's object is now, for messages.
-    pub(crate) fn uri(&self, id: SampleId) -> String {
+    pub fn uri(&self, id: SampleId) -> String {
         self.index.uri_below(&self.base, id)
     }
 
-    pub(crate) const fn index(&self) -> &Index {
+    /// Its index.
+    pub const fn index(&self) -> &Index {
         &self.index
     }
 
-    pub(crate) const fn fingerprint(&self) -> Fingerprint {
+    /// Identity of its content listing.
+    pub const fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    pub(crate) fn key(&self, id: SampleId) -> SampleKey {
+    /// Identity of one version of a sample.
+    pub fn key(&self, id: SampleId) -> SampleKey {
         SampleKey { fingerprint: self.fingerprint, id, tag: TagHash(xxh3_64(self.index.tag(id))) }
     }
 }

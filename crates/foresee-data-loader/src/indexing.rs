@@ -169,27 +169,26 @@ fn part_of(path: &Path) -> std::io::Result<(PathBuf, File)> {
     }
 }
 
-/// The index of a directory of plain files, for tests.
-#[cfg(test)]
-pub(crate) fn flat_index(uri: &str) -> Index {
-    let layout = LayoutOptions::Flat { extensions: Vec::new() };
-    let (index, _) = build_index(
-        uri,
-        Vec::new(),
-        layout,
-        false,
-        None,
-        &Exclude::default(),
-        &|_| {},
-        &AtomicBool::new(false),
-    )
-    .expect("an index");
-    index
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The index of a directory of plain files.
+    fn flat_index(uri: &str) -> Index {
+        let layout = LayoutOptions::Flat { extensions: Vec::new() };
+        let (index, _) = build_index(
+            uri,
+            Vec::new(),
+            layout,
+            false,
+            None,
+            &Exclude::default(),
+            &|_| {},
+            &AtomicBool::new(false),
+        )
+        .expect("an index");
+        index
+    }
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(dir).expect("a folder");

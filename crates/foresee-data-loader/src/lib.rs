@@ -4,14 +4,13 @@
 //! Owns one rank's engine: its threads, its staging buffer and its metrics. The path of a sample reads from top to
 //! bottom: `orders` draw its place in the run, `driver` asks the planner where it comes from and moves it,
 //! `staging` lines up its batch, `handover` gives the batch to the consumer, `buffer` takes the memory
-//! back. Beside the engine, `indexing` lists a data set and `calibrate` measures this machine. Refuses to decide
+//! back. Beside the engine, `indexing` lists a data set. Refuses to decide
 //! anything that another rank or the simulator would have to decide alike: that stands in `foresee-data-plan`.
 
 mod batch;
 mod bell;
 mod buffer;
 mod cache;
-mod calibrate;
 mod config;
 mod data_set;
 mod driver;
@@ -29,11 +28,8 @@ mod wait_causes;
 
 pub use batch::{Batch, Fault, FaultKind};
 pub use cache::Cache;
-pub use calibrate::{
-    CalibrateError, DiskTrial, DiskWork, LinkRepeat, MemoryTrial, MemoryWork, OriginTrial, OriginWork,
-    Repeat, answer_links, measure_links,
-};
 pub use config::LoaderOptions;
+pub use data_set::DataSet;
 pub use driver::DriverFacts;
 pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;

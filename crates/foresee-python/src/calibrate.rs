@@ -10,8 +10,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use foresee_data_loader as core;
-use foresee_data_loader::{
+use foresee_calibrate as core;
+use foresee_calibrate::{
     CalibrateError, DiskTrial, DiskWork, MemoryTrial, MemoryWork, OriginTrial, OriginWork, Repeat,
 };
 use foresee_units::Bytes;

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
+use foresee_calibrate::CalibrateError;
 use foresee_data_index::IndexError;
-use foresee_data_loader::{CalibrateError, IndexingError, LoaderError};
+use foresee_data_loader::{IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
 use foresee_grad_exchange::{ExchangeError, Lost};
 use foresee_grad_queue::QueueError;

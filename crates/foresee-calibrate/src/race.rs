@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 use foresee_units::{Bytes, Nanos};
 
-use super::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat};
 
 /// Times of single operations that a thread keeps: the median of so many does not move any more.
 const TIMES_MOST: usize = 1 << 16;
 
 /// What a thread did.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) bytes: u64,
-    pub(super) operations: u64,
-    pub(super) times: Vec<Duration>,
+pub(crate) struct Tally {
+    pub(crate) bytes: u64,
+    pub(crate) operations: u64,
+    pub(crate) times: Vec<Duration>,
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, bytes: u64, took: Duration) {
+    pub(crate) fn add(&mut self, bytes: u64, took: Duration) {
         self.bytes += bytes;
         self.operations += 1;
         if self.times.len() < TIMES_MOST {
@@ -40,7 +40,7 @@ impl Tally {
         self.times.extend(other.times);
     }
 
-    pub(super) fn repeat(mut self, took: Duration) -> Repeat {
+    pub(crate) fn repeat(mut self, took: Duration) -> Repeat {
         let latency = match self.times.len() {
             0 => Duration::ZERO,
             many => *self.times.select_nth_unstable(many / 2).1,
@@ -56,7 +56,7 @@ impl Tally {
 
 /// Lets `threads` threads repeat `work` for `lasts`, each with a state of its own, and at least once. `work` says how
 /// many bytes it moved; `None` ends its thread. `after` is part of the time.
-pub(super) fn race<S: Send>(
+pub(crate) fn race<S: Send>(
     threads: NonZeroUsize,
     lasts: Duration,
     stop: &AtomicBool,
@@ -161,10 +161,10 @@ impl Gate {
 
 /// Numbers without a pattern: SplitMix64 of Steele, Lea and Flood, 2014.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Draw(pub(super) u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -172,12 +172,12 @@ impl Draw {
     }
 
     /// Below `limit`, which is 1 or more.
-    pub(super) fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.next() % limit.max(1) as u64).unwrap_or(0)
     }
 
     /// Bytes that no file system makes shorter.
-    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(8) {
             part.copy_from_slice(&self.next().to_le_bytes()[..part.len()]);
         }

@@ -8,10 +8,12 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
+use foresee_data_loader::DataSet;
 use foresee_data_order::Keyed;
 use foresee_data_tier::{
     CachedPages, Completions, Dest, Done, Locate, Op, OriginOptions, Outcome, Scratch, Ticket, Tier, Uri,
@@ -19,10 +21,8 @@ use foresee_data_tier::{
 };
 use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
-use super::race::Tally;
-use super::{CalibrateError, Repeat};
-use crate::bell::Bell;
-use crate::data_set::DataSet;
+use crate::race::Tally;
+use crate::{CalibrateError, Repeat};
 
 /// Of a longer sample this much is read: a repeat is short.
 const READ_MOST: u64 = 16 << 20;
@@ -58,14 +58,15 @@ pub struct OriginTrial {
     data: Arc<DataSet>,
     tier: Arc<dyn Tier>,
     completions: Completions,
-    bell: Arc<Bell>,
     pages: Option<CachedPages>,
     order: Keyed,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// Has a message once completions were reported.
+    woken: Receiver<()>,
     /// How far the order has been walked.
     position: u64,
     ticket: u64,
@@ -91,13 +92,16 @@ impl OriginTrial {
         probe_origin(&place, &options)?;
         let order = Keyed::new(index.len(), SEED, Epoch(0))
             .map_err(|why| CalibrateError::Machine { what: "an order", why: why.to_string() })?;
-        let bell = Arc::new(Bell::default());
-        let ringer = Arc::clone(&bell);
-        let completions = Completions::new(move || ringer.ring());
+        // One wake-up is remembered while this thread is busy; further ones would tell it nothing new.
+        let (waker, woken) = sync_channel(1);
+        let completions = Completions::new(move || {
+            let _ = waker.try_send(());
+        });
         let data = Arc::new(DataSet::new(index, uri));
         let tier = open_origin(&place, &options, Arc::clone(&data) as _, completions.clone())?;
         let pages = CachedPages::of(&place)?;
-        Ok(Self { data, tier, completions, bell, pages, order, state: Mutex::default() })
+        let state = Mutex::new(State { woken, position: 0, ticket: 0, free: Vec::new() });
+        Ok(Self { data, tier, completions, pages, order, state })
     }
 
     /// Whether pages are dropped before reads: it is a directory.
@@ -221,7 +225,8 @@ impl OriginTrial {
             self.submit(state, id, most, &mut reads);
         }
         while !reads.is_empty() {
-            self.bell.wait(Some(LOOK));
+            // A timeout is no fault: it is time to look at the flag.
+            let _ = state.woken.recv_timeout(LOOK);
             if stop.load(Ordering::Relaxed) {
                 self.give_up(&reads);
                 return Err(CalibrateError::Stopped);
@@ -314,8 +319,10 @@ impl std::fmt::Debug for OriginTrial {
 
 #[cfg(test)]
 mod tests {
+    use foresee_data_index::{Exclude, LayoutOptions};
+    use foresee_data_loader::build_index;
+
     use super::*;
-    use crate::indexing::flat_index;
 
     fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginTrial, CalibrateError>) {
         let folder = tempfile::tempdir().expect("a folder");
@@ -323,7 +330,11 @@ mod tests {
             std::fs::write(folder.path().join(format!("{nth:04}")), vec![nth; size]).expect("a file");
         }
         let uri = folder.path().display().to_string();
-        let trial = OriginTrial::open(flat_index(&uri), &uri, Vec::new());
+        let layout = LayoutOptions::Flat { extensions: Vec::new() };
+        let (cancel, exclude) = (AtomicBool::new(false), Exclude::default());
+        let (index, _) =
+            build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel).expect("an index");
+        let trial = OriginTrial::open(index, &uri, Vec::new());
         (folder, trial)
     }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use foresee_data_tier::{AlignedBuffer, TrialFile};
 use foresee_units::Bytes;
 
-use super::race::{Draw, race};
-use super::{CalibrateError, Repeat};
+use crate::race::{Draw, race};
+use crate::{CalibrateError, Repeat};
 
 /// Size of a read: about a picture's.
 const SAMPLE: usize = 128 << 10;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast this machine's memory, disks, origin and links are: one short repeat of one measurement at a time.
+//! How fast this host's memory, disks, origin and links are: one short repeat of one measurement at a time.
 //!
-//! Apart from the engine, which never measures for measuring's sake. Bytes go the ways that training uses: the tiers'
-//! own reads, the origin's own client, frames of the wire. A [`Repeat`] says what was moved and in which time; how many
-//! repeats there are, with how many threads, and what becomes of them is decided by whoever calls.
+//! Bytes take the routes that training uses: the tiers' own reads, the origin's own client, frames of the wire. A
+//! [`Repeat`] reports what was moved and how long it took; the caller chooses the number of repeats and threads, and
+//! interprets the results. Separate from the loader, whose engine never reads in order to measure.
 //!
 //! | file | what it measures |
 //! |---|---|

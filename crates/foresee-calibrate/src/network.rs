@@ -16,8 +16,8 @@ use foresee_wire::{
     Secret, Wait, Welcome, WireError, dial,
 };
 
-use super::race::Tally;
-use super::{CalibrateError, Repeat};
+use crate::race::Tally;
+use crate::{CalibrateError, Repeat};
 
 /// Name of the job in the handshake: only ranks that calibrate speak to each other.
 const JOB: &str = "foresee-calibrate";

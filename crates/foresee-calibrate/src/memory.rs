@@ -13,8 +13,8 @@ use foresee_data_tier::{
 };
 use foresee_units::{Bytes, SampleId};
 
-use super::race::{Draw, race};
-use super::{CalibrateError, Repeat};
+use crate::race::{Draw, race};
+use crate::{CalibrateError, Repeat};
 
 /// Size of a sample: about a picture's.
 const SAMPLE: usize = 128 << 10;

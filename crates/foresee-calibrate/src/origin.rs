@@ -16,8 +16,8 @@ use foresee_data_index::Index;
 use foresee_data_loader::DataSet;
 use foresee_data_order::Keyed;
 use foresee_data_tier::{
-    CachedPages, Completions, Dest, Done, Locate, Op, OriginOptions, Outcome, Scratch, Ticket, Tier, Uri,
-    open_origin, probe_origin,
+    CachedPages, Completions, Dest, Done, Locate, Op, OriginError, OriginOptions, Outcome, Scratch, Ticket,
+    Tier, Uri, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
@@ -87,7 +87,7 @@ impl OriginTrial {
         if index.total_bytes().is_zero() {
             return Err(CalibrateError::NoBytes { uri: uri.to_owned() });
         }
-        let place = Uri::parse(uri)?;
+        let place = Uri::parse(uri).map_err(OriginError::from)?;
         let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
         probe_origin(&place, &options)?;
         let order = Keyed::new(index.len(), SEED, Epoch(0))

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
-use foresee_data_tier::{DiskTier, Tier, Uri, read_whole};
+use foresee_data_tier::{DiskTier, OriginError, Tier, Uri, read_whole};
 use foresee_ledger::{Cause, Totals};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
@@ -228,7 +228,7 @@ impl Loader {
             let fault = format!("sample {sample} is outside the data set of {} samples", index.samples());
             return Err(LoaderError::Config { faults: vec![fault] });
         }
-        let uri = Uri::parse(&self.config.uri)?;
+        let uri = Uri::parse(&self.config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
         let mut whole = Vec::new();
         for item in (0..index.parts()).map(|part| index.entry_of(sample, part)) {

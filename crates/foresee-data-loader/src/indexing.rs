@@ -77,7 +77,7 @@ pub fn build_index(
     progress: &(dyn Fn(ListProgress) + Sync),
     cancel: &AtomicBool,
 ) -> Result<(Index, Summary), IndexingError> {
-    let place = Uri::parse(uri)?;
+    let place = Uri::parse(uri).map_err(OriginError::from)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
     let mut builder = IndexBuilder::new(uri, layout.clone(), now())?;
     let selection = Selection { keys, is_excluded: &|key| exclude.matches(key) };

@@ -38,7 +38,7 @@ pub use origin::{
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
 pub use throttled::{Limits, Throttled};
 pub use trial_file::{AlignedBuffer, TrialFile};
-pub use uri::Uri;
+pub use uri::{Uri, UriError};
 
 use foresee_units::{Bytes, Nanos};
 

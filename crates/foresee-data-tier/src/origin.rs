@@ -35,7 +35,7 @@ pub(crate) use tag::object_tag;
 pub use tag::posix_tag;
 
 use crate::completion::Completions;
-use crate::uri::{Place, Uri};
+use crate::uri::{Place, Uri, UriError};
 use crate::{Outcome, Tier};
 
 /// Knows where in the origin each sample lies; the driver answers from the index.
@@ -154,24 +154,9 @@ pub fn read_whole(
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OriginError {
-    /// The URI lacks a part.
-    #[error("origin uri {uri:?} cannot be read: {cause}")]
-    BadUri {
-        /// Without secrets.
-        uri: String,
-        /// What is wrong and how it is written.
-        cause: &'static str,
-    },
-    /// A scheme that is not supported.
-    #[error("origin uri {uri:?}: {scheme}:// is not supported; {remedy}")]
-    Scheme {
-        /// Without secrets.
-        uri: String,
-        /// As given.
-        scheme: String,
-        /// What to do instead.
-        remedy: &'static str,
-    },
+    /// The URI cannot be read.
+    #[error(transparent)]
+    Uri(#[from] UriError),
     /// A setting that the store does not know or cannot read.
     #[error(
         "origin {uri}: setting {name:?} is not usable ({cause}); correct it in storage_options or the environment"

@@ -12,7 +12,29 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode;
 
-use crate::origin::OriginError;
+/// Why a text is no URI of an origin, with what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UriError {
+    /// The URI lacks a part.
+    #[error("origin uri {uri:?} cannot be read: {cause}")]
+    Malformed {
+        /// Without secrets.
+        uri: String,
+        /// What is wrong and how it is written.
+        cause: &'static str,
+    },
+    /// A scheme that is not supported.
+    #[error("origin uri {uri:?}: {scheme}:// is not supported; {remedy}")]
+    Scheme {
+        /// Without secrets.
+        uri: String,
+        /// As given.
+        scheme: String,
+        /// What to do instead.
+        remedy: &'static str,
+    },
+}
 
 /// A parsed origin URI. `Display` shows it without credentials and presigned parts.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,12 +56,12 @@ impl Uri {
     /// Reads a URI; anything without `scheme://` is a path.
     ///
     /// # Errors
-    /// [`OriginError::Scheme`] with what to do instead; [`OriginError::BadUri`] if a part is missing.
-    pub fn parse(text: &str) -> Result<Self, OriginError> {
+    /// [`UriError::Scheme`] with what to do instead; [`UriError::Malformed`] if a part is missing.
+    pub fn parse(text: &str) -> Result<Self, UriError> {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Self::directory(text.as_bytes());
         };
-        let bad = |cause| OriginError::BadUri { uri: redact(text), cause };
+        let bad = |cause| UriError::Malformed { uri: redact(text), cause };
         match scheme.to_ascii_lowercase().as_str() {
             "file" => {
                 if !rest.starts_with('/') {
@@ -71,7 +93,7 @@ impl Uri {
                 let base = format!("{scheme}://{authority}/{path}").trim_end_matches('/').to_owned();
                 Ok(Self { place: Place::Web { base, query } })
             }
-            other => Err(OriginError::Scheme {
+            other => Err(UriError::Scheme {
                 uri: redact(text),
                 scheme: scheme.to_owned(),
                 remedy: instead_of(other),
@@ -82,14 +104,14 @@ impl Uri {
     /// The URI of a directory, whose name need not be UTF-8.
     ///
     /// # Errors
-    /// [`OriginError::BadUri`] if the path is empty.
-    pub fn from_path(path: &Path) -> Result<Self, OriginError> {
+    /// [`UriError::Malformed`] if the path is empty.
+    pub fn from_path(path: &Path) -> Result<Self, UriError> {
         Self::directory(path.as_os_str().as_bytes())
     }
 
-    fn directory(path: &[u8]) -> Result<Self, OriginError> {
+    fn directory(path: &[u8]) -> Result<Self, UriError> {
         if path.is_empty() {
-            return Err(OriginError::BadUri {
+            return Err(UriError::Malformed {
                 uri: String::new(),
                 cause: "an empty path names no directory",
             });

@@ -13,8 +13,8 @@ use foresee_data_fetch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_index::Index;
 use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SlowestTier, TierIndex, TierRoom};
 use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op, OriginOptions, RamTier, Source, Ticket, Tier, Uri,
-    disk_footprint, open_origin, probe_origin,
+    Completions, DiskConfig, DiskTier, Held, Op, OriginError, OriginOptions, RamTier, Source, Ticket, Tier,
+    Uri, disk_footprint, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -71,7 +71,7 @@ impl Loader {
         }
         let bell = Arc::clone(&self.shared.bell);
         let completions = Completions::new(move || bell.ring());
-        let uri = Uri::parse(&self.config.uri)?;
+        let uri = Uri::parse(&self.config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
         if !self.config.listed {
             probe_origin(&uri, &options)?;
@@ -232,7 +232,7 @@ impl Loader {
 
     /// How many reads of the origin this rank begins with.
     pub fn first_in_flight(&self) -> Result<u32, LoaderError> {
-        Ok(self.dispatch_config(&Uri::parse(&self.config.uri)?).limit.start)
+        Ok(self.dispatch_config(&Uri::parse(&self.config.uri).map_err(OriginError::from)?).limit.start)
     }
 
     fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {

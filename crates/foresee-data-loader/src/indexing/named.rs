@@ -14,7 +14,9 @@ use foresee_data_index::{
     Exclude, Index, IndexBuilder, IndexError, LayoutOptions, Listed, NpyHead, NpyHeader, Summary,
     TableColumn, TablePlaces, Windows,
 };
-use foresee_data_tier::{ListProgress, OriginOptions, Selection, Unreadable, Uri, list, read_whole};
+use foresee_data_tier::{
+    ListProgress, OriginError, OriginOptions, Selection, Unreadable, Uri, list, read_whole,
+};
 
 use super::{IndexingError, now, read_heads};
 
@@ -52,7 +54,7 @@ pub fn build_table(
     let parts = columns.len();
     let number_of = |item: usize| picks.as_ref().map_or(item, |picks| place_of(picks[item]));
     let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
-    let place = Uri::parse(&base)?;
+    let place = Uri::parse(&base).map_err(OriginError::from)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
     let unknown: Vec<usize> = by_key.into_iter().filter(|&number| known[number].is_none()).collect();
     let asked: Vec<Vec<u8>> = unknown.iter().map(|&number| keys[number].clone()).collect();
@@ -176,7 +178,8 @@ pub fn build_windows(
     let is_excluded = |key: &[u8]| exclude.matches(key);
     let (base, objects) = if let Some(uri) = uri {
         let selection = Selection { keys: None, is_excluded: &is_excluded };
-        let listing = list(&Uri::parse(&uri)?, &origin, selection, progress, cancel)?;
+        let listing =
+            list(&Uri::parse(&uri).map_err(OriginError::from)?, &origin, selection, progress, cancel)?;
         let is_array = |key: &[u8]| key.ends_with(b".npy") || key.ends_with(b".bin");
         if let Some(unreadable) = listing.unreadable.into_iter().find(|one| is_array(&one.key)) {
             return Err(unreadable.error.into());
@@ -185,7 +188,8 @@ pub fn build_windows(
     } else {
         let TablePlaces { base, keys, picks, .. } = TablePlaces::of(&root, &[column], resolver())?;
         let selection = Selection { keys: Some(&keys), ..Selection::default() };
-        let listing = list(&Uri::parse(&base)?, &origin, selection, progress, cancel)?;
+        let listing =
+            list(&Uri::parse(&base).map_err(OriginError::from)?, &origin, selection, progress, cancel)?;
         if let Some(unreadable) = listing.unreadable.into_iter().next() {
             return Err(unreadable.error.into());
         }
@@ -196,7 +200,7 @@ pub fn build_windows(
         };
         (base, picks.into_iter().map(found).collect::<Vec<_>>())
     };
-    let place = Uri::parse(&base)?;
+    let place = Uri::parse(&base).map_err(OriginError::from)?;
     if windows.dtype.is_empty() {
         (windows.dtype, windows.item_bytes) = type_of(&place, &origin, &objects)?;
     }

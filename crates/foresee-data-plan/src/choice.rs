@@ -7,29 +7,8 @@
 //! them at the beginning and leaves the origin idle then. With unequal sizes either may win, and only
 //! trying tells.
 
+use crate::policy::Policy;
 use crate::walk::Walk;
-
-/// The rule by which copies make room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Keep what is used sooner; whatever is used later may leave for it. Belady's MIN with bypass.
-    NextUse,
-    /// Keep what came first; only what is never used again may leave (`MinIO`: Mohan et al., VLDB 2021).
-    Pin,
-}
-
-/// Which [`Policy`] a planner follows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PolicyChoice {
-    /// Whichever reads fewer bytes from the origin in a trial over the announced window, pin if it is about as good. Tried once, when
-    /// room first runs out: until then the two do the same.
-    #[default]
-    Auto,
-    /// Always [`Policy::NextUse`].
-    NextUse,
-    /// Always [`Policy::Pin`].
-    Pin,
-}
 
 /// Most accesses that a trial walks through: well under a second. Beyond it the trial follows a part of
 /// the samples with that part of the room.
@@ -39,17 +18,6 @@ const TRIAL_ACCESSES_MAX: usize = 1 << 18;
 const TOLERANCE: u128 = 128;
 /// A window with fewer accesses per sample shows too little reuse to prove the two equal.
 const TELLING_ACCESSES_PER_SAMPLE: usize = 2;
-
-impl PolicyChoice {
-    /// The policy, if it needs no trial.
-    pub(crate) fn fixed(self) -> Option<Policy> {
-        match self {
-            Self::Auto => None,
-            Self::NextUse => Some(Policy::NextUse),
-            Self::Pin => Some(Policy::Pin),
-        }
-    }
-}
 
 /// Tries both policies from here to the window's end. On about equal origin bytes pin, if the window is long
 /// enough to tell or reaches the run's end.

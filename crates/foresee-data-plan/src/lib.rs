@@ -14,6 +14,7 @@
 //! | `stack` | which tiers share the samples out, which hold them on top of another |
 //! | `planner` | the face of one of either: facts in, accesses out |
 //! | `walk` | one access: source, keeping, bypass |
+//! | `policy`, `sampling` | the rules that may make room; which samples a trial of them follows |
 //! | `choice` | next-use or pin, by simulating both |
 //! | `next_use` | the announced window and its links |
 //! | `victims` | in which order copies leave a tier |
@@ -33,14 +34,16 @@ mod farthest;
 pub mod hint;
 mod next_use;
 mod planner;
+mod policy;
 mod room;
+mod sampling;
 mod stack;
 mod victims;
 mod walk;
 
-pub use choice::{Policy, PolicyChoice};
 pub use error::PlanError;
 pub use next_use::NextUse;
 pub use planner::{Access, Planner, PlannerConfig, Source};
+pub use policy::{Policy, PolicyChoice};
 pub use room::{SampleSizes, TierIndex, TierRoom};
 pub use stack::{PlannerStack, SlowestTier, StackAccess, TierSet};

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
-use crate::choice::{Policy, PolicyChoice, choose};
+use crate::choice::choose;
 use crate::error::PlanError;
 use crate::hint;
 use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
+use crate::policy::{Policy, PolicyChoice};
 use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;

@@ -298,7 +298,7 @@ fn place(id: SampleId) -> (usize, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::choice::PolicyChoice;
+    use crate::policy::PolicyChoice;
 
     const RAM: TierIndex = TierIndex(0);
     const DISK: TierIndex = TierIndex(1);

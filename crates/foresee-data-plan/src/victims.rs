@@ -15,7 +15,7 @@ use foresee_units::Bytes;
 use crate::farthest::PositionSet;
 use crate::next_use::Window;
 use crate::room::Sizes;
-use crate::walk::Sampling;
+use crate::sampling::Sampling;
 
 /// By sample: the tier that holds it.
 pub(crate) const NOWHERE: u8 = u8::MAX;

@@ -11,13 +11,11 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
-use crate::choice::Policy;
 use crate::hint;
 use crate::next_use::{NONE, WINDOW_MAX, Window, narrow};
+use crate::policy::Policy;
 use crate::room::{Room, SampleSizes, Sizes, TierIndex};
 use crate::victims::{Copies, NOWHERE, Scope, Victim, Victims};
-
-pub(crate) use trial::Sampling;
 
 /// Notes a tier may hold beyond twice its copies before they are sorted out: keeps small tiers from
 /// sorting at every access.

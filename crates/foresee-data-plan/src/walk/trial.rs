@@ -7,10 +7,11 @@
 use foresee_units::Bytes;
 
 use super::Walk;
-use crate::choice::Policy;
 use crate::hint;
 use crate::next_use::narrow;
+use crate::policy::Policy;
 use crate::room::Room;
+use crate::sampling::Sampling;
 use crate::victims::NOWHERE;
 
 impl Walk {
@@ -73,33 +74,6 @@ pub(crate) struct Trial {
     sampling: Sampling,
     /// Of the window, where the sampled samples are accessed.
     offsets: Vec<usize>,
-}
-
-/// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
-/// followed through all its accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sampling {
-    shift: u32,
-}
-
-impl Sampling {
-    pub(crate) const ALL: Self = Self { shift: 0 };
-
-    /// As few halvings as bring `accesses` to `most` or below.
-    pub(crate) fn down_to(most: usize, accesses: usize) -> Self {
-        let ratio = accesses.div_ceil(most.max(1)).max(1);
-        Self { shift: ratio.next_power_of_two().trailing_zeros() }
-    }
-
-    pub(crate) fn takes(self, id: u32) -> bool {
-        // Fibonacci hashing: the upper bits of the product depend on all bits of the id.
-        let hash = u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.shift == 0 || hash >> (64 - self.shift) == 0
-    }
-
-    fn share(self, bytes: Bytes) -> Bytes {
-        Bytes::new(bytes.get() >> self.shift)
-    }
 }
 
 #[cfg(test)]
@@ -171,15 +145,5 @@ mod tests {
             let eighth = walk.try_policy(policy, &eighth) * 8;
             assert!(eighth.abs_diff(all) < all / 10, "{policy:?}: {eighth} for {all}");
         }
-    }
-
-    #[test]
-    fn a_sampling_takes_about_its_share_and_all_takes_all() {
-        assert!((0..1000).all(|id| Sampling::ALL.takes(id)));
-        assert_eq!(Sampling::down_to(100, 100), Sampling::ALL);
-        let eighth = Sampling::down_to(100, 701);
-        assert_eq!(eighth.share(Bytes::new(800)), Bytes::new(100));
-        let taken = (0..80_000).filter(|id| eighth.takes(*id)).count();
-        assert!((9_500..10_500).contains(&taken), "{taken} of 80,000");
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use foresee_units::Nanos;
 
-use super::run::{Actor, Begun};
+use super::actor::{Actor, Begun};
 use super::{JobState, SharedData};
 
 pub(super) struct Coalescing {

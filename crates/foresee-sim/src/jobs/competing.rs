@@ -7,7 +7,7 @@
 use foresee_model::Compat;
 use foresee_units::Nanos;
 
-use super::run::{Actor, Begun, Turn, frontier};
+use super::actor::{Actor, Begun, Turn, frontier};
 use super::{Correction, JobState, SharedData};
 
 pub(super) struct Competing {

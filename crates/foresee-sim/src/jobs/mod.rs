@@ -27,6 +27,7 @@
 //! | `run` | jobs, steps and the clock |
 //! | `competing`, `coalescing` | what a step finds, one storage per file |
 
+mod actor;
 mod check;
 mod coalescing;
 mod competing;

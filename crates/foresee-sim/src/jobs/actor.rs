@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One job of the simulation: how far it has come, and how a step of it begins and ends.
+
+use foresee_units::Nanos;
+
+use super::{Job, JobRun, JobState, SharedData};
+
+/// Where a job stands.
+pub(super) struct Actor<'a> {
+    pub(super) job: &'a Job,
+    /// From 0; `job.epochs` when it has ended.
+    pub(super) epoch: u64,
+    /// Samples of the epoch whose steps have ended.
+    pub(super) done: u64,
+    /// Steps of the epoch that have ended.
+    pub(super) step: u64,
+    /// Whether its step, or the one that has just ended, reads from the storage.
+    pub(super) reading: bool,
+    pub(super) doing: Doing,
+    pub(super) run: JobRun,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Doing {
+    /// Not started, or between two steps.
+    Nothing,
+    Step {
+        until: u64,
+    },
+    Held {
+        until: u64,
+        since: Nanos,
+    },
+}
+
+/// What a job that is about to begin a step does.
+pub(super) enum Turn {
+    /// It begins.
+    Begin(Begun),
+    /// It waits until somebody has done so many samples of its epoch.
+    Hold(u64),
+}
+
+/// A step that has begun.
+pub(super) struct Begun {
+    pub(super) state: JobState,
+    pub(super) end: Nanos,
+    /// Samples that the storage is asked for.
+    pub(super) reads: u64,
+    /// Whether it has caught up with another job.
+    pub(super) caught: bool,
+}
+
+impl Actor<'_> {
+    /// Samples of the epoch that its next step ends with.
+    pub(super) fn next(&self, samples: u64) -> u64 {
+        self.done.saturating_add(self.job.batch).min(samples)
+    }
+
+    /// A step whose data are in the cache.
+    pub(super) fn cached_step(&self) -> Nanos {
+        self.job.compute + self.job.wait_cached
+    }
+
+    /// Whether its next step, of an epoch after its first, finds its data in a cache that keeps a share of them.
+    /// Such steps are evenly spread, so that neither the beginning nor the end of an epoch is special.
+    pub(super) fn kept(&self, data: &SharedData) -> bool {
+        let missing = u128::from(data.samples.saturating_sub(data.cache));
+        let before = |steps: u64| u128::from(steps) * missing / u128::from(data.samples);
+        self.epoch > 0 && before(self.step + 1) == before(self.step)
+    }
+}
+
+/// How far anybody has come in `epoch`, in samples of steps that have ended.
+pub(super) fn frontier(actors: &[Actor<'_>], epoch: u64, samples: u64) -> u64 {
+    let reached = |actor: &Actor<'_>| match actor.epoch.cmp(&epoch) {
+        std::cmp::Ordering::Less => 0,
+        std::cmp::Ordering::Equal => actor.done,
+        std::cmp::Ordering::Greater => samples,
+    };
+    actors.iter().map(reached).max().unwrap_or(0)
+}
+
+impl<'a> Actor<'a> {
+    pub(super) fn new(job: &'a Job) -> Self {
+        let run = JobRun { start: job.start, ..JobRun::default() };
+        Self { job, epoch: 0, done: 0, step: 0, reading: false, doing: Doing::Nothing, run }
+    }
+
+    pub(super) fn begin_step(&mut self, begun: &Begun, samples: u64, now: Nanos) {
+        let until = self.next(samples);
+        let took = begun.end - now;
+        let span = &mut self.run.states[begun.state as usize];
+        span.count += 1;
+        span.time += took;
+        self.run.stall += took - self.job.compute;
+        self.run.reads += begun.reads;
+        self.run.hits += until - self.done - begun.reads;
+        if begun.caught && self.run.caught.is_none() {
+            self.run.caught = Some(now);
+        }
+        self.reading = matches!(begun.state, JobState::Alone | JobState::Together);
+        self.doing = Doing::Step { until };
+    }
+
+    pub(super) fn end_step(&mut self, samples: u64, now: Nanos) {
+        let Doing::Step { until } = self.doing else { return };
+        self.doing = Doing::Nothing;
+        (self.done, self.step) = (until, self.step + 1);
+        if self.done < samples {
+            return;
+        }
+        if self.epoch == 0 {
+            self.run.first_epoch = now;
+        }
+        (self.epoch, self.done, self.step, self.reading) = (self.epoch + 1, 0, 0, false);
+        if self.epoch == self.job.epochs {
+            self.run.end = now;
+        }
+    }
+}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foresee._epoch_audit import RankFacts
+    from foresee._rank_facts import RankFacts
 
 
 def faults(report: dict[str, Any], facts: Sequence[RankFacts]) -> list[str]:

@@ -11,7 +11,8 @@ from support.properties import properties
 from torch.utils.data import DistributedSampler
 
 from foresee import _epoch_audit
-from foresee._epoch_audit import RankFacts, Sketch, Tally
+from foresee._epoch_audit import Sketch, Tally
+from foresee._rank_facts import RankFacts
 
 N = 23
 

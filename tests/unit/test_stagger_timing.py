@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foresee.cli import stagger
+from foresee.cli import _stagger_options
 from foresee.errors import ConfigError
 from foresee.jobs.timing import SLACK, Chosen, Timing, choose
 from foresee.models.stagger import JobTimes, optimum
@@ -59,8 +59,8 @@ def test_noise_of_company_that_costs_nothing_starts_nobody_early() -> None:
 
 
 def test_the_command_has_the_same_slack() -> None:
-    assert stagger.SLACK == SLACK
-    assert f"({SLACK})" in stagger.SLACK_HELP
+    assert _stagger_options.SLACK == SLACK
+    assert f"({SLACK})" in _stagger_options.SLACK_HELP
 
 
 def test_a_job_that_arrives_later_follows_no_earlier() -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli._stagger_options import SLACK, SLACK_HELP, add_read, read_faults, running_faults
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
@@ -46,7 +48,6 @@ _BLOCK = 512
 def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the action."""
     from foresee.cli import _catalog
-    from foresee.cli.stagger import SLACK, SLACK_HELP, add_read
 
     parser = actions.add_parser("run", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
@@ -123,7 +124,6 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
 
 def _check(options: argparse.Namespace) -> None:
     """Options outside their ranges, and those that do not go together."""
-    from foresee.cli.stagger import read_faults, running_faults
     from foresee.errors import ConfigError
 
     faults = read_faults(options)

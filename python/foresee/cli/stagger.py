@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _svg
+from foresee.cli._stagger_options import SLACK, SLACK_HELP, add_read, read_faults, running_faults
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ _EPILOG = (
     "Figures come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
     "All jobs have one seed: what is random in them is not independent any more. "
     "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
-)
-#: ``foresee.jobs.timing.SLACK``, which help may not import.
-SLACK = 0.005
-SLACK_HELP = (
-    "of the makespan, by which starts that are as good may differ: of those the latest is the best, with the fewest "
-    "GPU-seconds (0.005)"
 )
 #: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))
@@ -79,44 +74,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
     predict.set_defaults(run=run)
     _stagger_run.add_to(actions)
-
-
-def add_read(parser: argparse.ArgumentParser) -> None:
-    """Add what is said of the storage, and of the cache before it."""
-    parser.add_argument(
-        "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
-    )
-    parser.add_argument(
-        "--coalesces",
-        action="store_true",
-        help="the cache coalesces reads, so that jobs at one place share a transfer; needs --read",
-    )
-
-
-def read_faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with what :func:`add_read` adds; its time in seconds from here on."""
-    from foresee._values import Refused, Time
-
-    if options.read is None:
-        if not options.coalesces:
-            return []
-        return [
-            "--coalesces without --read: the time in which the origin delivers the data set once is needed"
-        ]
-    try:
-        plain = float(options.read) if _is_number(options.read) else options.read
-        options.read = Time(zero=False).read(plain)
-    except Refused:
-        return [f"--read {options.read!r}: {Time(zero=False).expected}"]
-    return []
-
-
-def running_faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with ``--running``: the first job is somewhere in its run."""
-    if options.running is None or 0 <= options.running <= 100:
-        return []
-    expected = "percent of the first job's run expected, 0 to 100; leave out a job that has ended"
-    return [f"--running {options.running}: {expected}"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -180,14 +137,6 @@ def _check(options: argparse.Namespace) -> None:
 def _planned(options: argparse.Namespace) -> bool:
     """Whether nobody is to catch up, instead of what two jobs do to each other when one does."""
     return bool(options.coalesces or len(options.jobs) > 2)
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _known(options: argparse.Namespace) -> tuple[list[Job], asked_.Asked]:

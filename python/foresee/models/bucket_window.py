@@ -12,7 +12,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from foresee.job import Job
-    from foresee.models.loading import Compat
+    from foresee.models._compat import Compat
 
 __all__ = ["PREFETCHING", "downloads", "times"]
 

@@ -30,6 +30,7 @@ from typing import Literal
 from foresee._checked import Checked, value_of
 from foresee._values import Count, Number, Size, Time
 from foresee.errors import ConfigError, NotMeasured
+from foresee.models._compat import Compat
 
 __all__ = [
     "HOURS_PER_MONTH",
@@ -45,7 +46,6 @@ __all__ = [
     "runs_cost",
 ]
 
-Compat = Literal["physical", "paper"]
 Period = Literal["run", "month"]
 
 HOURS_PER_MONTH = 730.0

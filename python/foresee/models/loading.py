@@ -30,6 +30,7 @@ from foresee import _native
 from foresee.errors import ConfigError, Unsupported
 from foresee.job import WINDOW_POLICIES, Job
 from foresee.models import bucket_window
+from foresee.models._compat import Compat
 
 __all__ = [
     "POLICIES",
@@ -45,7 +46,6 @@ __all__ = [
     "scenario_of",
 ]
 
-Compat = Literal["physical", "paper"]
 HandOver = Literal["sample", "batch"]
 
 POLICIES: tuple[str, ...] = tuple(_native.LOADING_POLICIES)

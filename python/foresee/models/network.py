@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foresee import _native
 from foresee.errors import ConfigError
+from foresee.models._compat import Compat
 
 __all__ = [
     "POLICIES",
@@ -58,7 +59,6 @@ __all__ = [
 ]
 
 Policy = Literal["oracle", "mercury", "barrier", "fifo_packet", "fifo_tensor"]
-Compat = Literal["physical", "paper"]
 
 POLICIES: tuple[Policy, ...] = ("oracle", "mercury", "barrier", "fifo_packet", "fifo_tensor")
 """Every policy, none slower than the next."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foresee import _audit_text, _epoch_audit
-from foresee._epoch_audit import RankFacts, Sketch, Tally
+from foresee._epoch_audit import Sketch, Tally
+from foresee._rank_facts import RankFacts
 from foresee.errors import ConfigError
 from foresee.torch._gather import Ranks
 from foresee.torch._sample_ids import source_of

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from foresee.errors import ConfigError
+from foresee.models._compat import Compat
 from foresee.models.stagger.times import EQUAL, JobTimes, cache_faults, seconds_fault
 
 __all__ = [
@@ -43,7 +44,6 @@ __all__ = [
 ]
 
 Case = Literal["never", "catch", "cached", "serial"]
-Compat = Literal["physical", "paper"]
 
 CASES: tuple[Case, ...] = ("never", "catch", "cached", "serial")
 

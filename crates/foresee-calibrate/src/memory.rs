@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foresee_data_tier::{
-    Completions, Fingerprint, Outcome, RamTier, SampleKey, TagHash, memory_limit, sample_checksum,
+    Completions, Fingerprint, RamTier, SampleKey, TagHash, memory_limit, sample_checksum,
 };
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, ReadOutcome, SampleId};
 
 use crate::race::{Draw, race};
 use crate::{CalibrateError, Repeat};
@@ -108,7 +108,7 @@ impl MemoryTrial {
                     // Another version each time: of the same one the tier would keep the copy that it has.
                     let key = SampleKey { tag: TagHash(hand.draw.next()), ..key(sample) };
                     match tier.write_from(&key, &self.pool[from * SAMPLE..][..SAMPLE]) {
-                        Outcome::Ok => SAMPLE,
+                        ReadOutcome::Ok => SAMPLE,
                         _ => 0,
                     }
                 }
@@ -140,7 +140,7 @@ impl MemoryTrial {
         let tier = RamTier::new(capacity, Completions::new(|| ()))
             .map_err(|why| CalibrateError::Machine { what: "memory", why: why.to_string() })?;
         for (nth, sample) in self.pool.chunks_exact(SAMPLE).enumerate() {
-            if tier.write_from(&key(nth), sample) != Outcome::Ok {
+            if tier.write_from(&key(nth), sample) != ReadOutcome::Ok {
                 return Err(lost());
             }
         }

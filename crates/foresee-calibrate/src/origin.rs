@@ -16,10 +16,10 @@ use foresee_data_index::Index;
 use foresee_data_loader::DataSet;
 use foresee_data_order::Keyed;
 use foresee_data_tier::{
-    CachedPages, Completions, Dest, Done, Locate, Op, OriginError, OriginOptions, Outcome, Scratch, Ticket,
-    Tier, Uri, open_origin, probe_origin,
+    CachedPages, Completions, Dest, Done, Locate, Op, OriginError, OriginOptions, Scratch, Ticket, Tier, Uri,
+    open_origin, probe_origin,
 };
-use foresee_units::{Bytes, Epoch, Nanos, SampleId};
+use foresee_units::{Bytes, Epoch, Nanos, ReadOutcome, SampleId};
 
 use crate::race::Tally;
 use crate::{CalibrateError, Repeat};
@@ -282,8 +282,8 @@ impl OriginTrial {
     /// Whether the read brought its bytes; if not, whether another may.
     fn settle(&self, done: &Done, read: &Read) -> Result<bool, CalibrateError> {
         match done.outcome {
-            Outcome::Ok => Ok(true),
-            Outcome::Throttled { .. } | Outcome::Retryable => Ok(false),
+            ReadOutcome::Ok => Ok(true),
+            ReadOutcome::Throttled { .. } | ReadOutcome::Retryable => Ok(false),
             _ => Err(self.fault(done, read.id)),
         }
     }
@@ -291,7 +291,7 @@ impl OriginTrial {
     fn fault(&self, done: &Done, id: SampleId) -> CalibrateError {
         let why = match (&done.detail.message, done.outcome) {
             (Some(message), _) => message.to_string(),
-            (None, Outcome::Absent) => "it does not exist any more; index the data set again".to_owned(),
+            (None, ReadOutcome::Absent) => "it does not exist any more; index the data set again".to_owned(),
             (None, outcome) => format!("{outcome:?}"),
         };
         CalibrateError::Sample { uri: self.data.uri(id), why }

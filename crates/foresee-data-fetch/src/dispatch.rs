@@ -19,7 +19,7 @@ mod hedge;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::coalesce::Extent;
 use crate::config::{DispatchConfig, DispatchStats};
@@ -29,7 +29,7 @@ use crate::limit::Limiter;
 use crate::meter::Meter;
 use crate::pace::Pace;
 use crate::queue::Queue;
-use crate::request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
+use crate::request::{Action, AttemptId, Class, End, Ended, Part, Request};
 use crate::retry;
 
 /// The fetch queue of one source.
@@ -167,22 +167,21 @@ impl Dispatch {
             span.first = None;
         }
         let twin = span.attempts().next().is_some();
-        let fault = match end.outcome {
-            Outcome::Success => return self.win(id, flight.hedge),
-            Outcome::Permanent(fault) => {
-                self.give_up(id, fault, now);
-                return Ended::default();
+        match end.outcome {
+            ReadOutcome::Ok => return self.win(id, flight.hedge),
+            ReadOutcome::Absent
+            | ReadOutcome::Corrupt
+            | ReadOutcome::Changed
+            | ReadOutcome::Denied
+            | ReadOutcome::Full
+            | ReadOutcome::Failed => self.give_up(id, end.outcome, now),
+            ReadOutcome::Throttled { .. } | ReadOutcome::Retryable | ReadOutcome::Cancelled if twin => {}
+            ReadOutcome::Throttled { retry_after } => {
+                self.put_back(id, end.outcome, retry_after.unwrap_or(Nanos::ZERO), now);
             }
-            Outcome::Throttled { .. } => Fault::Throttled,
-            Outcome::Passing(fault) => fault,
-            Outcome::Cancelled => Fault::Interrupted,
-        };
-        if !twin {
-            let rest = match end.outcome {
-                Outcome::Throttled { retry_after } => retry_after.unwrap_or(Nanos::ZERO),
-                _ => Nanos::ZERO,
-            };
-            self.put_back(id, fault, rest, now);
+            ReadOutcome::Retryable | ReadOutcome::Cancelled => {
+                self.put_back(id, end.outcome, Nanos::ZERO, now);
+            }
         }
         Ended::default()
     }
@@ -193,10 +192,11 @@ impl Dispatch {
             return Some(action);
         }
         while let Some(ticket) = self.failures.pop_front() {
-            if let Some(State::Failed { fault, elapsed }) = self.entries.get(&ticket).map(|entry| entry.state)
+            if let Some(State::Failed { outcome, elapsed }) =
+                self.entries.get(&ticket).map(|entry| entry.state)
             {
                 let tries = self.entries.remove(&ticket).map_or(0, |entry| entry.tries);
-                return Some(Action::Fail { ticket, fault, tries, elapsed });
+                return Some(Action::Fail { ticket, outcome, tries, elapsed });
             }
         }
         while let Some(ticket) = self.queue.pop_rested(now) {
@@ -282,20 +282,24 @@ impl Dispatch {
     /// What an end says about the source, whoever wanted it.
     fn learn(&mut self, flight: &Flight, end: &End, now: Nanos) {
         match end.outcome {
-            Outcome::Success => {
+            ReadOutcome::Ok => {
                 self.latency.record(flight.len, end.queued.saturating_add(end.service));
                 self.limiter.success(flight.began, flight.len, now);
                 self.meter.add(Bytes::new(flight.len), now);
             }
-            Outcome::Permanent(_) => self.limiter.answered(),
-            Outcome::Throttled { retry_after } => {
+            ReadOutcome::Absent
+            | ReadOutcome::Corrupt
+            | ReadOutcome::Changed
+            | ReadOutcome::Denied
+            | ReadOutcome::Full
+            | ReadOutcome::Failed => self.limiter.answered(),
+            ReadOutcome::Throttled { retry_after } => {
                 self.counts.throttles += 1;
                 let bounded = retry_after.map(|wait| wait.min(self.config.retry.patience));
                 self.limiter.refused(flight.began, bounded, now);
             }
-            Outcome::Passing(Fault::Timeout) => self.limiter.congested(flight.began, now),
-            Outcome::Passing(_) => self.limiter.fault(flight.began, now),
-            Outcome::Cancelled => {}
+            ReadOutcome::Retryable => self.limiter.fault(flight.began, now),
+            ReadOutcome::Cancelled => {}
         }
     }
 
@@ -310,9 +314,9 @@ impl Dispatch {
     }
 
     /// A permanent fault. Where one part may have caused it for all, each is tried by itself, once more.
-    fn give_up(&mut self, id: u64, fault: Fault, now: Nanos) {
+    fn give_up(&mut self, id: u64, outcome: ReadOutcome, now: Nanos) {
         let parts = self.close_span(id);
-        let shared = parts.len() > 1 && !fault.concerns_object();
+        let shared = parts.len() > 1 && !concerns_object(outcome);
         for part in parts {
             let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
             if shared {
@@ -320,20 +324,20 @@ impl Dispatch {
                 entry.alone = true;
                 self.make_ready(part.ticket);
             } else {
-                Self::fail(entry, &mut self.failures, fault, now);
+                Self::fail(entry, &mut self.failures, outcome, now);
             }
         }
     }
 
     /// A passing fault or a refusal: every ticket tries again after a pause, or has tried enough.
-    fn put_back(&mut self, id: u64, fault: Fault, rest: Nanos, now: Nanos) {
+    fn put_back(&mut self, id: u64, outcome: ReadOutcome, rest: Nanos, now: Nanos) {
         let parts = self.close_span(id);
         // One pause for all, so that what was read together comes back together.
         let lead = parts.first().map_or(id, |part| part.ticket);
         for part in parts {
             let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
             entry.setbacks += 1;
-            entry.faults += u32::from(fault != Fault::Throttled);
+            entry.faults += u32::from(!matches!(outcome, ReadOutcome::Throttled { .. }));
             let spent = entry.faults >= self.config.retry.max_tries.max(1);
             let slack = if entry.request.class == Class::Stalling {
                 Nanos::ZERO
@@ -343,7 +347,7 @@ impl Dispatch {
             let pause = retry::pause(&self.config.retry, lead, entry.setbacks, slack).max(rest);
             let until = now.saturating_add(pause);
             if spent || until > entry.arrived.saturating_add(self.config.retry.patience) {
-                Self::fail(entry, &mut self.failures, fault, now);
+                Self::fail(entry, &mut self.failures, outcome, now);
                 continue;
             }
             self.counts.retries += 1;
@@ -352,8 +356,8 @@ impl Dispatch {
         }
     }
 
-    fn fail(entry: &mut Entry, failures: &mut VecDeque<u64>, fault: Fault, now: Nanos) {
-        entry.state = State::Failed { fault, elapsed: now.saturating_sub(entry.arrived) };
+    fn fail(entry: &mut Entry, failures: &mut VecDeque<u64>, outcome: ReadOutcome, now: Nanos) {
+        entry.state = State::Failed { outcome, elapsed: now.saturating_sub(entry.arrived) };
         failures.push_back(entry.request.ticket);
     }
 
@@ -486,4 +490,9 @@ fn deadline_of(request: &Request, pace: Option<Pace>) -> Nanos {
         Some(pace) if request.class <= Class::Staging => pace.wanted(request.turn),
         _ => request.deadline,
     }
+}
+
+/// Whether it is true of the whole object, whatever range of it was asked for.
+const fn concerns_object(outcome: ReadOutcome) -> bool {
+    matches!(outcome, ReadOutcome::Absent | ReadOutcome::Changed | ReadOutcome::Denied)
 }

@@ -3,9 +3,9 @@
 //!
 //! Refuses to decide anything: the queue does, and moves these from state to state.
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
-use crate::request::{AttemptId, Fault, Part, Request};
+use crate::request::{AttemptId, Part, Request};
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
@@ -38,7 +38,7 @@ pub(crate) enum State {
     Ready,
     Pausing { until: Nanos, failed: Nanos },
     Flying { span: u64 },
-    Failed { fault: Fault, elapsed: Nanos },
+    Failed { outcome: ReadOutcome, elapsed: Nanos },
 }
 
 /// One range that is being read, by one attempt or two.

@@ -41,4 +41,4 @@ mod round;
 pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
 pub use dispatch::Dispatch;
 pub use pace::Pace;
-pub use request::{Action, AttemptId, Class, End, Ended, Fault, Outcome, Part, Request};
+pub use request::{Action, AttemptId, Class, End, Ended, Part, Request};

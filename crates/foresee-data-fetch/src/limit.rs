@@ -13,7 +13,7 @@
 //! double: whoever does wins what others lose, which looks like growth. Steps up remain, should the quickest
 //! answer have been one of a kind.
 //!
-//! A refusal or a timeout cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
+//! A refusal cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
 //! last cut can cause the next. A source that answers nothing at all any more is asked ever more rarely.
 //!
 //! Refuses to conclude anything from a quiet queue or from a single answer (see `round`).
@@ -207,22 +207,16 @@ impl Limiter {
     /// The source refused an attempt and may have said for how long.
     pub(crate) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
         self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
-        self.congested(began, now);
+        self.fault(began, now);
+        if self.cut_at.is_none_or(|cut| began >= cut) {
+            self.ceiling.get_or_insert(self.limit);
+            self.cut_at = Some(now);
+            let cut = (self.limit * CUT_TENTHS / 10).max(self.bounds.min);
+            self.enter(Mode::Survey, cut, now);
+        }
         if let Some(wait) = retry_after {
             self.pause_until(now.saturating_add(wait));
         }
-    }
-
-    /// An attempt was refused or timed out.
-    pub(crate) fn congested(&mut self, began: Nanos, now: Nanos) {
-        self.fault(began, now);
-        if self.cut_at.is_some_and(|cut| began < cut) {
-            return;
-        }
-        self.ceiling.get_or_insert(self.limit);
-        self.cut_at = Some(now);
-        let cut = (self.limit * CUT_TENTHS / 10).max(self.bounds.min);
-        self.enter(Mode::Survey, cut, now);
     }
 
     /// An attempt failed in passing.

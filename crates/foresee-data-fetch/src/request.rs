@@ -4,7 +4,7 @@
 //! Apart from the queue itself, so that a driver reads one page to know the whole grammar. Refuses to say
 //! how bytes move: a span is a range of an object, and which key or file that object is, the driver knows.
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 /// How much a request matters once there is not time for all; smaller is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,8 +96,8 @@ pub enum Action {
     Fail {
         /// Whose end.
         ticket: u64,
-        /// The last fault seen.
-        fault: Fault,
+        /// How the last attempt ended.
+        outcome: ReadOutcome,
         /// How often it was tried.
         tries: u32,
         /// Since `handle_request`.
@@ -105,59 +105,11 @@ pub enum Action {
     },
 }
 
-/// Why an attempt brought no bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
-    /// The object does not exist.
-    Absent,
-    /// The object is another version than the index says.
-    Changed,
-    /// No permission.
-    Denied,
-    /// The bytes fail their checksum or their length.
-    Corrupt,
-    /// The source asked for less.
-    Throttled,
-    /// No answer in time.
-    Timeout,
-    /// The connection broke, or the source failed inside.
-    Broken,
-    /// Ended by somebody other than this queue.
-    Interrupted,
-    /// Anything else that asking again does not mend.
-    Fatal,
-}
-
-impl Fault {
-    /// Whether it is true of the whole object, whatever range of it was asked for.
-    pub(crate) const fn concerns_object(self) -> bool {
-        matches!(self, Self::Absent | Self::Changed | Self::Denied)
-    }
-}
-
-/// How an attempt ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The whole span arrived.
-    Success,
-    /// Asking again does not help.
-    Permanent(Fault),
-    /// The source asked for less (HTTP 429, 503).
-    Throttled {
-        /// How long it wants to be left alone.
-        retry_after: Option<Nanos>,
-    },
-    /// Asking again may help.
-    Passing(Fault),
-    /// Ended by a `Cancel`, or by the driver itself, which counts as a passing fault.
-    Cancelled,
-}
-
 /// The end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How it ended.
-    pub outcome: Outcome,
+    /// How it ended; `Ok`: the whole span arrived. `Cancelled` without a `Cancel` counts as a transient fault.
+    pub outcome: ReadOutcome,
     /// Bytes moved, also by a failed attempt.
     pub bytes: Bytes,
     /// From its start until the source began.

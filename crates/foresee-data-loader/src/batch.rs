@@ -5,58 +5,40 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use foresee_ledger::Cause;
-use foresee_units::{Epoch, Nanos, SampleId, Step};
+use foresee_units::{Epoch, Nanos, ReadOutcome, SampleId, Step};
 
 use crate::buffer::Buffer;
-
-/// Why a sample could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// No such object.
-    Missing,
-    /// Another version than indexed.
-    Changed,
-    /// No permission.
-    Denied,
-    /// Bytes that fail a check.
-    Corrupt,
-    /// The origin refused every attempt because it was asked too often.
-    Throttled,
-    /// Tried until patience ended.
-    Timeout,
-    /// Anything else that is final.
-    Failed,
-}
-
-impl FaultKind {
-    /// The word the Python face knows it by.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Changed => "changed",
-            Self::Denied => "denied",
-            Self::Corrupt => "corrupt",
-            Self::Throttled => "throttled",
-            Self::Timeout => "timeout",
-            Self::Failed => "failed",
-        }
-    }
-
-    /// Whether asking again later would find the same: only such samples may be replaced or skipped.
-    pub const fn permanent(self) -> bool {
-        matches!(self, Self::Missing | Self::Changed | Self::Corrupt)
-    }
-}
 
 /// A sample of a batch that could not be read; its bytes are zero.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// Place in the batch.
     pub place: usize,
-    /// Why.
-    pub kind: FaultKind,
+    /// How its last read ended.
+    pub outcome: ReadOutcome,
     /// What happened, after how many attempts. Which sample it was and what to do is for whoever shows it.
     pub message: String,
+}
+
+impl Fault {
+    /// The kind of fault as users know it: an attribute of Python's `SampleFault`.
+    pub const fn kind(&self) -> &'static str {
+        match self.outcome {
+            ReadOutcome::Absent => "missing",
+            ReadOutcome::Changed => "changed",
+            ReadOutcome::Denied => "denied",
+            ReadOutcome::Corrupt => "corrupt",
+            ReadOutcome::Throttled { .. } => "throttled",
+            // Tried until patience ended.
+            ReadOutcome::Retryable | ReadOutcome::Cancelled => "timeout",
+            ReadOutcome::Ok | ReadOutcome::Full | ReadOutcome::Failed => "failed",
+        }
+    }
+
+    /// Whether asking again later would find the same: only such samples may be replaced or skipped.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(self.outcome, ReadOutcome::Absent | ReadOutcome::Changed | ReadOutcome::Corrupt)
+    }
 }
 
 /// One step's samples of this rank, in order.
@@ -101,5 +83,18 @@ impl Batch {
         let (start, len, _keeper) = self.memory();
         // SAFETY: filled before the batch was handed over, kept by `self`, and no tier touches it any more.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_throttled_sample_has_its_own_kind_and_may_not_be_replaced() {
+        let fault = |outcome| Fault { place: 0, outcome, message: String::new() };
+        let throttled = fault(ReadOutcome::Throttled { retry_after: None });
+        assert_eq!((throttled.kind(), throttled.is_permanent()), ("throttled", false));
+        assert_eq!(fault(ReadOutcome::Retryable).kind(), "timeout");
     }
 }

@@ -26,7 +26,7 @@ mod recorder;
 mod staging;
 mod wait_causes;
 
-pub use batch::{Batch, Fault, FaultKind};
+pub use batch::{Batch, Fault};
 pub use cache::Cache;
 pub use config::LoaderOptions;
 pub use data_set::DataSet;

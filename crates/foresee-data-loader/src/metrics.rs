@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject, Totals, divide};
+use foresee_ledger::{Cause, Entry, Op, Subject, Totals, divide};
 use foresee_ledger_file::{LedgerFile, LedgerFileError};
-use foresee_units::{Bytes, Epoch, Nanos, Rank, Step};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, Source, Step};
 
 use crate::errors::LoaderError;
 
@@ -92,7 +92,7 @@ impl Metrics {
                 bytes: Bytes::ZERO,
                 samples: if left == 0 { wait.samples } else { 0 },
                 attempt: 1,
-                outcome: Outcome::Ok,
+                outcome: ReadOutcome::Ok,
             });
             start += duration;
         }

@@ -7,9 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use foresee_data_fetch::Fault;
 use foresee_data_plan::TierSet;
-use foresee_units::{Nanos, SampleId};
+use foresee_units::{Nanos, ReadOutcome, SampleId};
 
 use crate::buffer::Buffer;
 
@@ -45,7 +44,7 @@ pub(crate) enum From {
 pub(crate) enum Overtaken {
     Bytes(Vec<u8>),
     /// No source has the sample; how often it was asked for, and for how long.
-    Fault(Fault, u32, Nanos),
+    Fault(ReadOutcome, u32, Nanos),
 }
 
 /// One read.

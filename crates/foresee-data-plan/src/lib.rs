@@ -43,7 +43,7 @@ mod walk;
 
 pub use error::PlanError;
 pub use next_use::NextUse;
-pub use planner::{Access, Planner, PlannerConfig, Source};
+pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
 pub use room::{SampleSizes, TierIndex, TierRoom};
 pub use stack::{PlannerStack, SlowestTier, StackAccess, TierSet};

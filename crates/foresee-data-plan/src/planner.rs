@@ -41,7 +41,7 @@ pub struct PlannerConfig {
 
 /// Where an access reads its sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum PlannedSource {
     /// From a local tier that holds it.
     Tier(TierIndex),
     /// From the origin.
@@ -58,7 +58,7 @@ pub struct Access {
     /// The sample to read.
     pub sample: SampleId,
     /// Where it is read.
-    pub source: Source,
+    pub source: PlannedSource,
     /// The tier that keeps the bytes read from the origin; `None` for a hit, and for a bypass.
     pub keep: Option<TierIndex>,
     /// When this sample is used next.
@@ -73,7 +73,7 @@ impl Default for Access {
         Self {
             seq: 0,
             sample: SampleId(0),
-            source: Source::Origin,
+            source: PlannedSource::Origin,
             keep: None,
             next_use: NextUse::Unknown,
             evict: Vec::new(),
@@ -205,7 +205,7 @@ impl Planner {
         let decision = self.walk.step(0, policy, &mut out.evict);
         out.seq = seq;
         out.sample = SampleId(u64::from(id));
-        out.source = tier(decision.source).map_or(Source::Origin, Source::Tier);
+        out.source = tier(decision.source).map_or(PlannedSource::Origin, PlannedSource::Tier);
         out.keep = tier(decision.keep);
         out.next_use = match next {
             NONE if self.walk.window.has_ended() => NextUse::Never,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use foresee_units::{Bytes, SampleId};
 
 use crate::error::PlanError;
-use crate::planner::{Access, Planner, PlannerConfig, Source};
+use crate::planner::{Access, PlannedSource, Planner, PlannerConfig};
 use crate::room::{Room, SampleSizes, TierIndex, TierRoom, all_fit};
 
 /// A set of local tiers.
@@ -64,7 +64,7 @@ pub struct StackAccess {
     /// The sample to read.
     pub sample: SampleId,
     /// Where it is read.
-    pub source: Source,
+    pub source: PlannedSource,
     /// The tiers that keep what is read; none for a hit in the fastest, and for a bypass.
     pub keep: TierSet,
     /// Copies to drop before the new ones are written. Never the sample itself.
@@ -155,10 +155,10 @@ impl PlannerStack {
         // What a faster tier gives is not written to the slowest for it: a copy lost there comes back with the next read
         // from below.
         if let Some(whole) = &mut self.whole
-            && out.source == Source::Origin
+            && out.source == PlannedSource::Origin
         {
             if whole.holds(out.sample) {
-                out.source = Source::Tier(whole.tier);
+                out.source = PlannedSource::Tier(whole.tier);
             } else if !whole.is_fixed && whole.keep(out.sample) {
                 out.keep.add(TierSet::of(whole.tier));
             }
@@ -345,15 +345,15 @@ mod tests {
                 source
             })
             .collect();
-        let disk = Source::Tier(DISK);
-        assert_eq!(sources, [Source::Origin, disk, Source::Origin, disk]);
+        let disk = PlannedSource::Tier(DISK);
+        assert_eq!(sources, [PlannedSource::Origin, disk, PlannedSource::Origin, disk]);
         // A damaged copy is not replaced.
         stack.handle_lost(SampleId(1), DISK);
         stack.handle_end();
         assert!(!stack.holds(SampleId(1), DISK) && stack.holds(SampleId(3), DISK));
     }
 
-    fn plan(stack: &mut PlannerStack, ids: &[u64]) -> Vec<(Source, TierSet)> {
+    fn plan(stack: &mut PlannerStack, ids: &[u64]) -> Vec<(PlannedSource, TierSet)> {
         stack.handle_epoch(&mut ids.iter().copied().map(SampleId));
         let mut access = StackAccess::default();
         let mut planned = Vec::new();
@@ -377,8 +377,8 @@ mod tests {
         assert_eq!((first[0].1, stack.used(RAM), stack.used(DISK)), (both(), Bytes::new(2), Bytes::new(3)));
         let second = plan(&mut stack, &[0, 1, 2]);
         let from: Vec<_> = second.iter().map(|&(source, _)| source).collect();
-        assert!(!from.contains(&Source::Origin), "{from:?}");
-        assert_eq!(from.iter().filter(|&&source| source == Source::Tier(RAM)).count(), 2);
+        assert!(!from.contains(&PlannedSource::Origin), "{from:?}");
+        assert_eq!(from.iter().filter(|&&source| source == PlannedSource::Tier(RAM)).count(), 2);
     }
 
     #[test]
@@ -393,12 +393,12 @@ mod tests {
                 (0..SAMPLES + 30).map(|place| (place * (3 * epoch + 2) + epoch) % SAMPLES).collect();
             let (with, without) = (plan(&mut stacked, &ids), plan(&mut alone, &ids));
             for (&(source, keep), (lone, lone_keep)) in with.iter().zip(without) {
-                let in_memory = Source::Tier(RAM);
+                let in_memory = PlannedSource::Tier(RAM);
                 assert_eq!(
                     (source == in_memory, keep.contains(RAM)),
                     (lone == in_memory, lone_keep.contains(RAM))
                 );
-                origin += u64::from(source == Source::Origin);
+                origin += u64::from(source == PlannedSource::Origin);
             }
         }
         assert_eq!(origin, SAMPLES);
@@ -418,7 +418,8 @@ mod tests {
         let mut stack = stack(2, [2, 2]);
         assert!(stack.handle_held(SampleId(0), DISK) && stack.handle_held(SampleId(1), DISK));
         let warm = plan(&mut stack, &[0, 1, 0, 1]);
-        let (disk, ram) = ((Source::Tier(DISK), TierSet::of(RAM)), (Source::Tier(RAM), TierSet::default()));
+        let (disk, ram) =
+            ((PlannedSource::Tier(DISK), TierSet::of(RAM)), (PlannedSource::Tier(RAM), TierSet::default()));
         assert_eq!(warm, [disk, disk, ram, ram]);
     }
 
@@ -429,11 +430,11 @@ mod tests {
         let holder = u64::from(!stack.holds(SampleId(0), RAM));
         stack.handle_lost(SampleId(holder), DISK);
         assert!(!stack.holds(SampleId(holder), DISK));
-        assert_eq!(plan(&mut stack, &[holder]), [(Source::Tier(RAM), TierSet::default())]);
+        assert_eq!(plan(&mut stack, &[holder]), [(PlannedSource::Tier(RAM), TierSet::default())]);
         assert!(!stack.holds(SampleId(holder), DISK));
         stack.handle_lost(SampleId(holder), RAM);
         let again = plan(&mut stack, &[holder, holder]);
-        assert_eq!((again[0].0, again[0].1.contains(DISK)), (Source::Origin, true));
+        assert_eq!((again[0].0, again[0].1.contains(DISK)), (PlannedSource::Origin, true));
     }
 
     #[test]

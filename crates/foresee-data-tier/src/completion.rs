@@ -45,7 +45,7 @@ impl Completions {
         }
     }
 
-    /// Wakes the reader without a report: a tier has room again for what it answered [`crate::Outcome::Throttled`].
+    /// Wakes the reader without a report: a tier has room again for what it answered [`ReadOutcome::Throttled`](foresee_units::ReadOutcome::Throttled).
     pub fn nudge(&self) {
         self.shared.nudged.store(true, Ordering::Release);
         (self.shared.wake)();

@@ -11,11 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
-use crate::{
-    Completions, Dest, Done, Fingerprint, Op, Outcome, Payload, SampleKey, Scratch, TagHash, Ticket, Tier,
-};
+use crate::{Completions, Dest, Done, Fingerprint, Op, Payload, SampleKey, Scratch, TagHash, Ticket, Tier};
 
 /// A place with samples in it, as the opener of a test hands it over.
 #[derive(Debug)]
@@ -68,7 +66,7 @@ pub fn write_half(open: impl Fn(Completions, Bytes) -> Arc<dyn Tier>) {
         let rig = Rig::new(open(completions.clone(), CAPACITY), Ends::over(completions));
         let keys: Vec<_> = (0..samples.len() as u64).map(key).collect();
         for (key, sample) in keys.iter().zip(samples) {
-            assert_eq!(rig.write(*key, sample).outcome, Outcome::Ok, "an empty place takes {key:?}");
+            assert_eq!(rig.write(*key, sample).outcome, ReadOutcome::Ok, "an empty place takes {key:?}");
         }
         Stocked { tier: rig.tier, keys, absent: key(1 << 40) }
     };
@@ -81,8 +79,12 @@ pub fn write_half(open: impl Fn(Completions, Bytes) -> Arc<dyn Tier>) {
     let rig = open_rig(CAPACITY);
     let _ = rig.write(key(0), &samples[0]);
     rig.tier.close(GRACE);
-    assert_eq!(rig.write(key(1), &samples[1]).outcome, Outcome::Cancelled, "a closed place takes no sample");
-    assert_eq!(rig.forget(key(0)).outcome, Outcome::Cancelled, "a closed place forgets none");
+    assert_eq!(
+        rig.write(key(1), &samples[1]).outcome,
+        ReadOutcome::Cancelled,
+        "a closed place takes no sample"
+    );
+    assert_eq!(rig.forget(key(0)).outcome, ReadOutcome::Cancelled, "a closed place forgets none");
 }
 
 /// What stays true when reads fail: each ticket has one end, and the bytes are there exactly if it is `Ok`.
@@ -101,7 +103,7 @@ pub fn fault_half(open: impl Fn(Completions, &[Vec<u8>]) -> Stocked) {
         }
         for (read, sample) in reads.into_iter().zip(&samples) {
             let (done, bytes) = rig.end_of(read);
-            assert!(done.outcome != Outcome::Ok || bytes == *sample, "Ok means that every byte is right");
+            assert!(done.outcome != ReadOutcome::Ok || bytes == *sample, "Ok means that every byte is right");
         }
     }
     closing_ends_each_ticket_once_then_refuses(&rig, &keys, &samples);
@@ -141,7 +143,7 @@ fn key(id: u64) -> SampleKey {
 fn reads_are_whole_and_exact(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     for (key, sample) in keys.iter().zip(samples) {
         let (done, bytes) = rig.read(*key, 0, sample.len());
-        assert_eq!(done.outcome, Outcome::Ok, "{key:?} of {} bytes is there", sample.len());
+        assert_eq!(done.outcome, ReadOutcome::Ok, "{key:?} of {} bytes is there", sample.len());
         assert_eq!(done.bytes.get(), sample.len() as u64, "an end tells how many bytes moved");
         assert!(bytes == *sample, "the bytes of {key:?} are its own");
     }
@@ -152,23 +154,23 @@ fn ranges_are_exact(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     for (key, sample) in keys.iter().zip(samples).filter(|(_, sample)| sample.len() > 1) {
         for (offset, len) in [(1, sample.len() - 1), (sample.len() / 2, 1), (0, sample.len() / 2)] {
             let (done, bytes) = rig.read(*key, offset as u64, len);
-            assert_eq!(done.outcome, Outcome::Ok, "a range inside {key:?} can be read");
+            assert_eq!(done.outcome, ReadOutcome::Ok, "a range inside {key:?} can be read");
             assert!(bytes == sample[offset..offset + len], "a range starts at its offset");
         }
     }
 }
 
 fn what_is_not_there_is_absent(rig: &Rig, absent: SampleKey) {
-    assert_eq!(rig.read(absent, 0, 10).0.outcome, Outcome::Absent);
+    assert_eq!(rig.read(absent, 0, 10).0.outcome, ReadOutcome::Absent);
     rig.tier.cancel(Ticket(u64::MAX));
 }
 
 fn a_read_past_the_end_is_never_ok(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     for (key, sample) in keys.iter().zip(samples) {
         let (done, _) = rig.read(*key, 0, sample.len() + 1);
-        assert_ne!(done.outcome, Outcome::Ok, "a sample is not longer than it is");
+        assert_ne!(done.outcome, ReadOutcome::Ok, "a sample is not longer than it is");
         let (done, _) = rig.read(*key, u64::MAX, 1);
-        assert_ne!(done.outcome, Outcome::Ok, "an offset beyond all bounds is refused");
+        assert_ne!(done.outcome, ReadOutcome::Ok, "an offset beyond all bounds is refused");
     }
 }
 
@@ -183,7 +185,7 @@ fn threads_share_it(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
 fn reads_match(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     for (read, sample) in read_all(rig, keys, samples).into_iter().zip(samples) {
         let (done, bytes) = rig.end_of(read);
-        assert!(done.outcome == Outcome::Ok && bytes == *sample, "{done:?}");
+        assert!(done.outcome == ReadOutcome::Ok && bytes == *sample, "{done:?}");
     }
 }
 
@@ -194,8 +196,8 @@ fn cancelling_ends_each_ticket_once(rig: &Rig, keys: &[SampleKey], samples: &[Ve
         for (nth, (read, sample)) in reads.into_iter().rev().zip(samples.iter().rev()).enumerate() {
             let (done, bytes) = rig.end_of(read);
             match done.outcome {
-                Outcome::Ok => assert!(bytes == *sample, "Ok means that every byte is right"),
-                outcome => assert!(outcome == Outcome::Cancelled && nth % 2 == 0, "{done:?}"),
+                ReadOutcome::Ok => assert!(bytes == *sample, "Ok means that every byte is right"),
+                outcome => assert!(outcome == ReadOutcome::Cancelled && nth % 2 == 0, "{done:?}"),
             }
         }
     }
@@ -207,33 +209,33 @@ fn closing_ends_each_ticket_once_then_refuses(rig: &Rig, keys: &[SampleKey], sam
     rig.tier.close(GRACE);
     for (read, sample) in reads.into_iter().zip(samples) {
         let (done, bytes) = rig.end_of(read);
-        assert!(done.outcome != Outcome::Ok || bytes == *sample, "Ok means that every byte is right");
+        assert!(done.outcome != ReadOutcome::Ok || bytes == *sample, "Ok means that every byte is right");
     }
     let (done, _) = rig.read(keys[1], 0, samples[1].len());
-    assert_eq!(done.outcome, Outcome::Cancelled, "a closed place refuses");
+    assert_eq!(done.outcome, ReadOutcome::Cancelled, "a closed place refuses");
     assert_eq!(rig.tier.facts().in_flight, 0, "a closed place has nothing under way");
 }
 
 fn a_new_version_replaces_the_old(rig: &Rig) {
     let (old, new) = (key(3), SampleKey { tag: TagHash(99), ..key(3) });
-    assert_eq!(rig.write(old, &content(1, 5000)).outcome, Outcome::Ok);
-    assert_eq!(rig.write(old, &content(1, 5000)).outcome, Outcome::Ok, "the same again is no fault");
-    assert_eq!(rig.write(new, &content(2, 7000)).outcome, Outcome::Ok);
-    assert_eq!(rig.read(old, 0, 5000).0.outcome, Outcome::Absent, "versions never mix");
+    assert_eq!(rig.write(old, &content(1, 5000)).outcome, ReadOutcome::Ok);
+    assert_eq!(rig.write(old, &content(1, 5000)).outcome, ReadOutcome::Ok, "the same again is no fault");
+    assert_eq!(rig.write(new, &content(2, 7000)).outcome, ReadOutcome::Ok);
+    assert_eq!(rig.read(old, 0, 5000).0.outcome, ReadOutcome::Absent, "versions never mix");
     let (done, bytes) = rig.read(new, 0, 7000);
-    assert!(done.outcome == Outcome::Ok && bytes == content(2, 7000), "{done:?}");
-    assert_eq!(rig.forget(old).outcome, Outcome::Absent, "forgetting the old leaves the new");
+    assert!(done.outcome == ReadOutcome::Ok && bytes == content(2, 7000), "{done:?}");
+    assert_eq!(rig.forget(old).outcome, ReadOutcome::Absent, "forgetting the old leaves the new");
     let other_set = SampleKey { fingerprint: Fingerprint([8; 16]), ..new };
-    assert_eq!(rig.read(other_set, 0, 7000).0.outcome, Outcome::Absent, "data sets never mix");
+    assert_eq!(rig.read(other_set, 0, 7000).0.outcome, ReadOutcome::Absent, "data sets never mix");
     rig.tier.close(GRACE);
 }
 
 fn forgetting_is_done_once(rig: &Rig, samples: &[Vec<u8>]) {
     for (id, sample) in (0..).zip(samples) {
-        assert_eq!(rig.write(key(id), sample).outcome, Outcome::Ok);
-        assert_eq!(rig.forget(key(id)).outcome, Outcome::Ok);
-        assert_eq!(rig.forget(key(id)).outcome, Outcome::Absent);
-        assert_eq!(rig.read(key(id), 0, sample.len()).0.outcome, Outcome::Absent);
+        assert_eq!(rig.write(key(id), sample).outcome, ReadOutcome::Ok);
+        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok);
+        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Absent);
+        assert_eq!(rig.read(key(id), 0, sample.len()).0.outcome, ReadOutcome::Absent);
     }
     rig.tier.close(GRACE);
 }
@@ -241,25 +243,30 @@ fn forgetting_is_done_once(rig: &Rig, samples: &[Vec<u8>]) {
 fn capacity_holds_and_freed_room_is_room(rig: &Rig) {
     let len = 100_000;
     let too_large = vec![0; usize::try_from(CAPACITY.get()).expect("8 MiB") + 1];
-    assert_eq!(rig.write(key(0), &too_large).outcome, Outcome::Full, "no place takes more than it holds");
+    assert_eq!(rig.write(key(0), &too_large).outcome, ReadOutcome::Full, "no place takes more than it holds");
     let fill = || {
-        (0..10_000).take_while(|id| rig.write(key(*id), &content(*id, len)).outcome == Outcome::Ok).count()
+        (0..10_000)
+            .take_while(|id| rig.write(key(*id), &content(*id, len)).outcome == ReadOutcome::Ok)
+            .count()
     };
     let first = fill();
     assert!(first * len > 6 << 20, "most of the room is room for samples: {first} of {len} bytes");
-    assert_eq!(rig.read(key(first as u64), 0, len).0.outcome, Outcome::Absent, "Full keeps nothing");
+    assert_eq!(rig.read(key(first as u64), 0, len).0.outcome, ReadOutcome::Absent, "Full keeps nothing");
     for id in 0..first as u64 {
         let (done, bytes) = rig.read(key(id), 0, len);
-        assert!(done.outcome == Outcome::Ok && bytes == content(id, len), "Full costs no sample: {done:?}");
+        assert!(
+            done.outcome == ReadOutcome::Ok && bytes == content(id, len),
+            "Full costs no sample: {done:?}"
+        );
     }
     for id in (0..first as u64).step_by(2) {
-        assert_eq!(rig.forget(key(id)).outcome, Outcome::Ok);
+        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok);
     }
     for id in (0..first as u64).step_by(2) {
         let done = rig.write(key(id), &content(id, len));
-        assert_eq!(done.outcome, Outcome::Ok, "room of a forgotten sample is room for another");
+        assert_eq!(done.outcome, ReadOutcome::Ok, "room of a forgotten sample is room for another");
     }
-    (0..first as u64).for_each(|id| assert_eq!(rig.forget(key(id)).outcome, Outcome::Ok));
+    (0..first as u64).for_each(|id| assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok));
     assert_eq!(fill(), first, "an emptied place holds as much as a new one");
     rig.tier.close(GRACE);
 }
@@ -275,19 +282,19 @@ fn writers_readers_and_droppers_mix(rig: &Rig) {
                     match turn % 3 {
                         0 => {
                             let outcome = rig.write(key(id), &content(id, len(id))).outcome;
-                            assert!(matches!(outcome, Outcome::Ok | Outcome::Full), "{outcome:?}");
+                            assert!(matches!(outcome, ReadOutcome::Ok | ReadOutcome::Full), "{outcome:?}");
                         }
                         1 => {
                             let outcome = rig.forget(key(id)).outcome;
-                            assert!(matches!(outcome, Outcome::Ok | Outcome::Absent), "{outcome:?}");
+                            assert!(matches!(outcome, ReadOutcome::Ok | ReadOutcome::Absent), "{outcome:?}");
                         }
                         _ => {}
                     }
                     let other = turn * 5 % 48;
                     let (done, bytes) = rig.read(key(other), 0, len(other));
                     match done.outcome {
-                        Outcome::Ok => assert!(bytes == content(other, len(other)), "bytes of {other}"),
-                        outcome => assert_eq!(outcome, Outcome::Absent),
+                        ReadOutcome::Ok => assert!(bytes == content(other, len(other)), "bytes of {other}"),
+                        outcome => assert_eq!(outcome, ReadOutcome::Absent),
                     }
                 }
             });
@@ -338,7 +345,7 @@ impl Rig {
             let ticket = next_ticket();
             self.tier.submit(Op::Write { ticket, key, payload: payload.clone() });
             let done = self.end(ticket);
-            if !matches!(done.outcome, Outcome::Throttled { .. }) {
+            if !matches!(done.outcome, ReadOutcome::Throttled { .. }) {
                 return done;
             }
             assert!(began.elapsed() < PATIENCE, "a place that asks to slow down takes samples again");

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::completion::Completions;
-use crate::op::{Op, Outcome, Ticket};
+use crate::op::{Op, Ticket};
 use crate::relay::Relay;
 use crate::{Tier, TierFacts};
 
@@ -67,7 +67,7 @@ impl Counted {
         let (relay, queue) = Relay::new(completions, move |done| {
             let mut books = lock(&ledger);
             if let Some(kind) = books.kinds.remove(&done.ticket) {
-                let count = books.counts.entry((kind, name(done.outcome))).or_default();
+                let count = books.counts.entry((kind, done.outcome.word())).or_default();
                 count.ops += 1;
                 count.bytes += done.bytes;
             }
@@ -77,8 +77,8 @@ impl Counted {
     }
 
     /// What ended so; the contents of `outcome` do not matter.
-    pub fn count(&self, kind: OpKind, outcome: Outcome) -> Count {
-        lock(&self.books).counts.get(&(kind, name(outcome))).copied().unwrap_or_default()
+    pub fn count(&self, kind: OpKind, outcome: ReadOutcome) -> Count {
+        lock(&self.books).counts.get(&(kind, outcome.word())).copied().unwrap_or_default()
     }
 
     /// All that ended, whatever way.
@@ -134,21 +134,6 @@ fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
     books.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const fn name(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Ok => "ok",
-        Outcome::Absent => "absent",
-        Outcome::Corrupt => "corrupt",
-        Outcome::Changed => "changed",
-        Outcome::Denied => "denied",
-        Outcome::Throttled { .. } => "throttled",
-        Outcome::Retryable => "retryable",
-        Outcome::Full => "full",
-        Outcome::Cancelled => "cancelled",
-        Outcome::Fatal => "fatal",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,11 +159,11 @@ mod tests {
         let (counted, queue) = shelf::queued(|completions| {
             Counted::new(completions, |queue| open_directory(queue, &[vec![7; 5], vec![8; 9]], 2).tier)
         });
-        assert_eq!(read(&counted, &queue, 0, 5).0.outcome, Outcome::Ok);
-        assert_eq!(read(&counted, &queue, 1, 9).0.outcome, Outcome::Ok);
-        assert_eq!(read(&counted, &queue, 2, 3).0.outcome, Outcome::Absent);
-        assert_eq!(counted.count(OpKind::Read, Outcome::Ok), Count { ops: 2, bytes: Bytes::new(14) });
-        assert_eq!(counted.count(OpKind::Read, Outcome::Absent).ops, 1);
+        assert_eq!(read(&counted, &queue, 0, 5).0.outcome, ReadOutcome::Ok);
+        assert_eq!(read(&counted, &queue, 1, 9).0.outcome, ReadOutcome::Ok);
+        assert_eq!(read(&counted, &queue, 2, 3).0.outcome, ReadOutcome::Absent);
+        assert_eq!(counted.count(OpKind::Read, ReadOutcome::Ok), Count { ops: 2, bytes: Bytes::new(14) });
+        assert_eq!(counted.count(OpKind::Read, ReadOutcome::Absent).ops, 1);
         assert_eq!(counted.total(OpKind::Read), Count { ops: 3, bytes: Bytes::new(14) });
         assert_eq!(counted.total(OpKind::Write), Count::default());
     }

@@ -35,11 +35,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
 use crate::completion::Completions;
 use crate::identity::{EntryKey, Source};
-use crate::op::{Fingerprint, Op, Outcome, SampleKey, Ticket};
+use crate::op::{Fingerprint, Op, SampleKey, Ticket};
 use crate::{Tier, TierFacts};
 use directory::Directory;
 use entry::{LARGE, PAGE, layout};
@@ -79,7 +79,7 @@ pub struct DiskConfig {
     pub source: Source,
     /// The data set's samples.
     pub entries: Arc<dyn Entries>,
-    /// The one data set whose samples are stored; a write of another's is [`Outcome::Fatal`].
+    /// The one data set whose samples are stored; a write of another's is [`ReadOutcome::Failed`].
     pub fingerprint: Fingerprint,
     /// Ranks of this run that use `dir`, 1 or more. Partitions of this number and above that no process uses are left
     /// from a larger run: what fits of them is taken over, the rest stays.
@@ -167,7 +167,7 @@ impl DiskTier {
         Ok((tier, held))
     }
 
-    /// Whether the directory can only be read: every write is refused with [`Outcome::Full`].
+    /// Whether the directory can only be read: every write is refused with [`ReadOutcome::Full`].
     pub fn is_read_only(&self) -> bool {
         self.shared.directory.is_read_only()
     }
@@ -231,8 +231,8 @@ impl DiskTier {
     }
 
     /// An end that needed no thread.
-    fn end_now(&self, ticket: Ticket, outcome: Outcome, bytes: u64, since: Instant) {
-        let bytes = if outcome == Outcome::Ok { bytes } else { 0 };
+    fn end_now(&self, ticket: Ticket, outcome: ReadOutcome, bytes: u64, since: Instant) {
+        let bytes = if outcome == ReadOutcome::Ok { bytes } else { 0 };
         self.shared.end(ticket, outcome, bytes, Times { since, began: since }, None);
     }
 
@@ -268,7 +268,7 @@ impl Tier for DiskTier {
                 let wanted = dest.len() as u64;
                 let mut state = self.shared.state();
                 let read = if state.closed {
-                    ReadState::Ended(Outcome::Cancelled, dest)
+                    ReadState::Ended(ReadOutcome::Cancelled, dest)
                 } else {
                     state.read(ticket, key, offset, dest)
                 };
@@ -289,11 +289,11 @@ impl Tier for DiskTier {
                 let mut state = self.shared.state();
                 let waiting = state.writes.len();
                 let taken = if state.closed {
-                    Taken::Now(Outcome::Cancelled)
+                    Taken::Now(ReadOutcome::Cancelled)
                 } else if key.fingerprint == self.fingerprint {
                     state.write(ticket, key, entry, payload, crc)
                 } else {
-                    Taken::Now(Outcome::Fatal)
+                    Taken::Now(ReadOutcome::Failed)
                 };
                 let more = state.writes.len() > waiting;
                 drop(state);
@@ -314,7 +314,7 @@ impl Tier for DiskTier {
     fn cancel(&self, ticket: Ticket) {
         let ended = self.shared.state().withdraw(|queued| queued == ticket);
         for (ticket, since) in ended {
-            self.end_now(ticket, Outcome::Cancelled, 0, since);
+            self.end_now(ticket, ReadOutcome::Cancelled, 0, since);
         }
     }
 
@@ -340,7 +340,7 @@ impl Tier for DiskTier {
         };
         self.shared.work.notify_all();
         for (ticket, since) in ended {
-            self.end_now(ticket, Outcome::Cancelled, 0, since);
+            self.end_now(ticket, ReadOutcome::Cancelled, 0, since);
         }
         let state = self.shared.state();
         let (state, waited) = self
@@ -360,14 +360,14 @@ impl Tier for DiskTier {
 }
 
 impl DiskTier {
-    fn forget(&self, key: &SampleKey) -> Outcome {
+    fn forget(&self, key: &SampleKey) -> ReadOutcome {
         let mut state = self.shared.state();
         if state.closed {
-            Outcome::Cancelled
+            ReadOutcome::Cancelled
         } else if state.slab.forget(key) {
-            Outcome::Ok
+            ReadOutcome::Ok
         } else {
-            Outcome::Absent
+            ReadOutcome::Absent
         }
     }
 }

@@ -10,11 +10,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
 use crate::completion::Completions;
 use crate::memory::{Dest, Scratch};
-use crate::op::{Done, Op, Outcome, SampleKey, Ticket};
+use crate::op::{Done, Op, SampleKey, Ticket};
 use crate::relay::{Relay, end};
 use crate::{Tier, TierFacts};
 
@@ -23,13 +23,13 @@ use crate::{Tier, TierFacts};
 pub struct Faults {
     /// Decides which attempts.
     pub seed: u64,
-    /// Ends [`Outcome::Retryable`] with nothing moved.
+    /// Ends [`ReadOutcome::Retryable`] with nothing moved.
     pub retryable: u32,
-    /// Ends [`Outcome::Throttled`] with `retry_after`.
+    /// Ends [`ReadOutcome::Throttled`] with `retry_after`.
     pub throttled: u32,
-    /// A read that moves half its bytes and ends [`Outcome::Retryable`].
+    /// A read that moves half its bytes and ends [`ReadOutcome::Retryable`].
     pub short: u32,
-    /// A read that ends [`Outcome::Ok`] with one byte wrong, as only a checksum notices.
+    /// A read that ends [`ReadOutcome::Ok`] with one byte wrong, as only a checksum notices.
     pub corrupt: u32,
     /// A read that does not end until it is cancelled or the place is closed.
     pub stall: u32,
@@ -112,8 +112,8 @@ impl Faulty {
                 state.spoiling.insert(ticket, Spoiling { fault, dest, scratch });
                 return Some(Op::Read { ticket, key, offset, dest: instead });
             }
-            (Some(Fault::Throttled), _) => Outcome::Throttled { retry_after: self.faults.retry_after },
-            (Some(_), _) => Outcome::Retryable,
+            (Some(Fault::Throttled), _) => ReadOutcome::Throttled { retry_after: self.faults.retry_after },
+            (Some(_), _) => ReadOutcome::Retryable,
         };
         drop(state);
         self.relay.desk().land(end(ticket, submitted, outcome, Some("a fault on purpose")));
@@ -122,7 +122,7 @@ impl Faulty {
 
     fn end_stalled(&self, ticket: Ticket, (dest, submitted): (Dest, Instant)) {
         drop(dest);
-        self.relay.desk().land(end(ticket, submitted, Outcome::Cancelled, None));
+        self.relay.desk().land(end(ticket, submitted, ReadOutcome::Cancelled, None));
     }
 }
 
@@ -209,7 +209,7 @@ impl Faults {
 impl Spoiling {
     fn spoil(self, mut done: Done) -> Done {
         let Self { fault, mut dest, scratch } = self;
-        if done.outcome == Outcome::Ok
+        if done.outcome == ReadOutcome::Ok
             && let Ok(mut bytes) = scratch.into_bytes()
         {
             let into = dest.as_mut_slice();
@@ -217,7 +217,7 @@ impl Spoiling {
                 let half = bytes.len() / 2;
                 into[..half].copy_from_slice(&bytes[..half]);
                 done.bytes = Bytes::new(half as u64);
-                done.outcome = Outcome::Retryable;
+                done.outcome = ReadOutcome::Retryable;
             } else {
                 let middle = bytes.len() / 2;
                 if let Some(byte) = bytes.get_mut(middle) {
@@ -284,15 +284,15 @@ mod tests {
             read(&faulty, &queue, 0, 10)
         };
         let (done, _) = always(Faults { retryable: 1000, ..Faults::default() });
-        assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 0));
+        assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 0));
         let retry_after = Some(Nanos::from_secs(2));
         let (done, _) = always(Faults { throttled: 1000, retry_after, ..Faults::default() });
-        assert_eq!(done.outcome, Outcome::Throttled { retry_after });
+        assert_eq!(done.outcome, ReadOutcome::Throttled { retry_after });
         let (done, bytes) = always(Faults { short: 1000, ..Faults::default() });
-        assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 5));
+        assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 5));
         assert_eq!(bytes, [7, 7, 7, 7, 7, 0xEE, 0xEE, 0xEE, 0xEE, 0xEE]);
         let (done, bytes) = always(Faults { corrupt: 1000, ..Faults::default() });
-        assert_eq!(done.outcome, Outcome::Ok);
+        assert_eq!(done.outcome, ReadOutcome::Ok);
         assert_eq!(bytes.iter().filter(|byte| **byte != 7).count(), 1);
     }
 
@@ -304,7 +304,7 @@ mod tests {
             faulty.submit(Op::Read { ticket: Ticket(ticket), key: key(0), offset: 0, dest });
         }
         faulty.cancel(Ticket(2));
-        assert_eq!(queue.wait()[0].outcome, Outcome::Cancelled);
+        assert_eq!(queue.wait()[0].outcome, ReadOutcome::Cancelled);
         assert_eq!(faulty.facts().in_flight, 1);
         faulty.close(Nanos::ZERO);
         assert_eq!(queue.wait()[0].ticket, Ticket(1));

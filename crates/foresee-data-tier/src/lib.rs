@@ -30,7 +30,7 @@ pub use faulty::{Faults, Faulty};
 pub use identity::{EntryKey, Source};
 pub use list::{ListProgress, Listed, Listing, Selection, Unreadable, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
-pub use op::{Detail, Done, Fingerprint, Op, Outcome, SampleKey, TagHash, Ticket};
+pub use op::{Detail, Done, Fingerprint, Op, SampleKey, TagHash, Ticket};
 pub use origin::{
     CachedPages, Locate, Location, OriginError, OriginOptions, PosixOrigin, StoreOrigin, open_origin,
     posix_tag, probe_origin, read_whole,
@@ -58,7 +58,7 @@ pub trait Tier: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// Asks for `ticket` to end early. Its `Done` still comes once: [`Outcome::Cancelled`] if this was in
+    /// Asks for `ticket` to end early. Its `Done` still comes once: [`ReadOutcome::Cancelled`](foresee_units::ReadOutcome::Cancelled) if this was in
     /// time. After that `Done` the tier does not touch the ticket's memory again. Unknown tickets are ignored.
     fn cancel(&self, ticket: Ticket);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can be asked of a tier, and how it answers.
 
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
 use crate::memory::{Dest, Payload};
 
@@ -42,7 +42,7 @@ pub enum Op {
         /// Where to; given back by dropping it before the `Done` is sent.
         dest: Dest,
     },
-    /// Keep a copy. A tier that has no room for it answers [`Outcome::Full`] and keeps nothing.
+    /// Keep a copy. A tier that has no room for it answers [`ReadOutcome::Full`] and keeps nothing.
     Write {
         /// Echoed in the `Done`.
         ticket: Ticket,
@@ -51,7 +51,7 @@ pub enum Op {
         /// The whole sample.
         payload: Payload,
     },
-    /// Forget the copy; forgetting what is not there is [`Outcome::Absent`].
+    /// Forget the copy; forgetting what is not there is [`ReadOutcome::Absent`].
     Drop {
         /// Echoed in the `Done`.
         ticket: Ticket,
@@ -69,41 +69,13 @@ impl Op {
     }
 }
 
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Done in full.
-    Ok,
-    /// The place does not hold the sample (at an origin: the object is missing, HTTP 404).
-    Absent,
-    /// The bytes fail their checksum or their length; the copy has been dropped.
-    Corrupt,
-    /// The object is another version than the index says (HTTP 412).
-    Changed,
-    /// No permission (HTTP 401, 403, EACCES): asking again does not help.
-    Denied,
-    /// Slow down (HTTP 429, 503).
-    Throttled {
-        /// How long the origin asked to be left alone.
-        retry_after: Option<Nanos>,
-    },
-    /// A passing fault: reset, timeout, short body, HTTP 5xx. Asking again may help.
-    Retryable,
-    /// No room; the tier is as it was.
-    Full,
-    /// Ended by `cancel` or `close`.
-    Cancelled,
-    /// A fault that asking again does not mend.
-    Fatal,
-}
-
 /// The end of one operation.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// Whose end this is.
     pub ticket: Ticket,
-    /// How it ended.
-    pub outcome: Outcome,
+    /// How it ended. A copy that turns out to be `Corrupt` has been dropped.
+    pub outcome: ReadOutcome,
     /// Payload bytes moved, also by a failed attempt.
     pub bytes: Bytes,
     /// From `submit` until the place began.

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foresee_units::{Nanos, SampleId};
+use foresee_units::{Nanos, ReadOutcome, SampleId};
 
 pub(crate) use client::{Client, Door, Failure, store_endpoint};
 pub(crate) use list_page::{ListPage, PageObject};
@@ -34,9 +34,9 @@ pub use store::StoreOrigin;
 pub(crate) use tag::object_tag;
 pub use tag::posix_tag;
 
+use crate::Tier;
 use crate::completion::Completions;
 use crate::uri::{Place, Uri, UriError};
-use crate::{Outcome, Tier};
 
 /// Knows where in the origin each sample lies; the driver answers from the index.
 pub trait Locate: Send + Sync {
@@ -343,7 +343,7 @@ fn not_in_index(id: SampleId) -> String {
 }
 
 /// Where a read of `len` bytes from `offset` of the sample begins in its object, if the sample is that long.
-fn first_byte_of(location: &Location<'_>, offset: u64, len: usize) -> Result<u64, (Outcome, String)> {
+fn first_byte_of(location: &Location<'_>, offset: u64, len: usize) -> Result<u64, (ReadOutcome, String)> {
     let within = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
     let start = location.start.unwrap_or(0).checked_add(offset);
     match (within, start) {
@@ -352,7 +352,7 @@ fn first_byte_of(location: &Location<'_>, offset: u64, len: usize) -> Result<u64
         }
         _ => {
             let cause = format!("{len} bytes from {offset} are not within its {} bytes", location.len);
-            Err((Outcome::Fatal, cause))
+            Err((ReadOutcome::Failed, cause))
         }
     }
 }

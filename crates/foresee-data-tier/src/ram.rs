@@ -3,7 +3,7 @@
 //!
 //! Owns the slab's bytes, their book-keeping and the pins that let a reader use them in place. Apart from the
 //! other tiers in that nothing here ever waits: a read is a `memcpy`, or no copy at all with
-//! [`RamTier::pin`]. Refuses to evict: a sample that does not fit is [`Outcome::Full`], and what to forget for it
+//! [`RamTier::pin`]. Refuses to evict: a sample that does not fit is [`ReadOutcome::Full`], and what to forget for it
 //! is decided elsewhere.
 
 mod cgroup;
@@ -19,11 +19,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::completion::Completions;
 use crate::memory::{Keeper, Payload};
-use crate::op::{Detail, Done, Op, Outcome, SampleKey, Ticket};
+use crate::op::{Detail, Done, Op, SampleKey, Ticket};
 use crate::slab::{Pinned, Slab};
 use crate::{Tier, TierFacts};
 use memory_map::MemoryMap;
@@ -105,20 +105,20 @@ impl RamTier {
 
     /// Copies the whole sample to `dest`: `Ok`, `Absent`, `Cancelled` (closed), or `Corrupt` if it is not as
     /// long as `dest`; then it has been dropped.
-    pub fn read_into(&self, key: &SampleKey, dest: &mut [u8]) -> Outcome {
+    pub fn read_into(&self, key: &SampleKey, dest: &mut [u8]) -> ReadOutcome {
         let whole = dest.len() as u64;
         self.shared.read(key, 0, dest, |len| len == whole)
     }
 
     /// Keeps a copy of `bytes`: `Ok`, `Cancelled` (closed) or `Full`. `Full` may pass without anything being
     /// dropped, namely when [`RamTier::held_by_pins`] is not zero.
-    pub fn write_from(&self, key: &SampleKey, bytes: &[u8]) -> Outcome {
+    pub fn write_from(&self, key: &SampleKey, bytes: &[u8]) -> ReadOutcome {
         self.shared.write(key, bytes)
     }
 
     /// Forgets the sample: `Ok`, `Absent` or `Cancelled` (closed). It cannot be found any more at once; its
     /// room is free with its last pin.
-    pub fn drop_key(&self, key: &SampleKey) -> Outcome {
+    pub fn drop_key(&self, key: &SampleKey) -> ReadOutcome {
         self.shared.forget(key)
     }
 
@@ -142,18 +142,18 @@ impl RamTier {
         Bytes::new(self.shared.books().slab.memory() as u64)
     }
 
-    fn carry_out(&self, op: Op) -> (Ticket, Outcome, u64) {
+    fn carry_out(&self, op: Op) -> (Ticket, ReadOutcome, u64) {
         match op {
             Op::Read { ticket, key, offset, mut dest } => {
                 let end = offset.checked_add(dest.len() as u64);
                 let fits = |len| end.is_some_and(|end| end <= len);
                 let outcome = self.shared.read(&key, offset, dest.as_mut_slice(), fits);
-                let moved = if outcome == Outcome::Ok { dest.len() as u64 } else { 0 };
+                let moved = if outcome == ReadOutcome::Ok { dest.len() as u64 } else { 0 };
                 (ticket, outcome, moved)
             }
             Op::Write { ticket, key, payload } => {
                 let outcome = self.shared.write(&key, payload.as_slice());
-                let moved = if outcome == Outcome::Ok { payload.as_slice().len() as u64 } else { 0 };
+                let moved = if outcome == ReadOutcome::Ok { payload.as_slice().len() as u64 } else { 0 };
                 (ticket, outcome, moved)
             }
             Op::Drop { ticket, key } => (ticket, self.shared.forget(&key), 0),
@@ -247,16 +247,16 @@ impl Shared {
     }
 
     /// Copies from `offset` on if the sample's length `fits`, else drops it: its length is not its key's.
-    fn read(&self, key: &SampleKey, offset: u64, dest: &mut [u8], fits: impl Fn(u64) -> bool) -> Outcome {
+    fn read(&self, key: &SampleKey, offset: u64, dest: &mut [u8], fits: impl Fn(u64) -> bool) -> ReadOutcome {
         let mut books = self.books();
         if books.closed {
-            return Outcome::Cancelled;
+            return ReadOutcome::Cancelled;
         }
-        let Some(pinned) = books.slab.pin(key) else { return Outcome::Absent };
+        let Some(pinned) = books.slab.pin(key) else { return ReadOutcome::Absent };
         if !fits(pinned.len) {
             books.slab.forget_slot(pinned.slot);
             books.slab.unpin(pinned.slot);
-            return Outcome::Corrupt;
+            return ReadOutcome::Corrupt;
         }
         let from = usize::try_from(offset).expect("inside the slab");
         if dest.len() <= COPY_UNDER_LOCK {
@@ -269,21 +269,21 @@ impl Shared {
             books = self.books();
         }
         books.slab.unpin(pinned.slot);
-        Outcome::Ok
+        ReadOutcome::Ok
     }
 
-    fn write(&self, key: &SampleKey, bytes: &[u8]) -> Outcome {
+    fn write(&self, key: &SampleKey, bytes: &[u8]) -> ReadOutcome {
         let mut books = self.books();
         if books.closed {
-            return Outcome::Cancelled;
+            return ReadOutcome::Cancelled;
         }
         if let Some(pinned) = books.slab.pin(key) {
             books.slab.unpin(pinned.slot);
             if pinned.len == bytes.len() as u64 {
-                return Outcome::Ok; // Equal keys mean equal bytes.
+                return ReadOutcome::Ok; // Equal keys mean equal bytes.
             }
         }
-        let Some(pinned) = books.slab.place(*key, bytes.len() as u64) else { return Outcome::Full };
+        let Some(pinned) = books.slab.place(*key, bytes.len() as u64) else { return ReadOutcome::Full };
         let began = self.enter_pages(&mut books, pinned).then(thread_time);
         if bytes.len() > COPY_UNDER_LOCK {
             drop(books);
@@ -299,7 +299,7 @@ impl Shared {
         }
         books.slab.publish(pinned.slot);
         books.slab.unpin(pinned.slot);
-        Outcome::Ok
+        ReadOutcome::Ok
     }
 
     /// Gives memory that is filled for the first time its kind of pages; whether some of this is.
@@ -312,14 +312,14 @@ impl Shared {
         entry.is_fresh
     }
 
-    fn forget(&self, key: &SampleKey) -> Outcome {
+    fn forget(&self, key: &SampleKey) -> ReadOutcome {
         let mut books = self.books();
         if books.closed {
-            Outcome::Cancelled
+            ReadOutcome::Cancelled
         } else if books.slab.forget(key) {
-            Outcome::Ok
+            ReadOutcome::Ok
         } else {
-            Outcome::Absent
+            ReadOutcome::Absent
         }
     }
 

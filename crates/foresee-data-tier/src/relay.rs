@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::completion::Completions;
-use crate::op::{Detail, Done, Outcome, Ticket};
+use crate::op::{Detail, Done, Ticket};
 use crate::origin::flight::{Desk, deadline};
 
 /// A wrapper's side of the way.
@@ -112,7 +112,7 @@ impl Shared {
 }
 
 /// The end of an operation that a wrapper ends itself.
-pub(crate) fn end(ticket: Ticket, submitted: Instant, outcome: Outcome, message: Option<&str>) -> Done {
+pub(crate) fn end(ticket: Ticket, submitted: Instant, outcome: ReadOutcome, message: Option<&str>) -> Done {
     Done {
         ticket,
         outcome,

@@ -11,10 +11,10 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_units::Nanos;
+use foresee_units::{Nanos, ReadOutcome};
 
 use crate::completion::Completions;
-use crate::op::{Op, Outcome, Ticket};
+use crate::op::{Op, Ticket};
 use crate::relay::{Relay, end};
 use crate::{Tier, TierFacts};
 
@@ -165,7 +165,7 @@ impl Shared {
     fn withdraw(&self, held: HeldOp) {
         let ticket = held.op.ticket();
         drop(held.op); // its memory goes back before its end is told
-        self.relay.desk().land(end(ticket, held.submitted, Outcome::Cancelled, None));
+        self.relay.desk().land(end(ticket, held.submitted, ReadOutcome::Cancelled, None));
     }
 
     fn stop(&self) {
@@ -315,8 +315,8 @@ mod tests {
         assert_eq!(throttled.facts().in_flight, 2);
         throttled.cancel(Ticket(1));
         let ends = |done: Vec<Done>| done.iter().map(|d| (d.ticket.0, d.outcome)).collect::<Vec<_>>();
-        assert_eq!(ends(queue.wait()), [(1, Outcome::Cancelled)]);
+        assert_eq!(ends(queue.wait()), [(1, ReadOutcome::Cancelled)]);
         throttled.close(Nanos::ZERO);
-        assert_eq!(ends(queue.wait()), [(2, Outcome::Cancelled)]);
+        assert_eq!(ends(queue.wait()), [(2, ReadOutcome::Cancelled)]);
     }
 }

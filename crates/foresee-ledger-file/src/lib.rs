@@ -204,8 +204,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use foresee_ledger::{Op, Outcome, Source, Subject};
-    use foresee_units::{Bytes, Epoch, Nanos, Step};
+    use foresee_ledger::{Op, Subject};
+    use foresee_units::{Bytes, Epoch, Nanos, ReadOutcome, Source, Step};
 
     use super::*;
 
@@ -223,7 +223,7 @@ mod tests {
             bytes: Bytes::new(100),
             samples: 0,
             attempt: 1,
-            outcome: Outcome::Ok,
+            outcome: ReadOutcome::Ok,
         }
     }
 

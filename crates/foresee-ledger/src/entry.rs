@@ -4,30 +4,7 @@
 //! Each list is an enum with its spelling beside it: the spelling is part of the saved format
 //! (`docs/formats/ledger.md`), the order of the variants is not.
 
-use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident => $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$word_doc])* $variant,)* }
-
-        impl $name {
-            /// Every variant, in declaration order: `ALL[variant as usize] == variant`.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The spelling in the ledger.
-            pub const fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-
-            /// The variant with this spelling.
-            pub fn named(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|variant| variant.word() == word)
-            }
-        }
-    };
-}
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step, words};
 
 words! {
     /// What was done.
@@ -62,26 +39,6 @@ words! {
 }
 
 words! {
-    /// Where the bytes came from, or went.
-    Source {
-        /// Nowhere in particular.
-        None => "none",
-        /// This rank's memory tier.
-        Ram => "ram",
-        /// This rank's disk tier.
-        Disk => "disk",
-        /// Another rank's tier.
-        Peer => "peer",
-        /// The data set's home.
-        Origin => "origin",
-        /// Bytes already on their way for an earlier sample of the staging buffer.
-        Staging => "staging",
-        /// The servers of gradients.
-        Server => "server",
-    }
-}
-
-words! {
     /// Why the consumer waited: the stage that its batch was in, of the first missing sample while there is one; or a
     /// gradient.
     Cause {
@@ -107,32 +64,6 @@ words! {
         Workers => "workers",
         /// A tensor's average has not landed.
         Gradient => "gradient",
-    }
-}
-
-words! {
-    /// How it ended.
-    Outcome {
-        /// In full.
-        Ok => "ok",
-        /// Not there.
-        Absent => "absent",
-        /// Checksum or length wrong.
-        Corrupt => "corrupt",
-        /// Another version than indexed.
-        Changed => "changed",
-        /// No permission.
-        Denied => "denied",
-        /// Asked to slow down.
-        Throttled => "throttled",
-        /// A passing fault.
-        Retryable => "retryable",
-        /// No room.
-        Full => "full",
-        /// Ended early, on request.
-        Cancelled => "cancelled",
-        /// A final fault.
-        Failed => "failed",
     }
 }
 
@@ -197,7 +128,7 @@ pub struct Entry {
     /// 1 for the first attempt.
     pub attempt: u32,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ReadOutcome,
 }
 
 #[cfg(test)]
@@ -215,7 +146,6 @@ mod tests {
         check(Op::ALL, |op| op as usize, Op::word);
         check(Source::ALL, |source| source as usize, Source::word);
         check(Cause::ALL, |cause| cause as usize, Cause::word);
-        check(Outcome::ALL, |outcome| outcome as usize, Outcome::word);
         assert!(Cause::ALL.iter().all(|&cause| Cause::named(cause.word()) == Some(cause)));
         assert_eq!(Cause::named("moon"), None);
     }

@@ -17,7 +17,7 @@ mod table;
 mod totals;
 mod waits;
 
-pub use entry::{Cause, Entry, Op, Outcome, Source, Subject};
+pub use entry::{Cause, Entry, Op, Subject};
 pub use histogram::Histogram;
 pub use table::{LedgerError, LedgerWriter, schema};
 pub use totals::{Tally, Totals};

@@ -139,11 +139,11 @@ fn word(rows: &[Entry], field: impl Fn(&Entry) -> Option<&'static str>) -> Array
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{Cause, Op, Outcome, Source, Subject};
+    use crate::entry::{Cause, Op, Subject};
     use arrow_array::cast::AsArray;
     use arrow_array::types::UInt64Type;
     use arrow_ipc::reader::StreamReader;
-    use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+    use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step};
 
     fn wait(step: u64) -> Entry {
         Entry {
@@ -159,7 +159,7 @@ mod tests {
             bytes: Bytes::ZERO,
             samples: 0,
             attempt: 1,
-            outcome: Outcome::Ok,
+            outcome: ReadOutcome::Ok,
         }
     }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sums over entries, kept while a run goes on: what `stats()` shows without reading a ledger back.
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
-use crate::entry::{Cause, Entry, Op, Outcome, Source};
+use crate::entry::{Cause, Entry, Op};
 use crate::histogram::Histogram;
 
 /// The sum of like entries.
@@ -47,7 +47,7 @@ impl Totals {
             tally_at(&mut self.waits, cause).add(entry);
             return;
         }
-        let group = if entry.outcome == Outcome::Ok { &mut self.done } else { &mut self.failed };
+        let group = if entry.outcome == ReadOutcome::Ok { &mut self.done } else { &mut self.failed };
         tally_at(group, place(entry.op, entry.source)).add(entry);
     }
 
@@ -84,7 +84,7 @@ mod tests {
     use crate::entry::Subject;
     use foresee_units::{Epoch, Rank, SampleId, Step};
 
-    fn entry(op: Op, source: Source, cause: Option<Cause>, outcome: Outcome) -> Entry {
+    fn entry(op: Op, source: Source, cause: Option<Cause>, outcome: ReadOutcome) -> Entry {
         Entry {
             start: Nanos::ZERO,
             duration: Nanos::new(10),
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn entries_add_up_under_their_own_heading_only() {
         let mut totals = Totals::default();
-        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Ok));
-        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Ok));
-        totals.add(&entry(Op::Read, Source::Origin, None, Outcome::Throttled));
-        totals.add(&entry(Op::Wait, Source::Origin, Some(Cause::OriginRead), Outcome::Ok));
+        totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Ok));
+        totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Ok));
+        totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Throttled { retry_after: None }));
+        totals.add(&entry(Op::Wait, Source::Origin, Some(Cause::OriginRead), ReadOutcome::Ok));
         let read = totals.done(Op::Read, Source::Origin).expect("booked");
         assert_eq!(
             (read.count, read.samples, read.bytes, read.time),

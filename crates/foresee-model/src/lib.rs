@@ -45,7 +45,7 @@ pub use network::{
     Compat, Framing, GradientStep, Layer, Link, Policy, RequiredBandwidth, ServerMix, Timeline, Transfer,
     packet_delay,
 };
-pub use rate::{Candidate, Place, RateModel, choose, choose_in_time};
+pub use rate::{Candidate, RateModel, choose, choose_in_time};
 pub use ratio::Ratio;
 pub use reads::{AccessFrequency, OtherRank, some_other_reads_at_least, some_other_reads_at_most};
 pub use step::{StepTimes, step_time};

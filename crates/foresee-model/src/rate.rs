@@ -8,7 +8,7 @@
 //! Refuses to invent: a source that was not seen has no time. Refuses to cling: [`RateModel::forget_before`]
 //! drops what is old, so a source that was slow once gets another chance.
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, Source};
 
 /// Concurrencies told apart: 1, 2 to 3, 4 to 7, and so on; beyond 2^15 they are one.
 const LANES: usize = 16;
@@ -17,45 +17,30 @@ const MUCH_FASTER: u64 = 4;
 /// Observations after which an old one weighs 1/e.
 const MEMORY: u32 = 64;
 
-/// Where a copy can lie, the nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// This rank's memory.
-    Ram,
-    /// This rank's disk.
-    Disk,
-    /// Another rank's tiers.
-    Peer,
-    /// The origin.
-    Origin,
-}
-
-const PLACES: usize = 4;
-
 /// Fetch times of every source, learnt while the run goes on.
 ///
 /// # Examples
 /// ```
-/// # use foresee_model::{Place, RateModel};
-/// # use foresee_units::{Bytes, Nanos};
+/// # use foresee_model::RateModel;
+/// # use foresee_units::{Bytes, Nanos, Source};
 /// let mut model = RateModel::default();
-/// assert_eq!(model.fetch_time(Place::Disk, Bytes::new(1000), 1), None);
+/// assert_eq!(model.fetch_time(Source::Disk, Bytes::new(1000), 1), None);
 /// for bytes in [1_000, 2_000, 4_000] {
 ///     let service = Nanos::new(100_000 + 10 * bytes); // 0.1 ms and 100 MB/s
-///     model.observe(Place::Disk, Bytes::new(bytes), 1, service, Nanos::ZERO);
+///     model.observe(Source::Disk, Bytes::new(bytes), 1, service, Nanos::ZERO);
 /// }
-/// let time = model.fetch_time(Place::Disk, Bytes::new(10_000), 1).unwrap();
+/// let time = model.fetch_time(Source::Disk, Bytes::new(10_000), 1).unwrap();
 /// assert!((199_990..=200_010).contains(&time.get()));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RateModel {
-    lanes: [[Option<Line>; LANES]; PLACES],
+    lanes: [[Option<Line>; LANES]; Source::ALL.len()],
 }
 
 impl RateModel {
     /// A fetch of `bytes` took `service`, with `in_flight` under way at its source, itself included.
-    pub fn observe(&mut self, place: Place, bytes: Bytes, in_flight: u32, service: Nanos, now: Nanos) {
-        let line = &mut self.lanes[place as usize][lane(in_flight)];
+    pub fn observe(&mut self, source: Source, bytes: Bytes, in_flight: u32, service: Nanos, now: Nanos) {
+        let line = &mut self.lanes[source as usize][lane(in_flight)];
         line.get_or_insert_default().observe(
             as_f64(bytes.get()),
             as_f64(service.get()),
@@ -68,14 +53,14 @@ impl RateModel {
     ///
     /// Linear between the concurrencies seen, the nearest one's time outside; rounds up to a nanosecond.
     /// `None`: this source was not measured.
-    pub fn fetch_time(&self, place: Place, bytes: Bytes, in_flight: u32) -> Option<Nanos> {
+    pub fn fetch_time(&self, source: Source, bytes: Bytes, in_flight: u32) -> Option<Nanos> {
         let bytes = as_f64(bytes.get());
-        self.between(place, in_flight, |line| line.time(bytes))
+        self.between(source, in_flight, |line| line.time(bytes))
     }
 
     /// Standard deviation of what was seen around [`Self::fetch_time`], by the same rules.
-    pub fn spread(&self, place: Place, in_flight: u32) -> Option<Nanos> {
-        self.between(place, in_flight, Line::spread)
+    pub fn spread(&self, source: Source, in_flight: u32) -> Option<Nanos> {
+        self.between(source, in_flight, Line::spread)
     }
 
     /// Forgets every concurrency of every source that was last seen before `moment`.
@@ -87,10 +72,10 @@ impl RateModel {
         }
     }
 
-    fn between(&self, place: Place, in_flight: u32, figure: impl Fn(&Line) -> f64) -> Option<Nanos> {
+    fn between(&self, source: Source, in_flight: u32, figure: impl Fn(&Line) -> f64) -> Option<Nanos> {
         let wanted = f64::from(in_flight.max(1));
         let (mut low, mut high): (Option<&Line>, Option<&Line>) = (None, None);
-        for line in self.lanes[place as usize].iter().flatten() {
+        for line in self.lanes[source as usize].iter().flatten() {
             if line.in_flight <= wanted {
                 low = Some(line);
             } else if high.is_none() {
@@ -113,7 +98,7 @@ impl RateModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Where.
-    pub place: Place,
+    pub source: Source,
     /// What fetching it from there is expected to take, waiting included; `None` if not measured.
     pub time: Option<Nanos>,
 }
@@ -127,20 +112,20 @@ pub struct Candidate {
 ///
 /// # Examples
 /// ```
-/// # use foresee_model::{Candidate, Place, choose};
-/// # use foresee_units::Nanos;
-/// let at = |place, millis| Candidate { place, time: Some(Nanos::from_millis(millis)) };
+/// # use foresee_model::{Candidate, choose};
+/// # use foresee_units::{Nanos, Source};
+/// let at = |source, millis| Candidate { source, time: Some(Nanos::from_millis(millis)) };
 /// // A disk under pressure is slower than the origin.
-/// assert_eq!(choose(&[at(Place::Disk, 90), at(Place::Origin, 30)]), Some(1));
-/// assert_eq!(choose(&[at(Place::Origin, 30), at(Place::Disk, 30)]), Some(1));
+/// assert_eq!(choose(&[at(Source::Disk, 90), at(Source::Origin, 30)]), Some(1));
+/// assert_eq!(choose(&[at(Source::Origin, 30), at(Source::Disk, 30)]), Some(1));
 /// ```
 pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     let fastest = candidates
         .iter()
         .enumerate()
-        .filter_map(|(at, candidate)| Some((candidate.time?, candidate.place, at)))
+        .filter_map(|(at, candidate)| Some((candidate.time?, candidate.source, at)))
         .min()
-        .map(|(_, place, at)| (place, at));
+        .map(|(_, source, at)| (source, at));
     untried_before(candidates, fastest)
 }
 
@@ -153,28 +138,28 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
 ///
 /// # Examples
 /// ```
-/// # use foresee_model::{Candidate, Place, choose_in_time};
-/// # use foresee_units::Nanos;
-/// let at = |place, millis| Candidate { place, time: Some(Nanos::from_millis(millis)) };
-/// let held = [at(Place::Disk, 90), at(Place::Origin, 20)];
+/// # use foresee_model::{Candidate, choose_in_time};
+/// # use foresee_units::{Nanos, Source};
+/// let at = |source, millis| Candidate { source, time: Some(Nanos::from_millis(millis)) };
+/// let held = [at(Source::Disk, 90), at(Source::Origin, 20)];
 /// assert_eq!(choose_in_time(&held, Nanos::from_millis(100)), Some(0));
 /// assert_eq!(choose_in_time(&held, Nanos::from_millis(50)), Some(1));
 /// // Nothing is in time for a consumer who does not wait at all.
 /// assert_eq!(choose_in_time(&held, Nanos::ZERO), Some(1));
-/// assert_eq!(choose_in_time(&[at(Place::Disk, 90), at(Place::Origin, 30)], Nanos::ZERO), Some(0));
+/// assert_eq!(choose_in_time(&[at(Source::Disk, 90), at(Source::Origin, 30)], Nanos::ZERO), Some(0));
 /// ```
 pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
     let nearest = candidates
         .iter()
         .enumerate()
         .filter(|(_, candidate)| candidate.time.is_some_and(|time| time <= slack))
-        .map(|(at, candidate)| (candidate.place, at))
+        .map(|(at, candidate)| (candidate.source, at))
         .min();
     if nearest.is_some() {
         return untried_before(candidates, nearest);
     }
     let fastest = choose(candidates)?;
-    let at_hand = (0..candidates.len()).min_by_key(|&at| (candidates[at].place, at))?;
+    let at_hand = (0..candidates.len()).min_by_key(|&at| (candidates[at].source, at))?;
     match (candidates[fastest].time, candidates[at_hand].time) {
         (Some(far), Some(near)) if far.get() > near.get() / MUCH_FASTER => Some(at_hand),
         _ => Some(fastest),
@@ -182,12 +167,12 @@ pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
 }
 
 /// The nearest candidate without a time, if it is nearer than `best`; else `best`.
-fn untried_before(candidates: &[Candidate], best: Option<(Place, usize)>) -> Option<usize> {
+fn untried_before(candidates: &[Candidate], best: Option<(Source, usize)>) -> Option<usize> {
     let untried = candidates
         .iter()
         .enumerate()
         .filter(|(_, candidate)| candidate.time.is_none())
-        .map(|(at, candidate)| (candidate.place, at))
+        .map(|(at, candidate)| (candidate.source, at))
         .min();
     match (best, untried) {
         (Some(best), Some(untried)) if untried.0 < best.0 => Some(untried.1),
@@ -269,10 +254,10 @@ const fn as_u64(value: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn feed(model: &mut RateModel, place: Place, in_flight: u32, times: u64, service: impl Fn(u64) -> u64) {
+    fn feed(model: &mut RateModel, source: Source, in_flight: u32, times: u64, service: impl Fn(u64) -> u64) {
         for nth in 0..times {
             let bytes = 1000 + nth * 7919 % 100_000;
-            model.observe(place, Bytes::new(bytes), in_flight, Nanos::new(service(bytes)), Nanos::new(nth));
+            model.observe(source, Bytes::new(bytes), in_flight, Nanos::new(service(bytes)), Nanos::new(nth));
         }
     }
 
@@ -284,85 +269,85 @@ mod tests {
     #[test]
     fn latency_and_rate_are_told_apart_by_size() {
         let mut model = RateModel::default();
-        feed(&mut model, Place::Origin, 1, 300, |bytes| 20_000_000 + 50 * bytes);
-        near(model.fetch_time(Place::Origin, Bytes::ZERO, 1), 20_000_000);
-        near(model.fetch_time(Place::Origin, Bytes::new(1_000_000), 1), 70_000_000);
-        assert!(model.spread(Place::Origin, 1).unwrap() < Nanos::from_millis(1));
+        feed(&mut model, Source::Origin, 1, 300, |bytes| 20_000_000 + 50 * bytes);
+        near(model.fetch_time(Source::Origin, Bytes::ZERO, 1), 20_000_000);
+        near(model.fetch_time(Source::Origin, Bytes::new(1_000_000), 1), 70_000_000);
+        assert!(model.spread(Source::Origin, 1).unwrap() < Nanos::from_millis(1));
     }
 
     #[test]
     fn concurrency_is_interpolated_and_flat_outside() {
         let mut model = RateModel::default();
-        feed(&mut model, Place::Disk, 4, 100, |_| 1_000_000);
-        feed(&mut model, Place::Disk, 16, 100, |_| 4_000_000);
-        near(model.fetch_time(Place::Disk, Bytes::new(5000), 1), 1_000_000);
-        near(model.fetch_time(Place::Disk, Bytes::new(5000), 10), 2_500_000);
-        near(model.fetch_time(Place::Disk, Bytes::new(5000), 1000), 4_000_000);
+        feed(&mut model, Source::Disk, 4, 100, |_| 1_000_000);
+        feed(&mut model, Source::Disk, 16, 100, |_| 4_000_000);
+        near(model.fetch_time(Source::Disk, Bytes::new(5000), 1), 1_000_000);
+        near(model.fetch_time(Source::Disk, Bytes::new(5000), 10), 2_500_000);
+        near(model.fetch_time(Source::Disk, Bytes::new(5000), 1000), 4_000_000);
     }
 
     #[test]
     fn what_was_never_seen_has_no_time_and_what_is_old_is_forgotten() {
         let mut model = RateModel::default();
-        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), None);
-        assert_eq!(model.spread(Place::Ram, 1), None);
-        model.observe(Place::Ram, Bytes::new(1), 1, Nanos::new(5), Nanos::from_secs(1));
+        assert_eq!(model.fetch_time(Source::Ram, Bytes::new(1), 1), None);
+        assert_eq!(model.spread(Source::Ram, 1), None);
+        model.observe(Source::Ram, Bytes::new(1), 1, Nanos::new(5), Nanos::from_secs(1));
         model.forget_before(Nanos::from_secs(1));
-        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), Some(Nanos::new(5)));
+        assert_eq!(model.fetch_time(Source::Ram, Bytes::new(1), 1), Some(Nanos::new(5)));
         model.forget_before(Nanos::from_secs(2));
-        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(1), 1), None);
+        assert_eq!(model.fetch_time(Source::Ram, Bytes::new(1), 1), None);
     }
 
     #[test]
     fn a_source_that_changes_is_followed() {
         let mut model = RateModel::default();
-        feed(&mut model, Place::Disk, 1, 500, |_| 1_000_000);
-        feed(&mut model, Place::Disk, 1, 500, |_| 9_000_000);
-        near(model.fetch_time(Place::Disk, Bytes::new(50_000), 1), 9_000_000);
+        feed(&mut model, Source::Disk, 1, 500, |_| 1_000_000);
+        feed(&mut model, Source::Disk, 1, 500, |_| 9_000_000);
+        near(model.fetch_time(Source::Disk, Bytes::new(50_000), 1), 9_000_000);
     }
 
     #[test]
     fn equal_sizes_give_a_time_that_grows_with_larger_fetches_only() {
         let mut model = RateModel::default();
         for _ in 0..10 {
-            model.observe(Place::Disk, Bytes::new(1000), 1, Nanos::new(100), Nanos::ZERO);
+            model.observe(Source::Disk, Bytes::new(1000), 1, Nanos::new(100), Nanos::ZERO);
         }
-        let time = |bytes| model.fetch_time(Place::Disk, Bytes::new(bytes), 1).unwrap().get();
+        let time = |bytes| model.fetch_time(Source::Disk, Bytes::new(bytes), 1).unwrap().get();
         assert_eq!((time(10), time(1000), time(3000)), (100, 100, 300));
-        model.observe(Place::Ram, Bytes::ZERO, 0, Nanos::new(7), Nanos::ZERO);
-        assert_eq!(model.fetch_time(Place::Ram, Bytes::new(9), 0), Some(Nanos::new(7)));
+        model.observe(Source::Ram, Bytes::ZERO, 0, Nanos::new(7), Nanos::ZERO);
+        assert_eq!(model.fetch_time(Source::Ram, Bytes::new(9), 0), Some(Nanos::new(7)));
     }
 
     #[test]
     fn no_fit_gives_a_negative_time_or_rate() {
         let mut model = RateModel::default();
-        feed(&mut model, Place::Peer, 1, 300, |bytes| 20_000_000 - 100 * bytes);
-        let small = model.fetch_time(Place::Peer, Bytes::ZERO, 1).unwrap();
-        let large = model.fetch_time(Place::Peer, Bytes::new(10_000_000), 1).unwrap();
+        feed(&mut model, Source::Peer, 1, 300, |bytes| 20_000_000 - 100 * bytes);
+        let small = model.fetch_time(Source::Peer, Bytes::ZERO, 1).unwrap();
+        let large = model.fetch_time(Source::Peer, Bytes::new(10_000_000), 1).unwrap();
         assert!(small > Nanos::ZERO && large >= small);
     }
 
     #[test]
     fn an_untried_source_is_tried_only_if_it_is_nearer_than_the_fastest() {
-        let at = |place, time: Option<u64>| Candidate { place, time: time.map(Nanos::new) };
+        let at = |source, time: Option<u64>| Candidate { source, time: time.map(Nanos::new) };
         assert_eq!(choose(&[]), None);
-        assert_eq!(choose(&[at(Place::Origin, Some(5)), at(Place::Disk, None)]), Some(1));
-        assert_eq!(choose(&[at(Place::Disk, Some(5)), at(Place::Origin, None)]), Some(0));
-        assert_eq!(choose(&[at(Place::Origin, None), at(Place::Peer, None)]), Some(1));
+        assert_eq!(choose(&[at(Source::Origin, Some(5)), at(Source::Disk, None)]), Some(1));
+        assert_eq!(choose(&[at(Source::Disk, Some(5)), at(Source::Origin, None)]), Some(0));
+        assert_eq!(choose(&[at(Source::Origin, None), at(Source::Peer, None)]), Some(1));
         assert_eq!(
-            choose(&[at(Place::Disk, Some(10)), at(Place::Peer, None), at(Place::Origin, Some(5))]),
+            choose(&[at(Source::Disk, Some(10)), at(Source::Peer, None), at(Source::Origin, Some(5))]),
             Some(1)
         );
     }
 
     #[test]
     fn a_source_that_was_never_measured_is_not_taken_for_one_that_comes_in_time() {
-        let at = |place, time: Option<u64>| Candidate { place, time: time.map(Nanos::new) };
+        let at = |source, time: Option<u64>| Candidate { source, time: time.map(Nanos::new) };
         let in_time = |candidates: &[Candidate]| choose_in_time(candidates, Nanos::new(10));
         assert_eq!(in_time(&[]), None);
-        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, None)]), Some(0));
-        assert_eq!(in_time(&[at(Place::Disk, None), at(Place::Origin, Some(5))]), Some(0));
-        assert_eq!(in_time(&[at(Place::Disk, Some(9)), at(Place::Origin, Some(5))]), Some(0));
-        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, Some(5))]), Some(1));
-        assert_eq!(in_time(&[at(Place::Disk, Some(50)), at(Place::Origin, Some(60))]), Some(0));
+        assert_eq!(in_time(&[at(Source::Disk, Some(50)), at(Source::Origin, None)]), Some(0));
+        assert_eq!(in_time(&[at(Source::Disk, None), at(Source::Origin, Some(5))]), Some(0));
+        assert_eq!(in_time(&[at(Source::Disk, Some(9)), at(Source::Origin, Some(5))]), Some(0));
+        assert_eq!(in_time(&[at(Source::Disk, Some(50)), at(Source::Origin, Some(5))]), Some(1));
+        assert_eq!(in_time(&[at(Source::Disk, Some(50)), at(Source::Origin, Some(60))]), Some(0));
     }
 }

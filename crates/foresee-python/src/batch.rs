@@ -79,9 +79,8 @@ impl Batch {
 
     #[getter]
     fn faults(&self) -> Vec<(usize, &'static str, String, bool)> {
-        let row = |fault: &core::Fault| {
-            (fault.place, fault.kind.word(), fault.message.clone(), fault.kind.permanent())
-        };
+        let row =
+            |fault: &core::Fault| (fault.place, fault.kind(), fault.message.clone(), fault.is_permanent());
         self.batch.faults.iter().map(row).collect()
     }
 

@@ -4,9 +4,9 @@
 
 use std::path::PathBuf;
 
-use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject};
+use foresee_ledger::{Cause, Entry, Op, Subject};
 use foresee_ledger_file::LedgerFileError;
-use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -57,7 +57,7 @@ impl LedgerFile {
             bytes: Bytes::new(nbytes),
             samples: 0,
             attempt: 1,
-            outcome: Outcome::Ok,
+            outcome: ReadOutcome::Ok,
         };
         py.detach(|| self.file.add(entry));
         Ok(())
@@ -101,7 +101,7 @@ impl LedgerFile {
                     bytes: Bytes::new(nbytes),
                     samples: 1,
                     attempt: 1,
-                    outcome: Outcome::Ok,
+                    outcome: ReadOutcome::Ok,
                 });
             }
         });

@@ -8,14 +8,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foresee_ledger::Source;
 use foresee_ledger_file::LedgerFiles;
 use foresee_model::{AccessFrequency, Compat, ModelError, OriginCurve, Ratio, ThreadCurve};
 use foresee_sim::loading::{
     AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress,
     ReadCount, Reads, Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
 };
-use foresee_units::{Bytes, BytesPerSecond, Nanos};
+use foresee_units::{Bytes, BytesPerSecond, Nanos, Source};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;

@@ -2,7 +2,8 @@
 //! The loader's counters as plain values. What was not measured is None, never 0.
 
 use foresee_data_loader::{LoaderStats, Recorder};
-use foresee_ledger::{Cause, Op, Source, Tally, Totals};
+use foresee_ledger::{Cause, Op, Tally, Totals};
+use foresee_units::Source;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use foresee_data_plan::{
-    Access, NextUse, Planner, PlannerConfig, Policy, PolicyChoice, Source, TierIndex, TierRoom,
+    Access, NextUse, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, TierIndex, TierRoom,
 };
 use foresee_units::{Bytes, SampleId};
 use support::unequal;
@@ -128,8 +128,8 @@ impl Scenario {
             }
             let Access { seq, sample, source, keep, next_use, ref evict } = access;
             let source = match source {
-                Source::Tier(TierIndex(tier)) => format!("tier {tier}"),
-                Source::Origin => "origin".to_owned(),
+                PlannedSource::Tier(TierIndex(tier)) => format!("tier {tier}"),
+                PlannedSource::Origin => "origin".to_owned(),
             };
             write!(answers, "> {seq}: sample {sample} from {source}{}", leaving(evict)).unwrap();
             if let Some(TierIndex(tier)) = keep {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    Access, NextUse, Planner, PlannerConfig, PolicyChoice, SampleSizes, Source, TierIndex, TierRoom,
+    Access, NextUse, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierIndex, TierRoom,
 };
 use foresee_testkit::property;
 use foresee_units::{Bytes, SampleId};
@@ -113,7 +113,7 @@ impl Books {
             None => NextUse::Unknown,
         };
         prop_assert_eq!(access.next_use, expected);
-        let source = self.held.get(&sample).copied().map_or(Source::Origin, Source::Tier);
+        let source = self.held.get(&sample).copied().map_or(PlannedSource::Origin, PlannedSource::Tier);
         prop_assert_eq!(access.source, source, "held where the plan says");
         if access.keep.is_none() {
             prop_assert!(access.evict.is_empty(), "copies leave only for one that comes");
@@ -134,7 +134,7 @@ impl Books {
             prop_assert!(access.next_use != NextUse::Never, "never keep what is never used again");
             prop_assert_eq!(self.held.insert(sample, tier), None);
             prop_assert!(self.used(tier) <= self.tiers[usize::from(tier.0)].capacity);
-        } else if source == Source::Origin && access.next_use != NextUse::Never {
+        } else if source == PlannedSource::Origin && access.next_use != NextUse::Never {
             for (tier, room) in (0_u8..).map(TierIndex).zip(&self.tiers) {
                 let free = room.capacity.saturating_sub(self.used(tier));
                 prop_assert!(room.cost(self.sizes.size(sample)) > free, "bypassed beside free room");
@@ -236,7 +236,7 @@ proptest! {
             planner.handle_end();
             let (mut access, mut origin, mut used_again) = (Access::default(), 0, false);
             while planner.poll_access(&mut access) {
-                origin += u64::from(access.source == Source::Origin);
+                origin += u64::from(access.source == PlannedSource::Origin);
                 if access.seq == lost_at as u64 {
                     used_again = access.next_use != NextUse::Never;
                     if lose {

@@ -13,7 +13,10 @@
 mod amount;
 mod dtype;
 mod identity;
+mod read;
+mod words;
 
 pub use amount::{Bytes, BytesPerSecond, Nanos};
 pub use dtype::Dtype;
 pub use identity::{Epoch, Rank, SampleId, Step, World, WorldError};
+pub use read::{ReadOutcome, Source};

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, DispatchConfig, End, Fault, Outcome, Request};
-use foresee_units::{Bytes, Nanos};
+use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, DispatchConfig, End, Request};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 /// How one attempt will end if nobody cancels it.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Answer {
     /// Its moment; `Nanos::MAX` for a connection that stalls.
     pub(crate) at: Nanos,
     /// Its kind.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ReadOutcome,
 }
 
 /// What stands behind the queue.
@@ -61,7 +61,7 @@ impl Capped {
 
 impl Source for Capped {
     fn begin(&mut self, _number: u64, len: u64, now: Nanos) -> Answer {
-        Answer { at: self.serve(len, now), outcome: Outcome::Success }
+        Answer { at: self.serve(len, now), outcome: ReadOutcome::Ok }
     }
 }
 
@@ -70,8 +70,8 @@ impl Source for Capped {
 pub(crate) struct Log {
     /// When each ticket was won.
     pub(crate) won: BTreeMap<u64, Nanos>,
-    /// Fault and tries of each ticket that failed.
-    pub(crate) failed: BTreeMap<u64, (Fault, u32)>,
+    /// Last outcome and tries of each ticket that failed.
+    pub(crate) failed: BTreeMap<u64, (ReadOutcome, u32)>,
     /// `(moment, limit)` at each change of the limit.
     pub(crate) limits: Vec<(Nanos, u32)>,
     /// Tickets in the order of their first start.
@@ -137,12 +137,12 @@ impl<S: Source> Bench<S> {
                 Action::Cancel { attempt } => {
                     let (began, answer, _) = self.flights[&attempt];
                     self.events.remove(&(answer.at, attempt));
-                    let cancelled = Answer { at: self.now, outcome: Outcome::Cancelled };
+                    let cancelled = Answer { at: self.now, outcome: ReadOutcome::Cancelled };
                     self.flights.insert(attempt, (began, cancelled, 0));
                     self.events.insert((self.now, attempt));
                 }
-                Action::Fail { ticket, fault, tries, .. } => {
-                    assert!(self.log.failed.insert(ticket, (fault, tries)).is_none());
+                Action::Fail { ticket, outcome, tries, .. } => {
+                    assert!(self.log.failed.insert(ticket, (outcome, tries)).is_none());
                     assert!(!self.log.won.contains_key(&ticket));
                 }
             }
@@ -182,7 +182,7 @@ impl<S: Source> Bench<S> {
 
     fn end(&mut self, attempt: AttemptId) {
         let Some((began, answer, len)) = self.flights.remove(&attempt) else { return };
-        let bytes = if answer.outcome == Outcome::Success { len } else { 0 };
+        let bytes = if answer.outcome == ReadOutcome::Ok { len } else { 0 };
         let end = End {
             outcome: answer.outcome,
             bytes: Bytes::new(bytes),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refusals, stalls, slow tails, outages: what they cost, and that they pass.
 
-use foresee_data_fetch::{Class, DispatchConfig, Fault, Outcome};
-use foresee_units::Nanos;
+use foresee_data_fetch::{Class, DispatchConfig};
+use foresee_units::{Nanos, ReadOutcome};
 
 use crate::bench::{Answer, Bench, Capped, Source};
 
@@ -10,7 +10,7 @@ fn bucket() -> Capped {
     Capped::new(Nanos::from_millis(20), 1000, 20_000_000)
 }
 
-fn soon(now: Nanos, outcome: Outcome) -> Answer {
+fn soon(now: Nanos, outcome: ReadOutcome) -> Answer {
     Answer { at: now + Nanos::from_millis(20), outcome }
 }
 
@@ -23,7 +23,7 @@ fn after_a_storm_of_refusals_the_source_is_used_in_full_again_and_no_request_is_
         if now >= storm && now < calm {
             refusals += 1;
             assert!(refusals < 200, "a source that refuses everything is not to be hammered");
-            return soon(now, Outcome::Throttled { retry_after: None });
+            return soon(now, ReadOutcome::Throttled { retry_after: None });
         }
         line.begin(number, len, now)
     };
@@ -46,7 +46,7 @@ fn a_source_that_refuses_what_exceeds_its_rate_is_still_used_well() {
         }
         served += 1;
         let fits = served <= 100;
-        soon(now, if fits { Outcome::Success } else { Outcome::Throttled { retry_after: None } })
+        soon(now, if fits { ReadOutcome::Ok } else { ReadOutcome::Throttled { retry_after: None } })
     };
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(30_000, 4000, |_| 1000);
@@ -63,8 +63,8 @@ fn retry_after_is_honoured_by_the_whole_source() {
     let source = move |number: u64, _: u64, now: Nanos| {
         let quiet = Nanos::from_millis(20)..Nanos::from_millis(20) + asked;
         assert!(!quiet.contains(&now), "asked again at {now}");
-        let refused = Outcome::Throttled { retry_after: Some(asked) };
-        soon(now, if number == 0 { refused } else { Outcome::Success })
+        let refused = ReadOutcome::Throttled { retry_after: Some(asked) };
+        soon(now, if number == 0 { refused } else { ReadOutcome::Ok })
     };
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(16, 16, |_| 1000);
@@ -76,7 +76,7 @@ fn retry_after_is_honoured_by_the_whole_source() {
 fn stalling(number: u64, len: u64, now: Nanos, line: &mut Capped) -> Answer {
     let mut answer = line.begin(number, len, now);
     if number > 1000 && number.is_multiple_of(100) {
-        answer = Answer { at: now + Nanos::from_secs(30), outcome: Outcome::Passing(Fault::Timeout) };
+        answer = Answer { at: now + Nanos::from_secs(30), outcome: ReadOutcome::Retryable };
     }
     answer
 }
@@ -99,7 +99,7 @@ fn hedges_take_the_worst_out_of_a_slow_tail() {
     let slowest = |hedge_share: f64| {
         let source = |number: u64, _: u64, now: Nanos| {
             let took = if number % 200 == 199 { 2000 } else { 20 };
-            Answer { at: now + Nanos::from_millis(took), outcome: Outcome::Success }
+            Answer { at: now + Nanos::from_millis(took), outcome: ReadOutcome::Ok }
         };
         let mut bench = Bench::new(DispatchConfig { hedge_share, ..DispatchConfig::adaptive() }, source);
         let mut waits = Vec::new();
@@ -141,11 +141,7 @@ fn nothing_is_hedged_that_has_time() {
 fn a_reset_costs_time_but_no_request() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {
-        if number % 7 == 3 {
-            soon(now, Outcome::Passing(Fault::Broken))
-        } else {
-            line.begin(number, len, now)
-        }
+        if number % 7 == 3 { soon(now, ReadOutcome::Retryable) } else { line.begin(number, len, now) }
     };
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(5000, 2000, |_| 1000);
@@ -158,7 +154,7 @@ fn an_outage_of_half_a_minute_fails_nothing() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {
         if now >= Nanos::from_secs(2) && now < Nanos::from_secs(32) {
-            soon(now, Outcome::Passing(Fault::Broken))
+            soon(now, ReadOutcome::Retryable)
         } else {
             line.begin(number, len, now)
         }
@@ -170,18 +166,18 @@ fn an_outage_of_half_a_minute_fails_nothing() {
 
 #[test]
 fn a_fault_that_does_not_pass_ends_after_ten_tries_with_its_name() {
-    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Passing(Fault::Timeout));
+    let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Retryable);
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(3, 3, |_| 1000);
     for (fault, tries) in bench.log.failed.values() {
-        assert_eq!((*fault, *tries), (Fault::Timeout, 10));
+        assert_eq!((*fault, *tries), (ReadOutcome::Retryable, 10));
     }
     assert_eq!(bench.log.failed.len(), 3);
 }
 
 #[test]
 fn endless_refusals_end_when_patience_does() {
-    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Throttled { retry_after: None });
+    let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Throttled { retry_after: None });
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(2, 2, |_| 1000);
     assert_eq!(bench.log.failed.len(), 2);
@@ -190,11 +186,11 @@ fn endless_refusals_end_when_patience_does() {
 
 #[test]
 fn a_missing_object_is_not_asked_for_again() {
-    let source = |_: u64, _: u64, now: Nanos| soon(now, Outcome::Permanent(Fault::Absent));
+    let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Absent);
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(40, 40, |_| 1000);
     assert_eq!(bench.log.attempts, 40);
-    assert!(bench.log.failed.values().all(|failed| *failed == (Fault::Absent, 1)));
+    assert!(bench.log.failed.values().all(|failed| *failed == (ReadOutcome::Absent, 1)));
 }
 
 #[test]

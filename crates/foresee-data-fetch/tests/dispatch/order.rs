@@ -2,16 +2,15 @@
 //! Who goes first, what is read together, and what the consumer's own calls change.
 
 use foresee_data_fetch::{
-    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
-    Pace, Request,
+    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, LimitConfig, Pace, Request,
 };
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::bench::{Bench, Capped};
 
 const NOW: Nanos = Nanos::from_secs(1);
 
-fn end(outcome: Outcome) -> End {
+fn end(outcome: ReadOutcome) -> End {
     End { outcome, bytes: Bytes::ZERO, queued: Nanos::ZERO, service: Nanos::from_millis(20) }
 }
 
@@ -26,7 +25,7 @@ fn run_in_order(dispatch: &mut Dispatch, now: Nanos) -> Vec<u64> {
     while let Some(action) = dispatch.poll_action(now) {
         if let Action::Start { attempt, parts, .. } = action {
             order.extend(parts.iter().map(|part| part.ticket));
-            dispatch.handle_end(attempt, end(Outcome::Success), now);
+            dispatch.handle_end(attempt, end(ReadOutcome::Ok), now);
         }
     }
     order
@@ -159,7 +158,7 @@ fn a_withdrawn_request_leaves_the_queue_or_cancels_its_read_and_is_never_won() {
     dispatch.handle_withdraw(1, NOW);
     assert_eq!(dispatch.poll_action(NOW), Some(Action::Cancel { attempt }));
     assert_eq!(dispatch.poll_action(NOW), None);
-    assert!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won.is_empty());
+    assert!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won.is_empty());
     assert_eq!(dispatch.poll_action(NOW), None);
     assert_eq!((dispatch.in_flight(), dispatch.stats().queued), (0, 0));
 }
@@ -170,7 +169,7 @@ fn a_cancel_that_comes_too_late_is_not_sent() {
     dispatch.handle_request(request(1, Class::Staging, 1), NOW);
     let (attempt, ..) = start(&mut dispatch, NOW);
     dispatch.handle_withdraw(1, NOW);
-    dispatch.handle_end(attempt, end(Outcome::Success), NOW);
+    dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW);
     assert_eq!(dispatch.poll_action(NOW), None);
 }
 
@@ -188,7 +187,7 @@ fn a_hedge_wins_once_and_its_loser_is_cancelled() {
     // Hedges are paid from what was moved.
     dispatch.handle_request(request(0, Class::Staging, 0), NOW);
     let (paid, ..) = start(&mut dispatch, NOW);
-    let payment = End { bytes: Bytes::new(5000), ..end(Outcome::Success) };
+    let payment = End { bytes: Bytes::new(5000), ..end(ReadOutcome::Ok) };
     dispatch.handle_end(paid, payment, NOW);
 
     dispatch.handle_request(request(1, Class::Stalling, 0), NOW);
@@ -199,9 +198,9 @@ fn a_hedge_wins_once_and_its_loser_is_cancelled() {
     let Some(Action::Start { attempt: hedge, hedge: true, tries: 1, .. }) = dispatch.poll_action(due) else {
         panic!("no hedge at {due}");
     };
-    assert_eq!(dispatch.handle_end(hedge, end(Outcome::Success), due).won, [1]);
+    assert_eq!(dispatch.handle_end(hedge, end(ReadOutcome::Ok), due).won, [1]);
     assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
-    assert!(dispatch.handle_end(first, end(Outcome::Success), due).won.is_empty());
+    assert!(dispatch.handle_end(first, end(ReadOutcome::Ok), due).won.is_empty());
     assert_eq!((dispatch.stats().hedges, dispatch.stats().hedge_wins), (1, 1));
 }
 
@@ -214,7 +213,7 @@ fn a_hedge_reads_no_part_that_was_withdrawn() {
         let alike = Request { object: ticket, len: 3000, ..range(ticket, 0, Class::Staging) };
         dispatch.handle_request(alike, Nanos::ZERO);
         let (attempt, ..) = start(&mut dispatch, Nanos::ZERO);
-        let came = End { bytes: Bytes::new(3000), ..end(Outcome::Success) };
+        let came = End { bytes: Bytes::new(3000), ..end(ReadOutcome::Ok) };
         dispatch.handle_end(attempt, came, Nanos::from_millis(20));
     }
 
@@ -231,7 +230,7 @@ fn a_hedge_reads_no_part_that_was_withdrawn() {
     };
     let seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
     assert_eq!((start, len, seen), (1000, 2000, vec![(0, 11), (1000, 12)]));
-    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), due).won, [11, 12]);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), due).won, [11, 12]);
     assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
 }
 
@@ -258,7 +257,7 @@ fn neighbours_in_an_object_are_read_together_around_the_most_urgent() {
     assert_eq!((start, len), (1000, 4100), "ticket 2 would exceed the target");
     assert_eq!(seen, [(0, 3), (1000, 1), (2050, 4), (3100, 6)]);
     assert_eq!(dispatch.stats().over_read, Bytes::new(100));
-    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won.len(), 4);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won.len(), 4);
     assert_eq!(run_in_order(&mut dispatch, NOW), [2, 5, 9]);
 }
 
@@ -278,16 +277,19 @@ fn one_bad_part_does_not_fail_its_neighbours() {
     }
     let (together, _, _, tickets) = start(&mut dispatch, NOW);
     assert_eq!(tickets.len(), 3);
-    dispatch.handle_end(together, end(Outcome::Permanent(Fault::Corrupt)), NOW);
+    dispatch.handle_end(together, end(ReadOutcome::Corrupt), NOW);
     for ticket in 0..3 {
         let (alone, _, len, tickets) = start(&mut dispatch, NOW);
         assert_eq!((len, tickets), (1000, vec![ticket]));
-        let outcome = if ticket == 1 { Outcome::Permanent(Fault::Corrupt) } else { Outcome::Success };
+        let outcome = if ticket == 1 { ReadOutcome::Corrupt } else { ReadOutcome::Ok };
         dispatch.handle_end(alone, end(outcome), NOW);
         if ticket == 1 {
             let failed = dispatch.poll_action(NOW);
             let elapsed = Nanos::ZERO;
-            assert_eq!(failed, Some(Action::Fail { ticket, fault: Fault::Corrupt, tries: 2, elapsed }));
+            assert_eq!(
+                failed,
+                Some(Action::Fail { ticket, outcome: ReadOutcome::Corrupt, tries: 2, elapsed })
+            );
         }
     }
 }
@@ -301,5 +303,5 @@ fn withdrawing_one_part_leaves_the_read_to_the_others() {
     let (attempt, ..) = start(&mut dispatch, NOW);
     dispatch.handle_withdraw(0, NOW);
     assert_eq!(dispatch.poll_action(NOW), None);
-    assert_eq!(dispatch.handle_end(attempt, end(Outcome::Success), NOW).won, [1]);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won, [1]);
 }

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foresee_data_fetch::{
-    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, Fault, LimitConfig, Outcome,
-    Pace, Request,
+    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, LimitConfig, Pace, Request,
 };
 use foresee_testkit::property;
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -36,16 +35,15 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn outcome(kind: usize) -> Outcome {
+fn outcome(kind: usize) -> ReadOutcome {
     match kind {
-        0 => Outcome::Throttled { retry_after: None },
-        1 => Outcome::Throttled { retry_after: Some(Nanos::from_millis(700)) },
-        2 => Outcome::Passing(Fault::Timeout),
-        3 => Outcome::Passing(Fault::Broken),
-        4 => Outcome::Permanent(Fault::Absent),
-        5 => Outcome::Permanent(Fault::Corrupt),
-        6 => Outcome::Cancelled,
-        _ => Outcome::Success,
+        0 => ReadOutcome::Throttled { retry_after: None },
+        1 => ReadOutcome::Throttled { retry_after: Some(Nanos::from_millis(700)) },
+        2 | 3 => ReadOutcome::Retryable,
+        4 => ReadOutcome::Absent,
+        5 => ReadOutcome::Corrupt,
+        6 => ReadOutcome::Cancelled,
+        _ => ReadOutcome::Ok,
     }
 }
 
@@ -112,13 +110,13 @@ impl Model {
         assert!(self.dispatch.poll_wakeup().is_none_or(|at| at > self.now), "a wake-up in the past spins");
     }
 
-    fn end(&mut self, attempt: AttemptId, outcome: Outcome) {
+    fn end(&mut self, attempt: AttemptId, outcome: ReadOutcome) {
         let (tickets, len) = self.flights.remove(&attempt).expect("it is under way");
-        let bytes = Bytes::new(if outcome == Outcome::Success { len } else { 0 });
+        let bytes = Bytes::new(if outcome == ReadOutcome::Ok { len } else { 0 });
         let service = Nanos::from_millis(20);
         let end = End { outcome, bytes, queued: Nanos::ZERO, service };
         let won = self.dispatch.handle_end(attempt, end, self.now).won;
-        assert!(won.is_empty() || outcome == Outcome::Success && !self.cancelled.contains(&attempt));
+        assert!(won.is_empty() || outcome == ReadOutcome::Ok && !self.cancelled.contains(&attempt));
         for ticket in won {
             assert!(tickets.contains(&ticket));
             self.finish(ticket);
@@ -165,7 +163,7 @@ impl Model {
         for _ in 0..100_000 {
             if let Some(attempt) = self.flights.keys().next().copied() {
                 let ended =
-                    if self.cancelled.contains(&attempt) { Outcome::Cancelled } else { Outcome::Success };
+                    if self.cancelled.contains(&attempt) { ReadOutcome::Cancelled } else { ReadOutcome::Ok };
                 self.now += Nanos::from_millis(1);
                 self.end(attempt, ended);
             } else if let Some(at) = self.dispatch.poll_wakeup() {

@@ -1,38 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults of samples: which kind the end of a read is, and its message.
+//! Messages about samples that could not be read.
 
-use foresee_data_fetch::Fault as Cause;
-use foresee_units::Nanos;
+use foresee_units::{Nanos, ReadOutcome};
 
-use crate::batch::FaultKind;
 use crate::reads::Read;
 
 /// The message of a fault; the Python side adds the sample's name and the remedy.
-pub(super) fn fault_message(read: &Read, kind: FaultKind, tries: u32, elapsed: Nanos) -> String {
-    let what = match kind {
-        FaultKind::Missing => "the origin has no such object",
-        FaultKind::Changed => "the object has changed since it was indexed",
-        FaultKind::Denied => "the origin refuses access",
-        FaultKind::Corrupt => "the bytes do not match the index",
-        FaultKind::Throttled => "the origin is throttling: it allows fewer requests",
-        FaultKind::Timeout => "the origin gave no answer",
-        FaultKind::Failed => "the read failed",
-    };
+pub(super) fn fault_message(read: &Read, outcome: ReadOutcome, tries: u32, elapsed: Nanos) -> String {
+    let what = what_happened(outcome);
     let said = read.message.as_deref().map(|said| format!(" ({said})")).unwrap_or_default();
     let times = if tries == 1 { "attempt" } else { "attempts" };
     format!("{what}{said}, {tries} {times} in {elapsed}")
 }
 
-/// The kind of fault that a read ended with.
-pub(super) const fn kind_of(cause: Cause) -> FaultKind {
-    match cause {
-        Cause::Absent => FaultKind::Missing,
-        Cause::Changed => FaultKind::Changed,
-        Cause::Denied => FaultKind::Denied,
-        Cause::Corrupt => FaultKind::Corrupt,
-        Cause::Throttled => FaultKind::Throttled,
-        Cause::Timeout | Cause::Broken | Cause::Interrupted => FaultKind::Timeout,
-        Cause::Fatal => FaultKind::Failed,
+const fn what_happened(outcome: ReadOutcome) -> &'static str {
+    match outcome {
+        ReadOutcome::Absent => "the origin has no such object",
+        ReadOutcome::Changed => "the object has changed since it was indexed",
+        ReadOutcome::Denied => "the origin refuses access",
+        ReadOutcome::Corrupt => "the bytes do not match the index",
+        ReadOutcome::Throttled { .. } => "the origin is throttling: it allows fewer requests",
+        ReadOutcome::Retryable | ReadOutcome::Cancelled => "the origin gave no answer",
+        ReadOutcome::Ok | ReadOutcome::Full | ReadOutcome::Failed => "the read failed",
     }
 }
 
@@ -41,9 +30,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn throttling_is_told_apart_from_silence() {
-        assert_eq!(kind_of(Cause::Throttled), FaultKind::Throttled);
-        assert_eq!(kind_of(Cause::Timeout), FaultKind::Timeout);
-        assert_eq!((FaultKind::Throttled.word(), FaultKind::Throttled.permanent()), ("throttled", false));
+    fn a_throttled_read_is_not_reported_as_one_without_an_answer() {
+        let throttled = what_happened(ReadOutcome::Throttled { retry_after: None });
+        assert!(throttled.contains("throttling"), "{throttled}");
+        assert_ne!(throttled, what_happened(ReadOutcome::Retryable));
     }
 }

@@ -6,16 +6,14 @@
 
 use std::sync::Arc;
 
-use foresee_data_fetch::{
-    Action, AttemptId, Class, End, Fault as Cause, Outcome as Ending, Pace, Part, Request,
-};
-use foresee_data_tier::{Dest, Done, Op, Outcome, Scratch, Ticket, Tier};
-use foresee_ledger::{Entry, Op as Deed, Source as Place, Subject};
-use foresee_model::{Candidate, Place as RatePlace, choose_in_time};
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_data_fetch::{Action, AttemptId, Class, End, Pace, Part, Request};
+use foresee_data_tier::{Dest, Done, Op, Scratch, Ticket, Tier};
+use foresee_ledger::{Entry, Subject};
+use foresee_model::{Candidate, choose_in_time};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
 
 use super::Driver;
-use super::fault::{fault_message, kind_of};
+use super::fault::fault_message;
 use crate::batch::Fault;
 use crate::handover::Look;
 use crate::reads::{From, Overtaken, Read};
@@ -123,12 +121,11 @@ impl Driver {
     /// Who brings a sample that the disk tier holds: the disk, unless it would come too late and the origin sooner.
     pub(super) fn disk_or_origin(&self, slot: u64, len: usize) -> From {
         let bytes = Bytes::new(len as u64);
-        let at = |place, in_flight: u32| Candidate {
-            place,
-            time: self.rates.fetch_time(place, bytes, in_flight + 1),
+        let at = |source, in_flight: u32| Candidate {
+            source,
+            time: self.rates.fetch_time(source, bytes, in_flight + 1),
         };
-        let candidates =
-            [at(RatePlace::Disk, self.disk_reads), at(RatePlace::Origin, self.dispatch.in_flight())];
+        let candidates = [at(Source::Disk, self.disk_reads), at(Source::Origin, self.dispatch.in_flight())];
         match choose_in_time(&candidates, self.slack(slot)) {
             Some(1) => From::Origin,
             _ => From::Disk,
@@ -175,7 +172,9 @@ impl Driver {
                     self.origin.submit_many(std::mem::take(&mut ops));
                     self.origin.cancel(ticket(Whose::Origin, attempt.0));
                 }
-                Action::Fail { ticket, fault, tries, elapsed } => self.give_up(ticket, fault, tries, elapsed),
+                Action::Fail { ticket, outcome, tries, elapsed } => {
+                    self.give_up(ticket, outcome, tries, elapsed);
+                }
             }
         }
         if !ops.is_empty() {
@@ -240,10 +239,10 @@ impl Driver {
         read.active = 0;
         let (sample, spot, keep) = (read.sample, read.spot, read.keep);
         let (took, now) = (done.queued + done.service, self.now());
-        self.rates.observe(RatePlace::Disk, done.bytes, self.disk_reads, took, now);
+        self.rates.observe(Source::Disk, done.bytes, self.disk_reads, took, now);
         self.disk_reads -= 1;
-        self.book(Deed::Read, Place::Disk, About::one(sample, spot.slot), done);
-        if done.outcome == Outcome::Ok {
+        self.book(foresee_ledger::Op::Read, Source::Disk, About::one(sample, spot.slot), done);
+        if done.outcome == ReadOutcome::Ok {
             self.arrived(number);
             return;
         }
@@ -259,12 +258,12 @@ impl Driver {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         let now = self.now();
         self.note_attempt(&attempt, done);
-        if done.outcome == Outcome::Ok {
+        if done.outcome == ReadOutcome::Ok {
             let took = done.queued + done.service;
-            self.rates.observe(RatePlace::Origin, done.bytes, self.dispatch.in_flight(), took, now);
+            self.rates.observe(Source::Origin, done.bytes, self.dispatch.in_flight(), took, now);
         }
         let end =
-            End { outcome: ending(done), bytes: done.bytes, queued: done.queued, service: done.service };
+            End { outcome: done.outcome, bytes: done.bytes, queued: done.queued, service: done.service };
         let won = self.dispatch.handle_end(AttemptId(id), end, now).won;
         match attempt.scratch {
             None => self.direct_ended(attempt.parts[0].ticket, !won.is_empty()),
@@ -283,9 +282,9 @@ impl Driver {
         for part in &attempt.parts {
             if let Some(read) = self.reads.get(part.ticket) {
                 read.active = read.active.saturating_sub(1);
-                if done.outcome != Outcome::Ok {
+                if done.outcome != ReadOutcome::Ok {
                     // One that lost against its twin was called off.
-                    read.failed += u32::from(done.outcome != Outcome::Cancelled);
+                    read.failed += u32::from(done.outcome != ReadOutcome::Cancelled);
                     read.message.clone_from(&done.detail.message);
                 }
                 first.get_or_insert((read.sample, read.spot.slot));
@@ -300,11 +299,11 @@ impl Driver {
             };
             if let Some(open) = done.detail.open {
                 let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
-                self.book(Deed::Open, Place::Origin, about, &opened);
+                self.book(foresee_ledger::Op::Open, Source::Origin, about, &opened);
             }
             let rest = done.service.saturating_sub(done.detail.open.unwrap_or(Nanos::ZERO));
             let read = Done { service: rest, ..done.clone() };
-            self.book(Deed::Read, Place::Origin, about, &read);
+            self.book(foresee_ledger::Op::Read, Source::Origin, about, &read);
         }
     }
 
@@ -317,7 +316,7 @@ impl Driver {
                 fill(read, &bytes);
                 self.arrived(number);
             }
-            Some(Overtaken::Fault(cause, tries, elapsed)) => self.give_up(number, cause, tries, elapsed),
+            Some(Overtaken::Fault(outcome, tries, elapsed)) => self.give_up(number, outcome, tries, elapsed),
             None if won => self.arrived(number),
             None => {}
         }
@@ -359,21 +358,20 @@ impl Driver {
     }
 
     /// No source has the sample: its place stays zero, and the batch says why.
-    fn give_up(&mut self, number: u64, cause: Cause, tries: u32, elapsed: Nanos) {
+    fn give_up(&mut self, number: u64, outcome: ReadOutcome, tries: u32, elapsed: Nanos) {
         if let Some(read) = self.reads.get(number).filter(|read| read.direct) {
-            read.overtaken_by = Some(Overtaken::Fault(cause, tries, elapsed));
+            read.overtaken_by = Some(Overtaken::Fault(outcome, tries, elapsed));
             return;
         }
         let Some(read) = self.reads.end(number) else { return };
         self.keep_not(&read);
-        let kind = kind_of(cause);
-        let mut message = fault_message(&read, kind, tries, elapsed);
+        let mut message = fault_message(&read, outcome, tries, elapsed);
         if self.data.index().parts() > 1 {
             message = format!("{}: {message}", self.data.uri(read.sample));
         }
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
             if let Some(stage) = self.staging.get(spot.slot) {
-                stage.faults.push(Fault { place: spot.place, kind, message: message.clone() });
+                stage.faults.push(Fault { place: spot.place, outcome, message: message.clone() });
                 stage.pending -= 1;
                 let ((offset, len), buffer) = (stage.span(spot.place), Arc::clone(&stage.buffer));
                 if self.give_memory(&buffer) {
@@ -406,8 +404,8 @@ impl Driver {
 
     pub(super) fn book(
         &mut self,
-        op: Deed,
-        source: Place,
+        op: foresee_ledger::Op,
+        source: Source,
         About { sample, samples, slot, attempt }: About,
         done: &Done,
     ) {
@@ -426,7 +424,7 @@ impl Driver {
             bytes: done.bytes,
             samples,
             attempt,
-            outcome: word_of(done.outcome),
+            outcome: done.outcome,
         });
     }
 }
@@ -434,36 +432,6 @@ impl Driver {
 fn fill(read: &Read, bytes: &[u8]) {
     // SAFETY: no attempt fills the batch's own memory now, and the batch has not been handed over.
     unsafe { read.buffer.slice_mut(read.offset, read.len) }.copy_from_slice(bytes);
-}
-
-const fn ending(done: &Done) -> Ending {
-    match done.outcome {
-        Outcome::Ok => Ending::Success,
-        Outcome::Absent => Ending::Permanent(Cause::Absent),
-        Outcome::Corrupt => Ending::Permanent(Cause::Corrupt),
-        Outcome::Changed => Ending::Permanent(Cause::Changed),
-        Outcome::Denied => Ending::Permanent(Cause::Denied),
-        Outcome::Throttled { retry_after } => Ending::Throttled { retry_after },
-        Outcome::Retryable => Ending::Passing(Cause::Broken),
-        Outcome::Cancelled => Ending::Cancelled,
-        Outcome::Full | Outcome::Fatal => Ending::Permanent(Cause::Fatal),
-    }
-}
-
-const fn word_of(outcome: Outcome) -> foresee_ledger::Outcome {
-    use foresee_ledger::Outcome as Word;
-    match outcome {
-        Outcome::Ok => Word::Ok,
-        Outcome::Absent => Word::Absent,
-        Outcome::Corrupt => Word::Corrupt,
-        Outcome::Changed => Word::Changed,
-        Outcome::Denied => Word::Denied,
-        Outcome::Throttled { .. } => Word::Throttled,
-        Outcome::Retryable => Word::Retryable,
-        Outcome::Full => Word::Full,
-        Outcome::Cancelled => Word::Cancelled,
-        Outcome::Fatal => Word::Failed,
-    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use foresee_data_plan::TierIndex;
-use foresee_data_tier::{Detail, DiskTier, Done, Op, Outcome, Payload, RamTier, Tier};
-use foresee_ledger::{Op as Deed, Source as Place};
-use foresee_units::{Bytes, Nanos, SampleId};
+use foresee_data_tier::{Detail, DiskTier, Done, Op, Payload, RamTier, Tier};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
 
 use super::Driver;
 use super::fetch::{About, drop_ticket, write_ticket};
@@ -129,7 +128,7 @@ impl Driver {
         let Some(ram) = self.tiers.ram_at(tier) else { return };
         let begun = self.now();
         let outcome = ram.write_from(&self.data.key(sample), bytes);
-        if outcome == Outcome::Ok {
+        if outcome == ReadOutcome::Ok {
             self.in_memory += 1;
         } else {
             self.planner.handle_lost(sample, tier);
@@ -142,7 +141,7 @@ impl Driver {
             service: self.now().saturating_sub(begun),
             detail: Detail::default(),
         };
-        self.book(Deed::Write, Place::Ram, About::one(sample, slot), &done);
+        self.book(foresee_ledger::Op::Write, Source::Ram, About::one(sample, slot), &done);
     }
 
     fn keep_on_disk(&mut self, read: &Read) {
@@ -192,19 +191,19 @@ impl Driver {
     pub(super) fn write_ended(&mut self, number: u64, done: &Done) {
         let Some(copy) = self.copies.under_way.get(&number) else { return };
         let (sample, slot, unwanted) = (copy.sample, copy.slot, copy.unwanted);
-        if matches!(done.outcome, Outcome::Throttled { .. }) && !unwanted {
+        if matches!(done.outcome, ReadOutcome::Throttled { .. }) && !unwanted {
             if self.give_own_memory(number) {
                 self.copies.refused.push_back(number);
             }
             return;
         }
         self.copies.note_moved();
-        self.book(Deed::Write, Place::Disk, About::one(sample, slot), done);
+        self.book(foresee_ledger::Op::Write, Source::Disk, About::one(sample, slot), done);
         self.copies.remove(number);
         self.staging.borrow_room(self.copies.beyond_room(self.copies.own_bytes));
         if unwanted {
             self.drop_on_disk(sample);
-        } else if done.outcome != Outcome::Ok {
+        } else if done.outcome != ReadOutcome::Ok {
             self.lost_on_disk(sample);
         }
     }
@@ -273,7 +272,7 @@ impl Driver {
             return;
         }
         if let Some(ram) = self.tiers.ram_at(tier) {
-            if ram.drop_key(&self.data.key(sample)) == Outcome::Ok {
+            if ram.drop_key(&self.data.key(sample)) == ReadOutcome::Ok {
                 self.in_memory = self.in_memory.saturating_sub(1);
             }
             return;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{Source, TierIndex};
-use foresee_data_tier::{Outcome, RamPin};
-use foresee_ledger::{Entry, Op, Source as Place, Subject};
-use foresee_units::{Bytes, Nanos, SampleId, Step};
+use foresee_data_plan::{PlannedSource, TierIndex};
+use foresee_data_tier::RamPin;
+use foresee_ledger::{Entry, Op, Subject};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source, Step};
 
 use super::Driver;
 use crate::gather::{Gather, SHARED_FROM};
@@ -202,11 +202,11 @@ impl Driver {
         }
         let want = Want { sample, spot, offset, len, keep };
         let from = match source {
-            Source::Tier(tier) => match self.fetch_held(&want, tier, work) {
+            PlannedSource::Tier(tier) => match self.fetch_held(&want, tier, work) {
                 Some(from) => from,
                 None => return true,
             },
-            Source::Origin => From::Origin,
+            PlannedSource::Origin => From::Origin,
         };
         self.begin_read(&want, from);
         true
@@ -239,7 +239,7 @@ impl Driver {
         }
         // SAFETY: the span belongs to this sample alone, and no read of it has begun.
         let dest = unsafe { buffer.slice_mut(offset, len) };
-        if ram.read_into(&key, dest) == Outcome::Ok {
+        if ram.read_into(&key, dest) == ReadOutcome::Ok {
             work.copied += len;
             work.hits.add(len);
             return None;
@@ -271,7 +271,7 @@ impl Driver {
         let number = self.staging.newest();
         let (epoch, step) = self.staging.get(number).map_or_else(Default::default, |s| (s.epoch, s.step));
         // What comes with another sample takes no time of its own.
-        let found = [(Place::Ram, &mut work.hits, took), (Place::Staging, &mut work.shared, Nanos::ZERO)];
+        let found = [(Source::Ram, &mut work.hits, took), (Source::Staging, &mut work.shared, Nanos::ZERO)];
         for (source, hits, duration) in found {
             let Hits { samples, bytes } = std::mem::take(hits);
             if samples == 0 {
@@ -290,7 +290,7 @@ impl Driver {
                 bytes: Bytes::new(bytes as u64),
                 samples,
                 attempt: 1,
-                outcome: foresee_ledger::Outcome::Ok,
+                outcome: ReadOutcome::Ok,
             });
         }
     }

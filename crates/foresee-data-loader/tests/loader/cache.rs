@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
 use foresee_data_plan::SampleSizes;
-use foresee_ledger::{Op, Source};
+use foresee_ledger::Op;
 use foresee_sim::{PolicyKind, SizeTable, simulate};
 use foresee_testkit::wait_until;
-use foresee_units::{Bytes, Epoch, World};
+use foresee_units::{Bytes, Epoch, Source, World};
 
 use crate::support::{
     DataSet, cache, epoch, epochs, expected, ids_of, index_of, next, ram, read_from, run, sample_ids,
@@ -252,7 +252,7 @@ fn a_file_that_is_replaced_under_a_running_loader_is_a_fault_of_its_own_sample_o
     let mut faults = Vec::new();
     while let Some(batch) = next(&loader).expect("a batch or the end") {
         set.check(&batch);
-        faults.extend(batch.faults.iter().map(|fault| (batch.ids[fault.place].0, fault.kind.word())));
+        faults.extend(batch.faults.iter().map(|fault| (batch.ids[fault.place].0, fault.kind())));
         batches.push(ids_of(&batch));
     }
     faults.sort_unstable();

@@ -344,7 +344,7 @@ fn rows_of_one_file_are_read_together() {
     assert_eq!(epoch(&set, &loader), expected(&options, 0, 0));
     let stats = loader.stats();
     assert_eq!(stats.driver.origin.retries, 0, "no joined read was refused");
-    let reads = stats.totals.done(foresee_ledger::Op::Read, foresee_ledger::Source::Origin).expect("reads");
+    let reads = stats.totals.done(foresee_ledger::Op::Read, foresee_units::Source::Origin).expect("reads");
     assert_eq!(reads.samples, 600);
     assert!(reads.count < 300, "{} requests for 600 neighbouring rows", reads.count);
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use foresee_data_index::{Exclude, Index, LayoutOptions};
 use foresee_data_loader::{Batch, Cache, Loader, LoaderError, LoaderOptions, Next, build_index};
 use foresee_data_order::Order;
-use foresee_ledger::{Op, Source};
+use foresee_ledger::Op;
 use foresee_testkit::WATCHDOG;
-use foresee_units::{Bytes, Epoch, SampleId, World};
+use foresee_units::{Bytes, Epoch, SampleId, Source, World};
 use tempfile::TempDir;
 
 /// A folder of samples and its index.

@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use foresee_data_loader::{Loader, LoaderOptions};
-use foresee_ledger::{Op, Source};
+use foresee_ledger::Op;
 use foresee_testkit::wait_until;
+use foresee_units::Source;
 
 use crate::origin::Testbed;
 use crate::support::{DataSet, cache, epochs, expected, ids_of, next, read_from, run};

@@ -44,7 +44,7 @@ fn drain(planner: &mut Planner) -> Vec<Access> {
     .collect()
 }
 
-fn sources(accesses: &[Access]) -> Vec<Source> {
+fn sources(accesses: &[Access]) -> Vec<PlannedSource> {
     accesses.iter().map(|access| access.source).collect()
 }
 
@@ -56,8 +56,18 @@ fn the_copy_used_farthest_ahead_leaves_for_one_used_sooner() {
     let plan = drain(&mut planner);
     assert_eq!(plan[2].evict, [(SampleId(1), RAM)]);
     assert_eq!((plan[2].keep, plan[2].next_use), (Some(RAM), NextUse::At(3)));
-    let hit = Source::Tier(RAM);
-    assert_eq!(sources(&plan), [Source::Origin, Source::Origin, Source::Origin, hit, hit, Source::Origin]);
+    let hit = PlannedSource::Tier(RAM);
+    assert_eq!(
+        sources(&plan),
+        [
+            PlannedSource::Origin,
+            PlannedSource::Origin,
+            PlannedSource::Origin,
+            hit,
+            hit,
+            PlannedSource::Origin
+        ]
+    );
     assert_eq!((plan[5].keep, plan[5].next_use), (None, NextUse::Never));
 }
 
@@ -68,7 +78,7 @@ fn no_copy_leaves_for_a_sample_used_later() {
     planner.handle_end();
     let plan = drain(&mut planner);
     assert_eq!((plan[1].keep, plan[1].evict.len()), (None, 0));
-    assert_eq!(plan[2].source, Source::Tier(RAM));
+    assert_eq!(plan[2].source, PlannedSource::Tier(RAM));
 }
 
 #[test]
@@ -97,7 +107,7 @@ fn a_sample_larger_than_every_budget_passes_by() {
     announce(&mut planner, &[0, 1, 0, 1]);
     let plan = drain(&mut planner);
     assert_eq!([plan[0].keep, plan[1].keep], [None, Some(RAM)]);
-    assert_eq!(plan[2].source, Source::Origin);
+    assert_eq!(plan[2].source, PlannedSource::Origin);
 }
 
 #[test]
@@ -124,8 +134,8 @@ fn a_warm_start_reads_nothing_twice() {
     assert!(!planner.handle_held(SampleId(9), RAM), "no such sample");
     assert!(!planner.handle_held(SampleId(0), TierIndex(3)), "no such tier");
     announce(&mut planner, &[2, 1, 0]);
-    let hit = Source::Tier(RAM);
-    assert_eq!(sources(&drain(&mut planner)), [hit, hit, Source::Origin]);
+    let hit = PlannedSource::Tier(RAM);
+    assert_eq!(sources(&drain(&mut planner)), [hit, hit, PlannedSource::Origin]);
     assert!(!planner.handle_held(SampleId(0), RAM), "planning has begun");
 }
 
@@ -137,8 +147,8 @@ fn a_lost_copy_costs_one_more_origin_read() {
     planner.handle_lost(SampleId(0), RAM);
     planner.handle_lost(SampleId(1), DISK);
     announce(&mut planner, &[0, 1, 0, 1]);
-    let hit = Source::Tier(RAM);
-    assert_eq!(sources(&drain(&mut planner)), [Source::Origin, hit, hit, hit]);
+    let hit = PlannedSource::Tier(RAM);
+    assert_eq!(sources(&drain(&mut planner)), [PlannedSource::Origin, hit, hit, hit]);
 }
 
 #[test]
@@ -175,7 +185,7 @@ fn after_a_restart_what_is_held_still_serves() {
     announce(&mut planner, &[3, 1, 3, 0]);
     let plan = drain(&mut planner);
     assert_eq!((plan[0].seq, plan[0].evict.as_slice()), (2, [(SampleId(0), RAM)].as_slice()));
-    assert_eq!(plan[1].source, Source::Tier(RAM));
+    assert_eq!(plan[1].source, PlannedSource::Tier(RAM));
 }
 
 #[test]

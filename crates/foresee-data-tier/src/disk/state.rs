@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, ReadOutcome};
 
 use super::entry::{Entry, GRANULE, HEADER, LARGE, PAGE, layout};
 use super::partition::Partition;
@@ -16,7 +16,7 @@ use super::recover::{OtherEntry, Recovered};
 use super::segment::Segment;
 use crate::identity::EntryKey;
 use crate::memory::{Dest, Payload};
-use crate::op::{Outcome, SampleKey, Ticket};
+use crate::op::{SampleKey, Ticket};
 use crate::slab::{Pinned, Slab, SlotId};
 
 /// Small entries are gathered up to here and written at once: 1 KiB samples then cost a thousandth of a call.
@@ -97,14 +97,14 @@ pub(super) struct Chunk {
 /// How a write went so far.
 pub(super) enum Taken {
     /// It is over.
-    Now(Outcome),
+    Now(ReadOutcome),
     /// A thread will end it.
     Later,
 }
 
 /// What a read found.
 pub(super) enum ReadState {
-    Ended(Outcome, Dest),
+    Ended(ReadOutcome, Dest),
     Queued,
 }
 
@@ -163,18 +163,18 @@ impl State {
 
     /// Reads what is still in memory, queues what is not.
     pub(super) fn read(&mut self, ticket: Ticket, key: SampleKey, offset: u64, mut dest: Dest) -> ReadState {
-        let Some(pinned) = self.slab.pin(&key) else { return ReadState::Ended(Outcome::Absent, dest) };
+        let Some(pinned) = self.slab.pin(&key) else { return ReadState::Ended(ReadOutcome::Absent, dest) };
         if offset.checked_add(dest.len() as u64).is_none_or(|end| end > pinned.len) {
             self.slab.forget_slot(pinned.slot);
             self.slab.unpin(pinned.slot);
-            return ReadState::Ended(Outcome::Corrupt, dest);
+            return ReadState::Ended(ReadOutcome::Corrupt, dest);
         }
         if let Some(bytes) = self.in_memory(pinned) {
             let from = usize::try_from(offset).expect("inside a chunk");
             let part = &bytes[from..from + dest.len()];
             dest.as_mut_slice().copy_from_slice(part);
             self.slab.unpin(pinned.slot);
-            return ReadState::Ended(Outcome::Ok, dest);
+            return ReadState::Ended(ReadOutcome::Ok, dest);
         }
         let segment = self.segment_of(pinned.at);
         self.in_flight += 1;
@@ -195,11 +195,11 @@ impl State {
         if let Some(pinned) = self.slab.pin(&key) {
             self.slab.unpin(pinned.slot);
             if pinned.len == len {
-                return Taken::Now(Outcome::Ok); // Equal keys mean equal bytes.
+                return Taken::Now(ReadOutcome::Ok); // Equal keys mean equal bytes.
             }
         }
         if self.read_only {
-            return Taken::Now(Outcome::Full);
+            return Taken::Now(ReadOutcome::Full);
         }
         let entry = Entry { key: entry, len, sequence: self.sequence, payload_crc: crc };
         self.sequence += 1;
@@ -207,7 +207,7 @@ impl State {
             return Taken::Now(self.gather(key, entry, payload.as_slice()));
         }
         if self.direct_room == 0 {
-            return Taken::Now(Outcome::Throttled { retry_after: None });
+            return Taken::Now(ReadOutcome::Throttled { retry_after: None });
         }
         let mut placed = self.slab.place(key, len).or_else(|| {
             self.seal();
@@ -335,14 +335,14 @@ impl State {
         })
     }
 
-    fn gather(&mut self, key: SampleKey, entry: Entry, payload: &[u8]) -> Outcome {
+    fn gather(&mut self, key: SampleKey, entry: Entry, payload: &[u8]) -> ReadOutcome {
         let granules = layout(entry.len).0;
         if self.open.as_ref().is_some_and(|chunk| chunk.left() < granules) {
             self.seal();
         }
         let mut chunk = match self.open.take() {
             Some(chunk) => chunk,
-            None if self.buffers == 0 => return Outcome::Throttled { retry_after: None },
+            None if self.buffers == 0 => return ReadOutcome::Throttled { retry_after: None },
             None => {
                 let mut run = self.slab.take_run(granules, CHUNK / GRANULE);
                 while run.is_none() && self.evict_other(granules) {
@@ -366,7 +366,7 @@ impl State {
             self.slab.publish(slot);
         }
         self.open = Some(chunk);
-        if entered.is_some() { Outcome::Ok } else { Outcome::Full }
+        if entered.is_some() { ReadOutcome::Ok } else { ReadOutcome::Full }
     }
 
     /// Free the oldest entry of another data set if the tier cannot grow for an entry of so many granules; whether it did.
@@ -380,18 +380,22 @@ impl State {
     }
 
     /// Whether there will be room: a segment can be added, or threads still use room that was given up.
-    fn no_room(&mut self, len: u64) -> Outcome {
+    fn no_room(&mut self, len: u64) -> ReadOutcome {
         let granules = layout(len).0;
         self.seal();
         if self.growing {
-            return Outcome::Throttled { retry_after: None };
+            return ReadOutcome::Throttled { retry_after: None };
         }
         if self.growth(granules).is_some() {
             self.growing = true;
             self.writes.push_front(Writing::Grow(granules));
-            return Outcome::Throttled { retry_after: None };
+            return ReadOutcome::Throttled { retry_after: None };
         }
-        if self.slab.lingering() > 0 { Outcome::Throttled { retry_after: None } } else { Outcome::Full }
+        if self.slab.lingering() > 0 {
+            ReadOutcome::Throttled { retry_after: None }
+        } else {
+            ReadOutcome::Full
+        }
     }
 
     /// Adds a segment before the room is out, so that writers need not wait for it.

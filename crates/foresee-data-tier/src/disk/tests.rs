@@ -113,26 +113,26 @@ impl Rig {
         done.remove(0)
     }
 
-    fn write(&self, key: SampleKey, bytes: &[u8]) -> Outcome {
+    fn write(&self, key: SampleKey, bytes: &[u8]) -> ReadOutcome {
         let payload = Payload::from_vec(bytes.to_vec());
         loop {
             let done = self.run(Op::Write { ticket: Ticket(1), key, payload: payload.clone() });
-            if !matches!(done.outcome, Outcome::Throttled { .. }) {
+            if !matches!(done.outcome, ReadOutcome::Throttled { .. }) {
                 return done.outcome;
             }
             std::thread::yield_now();
         }
     }
 
-    fn read(&self, key: SampleKey, len: usize) -> Result<Vec<u8>, Outcome> {
+    fn read(&self, key: SampleKey, len: usize) -> Result<Vec<u8>, ReadOutcome> {
         let (dest, scratch) = Dest::from_vec(vec![0; len]);
         match self.run(Op::Read { ticket: Ticket(2), key, offset: 0, dest }).outcome {
-            Outcome::Ok => Ok(scratch.into_bytes().unwrap()),
+            ReadOutcome::Ok => Ok(scratch.into_bytes().unwrap()),
             outcome => Err(outcome),
         }
     }
 
-    fn forget(&self, key: SampleKey) -> Outcome {
+    fn forget(&self, key: SampleKey) -> ReadOutcome {
         self.run(Op::Drop { ticket: Ticket(3), key }).outcome
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, ReadOutcome};
 
 use super::Entries;
 use super::directory::Directory;
@@ -20,7 +20,7 @@ use super::segment::Segment;
 use super::state::{Chunk, Direct, Reading, State, Writing};
 use super::storage::Storage;
 use crate::completion::Completions;
-use crate::op::{Detail, Done, Outcome, Ticket};
+use crate::op::{Detail, Done, Ticket};
 
 /// What the tier and its threads share.
 pub(super) struct Shared {
@@ -67,7 +67,7 @@ impl Shared {
     pub(super) fn end(
         &self,
         ticket: Ticket,
-        outcome: Outcome,
+        outcome: ReadOutcome,
         bytes: u64,
         times: Times,
         fault: Option<&io::Error>,
@@ -122,7 +122,7 @@ impl Shared {
             let wanted = self.entries.entry(&key);
             Entry::decode(&header).is_some_and(|entry| entry.proves(&wanted, payload))
         };
-        let outcome = if sound { Outcome::Ok } else { Outcome::Corrupt };
+        let outcome = if sound { ReadOutcome::Ok } else { ReadOutcome::Corrupt };
         if sound && !whole {
             let from = usize::try_from(offset).expect("inside the sample");
             let part = &scratch[from..from + dest.len()];
@@ -139,13 +139,13 @@ impl Shared {
             state.slab.unpin(pinned.slot);
             state.in_flight -= 1;
         }
-        if outcome != Outcome::Ok {
+        if outcome != ReadOutcome::Ok {
             self.faults.fetch_add(1, Ordering::Relaxed);
         }
         self.end(
             ticket,
             outcome,
-            if outcome == Outcome::Ok { wanted } else { 0 },
+            if outcome == ReadOutcome::Ok { wanted } else { 0 },
             times,
             read.err().as_ref(),
         );
@@ -160,7 +160,7 @@ impl Shared {
         drop(payload);
         let ok = written.is_ok();
         self.state().direct_ended(pinned.slot, ok, ok);
-        let (outcome, bytes) = if ok { (Outcome::Ok, entry.len) } else { (Outcome::Full, 0) };
+        let (outcome, bytes) = if ok { (ReadOutcome::Ok, entry.len) } else { (ReadOutcome::Full, 0) };
         self.end(ticket, outcome, bytes, times, written.err().as_ref());
     }
 

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use foresee_units::ReadOutcome;
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 use object_store::list::PaginatedListOptions;
 
 use super::split::between;
 use super::{Listed, Listing, Sums, Tally, Unreadable, nearby};
-use crate::op::Outcome;
 use crate::origin::{Client, Door, Failure, ListPage, OriginError, PageObject, object_tag};
 use crate::uri::Place;
 
@@ -315,8 +315,8 @@ async fn wait_or_fail(
     uri: impl FnOnce() -> String,
 ) -> Result<(), OriginError> {
     let pause = match failure.outcome {
-        Outcome::Throttled { retry_after: Some(pause) } => Duration::from(pause).min(PAUSE_MAX),
-        Outcome::Throttled { retry_after: None } | Outcome::Retryable => PAUSE * 2_u32.pow(*attempt),
+        ReadOutcome::Throttled { retry_after: Some(pause) } => Duration::from(pause).min(PAUSE_MAX),
+        ReadOutcome::Throttled { retry_after: None } | ReadOutcome::Retryable => PAUSE * 2_u32.pow(*attempt),
         _ => return Err(door.error(failure, uri())),
     };
     *attempt += 1;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use foresee_units::Nanos;
+use foresee_units::{Nanos, ReadOutcome};
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::http::HttpBuilder;
@@ -25,7 +25,6 @@ pub(crate) use super::fault::Failure;
 use super::fault::{Attempt, ObservedConnector};
 use super::list_page::ListPage;
 use super::{OriginError, OriginOptions, profiles};
-use crate::op::Outcome;
 use crate::uri::{Place, Uri, redact};
 
 /// Threads that run requests: one GET costs less than 100 us of them, so two carry 20,000 per second.
@@ -137,7 +136,7 @@ impl Client {
                 Ok(bytes)
             } else {
                 let cause = format!("{} of {expected} bytes came", bytes.len());
-                Err(Failure::answer(Outcome::Retryable, attempt.status(), cause))
+                Err(Failure::answer(ReadOutcome::Retryable, attempt.status(), cause))
             }
         });
         read.map_err(|failure| door.error(failure, door.uri.join(key)))

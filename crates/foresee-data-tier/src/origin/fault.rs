@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use foresee_units::Nanos;
+use foresee_units::{Nanos, ReadOutcome};
 use futures_util::StreamExt;
 use object_store::ClientOptions;
 use object_store::client::{
@@ -20,7 +20,6 @@ use object_store::client::{
 
 use super::OriginError;
 use super::list_page::{self, ListPage, NoPage};
-use crate::op::Outcome;
 use crate::uri::redact;
 
 /// Bytes of an error's body that are looked at; S3's error documents are below 1 KB.
@@ -29,7 +28,7 @@ const BODY_LOOKED_AT: usize = 4096;
 /// A failed request, as a driver needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ReadOutcome,
     pub(crate) status: Option<u16>,
     /// In words, fit to be shown.
     pub(crate) cause: String,
@@ -56,16 +55,16 @@ impl Failure {
     /// The request or its body met silence for longer than allowed.
     pub(crate) fn silence(limit: Nanos) -> Self {
         let cause = format!("no byte came for {:.1} s", limit.as_secs_f64());
-        Self { outcome: Outcome::Retryable, status: None, cause, kind: Kind::Transport }
+        Self { outcome: ReadOutcome::Retryable, status: None, cause, kind: Kind::Transport }
     }
 
     /// An answer of something that is no store: the console of one, a login page, a proxy.
     fn no_store(status: Option<u16>, cause: String) -> Self {
-        Self { outcome: Outcome::Fatal, status, cause, kind: Kind::NoStore }
+        Self { outcome: ReadOutcome::Failed, status, cause, kind: Kind::NoStore }
     }
 
     /// A fault in the answer itself.
-    pub(crate) fn answer(outcome: Outcome, status: Option<u16>, cause: impl Into<String>) -> Self {
+    pub(crate) fn answer(outcome: ReadOutcome, status: Option<u16>, cause: impl Into<String>) -> Self {
         Self { outcome, status, cause: cause.into(), kind: Kind::Answer }
     }
 
@@ -74,8 +73,8 @@ impl Failure {
         let seen = seen.seen();
         if let Some((kind, cause)) = &seen.transport {
             let outcome = match kind {
-                HttpErrorKind::Decode => Outcome::Fatal,
-                _ => Outcome::Retryable,
+                HttpErrorKind::Decode => ReadOutcome::Failed,
+                _ => ReadOutcome::Retryable,
             };
             return Self { outcome, status: seen.status, cause: cause.clone(), kind: Kind::Transport };
         }
@@ -83,19 +82,19 @@ impl Failure {
             // Nothing was sent. The client asks for credentials first, and has checked everything else
             // before. In mid-run that is a refresh that failed, and the next may not.
             let cause = redact(&chain(error));
-            return Self { outcome: Outcome::Retryable, status: None, cause, kind: Kind::Unsigned };
+            return Self { outcome: ReadOutcome::Retryable, status: None, cause, kind: Kind::Unsigned };
         };
         let code = seen.code.as_deref().unwrap_or_default();
         let outcome = match (status, code) {
-            (_, "RequestTimeTooSkewed") => Outcome::Denied,
-            (429 | 503, _) => Outcome::Throttled { retry_after: seen.retry_after },
-            (408 | 500.., _) => Outcome::Retryable,
-            (404 | 410, _) => Outcome::Absent,
+            (_, "RequestTimeTooSkewed") => ReadOutcome::Denied,
+            (429 | 503, _) => ReadOutcome::Throttled { retry_after: seen.retry_after },
+            (408 | 500.., _) => ReadOutcome::Retryable,
+            (404 | 410, _) => ReadOutcome::Absent,
             (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
-                Outcome::Denied
+                ReadOutcome::Denied
             }
-            (412, _) => Outcome::Changed,
-            _ => Outcome::Fatal,
+            (412, _) => ReadOutcome::Changed,
+            _ => ReadOutcome::Failed,
         };
         let cause = match (&seen.code, &seen.words) {
             _ if (200..300).contains(&status) => redact(&chain(error)),
@@ -141,8 +140,8 @@ impl Failure {
             (Kind::NoStore, _) => OriginError::NoStore { uri, cause },
             (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause: cause + note },
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
-            (Kind::Answer, Outcome::Absent) => OriginError::Missing { uri, cause },
-            (Kind::Answer, Outcome::Denied) => OriginError::Denied { uri, cause: cause + note },
+            (Kind::Answer, ReadOutcome::Absent) => OriginError::Missing { uri, cause },
+            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + note },
             (Kind::Answer, _) => OriginError::Failed { uri, cause },
         }
     }

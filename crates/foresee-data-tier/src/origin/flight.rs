@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 
 use crate::completion::Completions;
 use crate::memory::Dest;
-use crate::op::{Detail, Done, Outcome, Ticket};
+use crate::op::{Detail, Done, Ticket};
 
 /// Where a place's flights start and end.
 #[derive(Debug)]
@@ -142,17 +142,17 @@ impl Flight {
     }
 
     /// Ends it.
-    pub(crate) fn finish(mut self, outcome: Outcome) {
+    pub(crate) fn finish(mut self, outcome: ReadOutcome) {
         self.report(outcome);
     }
 
     /// Ends it with a reason in words.
-    pub(crate) fn fail(mut self, outcome: Outcome, message: impl Into<Box<str>>) {
+    pub(crate) fn fail(mut self, outcome: ReadOutcome, message: impl Into<Box<str>>) {
         self.detail.message = Some(message.into());
         self.report(outcome);
     }
 
-    fn report(&mut self, outcome: Outcome) {
+    fn report(&mut self, outcome: ReadOutcome) {
         self.finished = true;
         self.dest = None;
         let now = Instant::now();
@@ -176,9 +176,9 @@ impl Drop for Flight {
         }
         if std::thread::panicking() {
             self.detail.message = Some("the place failed while it served this; please report it".into());
-            self.report(Outcome::Fatal);
+            self.report(ReadOutcome::Failed);
         } else {
-            self.report(Outcome::Cancelled);
+            self.report(ReadOutcome::Cancelled);
         }
     }
 }
@@ -187,7 +187,7 @@ impl Drop for Flight {
 mod tests {
     use super::*;
 
-    fn ends(completions: &Completions) -> Vec<Outcome> {
+    fn ends(completions: &Completions) -> Vec<ReadOutcome> {
         let mut done = Vec::new();
         completions.drain(&mut done);
         done.iter().map(|done| done.outcome).collect()
@@ -198,7 +198,7 @@ mod tests {
         let completions = Completions::new(|| {});
         let desk = Desk::new(completions.clone());
         let fly = |ticket| Flight::new(&desk, Ticket(ticket), deadline(Nanos::ZERO), None);
-        fly(1).finish(Outcome::Ok);
+        fly(1).finish(ReadOutcome::Ok);
         drop(fly(2));
         let lost = fly(3);
         let panicked = std::thread::spawn(move || {
@@ -206,7 +206,7 @@ mod tests {
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
-        assert_eq!(ends(&completions), [Outcome::Ok, Outcome::Cancelled, Outcome::Fatal]);
+        assert_eq!(ends(&completions), [ReadOutcome::Ok, ReadOutcome::Cancelled, ReadOutcome::Failed]);
         assert_eq!(desk.in_flight(), 0);
     }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -25,7 +25,7 @@ use super::flight::{Desk, Flight, deadline};
 use super::tag::{WITH_INODE, posix_tag};
 use super::{Locate, Location, OriginError, OriginOptions};
 use crate::completion::Completions;
-use crate::op::{Op, Outcome, SampleKey, Ticket};
+use crate::op::{Op, SampleKey, Ticket};
 use crate::uri::Uri;
 use crate::{Tier, TierFacts};
 
@@ -120,7 +120,7 @@ impl Tier for PosixOrigin {
                     reads.push(Waiting { flight: Flight::new(desk, ticket, now, Some(dest)), key, offset });
                 }
                 Op::Write { ticket, .. } | Op::Drop { ticket, .. } => {
-                    Flight::new(desk, ticket, now, None).fail(Outcome::Fatal, super::READ_ONLY);
+                    Flight::new(desk, ticket, now, None).fail(ReadOutcome::Failed, super::READ_ONLY);
                 }
             }
         }
@@ -219,7 +219,7 @@ impl Shared {
                 };
                 for waiting in stranded {
                     let message = format!("no reader thread could be started ({error}); raise ulimit -u");
-                    waiting.flight.fail(Outcome::Fatal, message);
+                    waiting.flight.fail(ReadOutcome::Failed, message);
                 }
             }
         }
@@ -260,7 +260,7 @@ impl Shared {
     fn serve(&self, Waiting { mut flight, key, offset }: Waiting) {
         let began = flight.begin();
         let Some(location) = self.locate.locate(key.id) else {
-            return flight.fail(Outcome::Absent, super::not_in_index(key.id));
+            return flight.fail(ReadOutcome::Absent, super::not_in_index(key.id));
         };
         let read = self.read(&mut flight, &location, offset, began);
         // The mean only steers the number of threads: a lost update does no harm.
@@ -268,7 +268,7 @@ impl Shared {
         let pace = self.pace.load(Ordering::Relaxed);
         self.pace.store(pace - pace / 8 + nanos / 8, Ordering::Relaxed);
         match read {
-            Ok(()) => flight.finish(Outcome::Ok),
+            Ok(()) => flight.finish(ReadOutcome::Ok),
             Err((outcome, cause)) => {
                 let name = String::from_utf8_lossy(&location.key);
                 flight.fail(outcome, format!("{}/{name}: {cause}", self.place));
@@ -282,14 +282,14 @@ impl Shared {
         location: &Location<'_>,
         offset: u64,
         began: Instant,
-    ) -> Result<(), (Outcome, String)> {
+    ) -> Result<(), (ReadOutcome, String)> {
         let Some(dest) = flight.dest.as_mut() else { unreachable!("a read has its memory until it ends") };
         let first_byte = super::first_byte_of(location, offset, dest.len())?;
         if !safe_key(&location.key) {
-            return Err((Outcome::Fatal, "the key leaves the origin's directory".into()));
+            return Err((ReadOutcome::Failed, "the key leaves the origin's directory".into()));
         }
         let fault = |errno: Errno| match errno {
-            Errno::ISDIR => (Outcome::Changed, format!("{A_DIRECTORY}; index the data set again")),
+            Errno::ISDIR => (ReadOutcome::Changed, format!("{A_DIRECTORY}; index the data set again")),
             errno => (outcome_of(errno), std::io::Error::from(errno).to_string()),
         };
         let file = open_file(&self.root, &location.key).map_err(fault)?;
@@ -308,17 +308,17 @@ impl Shared {
             flight.detail.stat = Some(Nanos::from(asked.elapsed()));
             if tag_of(&stat, location.tag.len() == WITH_INODE) != location.tag[..] {
                 let cause = "the file has changed since it was indexed; index the data set again";
-                return Err((Outcome::Changed, cause.into()));
+                return Err((ReadOutcome::Changed, cause.into()));
             }
         } else if location.start.is_none() {
             // Without a tag the size alone tells a version.
             let size = u64::try_from(rustix::fs::fstat(&file).map_err(fault)?.st_size).unwrap_or(0);
             if size != location.len {
                 let cause = format!("{size} bytes instead of {}; index the data set again", location.len);
-                return Err((Outcome::Changed, cause));
+                return Err((ReadOutcome::Changed, cause));
             }
         }
-        if filled_whole { Ok(()) } else { Err((Outcome::Retryable, "the file ended early".into())) }
+        if filled_whole { Ok(()) } else { Err((ReadOutcome::Retryable, "the file ended early".into())) }
     }
 }
 
@@ -424,13 +424,13 @@ fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-fn outcome_of(errno: Errno) -> Outcome {
+fn outcome_of(errno: Errno) -> ReadOutcome {
     match errno {
-        Errno::NOENT | Errno::NOTDIR => Outcome::Absent,
-        Errno::ACCESS | Errno::PERM => Outcome::Denied,
-        Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL | Errno::SPIPE | Errno::NXIO => Outcome::Fatal,
-        Errno::STALE => Outcome::Changed,
-        _ => Outcome::Retryable,
+        Errno::NOENT | Errno::NOTDIR => ReadOutcome::Absent,
+        Errno::ACCESS | Errno::PERM => ReadOutcome::Denied,
+        Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL | Errno::SPIPE | Errno::NXIO => ReadOutcome::Failed,
+        Errno::STALE => ReadOutcome::Changed,
+        _ => ReadOutcome::Retryable,
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, ReadOutcome};
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta};
@@ -20,7 +20,7 @@ use super::flight::{Desk, Flight, deadline};
 use super::tag::{object_tag, strong_etag};
 use super::{Client, Door, Failure, Locate, OriginError, OriginOptions};
 use crate::completion::Completions;
-use crate::op::{Op, Outcome, SampleKey, Ticket};
+use crate::op::{Op, SampleKey, Ticket};
 use crate::uri::Uri;
 use crate::{Tier, TierFacts};
 
@@ -86,7 +86,7 @@ impl Tier for StoreOrigin {
                 Op::Write { ticket, .. } | Op::Drop { ticket, .. } => {
                     let flight = Flight::new(desk, ticket, now, None);
                     if !desk.is_closed() {
-                        flight.fail(Outcome::Fatal, super::READ_ONLY);
+                        flight.fail(ReadOutcome::Failed, super::READ_ONLY);
                     }
                 }
             }
@@ -158,7 +158,7 @@ impl Shared {
         // Unlisted before it is told, for from then on the ticket may be used again.
         self.running().remove(&flight.ticket());
         match answer {
-            Ok(()) => flight.finish(Outcome::Ok),
+            Ok(()) => flight.finish(ReadOutcome::Ok),
             Err(Failure { outcome, cause, status, .. }) => {
                 flight.detail.status = status.or(flight.detail.status);
                 let name = self.locate.locate(key.id).map(|location| self.door.uri().join(&location.key));
@@ -170,13 +170,13 @@ impl Shared {
 
     fn make_out(&self, flight: &Flight, key: SampleKey, offset: u64) -> Result<Request, Failure> {
         let Some(location) = self.locate.locate(key.id) else {
-            return Err(Failure::answer(Outcome::Absent, None, super::not_in_index(key.id)));
+            return Err(Failure::answer(ReadOutcome::Absent, None, super::not_in_index(key.id)));
         };
         let len = flight.dest.as_ref().map_or(0, crate::Dest::len);
         let start = super::first_byte_of(&location, offset, len)
             .map_err(|(outcome, cause)| Failure::answer(outcome, None, cause))?;
         let path = self.door.path(&location.key).map_err(|cause| {
-            Failure::answer(Outcome::Fatal, None, format!("the key cannot be read: {cause}"))
+            Failure::answer(ReadOutcome::Failed, None, format!("the key cannot be read: {cause}"))
         })?;
         let len = len as u64;
         let range = (location.start.is_some() || len < location.len).then_some((start, len));
@@ -208,7 +208,7 @@ impl Shared {
         if coming != into.len() as u64 {
             let wanted = into.len();
             let cause = format!("{coming} bytes instead of {wanted}; index the data set again");
-            return Err(Failure::answer(Outcome::Changed, attempt.status(), cause));
+            return Err(Failure::answer(ReadOutcome::Changed, attempt.status(), cause));
         }
         let mut filled = 0;
         let mut body = answer.into_stream();
@@ -218,15 +218,19 @@ impl Shared {
                 Some(Err(error)) => {
                     let cause = crate::uri::redact(&error.to_string());
                     let cause = format!("the body broke off after {filled} bytes: {cause}");
-                    return Err(Failure::answer(Outcome::Retryable, attempt.status(), cause));
+                    return Err(Failure::answer(ReadOutcome::Retryable, attempt.status(), cause));
                 }
                 None => {
                     let cause = format!("the body ended after {filled} of {} bytes", into.len());
-                    return Err(Failure::answer(Outcome::Retryable, attempt.status(), cause));
+                    return Err(Failure::answer(ReadOutcome::Retryable, attempt.status(), cause));
                 }
             };
             let Some(room) = into.get_mut(filled..filled + chunk.len()) else {
-                return Err(Failure::answer(Outcome::Fatal, attempt.status(), "more bytes than asked for"));
+                return Err(Failure::answer(
+                    ReadOutcome::Failed,
+                    attempt.status(),
+                    "more bytes than asked for",
+                ));
             };
             room.copy_from_slice(&chunk);
             filled += chunk.len();
@@ -236,7 +240,9 @@ impl Shared {
         match self.door.patiently(body.next()).await? {
             None => Ok(()),
             Some(Ok(more)) if more.is_empty() => Ok(()),
-            Some(_) => Err(Failure::answer(Outcome::Fatal, attempt.status(), "more bytes than asked for")),
+            Some(_) => {
+                Err(Failure::answer(ReadOutcome::Failed, attempt.status(), "more bytes than asked for"))
+            }
         }
     }
 }
@@ -248,5 +254,5 @@ fn still_the_one(meta: &ObjectMeta, tag: &[u8], attempt: &Attempt) -> Result<(),
         return Ok(());
     }
     let cause = "the object has changed since it was indexed; index the data set again";
-    Err(Failure::answer(Outcome::Changed, attempt.status(), cause))
+    Err(Failure::answer(ReadOutcome::Changed, attempt.status(), cause))
 }

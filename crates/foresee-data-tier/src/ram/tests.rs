@@ -34,13 +34,13 @@ fn it_keeps_every_promise_of_a_place() {
 #[test]
 fn a_pinned_sample_outlives_its_eviction_its_replacement_and_the_tier() {
     let tier = tier(1024);
-    assert_eq!(tier.write_from(&key(0), &content(0, 512)), Outcome::Ok);
+    assert_eq!(tier.write_from(&key(0), &content(0, 512)), ReadOutcome::Ok);
     let pin = tier.pin(&key(0)).unwrap();
-    assert_eq!(tier.drop_key(&key(0)), Outcome::Ok);
+    assert_eq!(tier.drop_key(&key(0)), ReadOutcome::Ok);
     assert!(tier.pin(&key(0)).is_none(), "it cannot be found any more at once");
     assert_eq!(tier.held_by_pins(), Bytes::new(512));
-    assert_eq!(tier.write_from(&key(1), &content(1, 1024)), Outcome::Full);
-    assert_eq!(tier.write_from(&key(2), &content(2, 512)), Outcome::Ok);
+    assert_eq!(tier.write_from(&key(1), &content(1, 1024)), ReadOutcome::Full);
+    assert_eq!(tier.write_from(&key(2), &content(2, 512)), ReadOutcome::Ok);
     assert_eq!(*pin, content(0, 512));
     let payload = pin.into_payload();
     let again = payload.clone();
@@ -49,7 +49,7 @@ fn a_pinned_sample_outlives_its_eviction_its_replacement_and_the_tier() {
     assert_eq!(again.as_slice(), content(0, 512));
     drop(again);
     assert_eq!(tier.held_by_pins(), Bytes::ZERO);
-    assert_eq!(tier.write_from(&key(3), &content(3, 512)), Outcome::Ok);
+    assert_eq!(tier.write_from(&key(3), &content(3, 512)), ReadOutcome::Ok);
     let last = tier.pin(&key(3)).unwrap();
     tier.close(Nanos::ZERO);
     drop(tier);
@@ -59,8 +59,8 @@ fn a_pinned_sample_outlives_its_eviction_its_replacement_and_the_tier() {
 #[test]
 fn a_batch_is_pinned_under_one_lock_and_answered_in_order() {
     let tier = tier(4096);
-    assert_eq!(tier.write_from(&key(5), b"five"), Outcome::Ok);
-    assert_eq!(tier.write_from(&key(7), b""), Outcome::Ok);
+    assert_eq!(tier.write_from(&key(5), b"five"), ReadOutcome::Ok);
+    assert_eq!(tier.write_from(&key(7), b""), ReadOutcome::Ok);
     let mut pins = Vec::new();
     tier.pin_many(&[key(7), key(6), key(5)], &mut pins);
     let seen: Vec<Option<&[u8]>> = pins.iter().map(Option::as_deref).collect();
@@ -70,17 +70,17 @@ fn a_batch_is_pinned_under_one_lock_and_answered_in_order() {
 #[test]
 fn a_sample_of_another_length_than_asked_for_is_dropped() {
     let tier = tier(4096);
-    assert_eq!(tier.write_from(&key(0), b"four"), Outcome::Ok);
-    assert_eq!(tier.read_into(&key(0), &mut [0; 3]), Outcome::Corrupt);
-    assert_eq!(tier.read_into(&key(0), &mut [0; 4]), Outcome::Absent);
+    assert_eq!(tier.write_from(&key(0), b"four"), ReadOutcome::Ok);
+    assert_eq!(tier.read_into(&key(0), &mut [0; 3]), ReadOutcome::Corrupt);
+    assert_eq!(tier.read_into(&key(0), &mut [0; 4]), ReadOutcome::Absent);
 }
 
 #[test]
 fn no_capacity_at_all_still_keeps_what_needs_no_room() {
     let tier = tier(63);
-    assert_eq!(tier.write_from(&key(0), b"x"), Outcome::Full);
-    assert_eq!(tier.write_from(&key(1), b""), Outcome::Ok);
-    assert_eq!(tier.read_into(&key(1), &mut []), Outcome::Ok);
+    assert_eq!(tier.write_from(&key(0), b"x"), ReadOutcome::Full);
+    assert_eq!(tier.write_from(&key(1), b""), ReadOutcome::Ok);
+    assert_eq!(tier.read_into(&key(1), &mut []), ReadOutcome::Ok);
     assert_eq!(tier.facts().capacity, Bytes::ZERO);
 }
 
@@ -93,11 +93,11 @@ fn a_slab_beyond_the_address_space_is_an_error_that_names_its_size() {
 #[test]
 fn small_samples_cost_fifty_bytes_of_tables() {
     let tier = tier(20 << 20);
-    (0..100_000).for_each(|id| assert_eq!(tier.write_from(&key(id), &content(id, 100)), Outcome::Ok));
+    (0..100_000).for_each(|id| assert_eq!(tier.write_from(&key(id), &content(id, 100)), ReadOutcome::Ok));
     let each = tier.table_bytes().get() / tier.samples();
     assert!(each <= 64, "{each} bytes of tables for each sample");
     assert!(tier.fragmentation().abs() < f64::EPSILON, "filled in order, the rest is one piece");
-    (0..100_000).step_by(2).for_each(|id| assert_eq!(tier.drop_key(&key(id)), Outcome::Ok));
+    (0..100_000).step_by(2).for_each(|id| assert_eq!(tier.drop_key(&key(id)), ReadOutcome::Ok));
     assert!(tier.fragmentation() > 0.3, "every second sample gone: {}", tier.fragmentation());
 }
 
@@ -113,7 +113,7 @@ fn pins_under_eviction_by_other_threads_never_see_foreign_bytes() {
                 for turn in 0..3_000_u64 {
                     let id = (turn * 31 + writer * 17) % 40;
                     let outcome = tier.write_from(&key(id), &content(id, len(id)));
-                    if outcome == Outcome::Full {
+                    if outcome == ReadOutcome::Full {
                         tier.drop_key(&key((id * 3 + turn) % 40));
                     }
                 }
@@ -133,9 +133,9 @@ fn pins_under_eviction_by_other_threads_never_see_foreign_bytes() {
             });
         }
     });
-    (0..40).for_each(|id| assert!(matches!(tier.drop_key(&key(id)), Outcome::Ok | Outcome::Absent)));
+    (0..40).for_each(|id| assert!(matches!(tier.drop_key(&key(id)), ReadOutcome::Ok | ReadOutcome::Absent)));
     assert_eq!((tier.facts().used, tier.held_by_pins()), (Bytes::ZERO, Bytes::ZERO));
-    assert_eq!(tier.write_from(&key(0), &vec![1; 64 << 10]), Outcome::Ok, "all room is one piece again");
+    assert_eq!(tier.write_from(&key(0), &vec![1; 64 << 10]), ReadOutcome::Ok, "all room is one piece again");
 }
 
 #[derive(Clone, Debug)]
@@ -179,20 +179,20 @@ proptest! {
                     };
                     let bytes = content(id ^ version << 8, len);
                     match tier.write_from(&versioned(id, version), &bytes) {
-                        Outcome::Ok => { model.insert(id, (version, bytes)); }
-                        outcome => prop_assert_eq!(outcome, Outcome::Full),
+                        ReadOutcome::Ok => { model.insert(id, (version, bytes)); }
+                        outcome => prop_assert_eq!(outcome, ReadOutcome::Full),
                     }
                 }
                 Step::Read { id, version } => {
                     let held = model.get(&id).filter(|(held, _)| *held == version);
                     let mut bytes = vec![0; held.map_or(1, |(_, bytes)| bytes.len())];
                     let outcome = tier.read_into(&versioned(id, version), &mut bytes);
-                    let read = (outcome == Outcome::Ok).then_some(&bytes).ok_or(outcome);
-                    prop_assert_eq!(read, held.map(|(_, expected)| expected).ok_or(Outcome::Absent));
+                    let read = (outcome == ReadOutcome::Ok).then_some(&bytes).ok_or(outcome);
+                    prop_assert_eq!(read, held.map(|(_, expected)| expected).ok_or(ReadOutcome::Absent));
                 }
                 Step::Forget { id, version } => {
                     let held = model.get(&id).is_some_and(|(held, _)| *held == version);
-                    let expected = if held { Outcome::Ok } else { Outcome::Absent };
+                    let expected = if held { ReadOutcome::Ok } else { ReadOutcome::Absent };
                     prop_assert_eq!(tier.drop_key(&versioned(id, version)), expected);
                     if held { model.remove(&id); }
                 }

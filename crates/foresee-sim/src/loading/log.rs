@@ -10,8 +10,8 @@
 
 use std::fmt;
 
-use foresee_ledger::{Cause, Entry, Op, Outcome, Source, Subject};
-use foresee_units::{Bytes, Epoch, Nanos, Rank, SampleId, Step};
+use foresee_ledger::{Cause, Entry, Op, Subject};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step};
 
 use super::rates::{ORIGIN, SourceCode};
 
@@ -190,7 +190,7 @@ impl Log {
             bytes: Bytes::new(whole(bytes)),
             samples,
             attempt: 1,
-            outcome: Outcome::Ok,
+            outcome: ReadOutcome::Ok,
         }
     }
 }

@@ -8,7 +8,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use foresee_ledger::Source;
 use foresee_model::{Compat, ModelError};
 
 use super::data::Sizes;
@@ -19,6 +18,7 @@ use super::policy::Policy;
 use super::rates::Rates;
 use super::report::{Book, Report, Times};
 use super::scenario::{Scenario, ScenarioError};
+use foresee_units::Source;
 
 /// What all of a run's parts look at and none changes.
 #[derive(Debug)]

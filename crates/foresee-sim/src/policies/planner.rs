@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{Access, Planner, PlannerConfig, PolicyChoice, SampleSizes, Source, TierRoom};
+use foresee_data_plan::{Access, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierRoom};
 use foresee_units::{Bytes, SampleId};
 
 use super::{HitPolicy, Outcome};
@@ -54,7 +54,7 @@ impl HitPolicy for Planned {
         let planned = self.planner.poll_access(&mut self.access);
         assert!(planned && self.access.sample == sample, "accesses are planned once, in order");
         Outcome {
-            hit: self.access.source != Source::Origin,
+            hit: self.access.source != PlannedSource::Origin,
             kept: self.access.keep.is_some(),
             evicted: self.access.evict.len() as u64,
         }

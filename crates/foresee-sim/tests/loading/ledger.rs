@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use foresee_ledger::{Cause, Entry, Op, Source, Subject};
+use foresee_ledger::{Cause, Entry, Op, Subject};
 use foresee_sim::loading::{
     Bucket, HandOver, OriginReaders, Place, Policy, Progress, Report, Run, RunError, Scenario,
 };
-use foresee_units::Nanos;
+use foresee_units::{Nanos, Source};
 
 use crate::setups::{count, small};
 

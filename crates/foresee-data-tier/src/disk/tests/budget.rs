@@ -46,8 +46,9 @@ impl Entries for Replaced {
 /// Fill a tier with samples of 100,000 bytes; return how many it took.
 fn fill(rig: &Rig, fingerprint: Fingerprint, first: u64) -> u64 {
     let key = |id| SampleKey { fingerprint, ..key(id) };
-    (first..first + 1000).take_while(|&id| rig.write(key(id), &content(id, 100_000)) == Outcome::Ok).count()
-        as u64
+    (first..first + 1000)
+        .take_while(|&id| rig.write(key(id), &content(id, 100_000)) == ReadOutcome::Ok)
+        .count() as u64
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn runs_at_the_same_time_share_the_budget_of_the_directory() {
 fn one_changed_sample_leaves_all_others_in_the_cache() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::open(&config(dir.path(), 16 * MIB));
-    (0..100).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 9_000)), Outcome::Ok));
+    (0..100).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 9_000)), ReadOutcome::Ok));
     drop(rig);
 
     let changed =

@@ -15,7 +15,7 @@ fn the_disk_never_holds_more_than_the_capacity_whatever_the_sizes() {
     for id in 0_u64..3000 {
         let len =
             usize::try_from(id * 7919 % 5000 + if id.is_multiple_of(20) { 200_000 } else { 0 }).unwrap();
-        if rig.write(key(id), &content(id, len)) == Outcome::Full {
+        if rig.write(key(id), &content(id, len)) == ReadOutcome::Full {
             let _ = (rig.forget(key(id / 2)), rig.forget(key(id / 3)));
         }
         if id.is_multiple_of(100) {
@@ -32,7 +32,7 @@ fn files_and_directories_are_for_this_user_only() {
     let dir = TempDir::new().unwrap();
     let cache = dir.path().join("cache");
     let rig = Rig::open(&config(&cache, 4 << 20));
-    assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
+    assert_eq!(rig.write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
     rig.tier.close(GRACE);
     for file in [files(dir.path(), "seg"), files(dir.path(), "manifest"), files(dir.path(), "lock")].concat()
     {

@@ -57,11 +57,12 @@ impl Storage for Failing {
 fn a_full_disk_makes_the_tier_smaller_and_the_run_goes_on() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(2, u64::MAX, u64::MAX)));
-    let kept = (0..100).take_while(|id| rig.write(key(*id), &content(*id, 100_000)) == Outcome::Ok).count();
+    let kept =
+        (0..100).take_while(|id| rig.write(key(*id), &content(*id, 100_000)) == ReadOutcome::Ok).count();
     assert!((10..50).contains(&kept), "{kept}");
     assert!(rig.tier.facts().capacity < Bytes::new(6 << 20), "{:?}", rig.tier.facts());
-    assert_eq!(rig.forget(key(0)), Outcome::Ok);
-    assert_eq!(rig.write(key(500), &content(500, 100_000)), Outcome::Ok, "freed room is still room");
+    assert_eq!(rig.forget(key(0)), ReadOutcome::Ok);
+    assert_eq!(rig.write(key(500), &content(500, 100_000)), ReadOutcome::Ok, "freed room is still room");
     assert_eq!(rig.read(key(1), 100_000).unwrap(), content(1, 100_000));
     assert_eq!(files(dir.path(), "seg").len(), 2, "the file without room is gone");
 }
@@ -73,7 +74,7 @@ fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
         let disk = Failing::after(segments, u64::MAX, u64::MAX);
         let rig = Rig::over(&config(dir.path(), 2 << 20), Box::new(disk));
         // Entries of one granule leave no gap; 2 MiB would hold 32,768 of them.
-        let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == Outcome::Ok).count() as u64;
+        let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == ReadOutcome::Ok).count() as u64;
         let facts = rig.tier.facts();
         assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.room()));
         assert_eq!(facts.used.get(), kept * disk_footprint(Bytes::ZERO).get());
@@ -86,13 +87,13 @@ fn a_write_that_fails_costs_its_samples_and_its_place_only() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, 3, u64::MAX)));
     let before = rig.tier.facts().capacity;
-    (0..3).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
-    assert_eq!(rig.write(key(3), &content(3, 100_000)), Outcome::Full);
+    (0..3).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
+    assert_eq!(rig.write(key(3), &content(3, 100_000)), ReadOutcome::Full);
     assert!(rig.tier.facts().capacity < before);
-    assert_eq!(rig.read(key(3), 100_000), Err(Outcome::Absent));
+    assert_eq!(rig.read(key(3), 100_000), Err(ReadOutcome::Absent));
     (0..3).for_each(|id| assert_eq!(rig.read(key(id), 100_000).unwrap(), content(id, 100_000)));
     // A small one is taken before its chunk is written; when that fails, it was never there.
-    assert_eq!(rig.write(key(4), b"small"), Outcome::Ok);
+    assert_eq!(rig.write(key(4), b"small"), ReadOutcome::Ok);
     rig.tier.close(GRACE);
     assert!(rig.tier.faults() >= 2);
     drop(rig);
@@ -103,11 +104,11 @@ fn a_write_that_fails_costs_its_samples_and_its_place_only() {
 fn a_place_that_cannot_be_read_is_not_used_again() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, u64::MAX, 1)));
-    (0..2).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
+    (0..2).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
     let before = rig.tier.facts();
     assert_eq!(rig.read(key(0), 100_000).unwrap(), content(0, 100_000));
-    assert_eq!(rig.read(key(1), 100_000), Err(Outcome::Corrupt));
-    assert_eq!(rig.read(key(1), 100_000), Err(Outcome::Absent));
+    assert_eq!(rig.read(key(1), 100_000), Err(ReadOutcome::Corrupt));
+    assert_eq!(rig.read(key(1), 100_000), Err(ReadOutcome::Absent));
     assert!(rig.tier.facts().capacity < before.capacity);
 }
 
@@ -118,7 +119,7 @@ fn a_thousand_small_samples_cost_a_few_calls() {
     let writes = Arc::clone(&storage.writes);
     let rig = Rig::over(&config(dir.path(), 64 << 20), Box::new(storage));
     for id in 0..5000 {
-        assert_eq!(rig.write(key(id), &content(id, 1000)), Outcome::Ok);
+        assert_eq!(rig.write(key(id), &content(id, 1000)), ReadOutcome::Ok);
         assert_eq!(rig.read(key(id), 1000).unwrap(), content(id, 1000), "served from memory");
     }
     rig.tier.close(GRACE);

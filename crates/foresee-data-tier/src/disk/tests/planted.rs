@@ -15,7 +15,7 @@ fn refusal(config: &DiskConfig) -> String {
 fn cache(dir: &Path) -> (DiskConfig, PathBuf, PathBuf) {
     let config = config(dir, 4 << 20);
     let rig = Rig::open(&config);
-    assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
+    assert_eq!(rig.write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
     drop(rig);
     let segment = files(dir, "seg").remove(0);
     (config, segment.parent().unwrap().to_owned(), segment)

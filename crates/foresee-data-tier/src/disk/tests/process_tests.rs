@@ -32,9 +32,9 @@ fn a_writer_to_be_killed() {
     let rig = Rig::open(&config(Path::new(&dir), 64 << 20));
     for id in 0.. {
         let id = id % 3000;
-        assert_eq!(rig.write(key(id), &content(id, 9_000)), Outcome::Ok);
+        assert_eq!(rig.write(key(id), &content(id, 9_000)), ReadOutcome::Ok);
         let large = 10_000 + id % 100;
-        assert_eq!(rig.write(key(large), &content(large, 90_000)), Outcome::Ok);
+        assert_eq!(rig.write(key(large), &content(large, 90_000)), ReadOutcome::Ok);
         if id == 500 {
             println!("\n{READY}");
         }
@@ -56,11 +56,13 @@ fn a_killed_process_leaves_a_partition_that_the_next_one_takes_over() {
                 assert_eq!(bytes, content(held.id.0, len));
                 good += 1;
             }
-            Err(outcome) => assert!(matches!(outcome, Outcome::Corrupt | Outcome::Absent), "{outcome:?}"),
+            Err(outcome) => {
+                assert!(matches!(outcome, ReadOutcome::Corrupt | ReadOutcome::Absent), "{outcome:?}");
+            }
         }
     }
     assert!(good > 0);
-    assert_eq!(rig.write(key(77_777), b"goes on"), Outcome::Ok);
+    assert_eq!(rig.write(key(77_777), b"goes on"), ReadOutcome::Ok);
     assert_eq!(files(dir.path(), "lock").len(), 2, "of the directory and of one partition");
 }
 
@@ -79,7 +81,7 @@ fn a_killed_process_releases_the_lock_of_the_directory() {
     let dir = TempDir::new().unwrap();
     run_and_kill("a_holder_of_the_lock_to_be_killed", "FORESEE_TEST_KILLED_HOLDER", dir.path());
     let rig = Rig::open(&config(dir.path(), 4 << 20));
-    assert_eq!(rig.write(key(1), &content(1, 70_000)), Outcome::Ok);
+    assert_eq!(rig.write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
 }
 
 /// Bytes never come from a place that was given to another sample meanwhile.
@@ -116,8 +118,8 @@ fn reads_during_eviction_never_see_foreign_bytes() {
         for done in done.drain(..) {
             ended += 1;
             if let Some((id, scratch)) = reads.remove(&done.ticket) {
-                assert_ne!(done.outcome, Outcome::Corrupt, "a pinned place is not written");
-                if done.outcome == Outcome::Ok {
+                assert_ne!(done.outcome, ReadOutcome::Corrupt, "a pinned place is not written");
+                if done.outcome == ReadOutcome::Ok {
                     assert_eq!(scratch.into_bytes().unwrap(), content(id, len(id)));
                 }
             }

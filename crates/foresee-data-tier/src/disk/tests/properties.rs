@@ -82,16 +82,16 @@ proptest! {
                 Step::Write(id, len) => {
                     let len = model.get(&id).map_or(len, Vec::len);
                     match rig.write(key(id), &content(id, len)) {
-                        Outcome::Ok => { model.insert(id, content(id, len)); }
-                        outcome => prop_assert_eq!(outcome, Outcome::Full),
+                        ReadOutcome::Ok => { model.insert(id, content(id, len)); }
+                        outcome => prop_assert_eq!(outcome, ReadOutcome::Full),
                     }
                 }
                 Step::Read(id) => {
                     let read = rig.read(key(id), model.get(&id).map_or(1, Vec::len));
-                    prop_assert_eq!(read, model.get(&id).cloned().ok_or(Outcome::Absent));
+                    prop_assert_eq!(read, model.get(&id).cloned().ok_or(ReadOutcome::Absent));
                 }
                 Step::Forget(id) => {
-                    let expected = if model.remove(&id).is_some() { Outcome::Ok } else { Outcome::Absent };
+                    let expected = if model.remove(&id).is_some() { ReadOutcome::Ok } else { ReadOutcome::Absent };
                     prop_assert_eq!(rig.forget(key(id)), expected);
                 }
                 Step::Reopen => {
@@ -118,7 +118,7 @@ proptest! {
         let samples = samples.into_iter().chain((0..large).map(|id| (100 + id, 90_000)));
         for (id, len) in samples {
             let len = *kept.entry(id).or_insert(len);
-            prop_assert_eq!(rig.write(key(id), &content(id, len)), Outcome::Ok);
+            prop_assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok);
         }
         drop(rig);
         for harm in &harms {
@@ -129,11 +129,11 @@ proptest! {
             let len = usize::try_from(held.len.get()).unwrap();
             match rig.read(key(held.id.0), len) {
                 Ok(bytes) => prop_assert_eq!(bytes, content(held.id.0, kept[&held.id.0])),
-                Err(outcome) => prop_assert!(matches!(outcome, Outcome::Corrupt | Outcome::Absent)),
+                Err(outcome) => prop_assert!(matches!(outcome, ReadOutcome::Corrupt | ReadOutcome::Absent)),
             }
         }
         for (id, len) in kept {
-            prop_assert_eq!(rig.write(key(id), &content(id, len)), Outcome::Ok, "it goes on as a cache");
+            prop_assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok, "it goes on as a cache");
             prop_assert_eq!(rig.read(key(id), len), Ok(content(id, len)));
         }
     }

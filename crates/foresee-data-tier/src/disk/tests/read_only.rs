@@ -45,8 +45,8 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
     let dir = TempDir::new().unwrap();
     let of_two = DiskConfig { directory_capacity: Bytes::new(8 << 20), ..config(dir.path(), 4 << 20) };
     let writers = [Rig::open(&of_two), Rig::open(&of_two)];
-    assert_eq!(writers[0].write(key(1), &content(1, 70_000)), Outcome::Ok);
-    assert_eq!(writers[1].write(key(2), &content(2, 3_000)), Outcome::Ok);
+    assert_eq!(writers[0].write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
+    assert_eq!(writers[1].write(key(2), &content(2, 3_000)), ReadOutcome::Ok);
     drop(writers);
     for with_manifest in [true, false] {
         if !with_manifest {
@@ -62,11 +62,11 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
             assert_eq!(rig.ids(), [1, 2]);
             assert_eq!(rig.read(key(1), 70_000).unwrap(), content(1, 70_000));
             assert_eq!(rig.read(key(2), 3_000).unwrap(), content(2, 3_000));
-            assert_eq!(rig.write(key(3), b"small"), Outcome::Full);
-            assert_eq!(rig.forget(key(2)), Outcome::Ok);
+            assert_eq!(rig.write(key(3), b"small"), ReadOutcome::Full);
+            assert_eq!(rig.forget(key(2)), ReadOutcome::Ok);
             assert_eq!(
                 rig.write(key(4), &content(4, 70_000)),
-                Outcome::Full,
+                ReadOutcome::Full,
                 "freed bytes are not used either"
             );
         }

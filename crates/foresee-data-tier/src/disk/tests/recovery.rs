@@ -15,7 +15,7 @@ fn the_next_run_finds_what_a_clean_end_left() {
         let expected: &[u64] = if round == 0 { &[] } else { &[0, 1, 2, 3, 4, 5] };
         assert_eq!(rig.ids(), expected);
         for (id, len) in (0..).zip(lens) {
-            assert_eq!(rig.write(key(id), &content(id, len)), Outcome::Ok);
+            assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok);
             assert_eq!(rig.read(key(id), len).unwrap(), content(id, len));
         }
         let expected_writes = if round == 0 { 1_000_000 } else { 0 };
@@ -33,9 +33,9 @@ fn after_a_crash_every_entry_on_the_disk_is_found_by_its_header() {
     let rig = Rig::open(&config(&live, 16 << 20));
     // Small ones enough to fill chunks, large ones between them, some forgotten and their room used again.
     let len = |id: u64| if id % 50 == 7 { 100_000 } else { 3000 };
-    (0..2000).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), Outcome::Ok));
-    (0..400).for_each(|id| assert_eq!(rig.forget(key(id)), Outcome::Ok));
-    (2000..2300).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), Outcome::Ok));
+    (0..2000).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), ReadOutcome::Ok));
+    (0..400).for_each(|id| assert_eq!(rig.forget(key(id)), ReadOutcome::Ok));
+    (2000..2300).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), ReadOutcome::Ok));
     // A large sample is on the disk when its write ends, and with it the chunk sealed before.
     crash_copy(&live, &dead);
     let again = Rig::open(&config(&dead, 16 << 20));
@@ -47,13 +47,13 @@ fn after_a_crash_every_entry_on_the_disk_is_found_by_its_header() {
         match again.read(key(id), len(id)) {
             Ok(bytes) => assert_eq!(bytes, content(id, len(id))),
             Err(outcome) => {
-                assert_eq!(outcome, Outcome::Corrupt, "torn, and it shows");
+                assert_eq!(outcome, ReadOutcome::Corrupt, "torn, and it shows");
                 bad += 1;
             }
         }
     }
     assert!(bad < 400, "{bad} torn entries");
-    assert_eq!(again.write(key(9000), &content(9000, 70_000)), Outcome::Ok);
+    assert_eq!(again.write(key(9000), &content(9000, 70_000)), ReadOutcome::Ok);
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_
     let of_two =
         DiskConfig { ranks: 2, directory_capacity: Bytes::new(8 << 20), ..config(dir.path(), 4 << 20) };
     let (first, second) = (Rig::open(&of_two), Rig::open(&of_two));
-    assert_eq!(first.write(key(1), &content(1, 70_000)), Outcome::Ok);
-    assert_eq!(second.write(key(2), &content(2, 3_000)), Outcome::Ok);
-    assert_eq!(first.read(key(2), 3_000), Err(Outcome::Absent));
+    assert_eq!(first.write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
+    assert_eq!(second.write(key(2), &content(2, 3_000)), ReadOutcome::Ok);
+    assert_eq!(first.read(key(2), 3_000), Err(ReadOutcome::Absent));
     drop((first, second));
 
     let again = [Rig::open(&of_two), Rig::open(&of_two)];
@@ -85,7 +85,7 @@ fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_
 fn a_smaller_capacity_cuts_the_partition_and_what_is_left_is_right() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::open(&config(dir.path(), 16 << 20));
-    (0..120).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), Outcome::Ok));
+    (0..120).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
     drop(rig);
     let rig = Rig::open(&config(dir.path(), 6 << 20));
     assert!(blocks(dir.path()) <= 6 << 20);

@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn outcome(status: u16, code: Option<&str>) -> Outcome {
+fn outcome(status: u16, code: Option<&str>) -> ReadOutcome {
     let attempt = Attempt::default();
     let code = code.map(str::to_owned);
     attempt.note(Seen { status: Some(status), code, ..Seen::default() });
@@ -16,21 +16,21 @@ fn nothing() -> object_store::Error {
 
 #[test]
 fn every_status_has_its_meaning() {
-    let throttled = Outcome::Throttled { retry_after: None };
+    let throttled = ReadOutcome::Throttled { retry_after: None };
     for (status, code, expected) in [
-        (404, None, Outcome::Absent),
-        (401, None, Outcome::Denied),
-        (403, Some("AccessDenied"), Outcome::Denied),
-        (400, Some("ExpiredToken"), Outcome::Denied),
-        (412, None, Outcome::Changed),
+        (404, None, ReadOutcome::Absent),
+        (401, None, ReadOutcome::Denied),
+        (403, Some("AccessDenied"), ReadOutcome::Denied),
+        (400, Some("ExpiredToken"), ReadOutcome::Denied),
+        (412, None, ReadOutcome::Changed),
         (429, None, throttled),
         (503, Some("SlowDown"), throttled),
-        (408, None, Outcome::Retryable),
-        (500, None, Outcome::Retryable),
-        (504, None, Outcome::Retryable),
-        (400, None, Outcome::Fatal),
-        (416, None, Outcome::Fatal),
-        (301, None, Outcome::Fatal),
+        (408, None, ReadOutcome::Retryable),
+        (500, None, ReadOutcome::Retryable),
+        (504, None, ReadOutcome::Retryable),
+        (400, None, ReadOutcome::Failed),
+        (416, None, ReadOutcome::Failed),
+        (301, None, ReadOutcome::Failed),
     ] {
         assert_eq!(outcome(status, code), expected, "HTTP {status} {code:?}");
     }

@@ -23,7 +23,7 @@ fn an_origin_is_never_written_to() {
     stocked.tier.submit(Op::Drop { ticket: Ticket(2), key: stocked.keys[0] });
     let mut done = Vec::new();
     completions.drain(&mut done);
-    assert!(done.len() == 2 && done.iter().all(|done| done.outcome == Outcome::Fatal), "{done:?}");
+    assert!(done.len() == 2 && done.iter().all(|done| done.outcome == ReadOutcome::Failed), "{done:?}");
 }
 
 /// One file `a` of three bytes, found under whatever `shelf` says.
@@ -45,13 +45,13 @@ fn a_file_that_changed_is_noticed_and_named() {
         shelf.add(b"a", None, 3, &tag_of(&stat, false));
         std::fs::write(root.join("a"), b"xyzw").expect("a file");
     });
-    assert_eq!(done.outcome, Outcome::Changed);
+    assert_eq!(done.outcome, ReadOutcome::Changed);
     assert!(done.detail.message.is_some_and(|message| message.contains("/a: the file has changed")));
 }
 
 #[test]
 fn another_inode_is_a_change_only_if_the_tag_has_the_inode_number() {
-    for (with_inode, expected) in [(false, Outcome::Ok), (true, Outcome::Changed)] {
+    for (with_inode, expected) in [(false, ReadOutcome::Ok), (true, ReadOutcome::Changed)] {
         let done = outcome_for(|root, shelf| {
             let stat = rustix::fs::stat(root.join("a")).expect("a file");
             shelf.add(b"a", None, 3, &tag_of(&stat, with_inode));
@@ -80,7 +80,7 @@ fn a_directory_in_a_files_place_is_a_change_and_named() {
             std::fs::remove_file(root.join("a")).expect("a file");
             std::fs::create_dir(root.join("a")).expect("a directory");
         });
-        assert_eq!(done.outcome, Outcome::Changed, "{done:?}");
+        assert_eq!(done.outcome, ReadOutcome::Changed, "{done:?}");
         let message = done.detail.message.expect("it says what is wrong");
         assert!(message.contains("/a: it is a directory") && message.contains("index"), "{message}");
     }
@@ -89,7 +89,7 @@ fn a_directory_in_a_files_place_is_a_change_and_named() {
 #[test]
 fn a_short_file_without_a_tag_may_be_asked_again() {
     let done = outcome_for(|_, shelf| shelf.add(b"a", Some(1), 3, b""));
-    assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 2));
+    assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 2));
 }
 
 #[test]
@@ -105,7 +105,11 @@ fn open_and_stat_are_measured_apart() {
 #[test]
 fn keys_that_leave_the_root_are_refused() {
     for key in [b"../a".as_slice(), b"b/../../a", b"/etc/hostname", b"", b"a\0b", b".."] {
-        assert_eq!(outcome_for(|_, shelf| shelf.add(key, None, 3, b"")).outcome, Outcome::Fatal, "{key:?}");
+        assert_eq!(
+            outcome_for(|_, shelf| shelf.add(key, None, 3, b"")).outcome,
+            ReadOutcome::Failed,
+            "{key:?}"
+        );
     }
     assert!(safe_key(b"..a/b..") && safe_key(b"./a"));
 }
@@ -117,13 +121,13 @@ fn a_pipe_under_a_samples_name_fails_instead_of_hanging() {
         rustix::fs::mknodat(rustix::fs::CWD, root.join("p"), kind, Mode::RUSR, 0).expect("a pipe");
         shelf.add(b"p", None, 3, b"");
     });
-    assert_eq!(done.outcome, Outcome::Fatal, "{done:?}");
+    assert_eq!(done.outcome, ReadOutcome::Failed, "{done:?}");
 }
 
 #[test]
 fn a_locator_that_panics_ends_its_own_read_only() {
     let done = outcome_for(|_, shelf| shelf.panic_at(0));
-    assert_eq!(done.outcome, Outcome::Fatal);
+    assert_eq!(done.outcome, ReadOutcome::Failed);
 }
 
 #[test]

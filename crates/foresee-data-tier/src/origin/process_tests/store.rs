@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use foresee_units::Nanos;
+use foresee_units::{Nanos, ReadOutcome};
 
 use super::fake::{FakeS3, Mood, etag};
 use crate::conformance::{self, Stocked};
-use crate::op::{Op, Outcome, Ticket};
+use crate::op::{Op, Ticket};
 use crate::origin::shelf::{self, Queue, Shelf, read};
 use crate::origin::{OriginError, OriginOptions, StoreOrigin};
 use crate::uri::Uri;
@@ -77,7 +77,7 @@ fn a_bucket_and_a_web_server_keep_the_reading_promises() {
 #[test]
 fn a_whole_sample_is_one_conditional_get_without_a_range() {
     let (done, bytes, fake) = read_in(Mood::Well, |_| {});
-    assert_eq!((done.outcome, bytes), (Outcome::Ok, vec![7; 10]), "{done:?}");
+    assert_eq!((done.outcome, bytes), (ReadOutcome::Ok, vec![7; 10]), "{done:?}");
     assert_eq!(done.detail.status, Some(200));
     assert!(done.detail.first_byte.is_some_and(|first| first <= done.service));
     let condition = etag(&[7; 10]);
@@ -99,16 +99,16 @@ fn a_sample_inside_a_shard_is_one_range() {
 
 #[test]
 fn each_answer_has_its_outcome_is_asked_once_and_tells_no_secret() {
-    let throttled = Outcome::Throttled { retry_after: Some(Nanos::from_secs(7)) };
+    let throttled = ReadOutcome::Throttled { retry_after: Some(Nanos::from_secs(7)) };
     for (mood, outcome) in [
         (Mood::Status(503, "SlowDown"), throttled),
         (Mood::Status(429, ""), throttled),
-        (Mood::Status(500, "InternalError"), Outcome::Retryable),
-        (Mood::Status(404, "NoSuchKey"), Outcome::Absent),
-        (Mood::Status(403, "AccessDenied"), Outcome::Denied),
-        (Mood::Status(412, ""), Outcome::Changed),
-        (Mood::Status(400, "InvalidRequest"), Outcome::Fatal),
-        (Mood::ShortBody, Outcome::Retryable),
+        (Mood::Status(500, "InternalError"), ReadOutcome::Retryable),
+        (Mood::Status(404, "NoSuchKey"), ReadOutcome::Absent),
+        (Mood::Status(403, "AccessDenied"), ReadOutcome::Denied),
+        (Mood::Status(412, ""), ReadOutcome::Changed),
+        (Mood::Status(400, "InvalidRequest"), ReadOutcome::Failed),
+        (Mood::ShortBody, ReadOutcome::Retryable),
     ] {
         let (done, _, fake) = read_in(mood.clone(), |_| {});
         assert_eq!(done.outcome, outcome, "{mood:?}: {done:?}");
@@ -122,7 +122,7 @@ fn each_answer_has_its_outcome_is_asked_once_and_tells_no_secret() {
 #[test]
 fn a_short_body_tells_how_far_it_came() {
     let (done, bytes, _) = read_in(Mood::ShortBody, |_| {});
-    assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 5));
+    assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 5));
     assert_eq!(bytes[..5], [7; 5]);
 }
 
@@ -137,16 +137,16 @@ fn a_server_that_ignores_conditions_cannot_pass_another_version_off() {
     let (origin, queue) = shelf::queued(|completions| {
         StoreOrigin::new(&s3(), &options(&fake), Arc::new(shelf), completions).expect("an origin")
     });
-    assert_eq!(read(&origin, &queue, 2, 3).0.outcome, Outcome::Changed, "another length");
+    assert_eq!(read(&origin, &queue, 2, 3).0.outcome, ReadOutcome::Changed, "another length");
     fake.set(Mood::IgnoresHeaders);
-    assert_eq!(read(&origin, &queue, 0, 4).0.outcome, Outcome::Changed, "another tag");
-    assert_eq!(read(&origin, &queue, 1, 2).0.outcome, Outcome::Fatal, "no ranges");
+    assert_eq!(read(&origin, &queue, 0, 4).0.outcome, ReadOutcome::Changed, "another tag");
+    assert_eq!(read(&origin, &queue, 1, 2).0.outcome, ReadOutcome::Failed, "no ranges");
 }
 
 #[test]
 fn silence_ends_after_the_read_timeout() {
     let (done, _, _) = read_in(Mood::Stall, |options| options.read_timeout = Nanos::from_millis(50));
-    assert_eq!((done.outcome, done.bytes.get()), (Outcome::Retryable, 5));
+    assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 5));
     assert!(done.detail.message.is_some_and(|message| message.contains("no byte came for")));
 }
 
@@ -166,11 +166,11 @@ fn stalled() -> (StoreOrigin, Queue, FakeS3, Arc<crate::Scratch>) {
 fn a_stalled_read_is_broken_off_by_cancel_and_by_close() {
     let (origin, queue, _fake, scratch) = stalled();
     origin.cancel(Ticket(1));
-    assert_eq!(queue.wait()[0].outcome, Outcome::Cancelled);
+    assert_eq!(queue.wait()[0].outcome, ReadOutcome::Cancelled);
     assert!(scratch.into_bytes().is_ok(), "the memory came back first");
     let (origin, queue, _fake, _) = stalled();
     origin.close(Nanos::from_millis(1));
-    assert_eq!(queue.wait()[0].outcome, Outcome::Cancelled);
+    assert_eq!(queue.wait()[0].outcome, ReadOutcome::Cancelled);
     assert_eq!(origin.facts().in_flight, 0);
 }
 
@@ -182,7 +182,7 @@ fn nobody_at_the_address_may_be_asked_again_and_a_probe_says_so() {
     let (done, ..) = read_in(Mood::Well, |options| {
         options.storage.insert("endpoint_url".to_owned(), format!("http://{address}"));
     });
-    assert_eq!(done.outcome, Outcome::Retryable, "{done:?}");
+    assert_eq!(done.outcome, ReadOutcome::Retryable, "{done:?}");
     let uri = Uri::parse(&format!("http://{address}/x?sig=hush")).expect("a URI");
     let error = crate::probe_origin(&uri, &OriginOptions::default()).expect_err("nobody there").to_string();
     assert!(error.contains("cannot be reached") && error.contains("refused"), "{error}");
@@ -215,10 +215,10 @@ fn a_web_server_that_serves_get_alone_passes_the_probe_and_is_read() {
     let (origin, queue) = shelf::queued(|completions| {
         StoreOrigin::new(&uri, &OriginOptions::default(), Arc::new(shelf), completions).expect("an origin")
     });
-    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, Outcome::Ok);
+    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, ReadOutcome::Ok);
     assert_eq!(read(&origin, &queue, 1, 3).1, b"123");
     fake.put("set/empty", b"4");
-    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, Outcome::Changed);
+    assert_eq!(read(&origin, &queue, 0, 0).0.outcome, ReadOutcome::Changed);
 }
 
 #[test]

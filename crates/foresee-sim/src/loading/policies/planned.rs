@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, SlowestTier, Source, StackAccess, TierRoom,
+    PlannedSource, PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, SlowestTier, StackAccess, TierRoom,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -171,8 +171,8 @@ impl Planning {
                 }
                 assert!(self.planner.poll_access(&mut self.access), "every announced read is planned");
                 let source = match self.access.source {
-                    Source::Origin => ORIGIN,
-                    Source::Tier(tier) => Rates::local(usize::from(tier.0)),
+                    PlannedSource::Origin => ORIGIN,
+                    PlannedSource::Tier(tier) => Rates::local(usize::from(tier.0)),
                 };
                 sources.set(first + self.nth, source);
                 self.nth += 1;

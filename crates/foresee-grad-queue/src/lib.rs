@@ -68,8 +68,8 @@ pub use schedule::{
     Unsent, Window,
 };
 pub use sizing::{
-    PACKET_BYTES_MAX, PACKET_BYTES_MIN, PACKET_BYTES_UNIT, PACKET_RATE, PACKET_TIME, WINDOW_BOUND, WINDOW_PACKETS,
-    WINDOW_PACKETS_MIN, WINDOW_SLACK, packet_bytes, window_bytes,
+    PACKET_BYTES_MAX, PACKET_BYTES_MIN, PACKET_BYTES_UNIT, PACKET_RATE, PACKET_TIME, WINDOW_BOUND,
+    WINDOW_PACKETS, WINDOW_PACKETS_MIN, WINDOW_SLACK, packet_bytes, window_bytes,
 };
 pub use slot::Sum;
 pub use slot_pair::{Admission, Discarded, JobView, Outcome, Progress, SlotPair, Verdict};

@@ -9,6 +9,7 @@ from support.house import ROOT
 
 PAGE = ROOT / "docs" / "formats" / "ledger.md"
 SOURCE = ROOT / "crates" / "foresee-ledger" / "src"
+UNITS = ROOT / "crates" / "foresee-units" / "src"
 
 
 def quoted(text: str) -> set[str]:
@@ -25,11 +26,16 @@ def test_the_ledgers_page_has_every_column() -> None:
 
 
 def test_the_ledgers_page_has_every_word_and_no_other() -> None:
-    entry = (SOURCE / "entry.rs").read_text()
+    entry, read = (path.read_text() for path in (SOURCE / "entry.rs", UNITS / "read.rs"))
     text = PAGE.read_text()
-    for name, column in (("Op", "op"), ("Source", "source"), ("Cause", "cause"), ("Outcome", "outcome")):
-        block = re.search(rf"^    {name} \{{(.*?)^    \}}", entry, flags=re.DOTALL | re.MULTILINE)
-        assert block, name
+    for code, start, column in (
+        (entry, "Op", "op"),
+        (read, "Source", "source"),
+        (entry, "Cause", "cause"),
+        (read, "pub const fn word(self) -> &'static str", "outcome"),
+    ):
+        block = re.search(rf"^    {re.escape(start)} \{{(.*?)^    \}}", code, flags=re.DOTALL | re.MULTILINE)
+        assert block, column
         words = set(re.findall(r'=> "(\w+)"', block[1]))
         part = re.search(rf"^\*\*`{column}`\*\*:(.*?)(?=^\*\*`|\Z)", text, flags=re.DOTALL | re.MULTILINE)
         assert part, column

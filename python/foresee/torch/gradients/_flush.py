@@ -49,6 +49,7 @@ _live: weakref.WeakSet[Rounds] = weakref.WeakSet()
 
 def attach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], rounds: Rounds) -> None:
     """Make all of them speak to ``rounds``."""
+    model.__dict__.pop("no_sync", None)
     model.__dict__[_KEY] = rounds
     become(model, SynchronizedModel)
     for optimizer in optimizers:
@@ -74,7 +75,9 @@ def detach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
                 counted = dict(rounds.stats())
             object.__setattr__(one, "__class__", plain_class(type(one)))
             _live.discard(rounds)
-    # A loop may end in several places. Neither copies nor files of an optimizer have them.
+    # A loop may end in several places, and a model may train on alone.
+    model.__dict__["no_sync"] = nullcontext
+    # Neither copies nor files of an optimizer have them.
     for optimizer in optimizers:
         optimizer.__dict__.update(close=inert(), flush=inert(), stats=functools.partial(dict, counted))
 

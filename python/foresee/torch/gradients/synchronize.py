@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -31,7 +32,6 @@ __all__ = ["synchronize"]
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 
-_BARE = ("no_sync",)
 # So many names of parameters are spelt out in a warning.
 _NAMES_SHOWN = 5
 
@@ -297,11 +297,9 @@ def _model(model: object) -> list[str]:
         for where, module in model.named_modules()
         if (wrapper := name_of(module))
     ]
-    faults += [
-        f"model has a method {own}() of its own, which synchronize() needs; rename it"
-        for own in _BARE
-        if hasattr(model, own)
-    ]
+    # What a closed model has does nothing.
+    if getattr(model, "no_sync", nullcontext) is not nullcontext:
+        faults.append("model has a method no_sync() of its own, which synchronize() needs; rename it")
     faults += [
         f"{where or 'the model'} is an {type(module).__name__} with sparse=True; sparse gradients do not travel, pass "
         "sparse=False"

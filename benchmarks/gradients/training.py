@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -156,10 +156,15 @@ def traced(job: dict[str, Any]) -> dict[str, Any]:
     return {"trace": trace.dumps(ft.trace_model(model, x, loss=loss, optimizer=adam(model)))}
 
 
+def compiled(job: dict[str, Any], model: nn.Module) -> nn.Module:
+    """The model, compiled as a whole where the job says so."""
+    return cast("nn.Module", torch.compile(model)) if job.get("compiled") else model
+
+
 def alone(job: dict[str, Any]) -> dict[str, Any]:
     """Without a network."""
     model, x, y = made(job)
-    return steps(job, model, adam(model), x, y)
+    return steps(job, compiled(job, model), adam(model), x, y)
 
 
 def over_servers(job: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +174,9 @@ def over_servers(job: dict[str, Any]) -> dict[str, Any]:
     )
     model, x, y = made(job)
     optimizer: Any
-    model, optimizer = ft.synchronize(model, adam(model), servers=job["servers"], timeout=job["timeout_s"])
+    model, optimizer = ft.synchronize(
+        compiled(job, model), adam(model), servers=job["servers"], timeout=job["timeout_s"]
+    )
     try:
         return steps(job, model, optimizer, x, y)
     finally:
@@ -194,7 +201,7 @@ def all_reduce(job: dict[str, Any]) -> dict[str, Any]:
     with process_group(job):
         model, x, y = made(job)
         wrapped = DistributedDataParallel(model, bucket_cap_mb=job["bucket_mb"])
-        return steps(job, wrapped, adam(wrapped), x, y)
+        return steps(job, compiled(job, wrapped), adam(wrapped), x, y)
 
 
 def beside_ranks(job: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ BESIDE = How(program="training.py", own_servers=True)
 BUCKETS_MB = (1, 25, 100)
 #: The rows of part `ranks`: so many hosts, each with a rank and a server beside it, and their links.
 RANKS_LINKS = [(ranks, rate) for rate in ("200mbit", "1gbit", UNSHAPED) for ranks in (2, 4)]
+#: The row whose model is compiled as a whole, too.
+COMPILED = (2, "200mbit")
 #: Where torch's process group meets: another port for each run.
 PORTS = itertools.count(29_000)
 
@@ -61,6 +63,17 @@ def run_ranks(session: Session, ranks: int, rate: str) -> None:
             run_ddp(session, alone, step, given, best_mb)
             run_ours(session, alone, oracle, step, given)
             run_ours(session, hosts, oracle, step, given)
+        if (ranks, rate) == COMPILED:
+            run_compiled(session, alone, step, {**given, "compiled": True})
+
+
+def run_compiled(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any]) -> None:
+    """The whole model compiled, alone, with DDP and over servers beside ranks: gradients come after the whole backward pass."""
+    for _ in range(session.plan.repeats):
+        run_oracle(session, hosts, step, given)
+        run_ddp(session, hosts, step, given, 25)
+        ours = Run(workload(given), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+        measure(session, hosts, ours, {**given, "do": "beside", "meeting": meeting(hosts)}, BESIDE)
 
 
 def run_quick_ranks(session: Session) -> None:
@@ -91,13 +104,13 @@ def run_bulk_of(session: Session, hosts: Hosts) -> None:
 
 def run_oracle(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any]) -> Run:
     """All ranks, each alone."""
-    oracle = Run(given["model"], hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
+    oracle = Run(workload(given), hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
     return measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
 
 
 def run_ours(session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]) -> Run:
     """Over dedicated servers, or over one beside each rank where there are no others."""
-    ours = Run(given["model"], hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+    ours = Run(workload(given), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
     ours.model_s = session.predicted(hosts, stretched(step, oracle))
     if hosts.servers:
         return measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
@@ -106,9 +119,14 @@ def run_ours(session: Session, hosts: Hosts, oracle: Run, step: network.Step, gi
 
 def run_ddp(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any], bucket_mb: int) -> Run:
     """With torch's own all-reduce."""
-    ddp = Run(given["model"], hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
+    ddp = Run(workload(given), hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
     told = {**given, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting(hosts)}
     return measure(session, hosts, ddp, told, TRAINING)
+
+
+def workload(given: dict[str, Any]) -> str:
+    """What a run trains, as tables name it."""
+    return f"{given['model']}, compiled" if given.get("compiled") else str(given["model"])
 
 
 def meeting(hosts: Hosts) -> str:

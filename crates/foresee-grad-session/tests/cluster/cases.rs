@@ -39,12 +39,12 @@ fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { survives: false, ..Setup::draw(dice) };
         // Ranks are two rounds ahead of what servers know now and then.
-        let setup = if !dice.one_in(3) {
+        let setup = if dice.one_in(3) {
+            setup
+        } else {
             let ranks = setup.ranks.max(2);
             let slow = Some(dice.below(ranks as usize));
             Setup { ranks, slow, park: dice.pick(&[0, 63]), is_dense: true, rounds: 5, ..setup }
-        } else {
-            setup
         };
         let setup = setup.with(dice, Fault::Replace, 4).with(dice, Fault::Break, 2);
         setup.with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)

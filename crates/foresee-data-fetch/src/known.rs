@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of each request, of each range that is being read, and of each attempt at it.
-//!
-//! Refuses to decide anything: the queue does, and moves these from state to state.
+//! State of each request, of each range in flight, and of each attempt at it. The queue moves them from state to state.
 
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 

@@ -4,8 +4,8 @@
 //! Owns one rank's engine: its threads, its staging buffer and its metrics. The path of a sample reads from top to
 //! bottom: `orders` draw its place in the run, `driver` asks the planner where it comes from and moves it,
 //! `staging` lines up its batch, `handover` gives the batch to the consumer, `buffer` takes the memory
-//! back. Beside the engine, `indexing` lists a data set. Refuses to decide
-//! anything that another rank or the simulator would have to decide alike: that stands in `foresee-data-plan`.
+//! back. Next to the engine, `indexing` lists a data set. Decisions that another rank or the simulator has to make alike
+//! are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;
 mod bell;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Samples in memory: one slab per rank, filled and read on the caller's thread.
 //!
-//! Owns the slab's bytes, their book-keeping and the pins that let a reader use them in place. Apart from the
-//! other tiers in that nothing here ever waits: a read is a `memcpy`, or no copy at all with
-//! [`RamTier::pin`]. Refuses to evict: a sample that does not fit is [`ReadOutcome::Full`], and what to forget for it
-//! is decided elsewhere.
+//! Owns the slab's bytes, their book-keeping and the pins that let a reader use them in place. Unlike in other tiers,
+//! nothing here waits: a read is a `memcpy`, or no copy at all with [`RamTier::pin`]. The tier does not evict: a sample
+//! that does not fit is [`ReadOutcome::Full`], and the planner decides what leaves.
 
 mod cgroup;
 mod memory_map;

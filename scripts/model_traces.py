@@ -15,7 +15,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator
 
-from foresee.models.trace import Fact, ModelTrace, Tensor, write
+from foresee.network.trace import Fact, ModelTrace, Tensor, write
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "testdata" / "network"

@@ -26,7 +26,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from mutations import MODELS, Mutant, apply, python_mutants, run, rust_mutants
+from mutations import MODEL_PLACES, MODELS, Mutant, apply, python_mutants, run, rust_mutants
 from steps import ROOT, Failed
 
 #: Crates to change, and the crates with tests that run if the crate's own tests pass.
@@ -106,7 +106,7 @@ def arguments() -> argparse.Namespace:
 
 def require_committed() -> None:
     """Refuse a tree with uncommitted changes of what is mutated."""
-    places = [MODELS, *(f"crates/{crate}" for crate in CRATES)]
+    places = [*MODEL_PLACES, *(f"crates/{crate}" for crate in CRATES)]
     changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", *places])
     if changed:
         raise Failed(f"commit or restore first: {' '.join(changed.split())}")

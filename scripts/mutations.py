@@ -13,10 +13,23 @@ import itertools
 import json
 import subprocess
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from steps import ROOT
 
-MODELS = "python/foresee/models"
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The name of the Python models in results, and where they are.
+MODELS = "Python models"
+MODEL_PLACES = (
+    "python/foresee/network",
+    "python/foresee/planning",
+    "python/foresee/stagger/model",
+    "python/foresee/storage/goal.py",
+    "python/foresee/storage/model.py",
+    "python/foresee/storage/smallest_sets.py",
+)
 #: Lines around a change that find its place in a later tree.
 CONTEXT = 8
 #: Python operators and what replaces them.
@@ -123,7 +136,7 @@ def rust_mutants(crate: str, program: str) -> list[Mutant]:
 def python_mutants() -> list[Mutant]:
     """All mutants of the Python models."""
     mutants = []
-    for path in sorted((ROOT / MODELS).rglob("*.py")):
+    for path in sorted(each for place in MODEL_PLACES for each in _sources(ROOT / place)):
         source, name = path.read_bytes(), str(path.relative_to(ROOT))
         for function, start, end, new in PythonChanges(source).found:
             changed = (source[:start] + new.encode() + source[end:]).decode()
@@ -137,6 +150,11 @@ def python_mutants() -> list[Mutant]:
             )
             mutants.append(Mutant(MODELS, name, function, change, "".join(lines)))
     return mutants
+
+
+def _sources(place: Path) -> list[Path]:
+    """Python files at a place: itself, or all in the folder."""
+    return [place] if place.is_file() else list(place.rglob("*.py"))
 
 
 def apply(diff: str, text: str) -> str | None:

@@ -35,7 +35,7 @@ def _no_hosts() -> str | None:
 
 
 def _no_loops() -> str | None:
-    from foresee.bench import loop
+    from foresee.storage.bench import loop
 
     return loop.missing()
 

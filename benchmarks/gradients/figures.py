@@ -27,7 +27,7 @@ from support.parts import FULL, RATIOS  # noqa: E402
 from support.runs import Run, Runs, read  # noqa: E402
 from support.workloads import MODELS, bytes_per_s, sleeps  # noqa: E402
 
-from foresee.models import network  # noqa: E402
+from foresee import network  # noqa: E402
 
 COLOURS = {
     "oracle": drawing.BLACK,

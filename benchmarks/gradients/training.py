@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import foresee.torch as ft
-from foresee.models import trace
+from foresee.network import trace
 
 Build = Callable[[], tuple[nn.Module, torch.Tensor, torch.Tensor]]
 VOCABULARY = 4352

@@ -38,7 +38,7 @@ from support.setups import QUICK, TEN, TUNING, SetUp, facts  # noqa: E402
 from support.tasks import Ask, task_of  # noqa: E402
 
 from foresee import _native  # noqa: E402
-from foresee.job import Profile  # noqa: E402
+from foresee.jobspec import Profile  # noqa: E402
 
 ROOT = HERE.parents[1]
 HOME = ROOT / ".tools" / "bench-data"

@@ -825,7 +825,7 @@ class Loader:
 
 @final
 class NetworkStep:
-    """One training step whose gradients cross a network: ``foresee.models.network`` is its face.
+    """One training step whose gradients cross a network: ``foresee.network.model`` is its face.
 
     Layers in order of first use; seconds, bytes, bytes per second of one direction. ``policy``: ``oracle``,
     ``mercury``, ``barrier``, ``fifo_packet`` or ``fifo_tensor``. ``efficiency``: share of the link that gradients
@@ -901,14 +901,14 @@ LOADING_POLICIES: Sequence[str]
 
 @final
 class LoadingRun:
-    """One policy of loading on one scenario, in virtual time. ``foresee.models.loading`` is its face."""
+    """One policy of loading on one scenario, in virtual time. ``foresee.planning.simulation`` is its face."""
 
     @staticmethod
     def begin(scenario: Mapping[str, Any], policy: str) -> LoadingRun | str:
         """The run at its start; a text where the policy has no answer for the scenario.
 
         Args:
-            scenario: as ``foresee.models.loading.scenario_of`` makes it; every key has to be there.
+            scenario: as ``foresee.planning.simulation.scenario_of`` makes it; every key has to be there.
             policy: one of ``LOADING_POLICIES``.
 
         Raises:
@@ -980,7 +980,7 @@ def jobs_simulate(
     read: int | None = None,
     hold: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Play jobs that share their data, step by step; nanoseconds. ``foresee.models.stagger.simulate`` is its face.
+    """Play jobs that share their data, step by step; nanoseconds. ``foresee.stagger.model.simulate`` is its face.
 
     ``jobs``: compute, wait, cached wait, waits beside 1, 2, ... others, samples per step, epochs, start. ``samples``
     of an epoch, ``cache`` how many of them are kept. ``read``: of the data set, by a cache that coalesces; None: reads

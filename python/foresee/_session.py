@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from foresee._world import World
     from foresee.config import Cache, Settings
-    from foresee.forecast.beside import Beside
+    from foresee.predict.live import Beside
 
     Engine: TypeAlias = _native.Loader | PlainEngine | MapEngine
 
@@ -354,11 +354,11 @@ class Session:
         if not isinstance(engine, _native.Loader) or isinstance(self.source, MapSource):
             return None
         from foresee._source import local_path
-        from foresee.forecast import beside
+        from foresee.predict import live
 
         index, order = self.source.index, self.order
         few = range(0, len(index), max(1, len(index) // _SIZES))
-        shape = beside.Shape(
+        shape = live.Shape(
             samples=len(index),
             mean_bytes=self.source.mean_bytes,
             sigma_bytes=float(np.std([index.size(sample) for sample in few])),
@@ -385,7 +385,7 @@ class Session:
                 if each is not None and cause not in PREPARING
             }
 
-        return beside.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
+        return live.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
 
 
 def _end(process: int, engine: Engine, beside: Beside | None) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foresee import _native
-from foresee._files import user_path
+from foresee._schema.files import user_path
 from foresee.errors import ConfigError, NoSamples
 
 if TYPE_CHECKING:

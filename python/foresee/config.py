@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from foresee._files import user_path
+from foresee._schema.files import user_path
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:

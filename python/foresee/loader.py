@@ -15,7 +15,7 @@ from foresee import _orders, _source, _world
 from foresee._arguments import checked, milliseconds, plain
 from foresee._epoch import EpochIterator
 from foresee._face import Face
-from foresee._files import user_path
+from foresee._schema.files import user_path
 from foresee._session import Session
 from foresee._steps import Meter
 from foresee.config import Cache, Settings

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee.analysis import answers, darshan
+from foresee import storage
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import storage
+from foresee.storage.analysis import answers, darshan
 
 
 def example(name: str) -> str:

@@ -10,10 +10,10 @@ import signal
 import numpy as np
 import pytest
 
-from foresee.bench.rank import Task
-from foresee.bench.ranks import Ranks
-from foresee.bench.throttle import Throttle
 from foresee.errors import CacheError, OriginError, WorkerDied
+from foresee.storage.bench.rank import Task
+from foresee.storage.bench.ranks import Ranks
+from foresee.storage.bench.throttle import Throttle
 
 
 def task(folder: pathlib.Path, run: pathlib.Path, *, size: int, count: int = 2) -> Task:

@@ -21,7 +21,7 @@ from support.processes import plain_environment
 from support.servers import ACCESS, SECRET, Bucket, Testbed
 from support.waiting import WATCHDOG, wait_until
 
-from foresee.job import Profile, profile
+from foresee.jobspec import Profile, profile
 
 COMMAND = [sys.executable, "-m", "foresee", "calibrate", "--seconds", "0.3"]
 

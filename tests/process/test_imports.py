@@ -31,7 +31,7 @@ def test_foresee_network_imports_no_torch() -> None:
 
 def test_reading_a_job_needs_neither_numpy_nor_the_core() -> None:
     program = (
-        "import sys, foresee.job\nforesee.job.scenario('thesis_1')\n"
+        "import sys, foresee.jobspec\nforesee.jobspec.scenario('thesis_1')\n"
         "assert not {'numpy', 'torch', 'foresee._native'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

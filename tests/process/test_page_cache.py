@@ -13,7 +13,7 @@ from support.cold import cold_file
 from support.stagger_job import CHUNK
 
 from foresee.errors import PageCacheKept
-from foresee.jobs import cold
+from foresee.storage import page_cache
 
 
 @pytest.fixture
@@ -28,23 +28,23 @@ def in_memory() -> Iterator[pathlib.Path]:
 def test_files_on_a_disk_are_driven_out_and_seen_to_be(tmp_path: pathlib.Path) -> None:
     path = cold_file(tmp_path / "chunks.bin", 8 * CHUNK)
     files, whole = [str(path)], 8 * CHUNK
-    assert cold.resident(files) == (0, whole)
-    assert not cold.touched(files)
-    assert cold.share_in_memory(files) == 0
+    assert page_cache.resident(files) == (0, whole)
+    assert not page_cache.touched(files)
+    assert page_cache.share_in_memory(files) == 0
     path.read_bytes()
-    assert cold.resident(files) == (whole, whole)
-    assert cold.touched(files)
-    assert cold.share_in_memory(files) == 1
-    assert cold.evict(files) == cold.Evicted(files=1, bytes=whole, kept=0)
-    assert not cold.touched(files)
+    assert page_cache.resident(files) == (whole, whole)
+    assert page_cache.touched(files)
+    assert page_cache.share_in_memory(files) == 1
+    assert page_cache.evict(files) == page_cache.Evicted(files=1, bytes=whole, kept=0)
+    assert not page_cache.touched(files)
 
 
 def test_written_pages_that_are_not_on_the_disk_yet_are_driven_out_too(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "chunks.bin"
     path.write_bytes(os.urandom(8 * CHUNK))
-    assert cold.evict([str(path)]).kept == 0
+    assert page_cache.evict([str(path)]).kept == 0
 
 
 def test_files_of_a_tmpfs_stay_in_memory(in_memory: pathlib.Path) -> None:
     with pytest.raises(PageCacheKept, match=f"{8 * CHUNK} of {8 * CHUNK} bytes of the data stay in memory"):
-        cold.evict([str(in_memory)])
+        page_cache.evict([str(in_memory)])

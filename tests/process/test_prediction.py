@@ -12,15 +12,15 @@ from support.profiles import PROFILE
 from support.waiting import WATCHDOG
 
 import foresee
-from foresee import forecast
-from foresee.forecast import beside, foretold
+from foresee import predict
+from foresee.predict import live, prediction_file
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a prediction may take longer than training would wait for it."""
-    monkeypatch.setattr(beside, "_HEAD_START_S", WATCHDOG)
-    monkeypatch.setattr(beside, "_PATIENCE_S", WATCHDOG)
+    monkeypatch.setattr(live, "_HEAD_START_S", WATCHDOG)
+    monkeypatch.setattr(live, "_PATIENCE_S", WATCHDOG)
 
 
 def run(folder: pathlib.Path, **other: Any) -> list[Any]:
@@ -37,10 +37,10 @@ def test_a_run_is_predicted_and_compared_and_its_trace_is_read(
     monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
     monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
     assert run(folder) == plain
-    told = foretold.read(tmp_path / "run" / "prediction.json")
+    told = prediction_file.read(tmp_path / "run" / "prediction.json")
     assert told["measured"]["epochs"] == 2
     assert told["error"]["total"] is not None
-    trace = forecast.read(tmp_path / "run")
+    trace = predict.read(tmp_path / "run")
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (1, 2, 24, 4, 96)
     assert trace.sizes.sum() == sum(900 + 37 * (i % 11) for i in range(96))
     assert trace.limits == ()
@@ -56,7 +56,7 @@ def test_a_job_file_has_the_prediction_written_before_the_first_batch(
         path = tmp_path / {"trace": "run", "profile": "profile.toml", "job_file": "job.toml"}[name]
         monkeypatch.setenv(f"FORESEE_{name.upper()}", str(path))
     assert run(folder) == plain
-    told = foretold.read(tmp_path / "run" / "prediction.json")
+    told = prediction_file.read(tmp_path / "run" / "prediction.json")
     assert (told["after_steps"], told["compute"]["from"]) == (0, "job file")
     assert told["measured"]["epochs"] == 2
 

@@ -10,7 +10,7 @@ import pytest
 from support.waiting import wait_until
 
 from foresee.errors import ConfigError, SlurmUnreachable
-from foresee.jobs.slurm_commands import Commands
+from foresee.stagger.slurm_commands import Commands
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_what_slurm_refuses_and_a_slurm_that_is_not_there_are_told_apart(
     script.write_text("#!/bin/sh\necho 'Slurmctld(primary) at here is DOWN'; exit 1\n")
     with pytest.raises(SlurmUnreachable, match="is slurmctld running"):
         Commands().ask("scontrol", "ping")
-    monkeypatch.setattr("foresee.jobs.slurm_commands.PATIENCE", 0.2)
+    monkeypatch.setattr("foresee.stagger.slurm_commands.PATIENCE", 0.2)
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     with pytest.raises(SlurmUnreachable, match=r"no answer of Slurm's controller for 0\.2 s"):
         Commands().ask("scontrol", "ping")

@@ -15,9 +15,9 @@ from support.processes import processes_of
 from support.stagger_runs import JOB
 from support.waiting import wait_until
 
-from foresee import job
-from foresee.jobs import process
-from foresee.jobs.process import Process
+from foresee import jobspec
+from foresee.stagger import local_job
+from foresee.stagger.local_job import Process
 
 TOML = """
 version = 1
@@ -67,7 +67,7 @@ def process_of(tmp_path: pathlib.Path, command: list[str]) -> Process:
     """A job that was started."""
     path = tmp_path / "a.toml"
     path.write_text(TOML.format(command=json.dumps(command)))
-    return Process(job.read(str(path)), "a", str(tmp_path))
+    return Process(jobspec.read(str(path)), "a", str(tmp_path))
 
 
 def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> Process:
@@ -80,7 +80,7 @@ def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> Process:
 def test_ranks_in_sessions_of_their_own_end_with_their_job(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_GRACE", 0.5)
+    monkeypatch.setattr(local_job, "_GRACE", 0.5)
     made = started(tmp_path, data)
     made.stop()
     assert made.poll() == -signal.SIGTERM
@@ -90,7 +90,7 @@ def test_ranks_in_sessions_of_their_own_end_with_their_job(
 def test_ranks_end_though_who_started_them_has_failed_before(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_GRACE", 0.5)
+    monkeypatch.setattr(local_job, "_GRACE", 0.5)
     made = started(tmp_path, data, "3")
     wait_until(lambda: made.poll() == 3, what="its end")
     assert processes_of(data)
@@ -112,7 +112,7 @@ def test_what_a_job_that_has_done_well_leaves_behind_is_left_alone(
 def test_what_ranks_in_sessions_of_their_own_read_counts(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_GRACE", 0.5)
+    monkeypatch.setattr(local_job, "_GRACE", 0.5)
     made = started(tmp_path, data)
     read = made.read_bytes()
     made.stop()
@@ -123,7 +123,7 @@ def test_what_ranks_in_sessions_of_their_own_read_counts(
 def test_a_job_that_ignores_the_signal_is_killed(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_GRACE", 0.5)
+    monkeypatch.setattr(local_job, "_GRACE", 0.5)
     made = process_of(tmp_path, [sys.executable, str(JOB), str(data), "--deaf", "--hangs-after", "1"])
 
     def has_taken_a_step() -> bool:
@@ -140,7 +140,7 @@ def test_a_job_that_ignores_the_signal_is_killed(
 def test_a_job_that_ends_when_it_is_told_to_is_not_waited_for_any_longer(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "_GRACE", NEVER)
+    monkeypatch.setattr(local_job, "_GRACE", NEVER)
     made = process_of(tmp_path, ["sleep", "600"])
     made.stop()
     made.stop()
@@ -159,7 +159,7 @@ def test_a_job_that_is_held_begins_no_step_until_it_is_let_go(
     path = tmp_path / "a.toml"
     command = [sys.executable, str(JOB), str(data), "--compute", "0", "--wait", "0", "--steps", "16"]
     path.write_text(TOML.format(command=json.dumps(command)))
-    made = Process(job.read(str(path)), "a", str(tmp_path), held=True)
+    made = Process(jobspec.read(str(path)), "a", str(tmp_path), held=True)
 
     def has_loaded() -> bool:
         assert made.poll() is None

@@ -198,9 +198,9 @@ def test_commands_that_read_ledgers_see_the_transform(
         assert told["ranks"]["rank 0"]["transform"] >= 2 * 23 * PAUSE_S
         assert next(iter(told["ranks"]["rank 0"])) == "transform"
         return
-    from foresee import forecast
+    from foresee import predict
 
-    trace = forecast.read(tmp_path / "run")
+    trace = predict.read(tmp_path / "run")
     assert (trace.epochs, trace.steps, len(trace.epoch_s)) == (2, 6, 2)
     # To a prediction, which simulates reads, a transform is part of the step.
     assert float(trace.compute.mean()) >= STEP * PAUSE_S

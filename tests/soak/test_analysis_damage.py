@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from foresee.analysis import darshan
 from foresee.errors import ConfigError
+from foresee.storage.analysis import darshan
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from foresee.jobs.cold import resident
+from foresee.storage.page_cache import resident
 from support.waiting import wait_until
 
 __all__ = ["cold_file"]

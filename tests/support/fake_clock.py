@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake of ``foresee.jobs.clock``: virtual time, which passes only while a driver sleeps.
+"""A fake of ``foresee.stagger.clock``: virtual time, which passes only while a driver sleeps.
 
 What was arranged for a moment happens when a sleep reaches it, in the order of the moments, so a test of minutes takes
 milliseconds and comes out the same on any machine.

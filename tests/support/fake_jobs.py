@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from foresee._steps import APART, CACHES, Meter, mark
 from foresee._world import World
-from foresee.job import Job
-from foresee.jobs import cold
-from foresee.jobs.running import Local
-from foresee.jobs.watched import Watched
+from foresee.jobspec import Job
+from foresee.stagger.job_monitor import Watched
+from foresee.stagger.runner import Local
+from foresee.storage import page_cache
 from support.fake_clock import FakeClock
 from support.stagger_job import CHUNK, options
 
@@ -43,14 +43,14 @@ class FakeStorage:
         return self._free - self._clock.now()
 
     def files_of(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
-        """As ``foresee.jobs.cold``: only names are looked at."""
-        return cold.files_of(jobs, paths)
+        """As ``foresee.storage.page_cache``: only names are looked at."""
+        return page_cache.files_of(jobs, paths)
 
-    def evict(self, files: Sequence[str], *, machine: bool = False) -> cold.Evicted:
+    def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Evicted:
         """Drive files out of memory."""
         del machine
         self.drop(files)
-        return cold.Evicted(files=len(files), bytes=sum(map(os.path.getsize, files)), kept=self.kept)
+        return page_cache.Evicted(files=len(files), bytes=sum(map(os.path.getsize, files)), kept=self.kept)
 
     def drop(self, files: Sequence[str]) -> None:
         """Drive files out of memory."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from foresee.jobs.slurm_commands import refusal
+from foresee.stagger.slurm_commands import refusal
 from support.fake_clock import FakeClock
 
 __all__ = ["FakeController"]

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from foresee import job
-from foresee.job import vary
+from foresee import jobspec
+from foresee.jobspec import vary
 
 SMALL = """
 version = 1
@@ -42,8 +42,8 @@ fetch = 100
 """
 
 
-def small(**values: object) -> job.Job:
-    made = job.loads(SMALL)
+def small(**values: object) -> jobspec.Job:
+    made = jobspec.loads(SMALL)
     for key, value in values.items():
         made = vary.with_value(made, key.replace("__", "."), value)
     return made

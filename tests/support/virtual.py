@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from foresee.cli import _stagger_calibrate, _stagger_run, main
-from foresee.job import Job
-from foresee.jobs.running import Launcher
+from foresee.cli import main
+from foresee.cli.stagger import calibrate
+from foresee.cli.stagger import run as command
+from foresee.jobspec import Job
+from foresee.stagger.runner import Launcher
 from support.fake_clock import FakeClock
 from support.fake_jobs import FakeJob, FakeLauncher, FakeStorage
 
@@ -34,20 +36,18 @@ class Virtual:
         self._folder, self._capsys = folder, capsys
         # Calibrations keep their run folders there.
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
-        self._monkeypatch, self._run = monkeypatch, _stagger_run.run
+        self._monkeypatch, self._run = monkeypatch, command.run
         self.launch_by(self.launcher)
         monkeypatch.setattr(
-            _stagger_calibrate,
+            calibrate,
             "run",
-            functools.partial(
-                _stagger_calibrate.run, clock=self.clock, start=self._start, storage=self.storage
-            ),
+            functools.partial(calibrate.run, clock=self.clock, start=self._start, storage=self.storage),
         )
 
     def launch_by(self, launcher: Launcher | None) -> None:
         """Have jobs of runs launched otherwise; None: by what the options name."""
         run = functools.partial(self._run, clock=self.clock, launcher=launcher)
-        self._monkeypatch.setattr(_stagger_run, "run", run)
+        self._monkeypatch.setattr(command, "run", run)
 
     def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
         """What ``foresee stagger run`` prints, and what it says."""

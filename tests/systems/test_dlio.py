@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foresee.analysis import ledger
+from foresee.storage.analysis import ledger
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / ".dlio-venv" / "bin"

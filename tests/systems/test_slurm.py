@@ -15,8 +15,8 @@ import pytest
 from support.cold import cold_file
 from support.slurm import Slurm
 
-from foresee import job
-from foresee.jobs.slurm import Slurm as Launcher
+from foresee import jobspec
+from foresee.stagger.slurm import Slurm as Launcher
 
 pytestmark = pytest.mark.systems
 
@@ -120,7 +120,7 @@ def test_minutes_after_the_leader_are_slurms_own(
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
     launcher = Launcher("dependency")
-    one, other = (job.read(write(tmp_path, name, epochs=50)) for name in ("a", "b"))
+    one, other = (jobspec.read(write(tmp_path, name, epochs=50)) for name in ("a", "b"))
     leader = launcher.start(one, "a", str(tmp_path), held=False, first=None, due=0)
     follower = launcher.start(other, "b", str(tmp_path), held=True, first=leader, due=400)
     try:

@@ -16,7 +16,7 @@ from typing_extensions import assert_type
 
 import foresee
 import foresee.torch as ft
-from foresee.models.trace import ModelTrace
+from foresee.network.trace import ModelTrace
 
 
 def numpy_face(path: Path) -> None:

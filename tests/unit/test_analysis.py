@@ -16,12 +16,12 @@ import pytest
 from support.house import ROOT
 
 import foresee
-from foresee import analysis
-from foresee.analysis import IoTable, answers, darshan, epochs, ledger, offers
-from foresee.analysis.table import build
+from foresee import storage
 from foresee.errors import ConfigError, PackageMissing
-from foresee.models import storage
-from foresee.models.storage import Offer
+from foresee.storage import analysis
+from foresee.storage.analysis import IoTable, answers, darshan, epochs, ledger, offers
+from foresee.storage.analysis.table import build
+from foresee.storage.model import Offer
 
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
 
@@ -40,7 +40,7 @@ def table(seconds: np.ndarray = MEASURED) -> IoTable:
     return IoTable(seconds.astype(float), storage.CLASSES, names, (0.0,) * 4, ())
 
 
-@pytest.mark.parametrize("module", ["foresee.analysis.darshan", "foresee.analysis.offers"])
+@pytest.mark.parametrize("module", ["foresee.storage.analysis.darshan", "foresee.storage.analysis.offers"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.properties import properties
 
-from foresee import bench
-from foresee.bench import files, loop, result, storage
-from foresee.bench.throttle import Bucket, Throttle
 from foresee.errors import ConfigError, PageCacheKept
+from foresee.storage import bench
+from foresee.storage.bench import files, loop, measurement, result
+from foresee.storage.bench.throttle import Bucket, Throttle
 
 
 class Value:
@@ -45,16 +45,16 @@ class Value:
 def test_in_every_epoch_each_file_is_read_once_by_one_rank(
     shuffle: str, ranks: int, more: int, epoch: int, seed: int
 ) -> None:
-    dealt = storage.order(shuffle, ranks + more, ranks, seed, epoch)
+    dealt = measurement.order(shuffle, ranks + more, ranks, seed, epoch)
     assert sorted(np.concatenate(dealt).tolist()) == list(range(ranks + more))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
-    first, second = (storage.order("local", 100, 4, 7, epoch) for epoch in (0, 1))
+    first, second = (measurement.order("local", 100, 4, 7, epoch) for epoch in (0, 1))
     assert [set(part.tolist()) for part in first] == [set(part.tolist()) for part in second]
     assert any(one.tolist() != other.tolist() for one, other in zip(first, second, strict=True))
-    first, second = (storage.order("global", 100, 4, 7, epoch) for epoch in (0, 1))
+    first, second = (measurement.order("global", 100, 4, 7, epoch) for epoch in (0, 1))
     assert [set(part.tolist()) for part in first] != [set(part.tolist()) for part in second]
 
 
@@ -64,8 +64,8 @@ def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
     ranks: int, more: int, rate: float, seed: int
 ) -> None:
     count = ranks + more
-    held = set(storage.taken(count, seed)[: round(rate * count)].tolist())
-    parts = storage.parts(count, ranks, seed)
+    held = set(measurement.taken(count, seed)[: round(rate * count)].tolist())
+    parts = measurement.parts(count, ranks, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(count))
     shares = [sum(number in held for number in part.tolist()) for part in parts]
     assert max(shares) - min(shares) <= 1
@@ -128,7 +128,7 @@ def test_a_folder_without_the_right_to_write_is_named(tmp_path: pathlib.Path, mo
 
 
 def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.Path, monkeypatch) -> None:
-    from foresee.jobs import cold
+    from foresee.storage import page_cache
 
     path = tmp_path / "a"
     path.write_bytes(bytes(8192))
@@ -138,10 +138,10 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
     def kept(_: object) -> None:
         raise PageCacheKept("a tmpfs")
 
-    monkeypatch.setattr(cold, "evict", kept)
-    monkeypatch.setattr(cold, "resident", lambda _: (6000, 8000))
+    monkeypatch.setattr(page_cache, "evict", kept)
+    monkeypatch.setattr(page_cache, "resident", lambda _: (6000, 8000))
     assert files.cold([str(path)], machine=False) == 0.75
-    monkeypatch.setattr(cold, "resident", lambda _: (None, 0))
+    monkeypatch.setattr(page_cache, "resident", lambda _: (None, 0))
     assert files.cold([str(path)], machine=False) is None
 
 
@@ -202,7 +202,7 @@ def test_files_that_have_no_room_are_refused_before_any_is_made(tmp_path: pathli
 
 
 def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypatch) -> None:
-    monkeypatch.setattr("foresee.bench.plan.may_drop", lambda: False)
+    monkeypatch.setattr("foresee.storage.bench.plan.may_drop", lambda: False)
     with pytest.raises(ConfigError, match="--drop-caches: only root may drop"):
         bench.asked(
             origins=[str(tmp_path)], cache=str(tmp_path), files=["1KiB:4"], processes=1, drop_caches=True
@@ -214,7 +214,7 @@ def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypa
 def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
     wanted = bench.asked(origins=["/"], cache="/", files=["16:4"], processes=1)
     case = bench.cases(wanted)[0]
-    measured = [storage.Measured(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
+    measured = [measurement.Measured(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
     limits = [limit for limit in result._limits(wanted, measured) if limit.startswith("origin: ")]
     known = [share for share in shares if share is not None]
     if not known:

@@ -22,7 +22,7 @@ from support.properties import TEXTS, properties
 from foresee.calibrate import asked, fio, parts, ranks
 from foresee.calibrate.sweep import REPEATS, Sweep, counts, rate, spread, sweep, time_of
 from foresee.errors import ConfigError
-from foresee.job import Profile
+from foresee.jobspec import Profile
 
 NAMES = {"read": "tier.disk.read", "latency": "tier.disk.latency"}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foresee import analysis
-from foresee.analysis import IoTable
+from foresee import storage
 from foresee.cli import main
-from foresee.models import storage
+from foresee.storage import analysis
+from foresee.storage.analysis import IoTable
 
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
 

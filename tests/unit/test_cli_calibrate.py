@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from foresee.cli import main
-from foresee.job import Profile, profile
+from foresee.jobspec import Profile, profile
 
 FIO = {
     "fio version": "fio-3.33",

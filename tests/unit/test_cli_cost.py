@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.house import ROOT
 
-from foresee import _native, job
+from foresee import _native, jobspec
 from foresee.cli import _bucket_runs, main
-from foresee.models import cost, loading
+from foresee.planning import cost, simulation
 
 FOLDER = ROOT / "testdata" / "job"
 JOB, PRICES = str(FOLDER / "cost.toml"), str(FOLDER / "prices.toml")
@@ -301,16 +301,16 @@ def test_what_was_not_simulated_is_marked_or_missing_and_says_why(
 def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SIMULATED, ("[cost]", '[cost]\negress = "internet"'))
     told = facts(capsys, path, "--prices", book(tmp_path))
-    run = loading.Run(job.read(path), "direct", order="distributed").finish()
+    run = simulation.Run(jobspec.read(path), "direct", order="distributed").finish()
     # Each of three epochs reads every sample once. What is drawn again makes the sum more than 300 MB.
     assert told["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
     for policy in ("direct", "full_fetch", "foresee"):
-        left = loading.Run(job.read(path), policy, order="distributed").finish().origin_bytes
+        left = simulation.Run(jobspec.read(path), policy, order="distributed").finish().origin_bytes
         assert arms(told)[policy]["egress"] == pytest.approx(
             cost.egress_cost(left, ((1e9, 0.1), (1e10, 0.01)))
         )
     monkeypatch.setattr(_bucket_runs, "FOLLOWED_MAX", 2999)
-    assert _bucket_runs.drawn_bytes(job.read(path).data) == pytest.approx(told["bytes"], rel=0.03)
+    assert _bucket_runs.drawn_bytes(jobspec.read(path).data) == pytest.approx(told["bytes"], rel=0.03)
 
 
 def test_computing_at_a_rate_takes_what_the_data_take(capsys, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from foresee._native import order_distributed
 from foresee.cli import _bars, frequency, main
-from foresee.models import loading
+from foresee.planning import simulation
 
 FIGURE = ["--ranks", "16", "--epochs", "90", "--samples", "1281167", "--delta", "0.8"]
 SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
@@ -134,9 +134,9 @@ def test_no_label_of_the_picture_overlaps_another(samples: int, counts: int) -> 
 
 
 def test_names_below_bars_do_not_overlap() -> None:
-    groups = [_bars.Group(name, [_bars.Stack((1.0,))]) for name in loading.POLICIES]
+    groups = [_bars.Group(name, [_bars.Stack((1.0,))]) for name in simulation.POLICIES]
     found = boxes(_bars.svg("t", [], "policy", ["a"], groups))
-    assert {name for name, *_ in found} >= set(loading.POLICIES)
+    assert {name for name, *_ in found} >= set(simulation.POLICIES)
     for one, other in itertools.combinations(found, 2):
         assert one[1] >= other[3] or other[1] >= one[3] or one[2] >= other[4] or other[2] >= one[4], (
             one,

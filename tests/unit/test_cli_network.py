@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from support.house import ROOT
 
+from foresee import network
 from foresee.cli import main
-from foresee.models import network, trace
+from foresee.network import trace
 
 FOLDER = ROOT / "testdata" / "network"
 EXAMPLE = str(FOLDER / "trace.json")
@@ -203,6 +204,6 @@ def test_a_place_that_refuses_the_picture_has_exit_code_3(capsys, monkeypatch, t
         raise PermissionError(13, "Permission denied", "curves.svg")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("foresee._files.write", refuse)
+    monkeypatch.setattr("foresee._schema.files.write", refuse)
     assert main(["network", VGG, "--plot", "curves.svg"]) == 3
     assert "Permission denied" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from support.small_job import SMALL
 from support.table_one import write
 
-from foresee import job
+from foresee import jobspec
 from foresee.cli import _parser, _paths, main
 from foresee.errors import ConfigError
 
@@ -51,7 +51,7 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_job_file(home: Path, tmp_
     run = {folder = "~/run"}
     """
     (folder / "job.toml").write_text(text)
-    read = job.read("~/jobs/job.toml")
+    read = jobspec.read("~/jobs/job.toml")
     told = (read.data.index, read.cluster.profile, read.gradients.model, read.run.folder)
     assert told == tuple(f"{home}/{name}" for name in ("data.fidx", "profile.toml", "model.json", "run"))
 
@@ -87,7 +87,7 @@ def test_all_faults_of_a_job_file_come_at_once_those_of_its_profile_too(tmp_path
     text = '[train]\nbatch = 0\nepoch = 3\n[cluster]\nprofile = "p.toml"\n'
     (tmp_path / "job.toml").write_text(text)
     with pytest.raises(ConfigError) as caught:
-        job.read(tmp_path / "job.toml")
+        jobspec.read(tmp_path / "job.toml")
     told = str(caught.value)
     for fault in (
         "version is missing",
@@ -98,7 +98,7 @@ def test_all_faults_of_a_job_file_come_at_once_those_of_its_profile_too(tmp_path
         assert told.count(fault) == 1, (fault, told)
     (tmp_path / "job.toml").write_text(text.replace("p.toml", "none.toml"))
     with pytest.raises(ConfigError, match="`foresee calibrate` measures one") as caught:
-        job.read(tmp_path / "job.toml")
+        jobspec.read(tmp_path / "job.toml")
     assert "train.batch = 0" in str(caught.value)
 
 

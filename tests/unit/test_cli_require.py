@@ -9,7 +9,7 @@ import pytest
 from support.small_job import SMALL, small
 
 from foresee.cli import main
-from foresee.models import loading
+from foresee.planning import simulation
 
 RAM = "cluster.tiers.ram.capacity"
 READ = "cluster.origin.read"
@@ -23,7 +23,7 @@ def file(tmp_path):
 
 
 def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> None:
-    within = loading.Run(small(cluster__tiers__ram__capacity="150 MB"), "foresee").finish().total_s
+    within = simulation.Run(small(cluster__tiers__ram__capacity="150 MB"), "foresee").finish().total_s
     arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--within", f"{within}"]
     assert main([*arguments, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -31,10 +31,10 @@ def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> Non
     found = point["at"][RAM]
     assert 1 < found <= 153
     assert point["total_s"] <= within
-    there = loading.Run(small(cluster__tiers__ram__capacity=f"{found} MB"), "foresee").finish()
+    there = simulation.Run(small(cluster__tiers__ram__capacity=f"{found} MB"), "foresee").finish()
     assert point["total_s"] == there.total_s
     less = f"{found - 299 / 128} MB"
-    assert loading.Run(small(cluster__tiers__ram__capacity=less), "foresee").finish().total_s > within
+    assert simulation.Run(small(cluster__tiers__ram__capacity=less), "foresee").finish().total_s > within
     assert facts["simulated"] <= 9
     assert main(arguments) == 0
     told = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys) 
             less = point["at"][key] - span / 100
             if less > (10, 20)[place]:
                 at[key.replace(".", "__")] = f"{less} {unit}"
-                assert loading.Run(small(**at), "foresee").finish().total_s > 12
+                assert simulation.Run(small(**at), "foresee").finish().total_s > 12
     assert main(arguments) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line for line in told if line.endswith("cheapest")] == [told[2 + facts["cheapest"]]]

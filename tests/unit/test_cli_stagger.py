@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from support.table_one import MODELS, TOML, facts, write
 
-from foresee import job
-from foresee.cli import _catalog, main
-from foresee.jobs import Catalog, Entry, Key, asked
-from foresee.jobs.timing import SLACK, choose
-from foresee.models import stagger
+from foresee import jobspec, stagger
+from foresee.cli import main
+from foresee.cli.stagger import catalog_path
+from foresee.stagger import Catalog, Entry, Key, inputs
+from foresee.stagger.timing import SLACK, choose
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def pair(tmp_path: Path) -> list[str]:
     return [write(tmp_path, "resnet"), write(tmp_path, "efficientnet")]
 
 
-@pytest.mark.parametrize("module", ["foresee.cli._stagger_report", "foresee.cli._panels"])
+@pytest.mark.parametrize("module", ["foresee.cli.stagger.report", "foresee.cli._panels"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted
@@ -203,7 +203,7 @@ def test_a_catalog_of_this_users_own_is_looked_into_unasked(
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     else:
         monkeypatch.setenv("FORESEE_CATALOG", str(path))
-    assert _catalog.own() == str(path)
+    assert catalog_path.own() == str(path)
     keys = {
         model: Key(machine=platform.node(), data="TinyImageNet", model=model, batch=64, loader="default")
         for model in MODELS
@@ -226,7 +226,7 @@ def test_what_company_of_two_costs_adds_up_for_more(tmp_path: Path) -> None:
         path.write_text(
             TOML.format(data="d", epochs=1, seed=0, start=0, compute=300, stagger="wait_cached = 0.0")
         )
-        jobs.append(job.read(str(path)))
+        jobs.append(jobspec.read(str(path)))
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
 
         def put(name: str, figure: stagger.Figure, seconds: float, beside: str | None = None) -> None:
@@ -238,7 +238,7 @@ def test_what_company_of_two_costs_adds_up_for_more(tmp_path: Path) -> None:
         for name, beside, seconds in (("a", "b", 1.0), ("a", "c", 0.7), ("b", "a", 0.39), ("b", "c", 0.4)):
             put(name, "wait_conc", seconds, beside)
         put("c", "wait_conc", 0.8, "a")
-        found = asked.times(jobs, catalog=catalog, machine="m").jobs
+        found = inputs.times(jobs, catalog=catalog, machine="m").jobs
     assert [each.wait_conc for each in found] == [pytest.approx(1.3), pytest.approx(0.4), None]
     assert ["wait_conc" in each.estimated for each in found] == [True, True, False]
 
@@ -276,8 +276,8 @@ def test_what_is_predicted_is_what_would_be_run(
         files.append(str(path))
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     told = facts(capsys, *files, *words)
-    jobs = [job.read(path) for path in files]
-    times = asked.times(jobs).jobs
+    jobs = [jobspec.read(path) for path in files]
+    times = inputs.times(jobs).jobs
     running = options.get("running")
     chosen = choose(
         times,

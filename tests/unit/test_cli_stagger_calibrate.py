@@ -16,11 +16,11 @@ import pytest
 from support.calibrations import calibrate, figures, kinds, refuse, write
 from support.virtual import Virtual
 
-from foresee.cli import _stagger_calibrate
+from foresee.cli.stagger import calibrate as command
 from foresee.errors import ConfigError
-from foresee.jobs import Catalog
-from foresee.jobs.calibrate import Plan, _Calibration
-from foresee.jobs.entry import Used
+from foresee.stagger import Catalog
+from foresee.stagger.calibrate import Plan, _Calibration
+from foresee.stagger.catalog_entry import Used
 
 
 def test_cold_waits_warm_does_not_and_company_waits_longer(
@@ -176,10 +176,10 @@ def test_what_was_derived_is_measured_where_it_is_not_to_be_short(
     assert was == derived
     assert not any(each["estimated"] for each in kept.values())
     # Both are shown.
-    assert f", {1e3 * derived['b', 'wait']:.3f} ms derived before" in _stagger_calibrate._report(told)
+    assert f", {1e3 * derived['b', 'wait']:.3f} ms derived before" in command._report(told)
     again = calibrate(virtual, data, *pair)
     assert again["runs"] == []
-    assert "derived before" not in _stagger_calibrate._report(again)
+    assert "derived before" not in command._report(again)
 
 
 def test_the_storages_rate_is_taken_from_what_the_catalog_holds(

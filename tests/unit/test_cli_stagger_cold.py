@@ -16,13 +16,14 @@ from support.calibrations import FEW, calibrate, refuse, write
 from support.virtual import Virtual
 
 from foresee.errors import PageCacheKept
-from foresee.jobs import Catalog, cold
+from foresee.stagger import Catalog
+from foresee.storage import page_cache
 
 
 @pytest.fixture
 def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of which every byte stays in memory, as those of a tmpfs do."""
-    monkeypatch.setattr(cold, "_in_memory", lambda file, path: os.path.getsize(path))
+    monkeypatch.setattr(page_cache, "_in_memory", lambda file, path: os.path.getsize(path))
 
 
 def doubts(virtual: Virtual, data: pathlib.Path, *jobs: str, code: int = 0) -> list[str]:
@@ -58,7 +59,7 @@ def test_data_behind_links_are_driven_out_too(tmp_path: pathlib.Path, data: path
     (folder / "labels.csv").write_text("0")
     (folder / "train").symlink_to(data)
     (folder / "again").symlink_to(folder)
-    found = cold.files_of([], [str(folder)])
+    found = page_cache.files_of([], [str(folder)])
     assert found == [str(folder / "labels.csv"), str(folder / "train" / "chunks.bin")]
 
 
@@ -66,7 +67,7 @@ def test_data_behind_links_are_driven_out_too(tmp_path: pathlib.Path, data: path
 def test_data_that_stay_in_memory_are_not_called_cold(
     data: pathlib.Path, pair: list[str], virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual.storage, "evict", cold.evict)
+    monkeypatch.setattr(virtual.storage, "evict", page_cache.evict)
     said = refuse(virtual, data, *pair, code=3)
     size = (data / "chunks.bin").stat().st_size
     assert f"{size} of {size} bytes of the data stay in memory" in said
@@ -165,18 +166,18 @@ def test_the_whole_cache_is_dropped_only_when_told(
 ) -> None:
     drop = tmp_path / "drop_caches"
     drop.write_text("")
-    monkeypatch.setattr(cold, "_DROP", str(drop))
+    monkeypatch.setattr(page_cache, "_DROP", str(drop))
     monkeypatch.setattr(os, "sync", lambda: None)
     files = [str(data / "chunks.bin")]
     with pytest.raises(PageCacheKept, match="try --drop-caches as root"):
-        cold.evict(files)
+        page_cache.evict(files)
     assert drop.read_text() == ""
     with pytest.raises(PageCacheKept, match=r"move the data to a disk$"):
-        cold.evict(files, machine=True)
+        page_cache.evict(files, machine=True)
     assert drop.read_text() == "1"
-    monkeypatch.setattr(cold, "_DROP", str(tmp_path / "missing" / "drop_caches"))
+    monkeypatch.setattr(page_cache, "_DROP", str(tmp_path / "missing" / "drop_caches"))
     with pytest.raises(PageCacheKept, match="only root may drop"):
-        cold.evict(files, machine=True)
+        page_cache.evict(files, machine=True)
 
 
 def test_where_the_data_lie_has_to_be_known(

@@ -14,8 +14,8 @@ from support.fake_jobs import FakeJob
 from support.stagger_runs import write
 from support.virtual import Virtual
 
-from foresee import job
-from foresee.cli import _stagger_run
+from foresee import jobspec
+from foresee.cli.stagger import run
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def running(tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual) -> Fak
     """A job that somebody else has started, and that has taken some steps."""
     (tmp_path / "elsewhere").mkdir()
     made = FakeJob(
-        job.read(write(tmp_path, "a", data)),
+        jobspec.read(write(tmp_path, "a", data)),
         "a",
         str(tmp_path / "elsewhere"),
         virtual.storage,
@@ -186,7 +186,7 @@ def test_a_job_is_told_the_seed_and_one_whose_order_nobody_knows_is_doubted(
 
 def test_a_log_has_a_line_of_progress_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
-    show = _stagger_run._shown(clock)
+    show = run._shown(clock)
     for seconds in (1, 28, 1, 1, 28, 2):
         clock.sleep(seconds)
         show(f"a {clock.passed():.0f}/400")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from support.table_one import write
 
-from foresee import job
-from foresee.cli import _stagger_plot, main
+from foresee import jobspec
+from foresee.cli import main
 from foresee.cli._panels import Mark
-from foresee.jobs import asked
+from foresee.cli.stagger import plot
+from foresee.stagger import inputs
 
 
 @pytest.fixture
@@ -50,9 +51,9 @@ def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, m
 
 def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys) -> None:
     told = facts(capsys, *pair, "--cache", "0.4")
-    times = {job.name: job for job in asked.times([job.read(path) for path in pair]).jobs}
+    times = {job.name: job for job in inputs.times([jobspec.read(path) for path in pair]).jobs}
     for order in told["orders"]:
-        made = _stagger_plot._column(
+        made = plot._column(
             order, times[order["leader"]], times[order["follower"]], compat="physical", cache=0.4
         )
         within = [row["percent"] for row in order["table"] if row["within_cache"]]
@@ -63,9 +64,9 @@ def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys
 
 def column(told: dict, at: int, pair: list[str], cache: float = 1.0) -> list:
     """The panels of one order of start."""
-    times = {job.name: job for job in asked.times([job.read(path) for path in pair]).jobs}
+    times = {job.name: job for job in inputs.times([jobspec.read(path) for path in pair]).jobs}
     order = told["orders"][at]
-    return _stagger_plot._column(
+    return plot._column(
         order, times[order["leader"]], times[order["follower"]], compat="physical", cache=cache
     )
 

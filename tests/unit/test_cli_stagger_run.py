@@ -20,8 +20,8 @@ from support.stagger_job import CHUNK
 from support.stagger_runs import FIGURES, write
 from support.virtual import Virtual
 
-from foresee.jobs.actions import TICK
-from foresee.jobs.running import Local
+from foresee.stagger.actions import TICK
+from foresee.stagger.runner import Local
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from support.properties import properties
 
 from foresee import _native
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import cost, window
-from foresee.models.cost import Bill, Rates, Workload
+from foresee.planning import cost, window
+from foresee.planning.cost import Bill, Rates, Workload
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "cost.json").read_text())
 RATES = Rates(machine=0.546, disk=0.04, bucket=0.02, lists=0.05, gets=0.004)
@@ -29,7 +29,7 @@ def work(**changes: object) -> Workload:
     return Workload(**{**given_, "compute_time": 100.0, "wait_time": 200.0, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("module", ["foresee.models.cost", "foresee.models.window"])
+@pytest.mark.parametrize("module", ["foresee.planning.cost", "foresee.planning.window"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted

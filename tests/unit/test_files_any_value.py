@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from support.house import ROOT
 from support.properties import TEXTS, properties
 
-from foresee import _toml, job
-from foresee._checked import build
-from foresee.analysis.offers import Offers
+from foresee import jobspec
+from foresee._schema import toml
+from foresee._schema.checked import build
 from foresee.errors import ConfigError
-from foresee.job import Job, Profile
-from foresee.models.prices import PriceBook
+from foresee.jobspec import Job, Profile
+from foresee.planning.prices import PriceBook
+from foresee.storage.analysis.offers import Offers
 
 FILES = {
     "job": (Job, ROOT / "testdata" / "job" / "full.toml"),
@@ -48,7 +49,7 @@ values = st.recursive(
 def table(name: str) -> dict[str, Any]:
     """The golden file, as TOML has it."""
     text = FILES[name][1].read_text()
-    return _toml.parse(text.split("```toml\n")[1].split("```")[0] if text.startswith("<!--") else text)
+    return toml.parse(text.split("```toml\n")[1].split("```")[0] if text.startswith("<!--") else text)
 
 
 def places(within: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -87,7 +88,7 @@ def test_a_job_is_read_from_any_table_with_its_paths_and_profile(data: st.DataOb
     content["cluster"].pop("profile")
     path = data.draw(st.sampled_from(places(content)))
     change(content, path, data.draw(values), None)
-    told = faults(lambda: job.file._job(content, "/nowhere", None))
+    told = faults(lambda: jobspec.file._job(content, "/nowhere", None))
     assert all(told)
 
 

@@ -28,10 +28,10 @@ from support.traced_runs import (
     written,
 )
 
-from foresee import forecast
+from foresee import predict
 from foresee.cli import main
 from foresee.errors import ConfigError
-from foresee.job import profile
+from foresee.jobspec import profile
 
 
 def there(origin: float = 500.0) -> profile.Profile:
@@ -39,7 +39,7 @@ def there(origin: float = 500.0) -> profile.Profile:
 
 
 def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -> None:
-    trace = forecast.read(folder(tmp_path, run()))
+    trace = predict.read(folder(tmp_path, run()))
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch) == (RANKS, EPOCHS, STEPS, BATCH)
     assert (trace.samples, trace.drop_last, trace.order) == (40, False, "distributed")
     assert trace.sizes.tolist() == [SIZE + one for one in range(40)]
@@ -51,7 +51,7 @@ def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -
 
 def test_waiting_for_other_ranks_is_no_computing(tmp_path: Path) -> None:
     """Rank 0 has its batches early and waits for rank 1 within its steps: only rank 1 tells what a step computes."""
-    trace = forecast.read(folder(tmp_path, run(slow=9 * MS)))
+    trace = predict.read(folder(tmp_path, run(slow=9 * MS)))
     assert trace.compute.tolist() == pytest.approx([COMPUTE_NS / 1e9] * EPOCHS * (STEPS - 1))
 
 
@@ -63,7 +63,7 @@ def test_ascending_samples_are_a_sequential_order(tmp_path: Path) -> None:
             entry(0, 0, step, "read", subject="sample", subject_id=step * BATCH + nth, bytes=SIZE, samples=1)
             for nth in range(BATCH)
         ]
-    assert forecast.read(folder(tmp_path, made)).order == "sequential"
+    assert predict.read(folder(tmp_path, made)).order == "sequential"
 
 
 def test_what_ledgers_leave_open_is_told(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_what_ledgers_leave_open_is_told(tmp_path: Path) -> None:
     written(tmp_path / "ledger" / "rank-0.arrow", tensor)
     written(tmp_path / "ledger" / "rank-0.2.arrow", made[0])
     written(tmp_path / "ledger" / "rank-0.3.arrow", made[0], cut=40)
-    trace = forecast.read(tmp_path)
+    trace = predict.read(tmp_path)
     assert trace.ranks == 3
     told = "\n".join(trace.limits)
     assert "rank 1 left no ledger" in told
@@ -84,7 +84,7 @@ def test_what_ledgers_leave_open_is_told(tmp_path: Path) -> None:
 
 def test_a_run_that_was_broken_off_says_how_its_samples_were_counted(tmp_path: Path) -> None:
     made = {rank: entries[:-3] for rank, entries in run(epochs=1).items()}
-    trace = forecast.read(folder(tmp_path, made))
+    trace = predict.read(folder(tmp_path, made))
     assert trace.epoch_s == () or len(trace.epoch_s) == 1
     assert trace.samples <= 40
 
@@ -92,31 +92,31 @@ def test_a_run_that_was_broken_off_says_how_its_samples_were_counted(tmp_path: P
 def test_decoding_is_a_rate_of_its_own(tmp_path: Path) -> None:
     made = run()
     made[0].append(entry(0, 0, 0, "decode", bytes=10**6, duration_ns=10 * MS))
-    asked = forecast.task(forecast.read(folder(tmp_path, made)), there())
+    asked = predict.task(predict.read(folder(tmp_path, made)), there())
     assert asked.job.train.preprocess_rate == pytest.approx(1e8)
     assert "train.preprocess_rate" not in asked.untold
 
 
 def test_a_run_that_only_computes_takes_its_steps_there(tmp_path: Path) -> None:
-    trace = forecast.read(folder(tmp_path, run()))
-    asked = forecast.task(trace, there(), compute_factor=0.5)
-    (perfect,) = forecast.predict(asked, ["perfect"])
+    trace = predict.read(folder(tmp_path, run()))
+    asked = predict.task(trace, there(), compute_factor=0.5)
+    (perfect,) = predict.predict(asked, ["perfect"])
     assert perfect.total_s is not None
     assert perfect.total_s.value == pytest.approx(EPOCHS * STEPS * COMPUTE_NS / 2e9, rel=0.01)
     assert asked.job.cluster.tiers[0].name == "ram"
     assert len(asked.job.cluster.tiers) == 1, "nobody measured the disk's room"
-    made = forecast.predict(asked)
+    made = predict.predict(asked)
     assert all(each.reason is not None or each.total_s is not None for each in made)
     assert {each.policy for each in made} >= {"naive", "foresee", "nopfs"}
 
 
 def test_a_folder_there_serves_reads_one_after_the_other_and_anything_else_shares(tmp_path: Path) -> None:
     """What a page cache answers is measured of folders alone."""
-    trace = forecast.read(folder(tmp_path, run()))
+    trace = predict.read(folder(tmp_path, run()))
     cached = '[[figure]]\nname = "origin.cached_read"\nat = 1\nvalue = 2.0\nunit = "GB/s"\n'
     of_folder = profile.loads(THERE.format(origin=500.0) + cached)
-    assert forecast.task(trace, of_folder).job.cluster.origin.readers == "queue"
-    assert forecast.task(trace, there()).job.cluster.origin.readers == "demand"
+    assert predict.task(trace, of_folder).job.cluster.origin.readers == "queue"
+    assert predict.task(trace, there()).job.cluster.origin.readers == "demand"
 
 
 def scattered() -> dict[int, list[dict[str, Any]]]:
@@ -131,10 +131,10 @@ def scattered() -> dict[int, list[dict[str, Any]]]:
 
 def test_sizes_and_computing_are_those_of_the_trace(tmp_path: Path) -> None:
     """Sizes that scatter widely are neither larger there than here, nor does a step compute longer for it."""
-    trace = forecast.read(folder(tmp_path, scattered()))
+    trace = predict.read(folder(tmp_path, scattered()))
     assert trace.sizes.std() > 0.8 * trace.sizes.mean()
-    asked = forecast.task(trace, there())
-    (perfect, naive) = forecast.predict(asked, ["perfect", "naive"])
+    asked = predict.task(trace, there())
+    (perfect, naive) = predict.predict(asked, ["perfect", "naive"])
     assert perfect.report is not None
     assert naive.report is not None
     assert perfect.report.compute_s == pytest.approx(RANKS * EPOCHS * STEPS * COMPUTE_NS / 1e9, rel=0.001)
@@ -147,24 +147,24 @@ def test_sizes_that_no_ledger_has_are_drawn_from_those_of_the_others(tmp_path: P
     without = {
         rank: [one for one in each if one["subject_id"] not in (3, 5, 39)] for rank, each in made.items()
     }
-    asked = forecast.task(forecast.read(folder(tmp_path, without)), there())
+    asked = predict.task(predict.read(folder(tmp_path, without)), there())
     assert "sizes of 3 samples" in asked.untold["data.index"]
-    whole = forecast.read(folder(tmp_path / "whole", made))
+    whole = predict.read(folder(tmp_path / "whole", made))
     assert asked.sizes is not None
     assert np.flatnonzero(asked.sizes != whole.sizes).tolist() == [3, 5, 39]
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[data]\nsize = "1 KB"\n')
-    assert forecast.task(whole, there(), job_file=file).sizes is None
+    assert predict.task(whole, there(), job_file=file).sizes is None
     file.write_text("version = 1\n[data]\nsamples = 30\n")
-    fewer = forecast.task(whole, there(), job_file=file)
+    fewer = predict.task(whole, there(), job_file=file)
     assert fewer.sizes is not None
     assert fewer.sizes.tolist() == whole.sizes[:30].tolist()
 
 
 def test_ranks_share_the_memory_of_the_machine_that_is_asked_about(tmp_path: Path) -> None:
     """2 MB for two ranks; a job file may say that each has a machine of its own, or that there are four."""
-    trace = forecast.read(folder(tmp_path, run()))
-    asked = forecast.task(trace, there())
+    trace = predict.read(folder(tmp_path, run()))
+    asked = predict.task(trace, there())
     assert asked.job.cluster.tiers[0].capacity == 1_000_000
     assert "2 ranks share a machine" in asked.untold["cluster.ranks_per_machine"]
     file = tmp_path / "job.toml"
@@ -174,7 +174,7 @@ def test_ranks_share_the_memory_of_the_machine_that_is_asked_about(tmp_path: Pat
         ("ranks = 1", 2_000_000),
     ):
         file.write_text(f"version = 1\n[cluster]\n{text}\n")
-        alone = forecast.task(trace, there(), job_file=file)
+        alone = predict.task(trace, there(), job_file=file)
         assert alone.job.cluster.tiers[0].capacity == room
         assert ("cluster.ranks_per_machine" in alone.untold) == (text == "ranks = 4")
 
@@ -200,9 +200,9 @@ def test_who_downloads_one_after_the_other_has_the_rate_of_one_request(tmp_path:
         for one in entries:
             if one["op"] == "read":
                 one["bytes"] = 2_000_000
-    trace = forecast.read(folder(tmp_path, made))
+    trace = predict.read(folder(tmp_path, made))
     remote = profile.loads(THERE.format(origin=50.0) + REMOTE)
-    (direct,) = forecast.predict(forecast.task(trace, remote), ["direct"])
+    (direct,) = predict.predict(predict.task(trace, remote), ["direct"])
     assert direct.report is not None
     # Two ranks, so two requests: between 50 MB/s of one and 400 MB/s of 32.
     rate = 50e6 + (400e6 - 50e6) / 31
@@ -210,7 +210,7 @@ def test_who_downloads_one_after_the_other_has_the_rate_of_one_request(tmp_path:
     assert direct.report.stall_s == pytest.approx(waited, rel=0.01)
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[cluster.origin]\nread = "10 MB/s"\n')
-    (told,) = forecast.predict(forecast.task(trace, remote, job_file=file), ["direct"])
+    (told,) = predict.predict(predict.task(trace, remote, job_file=file), ["direct"])
     assert told.report is not None
     assert told.report.stall_s == pytest.approx(RANKS * STEPS * BATCH * (0.02 + 2e6 / 5e6), rel=0.01)
 
@@ -220,10 +220,10 @@ def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_p
     for number, one in enumerate(made[1]):
         if one["op"] == "wait" and number % 3 == 0:
             one["duration_ns"] += 5 * MS
-    trace = forecast.read(folder(tmp_path, made))
+    trace = predict.read(folder(tmp_path, made))
     totals = []
     for origin in (500.0, 20.0, 2.0):
-        (each,) = forecast.predict(forecast.task(trace, there(origin)), ["foresee"])
+        (each,) = predict.predict(predict.task(trace, there(origin)), ["foresee"])
         assert each.total_s is not None
         assert each.total_s.low <= each.total_s.value <= each.total_s.high
         totals.append(each.total_s.value)
@@ -237,41 +237,41 @@ def test_a_job_file_goes_before_the_trace(tmp_path: Path) -> None:
         'version = 1\n[train]\nepochs = 1\ncompute_rate = "1 MB/s"\n[data]\nsize = "1 KB"\n'
         '[cluster.staging]\nthreads = 2\ncapacity = "3 MB"\n[cluster]\nprofile = "nowhere.toml"\n'
     )
-    trace = forecast.read(folder(tmp_path, run()))
-    asked = forecast.task(trace, there(), job_file=file)
+    trace = predict.read(folder(tmp_path, run()))
+    asked = predict.task(trace, there(), job_file=file)
     job = asked.job
     assert (job.train.epochs, job.train.batch, job.data.size, job.data.size_sigma) == (1, BATCH, 1000, 0)
     assert job.cluster.staging is not None
     assert (job.cluster.staging.threads, job.cluster.staging.capacity) == (2, 3_000_000)
     assert asked.compute_s is None
-    (perfect,) = forecast.predict(asked, ["perfect"])
+    (perfect,) = predict.predict(asked, ["perfect"])
     assert perfect.total_s is not None
     assert perfect.total_s.value == pytest.approx(STEPS * BATCH * 1000 / 1e6)
     assert perfect.later_epoch_s is None
     with pytest.raises(ConfigError, match="beside a compute factor of 2"):
-        forecast.task(trace, there(), job_file=file, compute_factor=2)
+        predict.task(trace, there(), job_file=file, compute_factor=2)
 
 
 @properties(soak=25)
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=40))
 def test_an_interval_is_repeatable_and_within_the_values(values: list[float]) -> None:
     array = np.array(values)
-    low, high = forecast.interval(array)
+    low, high = predict.interval(array)
     assert min(values) <= low * (1 + 1e-12)
     assert low <= high <= max(values) * (1 + 1e-12)
-    assert forecast.interval(array) == (low, high)
+    assert predict.interval(array) == (low, high)
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, float("nan"), float("inf"), "2"])
 def test_a_wrong_factor_is_shown(tmp_path: Path, factor: Any) -> None:
-    trace = forecast.read(folder(tmp_path, run()))
+    trace = predict.read(folder(tmp_path, run()))
     with pytest.raises(ConfigError, match="compute_factor="):
-        forecast.task(trace, there(), compute_factor=factor)
+        predict.task(trace, there(), compute_factor=factor)
 
 
 def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder ledger"):
-        forecast.read(tmp_path)
+        predict.read(tmp_path)
     tensor = entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")
     for name, entries, told in (
         ("gradients", [tensor], "no batch was waited for"),
@@ -281,15 +281,15 @@ def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
     ):
         written(tmp_path / name / "ledger" / "rank-0.arrow", entries)
         with pytest.raises(ConfigError, match=told):
-            forecast.read(tmp_path / name)
+            predict.read(tmp_path / name)
 
 
 def test_what_nobody_measured_is_named(tmp_path: Path) -> None:
     bare = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
-    asked = forecast.task(forecast.read(folder(tmp_path, run())), bare)
+    asked = predict.task(predict.read(folder(tmp_path, run())), bare)
     assert "nothing is kept" in asked.untold["cluster.tiers"]
     with pytest.raises(ConfigError, match=r"cluster\.origin\.read is missing"):
-        forecast.predict(asked, ["naive"])
+        predict.predict(asked, ["naive"])
 
 
 def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, capsys: Any) -> None:

@@ -18,13 +18,13 @@ from support.profiles import PROFILE
 from support.properties import properties
 from support.waiting import WATCHDOG
 
-from foresee import forecast, job
+from foresee import jobspec, predict
 from foresee.errors import ConfigError
-from foresee.forecast import beside as beside_
-from foresee.forecast import foretold, here
-from foresee.forecast.beside import Beside, Shape
-from foresee.forecast.sizes import drawn
-from foresee.models import loading
+from foresee.planning import simulation
+from foresee.predict import live as beside_
+from foresee.predict import live_job, prediction_file
+from foresee.predict.live import Beside, Shape
+from foresee.predict.sizes import drawn
 
 GOLDEN = Path(__file__).resolve().parents[2] / "testdata" / "forecast" / "prediction.json"
 
@@ -117,7 +117,7 @@ def train(beside: Beside, clock: Clock, epochs: int = 3, steps: int = 40) -> Non
 
 
 def document(tmp_path: Path, name: str = "prediction.json") -> dict[str, Any]:
-    return foretold.read(tmp_path / "run" / name)
+    return prediction_file.read(tmp_path / "run" / name)
 
 
 def test_the_first_steps_tell_how_long_one_computes(tmp_path: Path, clock: Clock, made: Any) -> None:
@@ -222,7 +222,7 @@ def test_sizes_that_scatter_keep_their_mean(tmp_path: Path, made: Any) -> None:
         beside = made(shape=shape, folder=str(place), job_file=str(file))
         beside.begin(whole=True)
         beside.end()
-        told = foretold.read(place / "prediction.json")["predicted"]["first_epoch_s"]
+        told = prediction_file.read(place / "prediction.json")["predicted"]["first_epoch_s"]
         assert told == pytest.approx(least, rel=0.02)
 
 
@@ -267,16 +267,16 @@ def test_quick_and_slow_are_the_other_way_round_for_times_and_rooms_do_not_scatt
         ("memcpy.rate", 10.0, "GB/s", None, (10.0, 10.0)),
     ]
     made = [
-        job.Figure(name=name, value=value, unit=unit, spread=spread, at=None if name[0] in "nt" else 1)
+        jobspec.Figure(name=name, value=value, unit=unit, spread=spread, at=None if name[0] in "nt" else 1)
         for name, value, unit, spread, _ in figures
     ]
-    machine = job.Profile(machine="a", date=dt.date(2026, 11, 22), figure=tuple(made))
-    ends = here.ends(machine)
+    machine = jobspec.Profile(machine="a", date=dt.date(2026, 11, 22), figure=tuple(made))
+    ends = live_job.ends(machine)
     assert ends is not None
     assert [[one.value for one in each.figure] for each in ends] == [
         [expected[at] for *_, expected in figures] for at in (0, 1)
     ]
-    assert here.ends(dataclasses.replace(machine, figure=tuple(made[3:]))) is None
+    assert live_job.ends(dataclasses.replace(machine, figure=tuple(made[3:]))) is None
 
 
 @pytest.mark.parametrize(
@@ -301,14 +301,14 @@ def test_what_a_run_departs_by_most_is_named(
         "first_waits_s": {"origin": 3.0, "disk": 0.0, "ram": 0.0},
         "later_waits_s": {"origin": 0.0, "disk": 0.0, "ram": 0.0},
     }
-    found = foretold.measured(took, waited, waits, 0.1)
+    found = prediction_file.measured(took, waited, waits, 0.1)
     expected = None if told is None else dict(zip(("figure", "cause", "seconds"), told, strict=True))
-    assert foretold.moved(predicted, None, found) == expected
+    assert prediction_file.moved(predicted, None, found) == expected
     wide = {
         "low": {"first_epoch_s": 1.0, "later_epoch_s": 1.0},
         "high": {"first_epoch_s": 20.0, "later_epoch_s": 9.0},
     }
-    assert foretold.moved(predicted, wide, found) is None
+    assert prediction_file.moved(predicted, wide, found) is None
 
 
 def test_files_come_one_after_the_other_and_answers_of_a_bucket_together(tmp_path: Path, made: Any) -> None:
@@ -321,7 +321,7 @@ def test_files_come_one_after_the_other_and_answers_of_a_bucket_together(tmp_pat
         beside = made(shape=shape, folder=str(place), job_file=str(file))
         beside._thread.join()
         beside.end()
-        waits.append(foretold.read(place / "prediction.json")["predicted"]["first_wait_s"])
+        waits.append(prediction_file.read(place / "prediction.json")["predicted"]["first_wait_s"])
     # Only the first batch is waited for. Two threads, batches of five: a bucket's fifth sample comes a turn before the sixth.
     assert waits[0] < waits[1] < 1.3 * waits[0]
 
@@ -408,20 +408,20 @@ def test_counters_that_fail_are_no_affair_of_training(made: Any, clock: Clock, c
 
 
 def golden() -> str:
-    small = job.loads(
+    small = jobspec.loads(
         'version = 1\n[data]\nsamples = 8\nsize = "1 MB"\n[train]\nbatch = 2\nepochs = 2\ncompute_step = 0.5\n'
         '[cluster]\nranks = 1\n[cluster.staging]\ncapacity = "8 MB"\nthreads = 1\n[cluster.origin]\nread = 4_000_000\n'
     )
-    reports: list[loading.Report] = []
-    simulated = loading.Run(small, "foresee", order="sequential")
+    reports: list[simulation.Report] = []
+    simulated = simulation.Run(small, "foresee", order="sequential")
     while len(reports) < 2:
         simulated.advance()
         if len(simulated.report().epochs) > len(reports):
             reports.append(simulated.report())
-    told = foretold.predicted(reports, 2)
-    within = foretold.interval([told, told | {"total_s": 4.0, "first_epoch_s": 2.0}])
-    found = foretold.measured([2.5, 2.0], [0.5, 0.0], {"origin_read": 0.4, "copy": 0.1}, 0.5)
-    return foretold.dumps(
+    told = prediction_file.predicted(reports, 2)
+    within = prediction_file.interval([told, told | {"total_s": 4.0, "first_epoch_s": 2.0}])
+    found = prediction_file.measured([2.5, 2.0], [0.5, 0.0], {"origin_read": 0.4, "copy": 0.1}, 0.5)
+    return prediction_file.dumps(
         {
             "policy": "foresee",
             "profile": "profile.toml",
@@ -434,8 +434,8 @@ def golden() -> str:
             "predicted": told,
             "interval": within,
             "measured": found,
-            "error": foretold.error(told, found),
-            "moved": foretold.moved(told, within, found),
+            "error": prediction_file.error(told, found),
+            "moved": prediction_file.moved(told, within, found),
         }
     )
 
@@ -445,8 +445,8 @@ def test_the_golden_file_is_what_is_written_and_comes_back() -> None:
     if os.environ.get("UPDATE_GOLDEN") == "1":
         GOLDEN.write_text(text)
     assert GOLDEN.read_text() == text
-    document = foretold.read(GOLDEN)
-    assert foretold.dumps({key: value for key, value in document.items() if key != "version"}) == text
+    document = prediction_file.read(GOLDEN)
+    assert prediction_file.dumps({key: value for key, value in document.items() if key != "version"}) == text
 
 
 def test_the_page_has_every_key() -> None:
@@ -455,7 +455,10 @@ def test_the_page_has_every_key() -> None:
     predicted = document["predicted"]
     keys = {*document, *predicted, *document["measured"], *document["error"], *document["compute"]}
     keys |= {*document["interval"], *document["moved"]}
-    keys |= {*predicted["first_waits_s"], *(cause for place in foretold.PLACES.values() for cause in place)}
+    keys |= {
+        *predicted["first_waits_s"],
+        *(cause for place in prediction_file.PLACES.values() for cause in place),
+    }
     assert not {key for key in keys if f"`{key}`" not in page}
 
 
@@ -465,19 +468,19 @@ def test_the_page_has_every_key() -> None:
 def test_another_file_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(ConfigError, match=told):
-        foretold.read(tmp_path / "p.json")
+        prediction_file.read(tmp_path / "p.json")
 
 
 def test_the_loaders_default_staging_is_the_engines() -> None:
-    assert forecast.staging_bytes(1, 1.0) == 4096
-    assert forecast.staging_bytes(64, 1e6) == 512_000_000
+    assert predict.staging_bytes(1, 1.0) == 4096
+    assert predict.staging_bytes(64, 1e6) == 512_000_000
     # Of a budget a quarter at most, but three batches of the largest samples in any case.
-    assert forecast.staging_bytes(64, 1e6, ram=1_000_000_000) == 250_000_000
-    assert forecast.staging_bytes(64, 1e6, ram=100_000_000, largest=2e6) == 384_000_000
+    assert predict.staging_bytes(64, 1e6, ram=1_000_000_000) == 250_000_000
+    assert predict.staging_bytes(64, 1e6, ram=100_000_000, largest=2e6) == 384_000_000
 
 
 def test_what_a_memory_budget_has_left_for_samples_is_the_engines() -> None:
-    assert forecast.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=False) == 710_000_000
-    assert forecast.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=True) == 710_000_000 - (32 << 20)
-    assert forecast.ram_room(80_000_000, 20_000_000, 0, disk=True) == 50_000_000
-    assert forecast.ram_room(10, 20, 1, disk=False) == 0
+    assert predict.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=False) == 710_000_000
+    assert predict.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=True) == 710_000_000 - (32 << 20)
+    assert predict.ram_room(80_000_000, 20_000_000, 0, disk=True) == 50_000_000
+    assert predict.ram_room(10, 20, 1, disk=False) == 0

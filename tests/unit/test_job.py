@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from support.house import ROOT
 from support.properties import TEXTS, properties
 
-from foresee import _values, job
+from foresee import jobspec, network
+from foresee._schema import values
 from foresee.errors import ConfigError
-from foresee.job import Cache, Cluster, Data, Job, Network, Tier, Train, Window, sections, vary
-from foresee.models import network
+from foresee.jobspec import Cache, Cluster, Data, Job, Network, Tier, Train, Window, sections, vary
 
 FOLDER = ROOT / "testdata" / "job"
 PAGE = ROOT / "docs" / "formats" / "job.md"
@@ -43,7 +43,13 @@ TABLES = {
 
 @pytest.mark.parametrize(
     "module",
-    ["foresee._toml", "foresee._values", "foresee.job.file", "foresee.job.sections", "foresee.job.vary"],
+    [
+        "foresee._schema.toml",
+        "foresee._schema.values",
+        "foresee.jobspec.file",
+        "foresee.jobspec.sections",
+        "foresee.jobspec.vary",
+    ],
 )
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
@@ -52,7 +58,7 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 
 
 def test_the_golden_job_is_read_into_base_units() -> None:
-    told = job.facts(job.read(FOLDER / "full.toml"))
+    told = jobspec.facts(jobspec.read(FOLDER / "full.toml"))
     for section, key in (("cluster", "profile"), ("gradients", "model")):
         told[section][key] = os.path.relpath(told[section][key], FOLDER)
     text = json.dumps(told, indent=2) + "\n"
@@ -89,7 +95,7 @@ def test_the_page_has_every_key_and_no_other() -> None:
 
 
 def test_the_pages_example_is_a_job() -> None:
-    read = job.loads(PAGE.read_text().split("```toml\n")[1].split("```")[0], str(FOLDER))
+    read = jobspec.loads(PAGE.read_text().split("```toml\n")[1].split("```")[0], str(FOLDER))
     assert read.need("data.samples", "train.batch", "cluster.ranks") == (1_281_167, 32, 4)
 
 
@@ -98,7 +104,7 @@ def test_policies_of_gradients_are_those_of_the_model() -> None:
 
 
 def test_a_profile_gives_what_the_job_leaves_out_and_no_more() -> None:
-    read = job.read(FOLDER / "full.toml")
+    read = jobspec.read(FOLDER / "full.toml")
     assert read.cluster.tiers[0].read == ((1, 5.5e9), (4, 12e9))
     assert read.cluster.tiers[0].capacity == 120 * 2**30
     assert read.cluster.tiers[1].read == ((1, 1.5e9), (2, 2e9))
@@ -110,13 +116,13 @@ def test_a_profile_gives_what_the_job_leaves_out_and_no_more() -> None:
 
 
 def test_a_job_with_another_value_has_what_its_profile_gives_for_that() -> None:
-    read = job.read(FOLDER / "full.toml")
+    read = jobspec.read(FOLDER / "full.toml")
     for key, value in (("cluster.staging.threads", 1), ("cluster.ranks_per_machine", 2)):
         text = (FOLDER / "full.toml").read_text()
         last = key.rpartition(".")[2]
         changed = re.sub(rf"^{last} = .*$", f"{last} = {value}", text, count=1, flags=re.MULTILINE)
         assert vary.with_value(read, key, value) == dataclasses.replace(
-            job.loads(changed, str(FOLDER)), file=read.file
+            jobspec.loads(changed, str(FOLDER)), file=read.file
         )
     one = vary.with_value(read, "cluster.staging.threads", 1)
     assert one.cluster.origin.read == ((1, 330e6), (8, 23e9 / 8))
@@ -136,7 +142,7 @@ def test_the_room_of_a_tier_is_divided_among_as_many_ranks_as_are_asked_about(tm
     for name, room in (("p", 12), ("q", 30)):
         text = f'version = 1\nmachine = "{name}"\ndate = 2026-11-22\n{figure}{room}\n'
         (tmp_path / f"{name}.toml").write_text(text)
-    read = job.read(tmp_path / "job.toml")
+    read = jobspec.read(tmp_path / "job.toml")
     four = vary.with_value(read, "cluster.ranks_per_machine", 4)
     assert [each.cluster.tiers[0].capacity for each in (read, four)] == [12e9, 3e9]
     other = vary.with_value(four, "cluster.profile", str(tmp_path / "q.toml"))
@@ -149,7 +155,7 @@ def test_the_room_of_a_tier_is_divided_among_as_many_ranks_as_are_asked_about(tm
 
 
 def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
-    read = job.read(FOLDER / "full.toml")
+    read = jobspec.read(FOLDER / "full.toml")
     for key, value, told in (
         ("train.batch", 0, "train.batch = 0; a whole number of 1 or more"),
         ("cluster.tiers.disk.capacity", -1, "cluster.tiers.disk.capacity = -1; bytes above 0"),
@@ -174,13 +180,13 @@ def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(
         'version = 1\n[data]\nindex = "train.fidx"\n[run]\nfolder = "/runs/a"\n'
     )
-    read = job.read(tmp_path / "job.toml")
+    read = jobspec.read(tmp_path / "job.toml")
     assert (read.data.index, read.run.folder) == (str(tmp_path / "train.fidx"), "/runs/a")
 
 
 def test_needing_what_is_not_there_names_all_of_it() -> None:
     with pytest.raises(ConfigError) as caught:
-        job.scenario("thesis_1").need("train.batch", "run.command", "cluster.origin.latency")
+        jobspec.scenario("thesis_1").need("train.batch", "run.command", "cluster.origin.latency")
     first, second = caught.value.faults
     assert "thesis_1.toml: run.command is missing; a list of texts expected" in first
     assert "cluster.origin.latency is missing; a time 0 or more expected" in second
@@ -286,7 +292,7 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "job.toml"
     path.write_text(text if not text or text.startswith("version") else f"version = 1\n{text}\n")
     with pytest.raises(ConfigError) as caught:
-        job.read(path)
+        jobspec.read(path)
     (fault,) = caught.value.faults
     assert fault.startswith(f"{path}: ")
     assert expected in fault
@@ -295,7 +301,7 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
 def test_all_faults_come_at_once() -> None:
     text = "version = 1\nx = 1\n[data]\nsamples = 0\nsize = 1\ncolour = 1\n[train]\nbatch = nan\n[cache.window]\nfetch = 0\n"
     with pytest.raises(ConfigError) as caught:
-        job.loads(text)
+        jobspec.loads(text)
     found = [fault.split(" ")[0] for fault in caught.value.faults]
     assert sorted(found) == ["cache.window.fetch", "data.colour", "data.samples", "train.batch", "x"]
 
@@ -305,16 +311,16 @@ def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: byte
     path = tmp_path / "job.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"job\.toml: no TOML"):
-        job.read(path)
+        jobspec.read(path)
 
 
 def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('version = 1\n[cluster]\nprofile = "p.toml"\n')
     with pytest.raises(ConfigError, match=r"p\.toml.*`foresee calibrate` measures one"):
-        job.read(tmp_path / "job.toml")
+        jobspec.read(tmp_path / "job.toml")
     (tmp_path / "p.toml").write_text("version = 9\n")
     with pytest.raises(ConfigError, match=r"p\.toml: version = 9"):
-        job.read(tmp_path / "job.toml")
+        jobspec.read(tmp_path / "job.toml")
 
 
 @pytest.mark.parametrize(
@@ -330,14 +336,14 @@ def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_are_written_as_people_write_them(word: str, value: float) -> None:
-    assert _values.Size().read(word) == value
+    assert values.Size().read(word) == value
 
 
 @pytest.mark.parametrize(
     ("word", "value"), [("8 bit/s", 1), ("1Gbit/s", 125e6), ("1 GB/s", 1e9), ("1 KiB/s", 1024), ("3 B/s", 3)]
 )
 def test_rates_too(word: str, value: float) -> None:
-    assert _values.Rate().read(word) == value
+    assert values.Rate().read(word) == value
 
 
 @pytest.mark.parametrize(
@@ -345,45 +351,45 @@ def test_rates_too(word: str, value: float) -> None:
     [("20 ms", 0.02), ("3 us", 3e-6), ("3 µs", 3e-6), ("2 h", 7200), ("0 s", 0), ("1d", 86400)],
 )
 def test_times_too(word: str, value: float) -> None:
-    assert _values.Time().read(word) == pytest.approx(value)
+    assert values.Time().read(word) == pytest.approx(value)
 
 
 @given(st.one_of(TEXTS, st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
 @properties()
 def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
-    kinds = [_values.Size(), _values.Size(whole=True), _values.Rate(), _values.Time(), _values.Count()]
-    kinds += [_values.Number(), _values.Text(), _values.Texts(), _values.Curve(), _values.Choices(("a",))]
+    kinds = [values.Size(), values.Size(whole=True), values.Rate(), values.Time(), values.Count()]
+    kinds += [values.Number(), values.Text(), values.Texts(), values.Curve(), values.Choices(("a",))]
     for kind in kinds:
         try:
             read = kind.read(value)
         except ValueError:
             continue
-        if isinstance(kind, _values.Quantity):
+        if isinstance(kind, values.Quantity):
             assert 0 <= read < kind.below
 
 
 def test_scenarios_have_the_published_figures() -> None:
-    names = job.scenarios()
+    names = jobspec.scenarios()
     assert len(names) == 18
     for name in names:
-        read = job.scenario(name)
+        read = jobspec.scenario(name)
         assert read.cache.policies == sections.CACHE_POLICIES
         assert [tier.name for tier in read.cluster.tiers] == ["ram", "disk"]
         printed = name.endswith("_printed")
         assert (read.cluster.origin.link is None) == printed
         assert name.startswith("thesis") or read.train.seed == 42
-    third = job.scenario("nopfs_3_script")
+    third = jobspec.scenario("nopfs_3_script")
     assert (third.data.samples, third.data.size, third.data.size_sigma) == (
         14_197_103,
         0.1077 * 2**20,
         0.1 * 2**20,
     )
     assert dict(third.cluster.origin.read or ())[2] == 7272 * 2**20
-    assert dict(job.scenario("nopfs_fig9_script").cluster.origin.read or ())[2] == 727 * 2**20
-    assert job.scenario("nopfs_4b_script").cluster.ranks == 32
-    assert job.scenario("nopfs_fig9_printed").train.compute_rate == 320e6
+    assert dict(jobspec.scenario("nopfs_fig9_script").cluster.origin.read or ())[2] == 727 * 2**20
+    assert jobspec.scenario("nopfs_4b_script").cluster.ranks == 32
+    assert jobspec.scenario("nopfs_fig9_printed").train.compute_rate == 320e6
     with pytest.raises(ConfigError, match="did you mean thesis_1"):
-        job.scenario("thesis1")
+        jobspec.scenario("thesis1")
 
 
 def test_a_window_and_a_cache_have_defaults() -> None:

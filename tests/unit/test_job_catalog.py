@@ -15,9 +15,9 @@ import pytest
 from support.house import ROOT
 
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
-from foresee.jobs import Catalog, Entry, Key
-from foresee.jobs import catalog as module
-from foresee.jobs.entry import Used
+from foresee.stagger import Catalog, Entry, Key
+from foresee.stagger import catalog as module
+from foresee.stagger.catalog_entry import Used
 
 FOLDER = ROOT / "testdata" / "jobs"
 RESNET = Key(machine="node-1", data="TinyImageNet", model="resnet50", batch=64, loader="8 threads")

@@ -8,15 +8,15 @@ import pathlib
 
 import pytest
 
-from foresee import job
+from foresee import jobspec
 from foresee.cli import main
 from foresee.errors import ConfigError, NotMeasured
-from foresee.jobs import Catalog, Entry, Key
-from foresee.jobs import asked as asked_
-from foresee.jobs.asked import times
-from foresee.jobs.entry import Used
-from foresee.jobs.one_storage import rate
-from foresee.models.stagger import Figure
+from foresee.stagger import Catalog, Entry, Key
+from foresee.stagger import inputs as asked_
+from foresee.stagger.catalog_entry import Used
+from foresee.stagger.inputs import times
+from foresee.stagger.model import Figure
+from foresee.stagger.pooling import rate
 
 TOML = """
 version = 1
@@ -34,8 +34,8 @@ WHOLE = 'wait = "449.3 ms"\nwait_cached = 0.04\nwait_conc = 0.6'
 MACHINE = "node-1"
 
 
-def made(model: str, *, train: str = "compute_step = 0.3036", stagger: str = WHOLE) -> job.Job:
-    return job.loads(TOML.format(train=train, stagger=f'model = "{model}"\n{stagger}'))
+def made(model: str, *, train: str = "compute_step = 0.3036", stagger: str = WHOLE) -> jobspec.Job:
+    return jobspec.loads(TOML.format(train=train, stagger=f'model = "{model}"\n{stagger}'))
 
 
 def key(model: str, **more: object) -> Key:
@@ -224,7 +224,7 @@ compute_rate = "60 KB/s"
 wait = 0
 wait_cached = 0
 """
-    dropping, keeping = (job.loads(text.format(drop=drop)) for drop in ("true", "false"))
+    dropping, keeping = (jobspec.loads(text.format(drop=drop)) for drop in ("true", "false"))
     first, second = times([dropping, keeping]).jobs
     assert (first.compute, first.steps, second.steps) == (1.0, 33, 34)
     assert (first.name, second.name) == ("job #1", "job #2")
@@ -247,7 +247,7 @@ ranks = 2
 wait = 0
 wait_cached = 0
 """
-    asked = times([job.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
+    asked = times([jobspec.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
     assert [one.steps for one in asked.jobs] == [3, 1]
     assert asked.data == str(path.resolve())
 
@@ -274,27 +274,27 @@ def test_what_no_machine_should_show_is_doubted() -> None:
         (
             lambda: [
                 made("a"),
-                job.loads(TOML.replace("TinyImageNet", "CIFAR").format(train="", stagger="")),
+                jobspec.loads(TOML.replace("TinyImageNet", "CIFAR").format(train="", stagger="")),
             ],
             "data sets differ: TinyImageNet in a job, CIFAR in a job; all jobs have to read the same data",
         ),
         (lambda: [made("a"), made("b", train="seed = 1")], "orders differ: 0 in a job, 1 in a job"),
-        (lambda: [made("a"), job.loads("version = 1\n")], "data.name is missing"),
+        (lambda: [made("a"), jobspec.loads("version = 1\n")], "data.name is missing"),
         (
-            lambda: [made("a"), job.loads('version = 1\n[data]\nname = "TinyImageNet"\n')],
+            lambda: [made("a"), jobspec.loads('version = 1\n[data]\nname = "TinyImageNet"\n')],
             "train.epochs is missing",
         ),
         (
             lambda: [
                 made("a"),
-                job.loads('version = 1\n[data]\nname = "TinyImageNet"\n[train]\nepochs = 1\nbatch = 2'),
+                jobspec.loads('version = 1\n[data]\nname = "TinyImageNet"\n[train]\nepochs = 1\nbatch = 2'),
             ],
             "data.samples is missing",
         ),
         (
             lambda: [
                 made("a"),
-                job.loads(
+                jobspec.loads(
                     'version = 1\n[data]\nname = "TinyImageNet"\nsamples = 1\nsize = 1\n'
                     "[train]\nepochs = 1\nbatch = 2\ndrop_last = true"
                 ),

@@ -9,19 +9,19 @@ import pytest
 from support.fake_clock import FakeClock
 from support.stagger_runs import write
 
-from foresee import job
+from foresee import jobspec
 from foresee._steps import Meter
 from foresee._world import World
 from foresee.errors import ConfigError
-from foresee.jobs import process
-from foresee.jobs.already import Already
-from foresee.jobs.watched import Watched
+from foresee.stagger import local_job
+from foresee.stagger.external_job import Already
+from foresee.stagger.job_monitor import Watched
 
 
 class Seen(Watched):
     """A job of which only the files are there."""
 
-    def __init__(self, of: job.Job, folder: str, clock: FakeClock) -> None:
+    def __init__(self, of: jobspec.Job, folder: str, clock: FakeClock) -> None:
         super().__init__(of, "a", folder, clock=clock)
         self._make(held=False)
 
@@ -36,7 +36,7 @@ class Seen(Watched):
 
 def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_path: pathlib.Path) -> None:
     clock = FakeClock()
-    made = Seen(job.read(write(tmp_path, "a", tmp_path / "data")), str(tmp_path), clock)
+    made = Seen(jobspec.read(write(tmp_path, "a", tmp_path / "data")), str(tmp_path), clock)
     clock.sleep(3.0)
     second = 10**9
     for rank in (0, 1):
@@ -53,23 +53,23 @@ def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_pat
 
 
 def test_a_number_that_is_another_processes_by_now_is_not_the_jobs() -> None:
-    def seen(pid: int, began: int, parent: int, session: int) -> process._Seen:
-        return process._Seen(process._Member(pid, began), parent, session)
+    def seen(pid: int, began: int, parent: int, session: int) -> local_job._Seen:
+        return local_job._Seen(local_job._Member(pid, began), parent, session)
 
-    first = process._Member(10, began=500)
+    first = local_job._Member(10, began=500)
     family = {10: seen(10, 500, 1, 10), 11: seen(11, 510, 10, 10), 12: seen(12, 520, 11, 12)}
     # Its session, and what descends from it; not the one beside it.
     table = {**family, 99: seen(99, 400, 1, 99)}
-    assert process._family(table, first, None) == {each.member for each in family.values()}
-    assert process._family(table, first._replace(began=499), None) == set()
+    assert local_job._family(table, first, None) == {each.member for each in family.values()}
+    assert local_job._family(table, first._replace(began=499), None) == set()
     # The first one has gone: the number of its session is nobody else's while one of it lives.
     del table[10]
-    assert process._family(table, first, None) == {family[11].member, family[12].member}
+    assert local_job._family(table, first, None) == {family[11].member, family[12].member}
 
 
 def test_a_job_that_runs_already_is_lost_when_its_patience_is_over(tmp_path: pathlib.Path) -> None:
     clock = FakeClock()
-    of = job.read(write(tmp_path, "a", tmp_path / "data"))
+    of = jobspec.read(write(tmp_path, "a", tmp_path / "data"))
     with pytest.raises(ConfigError, match="no loader has written steps there"):
         Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
     meter = Meter(str(tmp_path / "steps"), World(0, 1))

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support.properties import properties
 from support.small_job import SMALL, small
 
-from foresee import job
+from foresee import jobspec
 from foresee.errors import ConfigError, Unsupported
-from foresee.job import vary
-from foresee.models import loading
+from foresee.jobspec import vary
+from foresee.planning import simulation
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "testdata" / "models" / "reads.json").read_text())
 
@@ -26,13 +26,13 @@ ORDER_KEPT = ("naive", "staging_buffer", "deepio_ordered", "nopfs", "foresee")
 
 
 @pytest.mark.parametrize("compat", ["physical", "paper"])
-@pytest.mark.parametrize("policy", loading.POLICIES)
+@pytest.mark.parametrize("policy", simulation.POLICIES)
 def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, compat) -> None:
     if policy.startswith("lbann"):
         with pytest.raises(Unsupported, match=r"more than 3 times 60\.0 MB"):
-            loading.Run(small(), policy, compat=compat)
+            simulation.Run(small(), policy, compat=compat)
         return
-    report = loading.Run(small(), policy, compat=compat).finish()
+    report = simulation.Run(small(), policy, compat=compat).finish()
     assert report.finished
     spent = report.ranks * report.init_s + report.compute_s + report.stall_s + report.barrier_s
     assert spent == pytest.approx(report.ranks * report.total_s, rel=1e-9)
@@ -64,21 +64,21 @@ def test_nobody_who_keeps_the_order_beats_perfect_and_none_the_origin(
         cluster__tiers__ram__capacity=f"{ram} MB",
         cluster__origin__read=f"{origin} MB/s",
     )
-    perfect = loading.Run(there, "perfect").finish().total_s
+    perfect = simulation.Run(there, "perfect").finish().total_s
     for policy in ORDER_KEPT:
-        report = loading.Run(there, policy).finish()
+        report = simulation.Run(there, policy).finish()
         assert report.total_s >= perfect * (1 - 1e-9), policy
         assert report.total_s >= report.origin_bytes / (origin * 1e6) * (1 - 1e-9), policy
 
 
 def test_a_run_can_be_looked_at_and_left_at_any_time() -> None:
-    run = loading.Run(small(), "foresee")
+    run = simulation.Run(small(), "foresee")
     assert run.report().total_s == 0
     stages = {run.advance(1)[0] for _ in range(40)}
     report = run.report()
     assert stages <= {"preparing", "training"}
     assert not report.finished
-    assert 0 < report.total_s < loading.Run(small(), "foresee").finish().total_s
+    assert 0 < report.total_s < simulation.Run(small(), "foresee").finish().total_s
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -97,21 +97,21 @@ def test_an_index_gives_the_sizes(tmp_path) -> None:
     table = SMALL.replace(
         'samples = 3000\nsize = "100 KB"\nsize_sigma = "30 KB"', f'index = "{tmp_path}/data.fidx"'
     )
-    report = loading.Run(job.loads(table), "staging_buffer").finish()
+    report = simulation.Run(jobspec.loads(table), "staging_buffer").finish()
     assert report.origin_bytes == 3 * 9000
 
 
 def test_all_that_is_missing_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        loading.Run(job.loads("version = 1\n[train]\nbatch = 3"), "foresee")
+        simulation.Run(jobspec.loads("version = 1\n[train]\nbatch = 3"), "foresee")
     text = str(caught.value)
     for key in ("train.epochs", "cluster.ranks", "cluster.staging", "data.samples", "cluster.origin.read"):
         assert f"{key} is missing" in text
-    sparse = job.loads(
+    sparse = jobspec.loads(
         "version = 1\n[train]\nbatch = 3\nepochs = 1\n[cluster]\nranks = 1\n[cluster.staging]\ncapacity = 9"
     )
     with pytest.raises(ConfigError) as caught:
-        loading.Run(sparse, "fifty_fifty")
+        simulation.Run(sparse, "fifty_fifty")
     for key in ("data.samples", "train.compute_rate", "cluster.origin.read", "cluster.origin.latency"):
         assert f"{key} is missing" in str(caught.value)
 
@@ -120,20 +120,20 @@ def test_what_no_machine_has_is_refused_by_field_and_rule() -> None:
     with pytest.raises(ConfigError, match="at most one rank per sample"):
         small(cluster__ranks=4000)
     with pytest.raises(ConfigError, match="policy='nofps'; one of perfect"):
-        loading.Run(small(), "nofps")
+        simulation.Run(small(), "nofps")
     with pytest.raises(ConfigError, match="readers"):
-        loading.Run(small(cluster__origin__readers="active"), "foresee", compat="paper")
+        simulation.Run(small(cluster__origin__readers="active"), "foresee", compat="paper")
     with pytest.raises(ConfigError, match=r"ranks times training\.batch"):
-        loading.Run(small(train__batch=2000, train__drop_last=True), "foresee")
+        simulation.Run(small(train__batch=2000, train__drop_last=True), "foresee")
     with pytest.raises(Unsupported, match="lbann_dynamic has no answer") as caught:
-        loading.Run(small(), "lbann_dynamic")
+        simulation.Run(small(), "lbann_dynamic")
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.policy, str(again)) == ("lbann_dynamic", str(caught.value))
 
 
 @pytest.mark.parametrize("case", VECTORS["expected_above"], ids=lambda case: case["id"])
 def test_reads_follow_the_vectors_that_the_core_follows(case) -> None:
-    often = loading.read_often(
+    often = simulation.read_often(
         ranks=case["ranks"],
         epochs=case["epochs"],
         samples=case["samples"],
@@ -145,26 +145,26 @@ def test_reads_follow_the_vectors_that_the_core_follows(case) -> None:
 
 def test_reads_of_nobody_are_refused() -> None:
     with pytest.raises(ConfigError, match="ranks"):
-        loading.read_often(ranks=0, epochs=1, samples=1, delta="0")
+        simulation.read_often(ranks=0, epochs=1, samples=1, delta="0")
     with pytest.raises(ConfigError, match=r"-0\.5"):
-        loading.read_often(ranks=1, epochs=1, samples=1, delta="-0.5")
+        simulation.read_often(ranks=1, epochs=1, samples=1, delta="-0.5")
 
 
 def test_a_draw_is_near_what_is_expected() -> None:
-    expected = loading.reads_by_count(ranks=16, epochs=90, samples=200_000)
-    drawn = loading.reads_by_count(ranks=16, epochs=90, samples=200_000, seed=7)
+    expected = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000)
+    drawn = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000, seed=7)
     assert drawn.sum() == 200_000
     assert expected.sum() == pytest.approx(200_000)
     assert np.abs(drawn - expected).max() < 6 * np.sqrt(expected.max())
     with pytest.raises(ConfigError, match=r"below 2\^32"):
-        loading.reads_by_count(ranks=2, epochs=2, samples=2**32, seed=1)
+        simulation.reads_by_count(ranks=2, epochs=2, samples=2**32, seed=1)
 
 
 def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
     there = small(cluster__tiers__disk__capacity="1 GB", train__epochs=7)
     assert [tier.capacity for tier in there.cluster.tiers] == [60_000_000, 10**9]
     assert there.train.epochs == 7
-    assert small() == job.loads(SMALL)
+    assert small() == jobspec.loads(SMALL)
     points = list(vary.points(small(), {"train.batch": [1, 2], "train.epochs": [3, 4, 5]}))
     assert [values for values, _ in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
     assert [dataclasses.astuple(there.train)[:2] for _, there in points] == [values for values, _ in points]
@@ -183,25 +183,25 @@ def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
 
 
 def test_a_batch_that_is_handed_over_whole_is_waited_for_whole() -> None:
-    given = job.loads(SMALL)
-    by_sample = loading.Run(given, "staging_buffer").finish()
-    by_batch = loading.Run(given, "staging_buffer", hand_over="batch").finish()
+    given = jobspec.loads(SMALL)
+    by_sample = simulation.Run(given, "staging_buffer").finish()
+    by_batch = simulation.Run(given, "staging_buffer", hand_over="batch").finish()
     assert by_batch.origin_bytes == by_sample.origin_bytes
     assert by_batch.total_s > by_sample.total_s
     assert by_batch.ranks * by_batch.total_s == pytest.approx(
         by_batch.compute_s + by_batch.stall_s + by_batch.barrier_s
     )
     with pytest.raises(ConfigError, match=r"options\.hand_over is batch; it must be sample"):
-        loading.Run(given, "staging_buffer", hand_over="batch", compat="paper")
+        simulation.Run(given, "staging_buffer", hand_over="batch", compat="paper")
     with pytest.raises(ConfigError, match="hand_over='step'; one of sample, batch"):
-        loading.Run(given, "staging_buffer", hand_over="step")  # type: ignore[arg-type]
+        simulation.Run(given, "staging_buffer", hand_over="step")  # type: ignore[arg-type]
 
 
 def test_a_request_that_takes_its_time_slows_who_reads_one_after_the_other() -> None:
-    near, far = (job.loads(SMALL.replace('latency = "2 ms"', f'latency = "{ms} ms"')) for ms in (10, 60))
-    naive = [loading.Run(each, "naive").finish() for each in (near, far)]
+    near, far = (jobspec.loads(SMALL.replace('latency = "2 ms"', f'latency = "{ms} ms"')) for ms in (10, 60))
+    naive = [simulation.Run(each, "naive").finish() for each in (near, far)]
     assert naive[1].stall_s - naive[0].stall_s == pytest.approx(9000 * 0.05)
-    paper = [loading.Run(each, "naive", compat="paper").finish() for each in (near, far)]
+    paper = [simulation.Run(each, "naive", compat="paper").finish() for each in (near, far)]
     assert paper[0] == paper[1]
 
 
@@ -210,11 +210,11 @@ def test_an_origin_takes_so_many_requests_a_second(readers) -> None:
     given = small(cluster__origin__readers=readers)
     limited = small(cluster__origin__readers=readers, cluster__origin__requests=50)
     for policy in ("naive", "staging_buffer", "foresee"):
-        free, held = (loading.Run(each, policy).finish() for each in (given, limited))
+        free, held = (simulation.Run(each, policy).finish() for each in (given, limited))
         assert held.origin_requests == free.origin_requests
         assert held.total_s >= max(free.total_s, held.origin_requests / 50 * (1 - 1e-9))
     if readers == "all":
-        to_the_letter = [loading.Run(each, "naive", compat="paper").finish() for each in (given, limited)]
+        to_the_letter = [simulation.Run(each, "naive", compat="paper").finish() for each in (given, limited)]
         assert to_the_letter[0] == to_the_letter[1]
 
 
@@ -224,32 +224,34 @@ def test_a_step_takes_what_was_told_however_its_samples_are_drawn(sigma) -> None
     text = SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"').replace(
         'size_sigma = "30 KB"', f'size_sigma = "{sigma}"'
     )
-    report = loading.Run(job.loads(text.replace("samples = 3000", "samples = 60000")), "perfect").finish()
+    report = simulation.Run(
+        jobspec.loads(text.replace("samples = 3000", "samples = 60000")), "perfect"
+    ).finish()
     # Three ranks, batches of twenty, three epochs.
     assert report.compute_s == pytest.approx(3 * 3 * 1000 * 0.05, rel=0.005)
 
 
 def test_sizes_that_are_known_are_simulated_and_a_step_takes_what_was_told() -> None:
     sizes = np.random.default_rng(1).integers(1, 500_000, 3000).astype(np.uint64)
-    given = job.loads(SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"'))
-    report = loading.Run(given, "staging_buffer", sizes=sizes).finish()
+    given = jobspec.loads(SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"'))
+    report = simulation.Run(given, "staging_buffer", sizes=sizes).finish()
     assert report.origin_bytes == 3 * int(sizes.sum())
     assert report.compute_s == pytest.approx(3 * 3 * 50 * 0.05)
     for wrong in (sizes[1:], sizes.reshape(2, -1)):
         with pytest.raises(ConfigError, match=r"data\.samples = 3000"):
-            loading.Run(given, "staging_buffer", sizes=wrong)
+            simulation.Run(given, "staging_buffer", sizes=wrong)
 
 
 @pytest.mark.parametrize("policy", ["direct", "cache", "full_fetch", "fifty_fifty"])
 def test_no_window_downloads_more_than_the_origin_gives(policy) -> None:
     """A profile's latency is that of a small read: bytes take their time as well."""
     given = small(data__size="2 MB", data__size_sigma="0 B", cache__window__capacity=4000)
-    report = loading.Run(given, policy).finish()
+    report = simulation.Run(given, policy).finish()
     assert report.total_s >= report.origin_bytes / 90e6
 
 
-def bucket_of(given: job.Job, policy: str = "fifty_fifty", **options: str) -> dict[str, int]:
-    return loading.scenario_of(given, policy, **options)["bucket"]
+def bucket_of(given: jobspec.Job, policy: str = "fifty_fifty", **options: str) -> dict[str, int]:
+    return simulation.scenario_of(given, policy, **options)["bucket"]
 
 
 def test_a_miss_is_a_latency_and_its_own_bytes_and_a_download_shares_the_rate_with_fifteen_more() -> None:
@@ -262,19 +264,19 @@ def test_a_miss_is_a_latency_and_its_own_bytes_and_a_download_shares_the_rate_wi
     assert bucket_of(linked, "direct")["miss_ns"] == pytest.approx(2e6 + 0.2e9)
     paper = bucket_of(given, compat="paper")
     assert (paper["miss_ns"], paper["download_ns"], paper["link_ns"]) == (2e6, 2e6, 0)
-    bare = job.loads(SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', ""))
+    bare = jobspec.loads(SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', ""))
     assert bucket_of(bare)["miss_ns"] == bucket_of(bare)["download_ns"] == 2e6
 
 
 def test_given_times_of_a_miss_and_of_a_download_need_neither_rate_nor_latency() -> None:
     table = SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', "").replace('latency = "2 ms"', "")
-    timed = job.loads(f'{table}miss_time = "60 ms"\ndownload_time = "175 ms"\n')
+    timed = jobspec.loads(f'{table}miss_time = "60 ms"\ndownload_time = "175 ms"\n')
     told = bucket_of(timed)
     assert (told["miss_ns"], told["download_ns"], told["link_ns"]) == (60e6, 175e6, 0)
-    assert not loading.missing(timed, "fifty_fifty")
-    lone = job.loads(f'{table}miss_time = "60 ms"\n')
-    assert not loading.missing(lone, "direct")
-    assert any("miss_time and download_time" in fault for fault in loading.missing(lone, "fifty_fifty"))
+    assert not simulation.missing(timed, "fifty_fifty")
+    lone = jobspec.loads(f'{table}miss_time = "60 ms"\n')
+    assert not simulation.missing(lone, "direct")
+    assert any("miss_time and download_time" in fault for fault in simulation.missing(lone, "fifty_fifty"))
 
 
 def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
@@ -294,8 +296,8 @@ def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
     """
 
     def missed(policy: str, capacity: int) -> float:
-        asked = vary.with_value(job.loads(table), "cache.window.capacity", capacity)
-        reads = loading.Run(asked, policy, order="distributed").finish().reads
+        asked = vary.with_value(jobspec.loads(table), "cache.window.capacity", capacity)
+        reads = simulation.Run(asked, policy, order="distributed").finish().reads
         return reads[0].samples / sum(each.samples for each in reads)
 
     assert missed("full_fetch", 1024) == pytest.approx(0.178, abs=0.001)
@@ -307,5 +309,5 @@ def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
 @pytest.mark.parametrize("compute", ["40 MB/s", "4 GB/s"])
 def test_misses_beside_requests_take_no_more_than_the_origin_gives(policy, compute) -> None:
     given = small(data__size="2 MB", data__size_sigma="0 B", train__compute_rate=compute)
-    report = loading.Run(given, policy).finish()
+    report = simulation.Run(given, policy).finish()
     assert report.total_s >= report.origin_bytes / 90e6

@@ -15,10 +15,11 @@ import pytest
 from support.house import ROOT, files, shown
 
 import foresee
-import foresee.forecast
+import foresee.predict
 import foresee.torch as ft
-from foresee import _toml, cli
-from foresee.models import loading, network
+from foresee import cli, network
+from foresee._schema import toml
+from foresee.planning import simulation
 
 ARGUMENT = re.compile(r"(?<![\w./{}\-%&?$<\[])([a-z_][a-z0-9_]*)=(?![=>])")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -55,8 +56,8 @@ OTHER_OPTIONS = {
     "--time": "of sbatch",
 }
 # Texts that are code for another program, not messages.
-NO_MESSAGES = ("cli/_svg", "cli/_bars", "cli/_heat", "cli/_panels", "cli/_plot", "cli/_front", "cli/_stagger_plot",
-    "cli/_analysis_plots", "cli/_simulate_plot", "jobs/slurm", "bench/loop")  # fmt: skip
+NO_MESSAGES = ("cli/_svg", "cli/_bars", "cli/_heat", "cli/_panels", "cli/_plot", "cli/_front", "cli/stagger/plot",
+    "cli/_analysis_plots", "cli/_simulate_plot", "stagger/slurm", "storage/bench/loop")  # fmt: skip
 
 
 @functools.cache
@@ -120,7 +121,7 @@ def public_arguments() -> set[str]:
     seen: set[int] = set()
     return {
         name
-        for module in (foresee, ft, foresee.forecast, loading, network)
+        for module in (foresee, ft, foresee.predict, simulation, network)
         for public in module.__all__
         for name in parameters(getattr(module, public), seen)
     }
@@ -217,7 +218,7 @@ def optional_imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
 
 
 def test_a_package_of_an_extra_that_is_missing_is_reported_with_that_extra() -> None:
-    project = _toml.load(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
+    project = toml.load(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
     # Tables need what ledgers need, under the name that their users look for.
     assert set(project) == {*EXTRAS.values(), "tables"}
     assert project["tables"] == project["ledger"]

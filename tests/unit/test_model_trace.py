@@ -11,9 +11,10 @@ from types import ModuleType
 import pytest
 from support.house import ROOT
 
+from foresee import network
 from foresee.errors import ConfigError
-from foresee.models import network, trace
-from foresee.models.trace import ModelTrace, Tensor
+from foresee.network import trace
+from foresee.network.trace import ModelTrace, Tensor
 
 FOLDER = ROOT / "testdata" / "network"
 

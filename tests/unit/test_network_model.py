@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.house import ROOT
 from support.properties import properties
 
+from foresee import network
 from foresee.errors import ConfigError
-from foresee.models import network
 
 GOLDEN = sorted((ROOT / "testdata" / "network").glob("*.txt"))
 
@@ -94,7 +94,7 @@ def close(told, expected) -> None:
     np.testing.assert_allclose(list(told), [float(Fraction(word)) for word in expected], rtol=1e-9)
 
 
-@pytest.mark.parametrize("module", ["foresee.models.network", "foresee.models.trace"])
+@pytest.mark.parametrize("module", ["foresee.network.model", "foresee.network.trace"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     import importlib
 

@@ -12,7 +12,7 @@ import pytest
 from support.house import ROOT
 
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import prices
+from foresee.planning import prices
 
 PAGE = ROOT / "docs" / "formats" / "prices.md"
 HEAD = "version = 1\n[[price]]\n"
@@ -20,7 +20,7 @@ VM = 'kind = "vm"\nprovider = "p"\nregion = "r"\nname = "n"\ndate = 2026-01-02\n
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.models.prices"))
+    result = doctest.testmod(importlib.import_module("foresee.planning.prices"))
     assert result.attempted
     assert not result.failed
 

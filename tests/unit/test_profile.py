@@ -12,7 +12,7 @@ import pytest
 from support.house import ROOT
 
 from foresee.errors import ConfigError
-from foresee.job import Figure, Profile, profile
+from foresee.jobspec import Figure, Profile, profile
 
 GOLDEN = ROOT / "testdata" / "job" / "profile.toml"
 PAGE = ROOT / "docs" / "formats" / "profile.md"
@@ -20,7 +20,7 @@ HEAD = 'version = 1\nmachine = "a"\ndate = 2026-11-22\n'
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.job.profile"))
+    result = doctest.testmod(importlib.import_module("foresee.jobspec.profile"))
     assert result.attempted
     assert not result.failed
 

@@ -12,8 +12,8 @@ from support.properties import properties
 from support.small_job import small
 
 from foresee.errors import ConfigError
-from foresee.models import loading
-from foresee.models.required import Axis, cells, cost, least, questions, tight, undominated
+from foresee.planning import simulation
+from foresee.planning.sizing import Axis, cells, cost, least, questions, tight, undominated
 
 
 @properties()
@@ -98,7 +98,7 @@ def test_more_of_a_machine_is_no_worse_for_placement_by_next_use_with_equal_samp
     for factor in range(1, 12):
         value = factor * 20e6
         job = small(data__size_sigma=0.0, **{key: value})
-        took.append(loading.Run(job, "foresee").finish().total_s)
+        took.append(simulation.Run(job, "foresee").finish().total_s)
     assert all(more <= less * (1 + 1e-9) for less, more in itertools.pairwise(took)), took
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.house import ROOT
 
-from foresee import job
-from foresee.models import loading
+from foresee import jobspec
+from foresee.planning import simulation
 
 VECTORS = ROOT / "testdata" / "models"
 SCENARIOS = {
@@ -101,21 +101,21 @@ def told(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_scenario_has_a_vector_and_every_vector_a_file() -> None:
-    assert sorted(vectors()) == sorted(job.scenarios())
+    assert sorted(vectors()) == sorted(jobspec.scenarios())
 
 
-@pytest.mark.parametrize("name", job.scenarios())
+@pytest.mark.parametrize("name", jobspec.scenarios())
 def test_a_scenario_is_its_vector_in_every_field(name: str) -> None:
     case = vectors()[name]
-    read = job.scenario(name)
-    assert loading.scenario_of(read, "perfect") == told(case)
+    read = jobspec.scenario(name)
+    assert simulation.scenario_of(read, "perfect") == told(case)
     # What the simulator does not see is not set, but for the name and the policies.
-    assert read.cache == job.Cache(policies=job.CACHE_POLICIES)
+    assert read.cache == jobspec.Cache(policies=jobspec.CACHE_POLICIES)
     assert [tier.name for tier in read.cluster.tiers] == ["ram", "disk"]
-    assert (read.gradients, read.run, read.cost) == (job.Gradients(), job.Run(), job.Cost())
+    assert (read.gradients, read.run, read.cost) == (jobspec.Gradients(), jobspec.Run(), jobspec.Cost())
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_thesis_scenario_lists_the_policies_that_the_thesis_prints(number: int) -> None:
     published = vectors()[f"thesis_{number}"]["published"]
-    assert set(published) == set(job.scenario(f"thesis_{number}").cache.policies) - {"foresee"}
+    assert set(published) == set(jobspec.scenario(f"thesis_{number}").cache.policies) - {"foresee"}

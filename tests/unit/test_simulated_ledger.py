@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from support.small_job import SMALL
 
-from foresee import analysis, forecast, job
-from foresee.analysis import ledger
+from foresee import jobspec, predict
 from foresee.cli import main
 from foresee.errors import ConfigError
-from foresee.job import profile
-from foresee.models import loading
+from foresee.jobspec import profile
+from foresee.planning import simulation
+from foresee.storage import analysis
+from foresee.storage.analysis import ledger
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys)
     ]
     assert main([*arguments, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["runs"]
-    trace = forecast.read(folder)
+    trace = predict.read(folder)
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (3, 3, 50, 20, 3000)
     assert (trace.order, trace.limits) == ("distributed", ())
     assert sum(trace.waits.values()) == pytest.approx(told["stall_s"], abs=1e-6)
@@ -98,9 +99,9 @@ def test_several_policies_have_a_folder_each_and_those_without_an_answer_none(fi
 
 
 def test_ledgers_change_no_figure(file, tmp_path) -> None:
-    given = job.read(file)
-    alone = loading.Run(given, "nopfs").finish()
-    assert alone == loading.Run(given, "nopfs", run_dir=tmp_path / "run").finish()
+    given = jobspec.read(file)
+    alone = simulation.Run(given, "nopfs").finish()
+    assert alone == simulation.Run(given, "nopfs", run_dir=tmp_path / "run").finish()
 
 
 @pytest.mark.parametrize("there", ["a file", "a folder with something in it"])
@@ -122,7 +123,7 @@ def test_an_empty_folder_is_filled(file, tmp_path, capsys) -> None:
     capsys.readouterr()
     assert rows(folder) == 3 * 3 * 50 + 3 * 3000
     with pytest.raises(ConfigError, match="it has ledgers already"):
-        loading.Run(job.read(file), "naive", run_dir=folder)
+        simulation.Run(jobspec.read(file), "naive", run_dir=folder)
 
 
 def test_a_sweep_is_no_run(file, tmp_path, capsys) -> None:
@@ -140,7 +141,7 @@ def test_a_folder_that_cannot_be_is_an_error_with_its_name(file, tmp_path, capsy
 
 
 def test_a_run_that_is_given_up_leaves_whole_ledgers(file, tmp_path) -> None:
-    given_up = loading.Run(job.read(file), "naive", run_dir=tmp_path / "run")
+    given_up = simulation.Run(jobspec.read(file), "naive", run_dir=tmp_path / "run")
     assert given_up.advance()[:2] == ("training", 0)
     # To the end of an epoch, at most.
     assert given_up.advance()[:2] == ("training", 50)
@@ -153,11 +154,11 @@ def test_a_run_that_is_given_up_leaves_whole_ledgers(file, tmp_path) -> None:
 
 
 def test_more_ranks_than_files_may_be_open_are_refused(tmp_path) -> None:
-    many = job.loads(SMALL.replace("ranks = 3", "ranks = 400"))
+    many = jobspec.loads(SMALL.replace("ranks = 3", "ranks = 400"))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
     try:
         with pytest.raises(OSError, match="rank-"):
-            loading.Run(many, "naive", run_dir=tmp_path / "run")
+            simulation.Run(many, "naive", run_dir=tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.properties import properties
 
-from foresee.models import stagger
-from foresee.models.stagger import JobTimes
+from foresee import stagger
+from foresee.stagger.model import JobTimes
 
 seconds = st.floats(0, 10, allow_subnormal=False)
 

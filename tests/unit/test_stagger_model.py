@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from support.house import ROOT
 
+from foresee import stagger
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import stagger
-from foresee.models.stagger import JobTimes
+from foresee.stagger.model import JobTimes
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "stagger.json").read_text())["cases"]
 READINGS = ("physical", "paper")
@@ -60,7 +60,7 @@ def test_every_vector_is_met(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("module", ["times", "pair", "frontier"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"foresee.models.stagger.{module}"))
+    result = doctest.testmod(importlib.import_module(f"foresee.stagger.model.{module}"))
     assert result.attempted
     assert not result.failed
 

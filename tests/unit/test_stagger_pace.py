@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.properties import properties
 
-from foresee.jobs.pace import AHEAD, Pace
-from foresee.models.stagger import JobTimes
+from foresee.stagger.model import JobTimes
+from foresee.stagger.spacing import AHEAD, Pace
 
 LEADER = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0.6, steps=1000)
 FOLLOWER = JobTimes(name="b", compute=0.2, wait=0.55, wait_cached=0.0, wait_conc=0.7, steps=1000)

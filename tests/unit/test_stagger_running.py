@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from support.stagger_runs import write
 
-from foresee import job
+from foresee import jobspec
 from foresee._steps import Head, mark
 from foresee.errors import ConfigError
-from foresee.jobs import actions as actions_
-from foresee.jobs import outcome, pace, part, supervise, timing
-from foresee.jobs.actions import (
+from foresee.stagger import actions as actions_
+from foresee.stagger import managed_job, outcome, scheduler, spacing, timing
+from foresee.stagger.actions import (
     TICK,
     Action,
     GiveUp,
@@ -33,12 +33,12 @@ from foresee.jobs.actions import (
     ReportEnd,
     Stop,
 )
-from foresee.jobs.pace import Pace
-from foresee.jobs.part import Look
-from foresee.jobs.running import Local
-from foresee.jobs.supervise import Supervisor
-from foresee.jobs.timing import Timing, choose
-from foresee.models.stagger import JobTimes
+from foresee.stagger.managed_job import Look
+from foresee.stagger.model import JobTimes
+from foresee.stagger.runner import Local
+from foresee.stagger.scheduler import Supervisor
+from foresee.stagger.spacing import Pace
+from foresee.stagger.timing import Timing, choose
 
 #: As in the job files: 40 steps of 20 ms, and 30 to wait for cold data.
 TIMES = [
@@ -51,7 +51,7 @@ HEAD = Head(rank=0, ranks=1, steps=40, order=mark("one"))
 BEGIN = 500.0
 
 
-@pytest.mark.parametrize("module", [actions_, outcome, pace, part, supervise, timing])
+@pytest.mark.parametrize("module", [actions_, outcome, spacing, managed_job, scheduler, timing])
 def test_the_deciders_know_no_clock_process_or_file(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     imported = {
@@ -63,13 +63,13 @@ def test_the_deciders_know_no_clock_process_or_file(module: ModuleType) -> None:
         )
     }
     drivers = {
-        f"foresee.jobs.{name}" for name in ("already", "clock", "process", "running", "slurm", "watched")
+        f"foresee.stagger.{name}" for name in ("already", "clock", "process", "running", "slurm", "watched")
     }
     assert not imported & {"fcntl", "os", "pathlib", "signal", "subprocess", "threading", "time", *drivers}
 
 
 def test_two_times_that_are_told_apart_look_apart() -> None:
-    result = doctest.testmod(supervise)
+    result = doctest.testmod(scheduler)
     assert result.attempted
     assert not result.failed
 
@@ -83,7 +83,7 @@ def decider(
     **more: object,
 ) -> Supervisor:
     """Of a run that begins now."""
-    files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in times]
+    files = [jobspec.read(write(tmp_path, each.name, tmp_path / "data")) for each in times]
     chosen = choose(
         times, [0.0] * len(times), running=elapsed if elapsed is not None else 0.0 if joined else None
     )
@@ -226,7 +226,7 @@ def test_time_at_the_gate_counts_where_data_are_waited_for(tmp_path: pathlib.Pat
 
 def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timing:
     """What ten seconds of such steps make of the figures."""
-    files = [job.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
+    files = [jobspec.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
     decided = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
     made = Supervisor(
         [(file, each.name) for file, each in zip(files, TIMES, strict=False)], decided, wants=Local().wants

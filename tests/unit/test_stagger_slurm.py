@@ -16,13 +16,13 @@ import pytest
 from support.fake_clock import FakeClock
 from support.fake_slurm import FakeController
 
-from foresee import job
+from foresee import jobspec
 from foresee._steps import GATE, Meter
 from foresee._world import World
 from foresee.errors import ConfigError, SlurmUnreachable
-from foresee.jobs import slurm_commands
-from foresee.jobs.slurm import Slurm, SlurmJob, Way
-from foresee.jobs.slurm_commands import submission
+from foresee.stagger import slurm_commands
+from foresee.stagger.slurm import Slurm, SlurmJob, Way
+from foresee.stagger.slurm_commands import submission
 
 TOML = """
 version = 1
@@ -53,20 +53,22 @@ def fake(clock: FakeClock) -> FakeController:
 
 
 @pytest.fixture
-def asked(tmp_path: pathlib.Path) -> job.Job:
+def asked(tmp_path: pathlib.Path) -> jobspec.Job:
     """A job that wants cores and GPUs."""
     path = tmp_path / "a.toml"
     path.write_text(TOML)
-    return job.read(str(path))
+    return jobspec.read(str(path))
 
 
 @pytest.fixture
-def made(tmp_path: pathlib.Path, asked: job.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
+def made(tmp_path: pathlib.Path, asked: jobspec.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
     """A job that was submitted."""
     return SlurmJob(asked, "a", str(tmp_path), fake, clock=clock)
 
 
-def pair(tmp_path: pathlib.Path, asked: job.Job, launcher: Slurm, due: float) -> tuple[SlurmJob, SlurmJob]:
+def pair(
+    tmp_path: pathlib.Path, asked: jobspec.Job, launcher: Slurm, due: float
+) -> tuple[SlurmJob, SlurmJob]:
     """A leader, and a follower that is due."""
     leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
     return leader, launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=due)
@@ -85,7 +87,7 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not result.failed
 
 
-def test_a_submission_names_all_that_the_job_needs(asked: job.Job) -> None:
+def test_a_submission_names_all_that_the_job_needs(asked: jobspec.Job) -> None:
     words = submission(
         ["true", "--lr", "0.1 2"],
         asked,
@@ -128,7 +130,7 @@ def test_a_follower_waits_as_asked(
     tmp_path: pathlib.Path,
     fake: FakeController,
     clock: FakeClock,
-    asked: job.Job,
+    asked: jobspec.Job,
     way: Way,
     longest: float,
     due: float,
@@ -147,7 +149,7 @@ def test_a_follower_waits_as_asked(
 
 
 def test_a_moment_that_moves_is_told_once(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
     _, other = pair(tmp_path, asked, launcher, 50)
@@ -161,7 +163,7 @@ def test_a_moment_that_moves_is_told_once(
 
 
 def test_whole_minutes_move_once_the_leader_has_begun(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     launcher = Slurm("dependency", controller=fake, clock=clock)
     leader, other = pair(tmp_path, asked, launcher, 130)
@@ -274,7 +276,7 @@ def test_a_job_that_slurm_never_ends_is_waited_for_a_minute(
 
 
 def test_a_controller_that_is_slow_keeps_nobody_waiting(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
     leader, other = pair(tmp_path, asked, launcher, 50)
@@ -305,7 +307,7 @@ def test_a_node_that_cannot_write_the_log_is_told_as_that(made: SlurmJob, fake: 
 
 
 def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
     _, other = pair(tmp_path, asked, launcher, 3600)
@@ -327,7 +329,7 @@ def test_the_environment_names_the_steps(
 
 
 def test_a_clock_of_another_machine_is_set_by_ours(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     fake.job = f"JobId=17 {RUNS}"
     for name, behind in (("a", 1000.0), ("b", 0.0)):
@@ -344,7 +346,7 @@ def test_a_clock_of_another_machine_is_set_by_ours(
 
 
 def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: job.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     fake.fails["sbatch"] = "sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(ConfigError, match="sbatch: error: invalid partition"):

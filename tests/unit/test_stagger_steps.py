@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from support.house import ROOT
 from support.properties import properties
 
-from foresee import _native
+from foresee import _native, stagger
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import stagger
-from foresee.models.stagger import JobTimes
+from foresee.stagger.model import JobTimes
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "stagger.json").read_text())["cases"]
 
@@ -32,7 +31,7 @@ def pair_of_s1(**changes: Any) -> tuple[JobTimes, JobTimes]:
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.models.stagger.steps"))
+    result = doctest.testmod(importlib.import_module("foresee.stagger.model.steps"))
     assert result.attempted
     assert not result.failed
 

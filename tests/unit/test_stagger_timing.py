@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foresee.cli import _stagger_options
+from foresee.cli.stagger import options
 from foresee.errors import ConfigError
-from foresee.jobs.timing import SLACK, Chosen, Timing, choose
-from foresee.models.stagger import JobTimes, optimum
+from foresee.stagger.model import JobTimes, optimum
+from foresee.stagger.timing import SLACK, Chosen, Timing, choose
 
 #: Table I with the waits of the worked example, and 100 steps per epoch.
 RESNET = JobTimes(name="resnet", compute=0.3036, wait=0.4493, wait_cached=0.04, wait_conc=0.6, steps=100)
@@ -59,8 +59,8 @@ def test_noise_of_company_that_costs_nothing_starts_nobody_early() -> None:
 
 
 def test_the_command_has_the_same_slack() -> None:
-    assert _stagger_options.SLACK == SLACK
-    assert f"({SLACK})" in _stagger_options.SLACK_HELP
+    assert options.SLACK == SLACK
+    assert f"({SLACK})" in options.SLACK_HELP
 
 
 def test_a_job_that_arrives_later_follows_no_earlier() -> None:

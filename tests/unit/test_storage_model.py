@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from support.house import ROOT
 from support.properties import properties
 
+from foresee import storage
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import storage
-from foresee.models.storage import Choices, Front, Infeasible, Offer
+from foresee.storage.model import Choices, Front, Infeasible, Offer
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "storage.json").read_text())
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
@@ -31,7 +31,7 @@ gains = st.one_of(st.just(0.0), st.floats(0, 1e4))
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.models.storage"))
+    result = doctest.testmod(importlib.import_module("foresee.storage.model"))
     assert result.attempted
     assert not result.failed
 

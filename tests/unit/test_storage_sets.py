@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.properties import properties
 
+from foresee import storage
 from foresee.errors import ConfigError, NotMeasured
-from foresee.models import storage, storage_sets
+from foresee.storage import smallest_sets
 
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
 
@@ -26,13 +27,13 @@ tables = st.integers(1, 5).flatmap(
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.models.storage_sets"))
+    result = doctest.testmod(importlib.import_module("foresee.storage.smallest_sets"))
     assert result.attempted
     assert not result.failed
 
 
 def test_fewest_classes_come_first_then_the_least_gain() -> None:
-    found = storage_sets.smallest(MEASURED, 4.0)
+    found = smallest_sets.smallest(MEASURED, 4.0)
     assert [each.classes for each in found] == [
         *((1, 2), (0, 2)),
         *((0, 1, 2), (1, 2, 3), (0, 2, 3)),
@@ -44,13 +45,13 @@ def test_fewest_classes_come_first_then_the_least_gain() -> None:
 
 
 def test_a_goal_that_is_met_needs_no_class() -> None:
-    assert storage_sets.smallest(MEASURED, 6.5) == []
-    assert storage_sets.smallest(MEASURED, 4.0, [0, 140, 120, 0]) == []
-    assert storage_sets.smallest([[0.0, 0.0]], 1.0) == []
+    assert smallest_sets.smallest(MEASURED, 6.5) == []
+    assert smallest_sets.smallest(MEASURED, 4.0, [0, 140, 120, 0]) == []
+    assert smallest_sets.smallest([[0.0, 0.0]], 1.0) == []
 
 
 def test_changes_of_other_classes_stand_and_those_of_a_set_do_not_count() -> None:
-    found = {each.classes: each.improvement for each in storage_sets.smallest(MEASURED, 5.5, [0, 50, 0, 0])}
+    found = {each.classes: each.improvement for each in smallest_sets.smallest(MEASURED, 5.5, [0, 50, 0, 0])}
     assert found[1,] == pytest.approx(900.0)
     assert found[2,] == pytest.approx(storage.sufficient(MEASURED, 5.5, 2, [0, 50, 0, 0]))
 
@@ -64,7 +65,7 @@ def test_no_set_is_left_out_that_needs_less_and_none_is_there_that_does_not_help
     if before == 0:
         return
     goal = share * before
-    found = {each.classes: each.improvement for each in storage_sets.smallest(table, goal)}
+    found = {each.classes: each.improvement for each in smallest_sets.smallest(table, goal)}
     missed = before > storage.latest(goal)
     assert bool(found) == missed
     for count in range(1, 5):
@@ -82,18 +83,18 @@ def test_no_set_is_left_out_that_needs_less_and_none_is_there_that_does_not_help
 
 def test_classes_that_took_no_time_are_in_no_set() -> None:
     table = np.insert(MEASURED, 2, 0.0, axis=1)
-    assert storage_sets.contributing(table) == [0, 1, 3, 4]
-    assert all(2 not in each.classes for each in storage_sets.smallest(table, 4.0))
+    assert smallest_sets.contributing(table) == [0, 1, 3, 4]
+    assert all(2 not in each.classes for each in smallest_sets.smallest(table, 4.0))
 
 
 def test_more_classes_than_can_be_tried_are_refused() -> None:
     with pytest.raises(ConfigError, match="13 classes that took any time; at most 12 expected"):
-        storage_sets.smallest(np.ones((1, 13)), 1.0)
-    assert storage_sets.smallest(np.ones((1, 12)), 11.5)[0].classes == (0,)
+        smallest_sets.smallest(np.ones((1, 13)), 1.0)
+    assert smallest_sets.smallest(np.ones((1, 12)), 11.5)[0].classes == (0,)
 
 
 def test_what_was_not_measured_is_asked_for() -> None:
     with pytest.raises(NotMeasured, match="GFS-READ of process 0"):
-        storage_sets.smallest([[math.nan, 1.0, 1.0, 1.0]], 1.0)
+        smallest_sets.smallest([[math.nan, 1.0, 1.0, 1.0]], 1.0)
     with pytest.raises(ConfigError, match="goal = 0"):
-        storage_sets.smallest(MEASURED, 0)
+        smallest_sets.smallest(MEASURED, 0)

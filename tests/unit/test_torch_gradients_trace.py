@@ -13,7 +13,7 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee.errors import ConfigError
-from foresee.models.trace import read
+from foresee.network.trace import read
 from foresee.torch.gradients import _trace
 
 # The first optimizer of a process imports torch's compiler: seconds that are no test's.

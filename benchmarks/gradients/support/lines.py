@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from common.verdicts import Line, judged
 
-from foresee.models import network
+from foresee import network
 
 from .runs import Run, Runs
 from .workloads import BLOCKS, MODELS, TRAINED, UNSHAPED, bytes_per_s, packet_bytes

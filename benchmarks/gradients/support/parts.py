@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foresee.models import network
+from foresee import network
 
 from .links import POLICIES, run_bulk, run_bulk_whole, run_links, told_of
 from .runs import Run

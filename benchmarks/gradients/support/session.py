@@ -17,7 +17,7 @@ from typing import Any
 
 from common.report import show
 
-from foresee.models import network
+from foresee import network
 
 from .cluster import Cluster, Process, Silent, cluster
 from .runs import Run, Runs, forget, write

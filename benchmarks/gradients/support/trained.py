@@ -8,7 +8,8 @@ import itertools
 import time
 from typing import Any
 
-from foresee.models import network, trace
+from foresee import network
+from foresee.network import trace
 
 from .links import run_bulk, run_links
 from .runs import Run

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from foresee import _native
-from foresee.models import network, trace
+from foresee import _native, network
+from foresee.network import trace
 
 TRACES = Path(__file__).resolve().parents[3] / "testdata" / "network"
 #: Gradients are 32-bit floats.

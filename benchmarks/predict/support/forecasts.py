@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foresee import calibrate
-from foresee.forecast import elsewhere
-from foresee.job import Job, Profile, completed
-from foresee.models import loading
+from foresee.jobspec import Job, Profile, completed
+from foresee.planning import simulation
+from foresee.predict import transfer
 
 from .loaders import POOL_THREADS
 from .setups import NAIVE, OURS, PINNED, STAGING, SetUp, Truth
@@ -79,8 +79,8 @@ def job_of(
     tiers: list[dict[str, object]] = []
     if policy == OURS:
         ram, disk = setup.room(setup.ram), int(setup.room(setup.disk) * DISK_SHARE)
-        staging = elsewhere.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
-        room = elsewhere.ram_room(ram, staging, len(truth.sizes), disk=bool(disk))
+        staging = transfer.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
+        room = transfer.ram_room(ram, staging, len(truth.sizes), disk=bool(disk))
         tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
         if disk:
             tiers.append({"name": "disk", "capacity": disk, "threads": DISK_THREADS})
@@ -119,7 +119,7 @@ def job_of(
 
 def predicted(job: Job, policy: str, handing_s: float) -> tuple[Times, dict[str, object]]:
     """What the simulator says, and all that it says; ``handing_s``: of an epoch, in which a rank is handed ready batches."""
-    report = loading.Run(job, policy, order="distributed", hand_over="batch").finish()
+    report = simulation.Run(job, policy, order="distributed", hand_over="batch").finish()
     epochs, ranks = report.epochs, report.ranks
     later = len(epochs) - 1
     times = Times(

@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 from common.disk_origin import Disk, Throttle
 
-from foresee.jobs import cold
+from foresee.storage import page_cache
 
 from .held import Held
 from .models import BATCH, SAMPLE_BYTES, Size
@@ -54,7 +54,7 @@ class Mount:
     def cool(self) -> None:
         """Drive the samples out of memory, not their names; as root the whole machine's, where that is not enough."""
         files = sorted(str(path) for folder in self.data for path in folder.iterdir())
-        cold.evict(files, machine=os.geteuid() == 0)
+        page_cache.evict(files, machine=os.geteuid() == 0)
 
     def held(self) -> Held:
         """While jobs run: what one has read is there for the others."""

@@ -15,10 +15,10 @@ from typing import Any
 
 from common.report import show
 
-from foresee import job
+from foresee import jobspec
 from foresee.errors import ForeseeError
-from foresee.jobs.heads import expected_steps
-from foresee.jobs.process import Process
+from foresee.stagger.local_job import Process
+from foresee.stagger.reports import expected_steps
 
 from . import models, runs
 from .models import Size
@@ -153,7 +153,7 @@ class Session:
     def _together(self, names: Sequence[str], start: float | None) -> tuple[list[float], list[float]]:
         folder = self._next("at")
         folder.mkdir()
-        jobs = [job.read(path) for path in self._files(names)]
+        jobs = [jobspec.read(path) for path in self._files(names)]
         processes: list[Process] = []
         deadline = time.monotonic() + self.timeout_s
         try:

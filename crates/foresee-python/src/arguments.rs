@@ -31,5 +31,5 @@ pub(crate) fn taken_if_given<'py, T: FromPyObjectOwned<'py>>(
 
 /// The path or URI that the argument `name` is, with `~` expanded.
 pub(crate) fn user_path(value: &Bound<'_, PyAny>, name: &str) -> PyResult<PathBuf> {
-    value.py().import("foresee._files")?.getattr("user_path")?.call1((value, name))?.extract()
+    value.py().import("foresee._schema.files")?.getattr("user_path")?.call1((value, name))?.extract()
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Jobs that share their data, played step by step: what `foresee-sim` answers.
 //!
-//! Separate from `network` because it is about jobs, not tensors. `foresee.models.stagger` is its face; every
+//! Separate from `network` because it is about jobs, not tensors. `foresee.stagger.model` is its face; every
 //! `JobsError` is a `foresee.ConfigError`. The interpreter is released while jobs are played.
 
 use foresee_model::Compat;

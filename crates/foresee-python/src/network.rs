@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The model of a step whose gradients cross a network, as arrays: what `foresee-model` answers, one call per question.
 //!
-//! Separate from the order because it is about time, not samples. `foresee.models.network` is its face; every
+//! Separate from the order because it is about time, not samples. `foresee.network.model` is its face; every
 //! `ModelError` is a `foresee.ConfigError`, which is a `ValueError`. The interpreter is released while many answers
 //! are computed.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loading in virtual time: scenarios from Python's words, a run that is advanced, its report as a dictionary.
 //!
-//! Separate from the loader, whose bytes are real. `foresee.models.loading` is its face; whatever is wrong with a
+//! Separate from the loader, whose bytes are real. `foresee.planning.simulation` is its face; whatever is wrong with a
 //! scenario is a `foresee.ConfigError`. The interpreter is released while time passes.
 
 use std::num::{NonZeroU32, NonZeroU64};

@@ -2,7 +2,7 @@
 """Measuring this machine: which sweeps, how long each, and what their repeats come to.
 
 Bytes are moved and clocks are read by :class:`foresee._native.Trial`, one short repeat at a time; here repeats become
-the figures of a :mod:`foresee.job.profile`. Figures that could not be had are named with the reason, never guessed.
+the figures of a :mod:`foresee.jobspec.profile`. Figures that could not be had are named with the reason, never guessed.
 
 ```
 plan ──> memory ┐

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from foresee import _native
 from foresee.calibrate.parts import load
 from foresee.calibrate.sweep import REPEATS, cores, counts, rate, sweep
-from foresee.job import Figure
+from foresee.jobspec import Figure
 
 __all__ = ["decode"]
 

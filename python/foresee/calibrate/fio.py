@@ -14,9 +14,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from foresee._values import shown
+from foresee._schema.values import shown
 from foresee.errors import ConfigError
-from foresee.job import Figure
+from foresee.jobspec import Figure
 
 __all__ = ["figures", "read"]
 

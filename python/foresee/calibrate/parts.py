@@ -24,7 +24,7 @@ from foresee.calibrate.sweep import (
     sweep,
     time_of,
 )
-from foresee.job import Figure
+from foresee.jobspec import Figure
 
 if TYPE_CHECKING:
     from foresee._source import Source

@@ -23,7 +23,7 @@ from foresee._world import World, detect
 from foresee.calibrate import decode, fio, parts, ranks
 from foresee.calibrate.sweep import cores
 from foresee.errors import ConfigError
-from foresee.job import Figure, Profile
+from foresee.jobspec import Figure, Profile
 
 __all__ = ["SECONDS", "Asked", "Disk", "Measured", "asked", "machine_name", "measure", "profile"]
 

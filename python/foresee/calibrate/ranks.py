@@ -12,11 +12,12 @@ import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 
-from foresee import _addresses, _native
+from foresee import _native
+from foresee._schema import addresses
 from foresee._world import World
 from foresee.calibrate.sweep import REPEATS, rate, time_of
 from foresee.errors import ConfigError
-from foresee.job import Figure
+from foresee.jobspec import Figure
 
 __all__ = ["WAIT_S", "answer", "links", "meeting"]
 
@@ -47,7 +48,7 @@ def meeting(port: int | None, environ: Mapping[str, str] | None = None) -> str:
         port = int(text) + 1 if int(text) < (1 << 16) - 1 else int(text) - 1
     host = env["MASTER_ADDR"]
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return _addresses.resolve(f"{host}:{port}", what="MASTER_ADDR")
+    return addresses.resolve(f"{host}:{port}", what="MASTER_ADDR")
 
 
 def links(world: World, address: str, seconds: float) -> Iterator[Figure]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from foresee.job import Figure
+from foresee.jobspec import Figure
 
 __all__ = ["REPEATS", "Measure", "Point", "Sweep", "cores", "counts", "rate", "spread", "sweep", "time_of"]
 

@@ -2,7 +2,7 @@
 """The pictures of ``foresee analyze`` and ``foresee bench storage``: seconds by rate, process or epoch, and gains.
 
 Between the answers and the drawing: what becomes a bar, a curve, an axis. Refuses to draw, which is what
-``_bars``, ``_front`` and ``_panels`` do. They are figures 1 to 4 of the paper that ``foresee.models.storage`` names:
+``_bars``, ``_front`` and ``_panels`` do. They are figures 1 to 4 of the paper that ``foresee.storage.model`` names:
 :func:`epochs`, :func:`bars` and :func:`epoch_bars` (what would be is faint in them, figure 3), :func:`pair`.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from foresee.analysis import IoTable, answers
+from foresee import storage
 from foresee.cli import _bars, _front, _panels, _svg
-from foresee.models import storage
+from foresee.storage.analysis import IoTable, answers
 
 __all__ = ["bars", "epoch_bars", "epochs", "in_words", "pair"]
 
@@ -55,7 +55,7 @@ def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> str:
 
     Args:
         rates: ascending, one or more; each with its ``rate`` and its ``epochs``, one or more, with ``epoch``,
-            ``seconds`` and ``slowest`` as :func:`foresee.analysis.answers.slowest` has it.
+            ``seconds`` and ``slowest`` as :func:`foresee.storage.analysis.answers.slowest` has it.
         inputs: what they are of, in words.
     """
     panels = []

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foresee.cli._bucket_runs import Simulated
-    from foresee.job import Job, Part
-    from foresee.models import cost
+    from foresee.jobspec import Job, Part
+    from foresee.planning import cost
 
 __all__ = ["KNOWN", "Arm", "Counts", "arm", "left_out", "policies", "uses_disk"]
 
@@ -91,7 +91,7 @@ def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical"
         ConfigError: as :func:`part`.
         NotMeasured: neither the job nor a simulation has what the policy needs; the message says what.
     """
-    from foresee.job import part
+    from foresee.jobspec import part
 
     share = part(asked, work.samples, work.readers)
     run = _run(policy, asked, compat, work.epochs * work.readers * share.reads)
@@ -198,7 +198,7 @@ def _read_share(asked: Job, work: cost.Workload, run: Simulated) -> float | None
 
 def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, cached: int) -> Counts:
     """What caches without prefetching miss in the whole run, where no simulation has counted it."""
-    from foresee.models import window
+    from foresee.planning import window
 
     if work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX:
         held = float("inf") if capacity is None else capacity / share.reads

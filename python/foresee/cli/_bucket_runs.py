@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from foresee.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
-    from foresee.job import Data, Job
+    from foresee.jobspec import Data, Job
 
 __all__ = ["FOLLOWED_MAX", "Simulated", "drawn_bytes", "simulated"]
 
@@ -41,17 +41,17 @@ def simulated(policy: str, asked: Job, compat: Literal["physical", "paper"], rea
     """A policy's run on the job; a text where the simulator cannot tell, with what it lacks.
 
     Args:
-        policy: one of ``foresee.job.POLICIES``.
+        policy: one of ``foresee.jobspec.POLICIES``.
         asked: the job.
         compat: which reading.
         reads: of all ranks in the whole run.
     """
-    from foresee.models import loading
+    from foresee.planning import simulation
 
     if reads > FOLLOWED_MAX:
         return f"{reads:,} reads are more than the {FOLLOWED_MAX:,} that are followed here; `foresee simulate` does"
     try:
-        report = loading.Run(asked, policy, compat=compat, order="distributed").finish()
+        report = simulation.Run(asked, policy, compat=compat, order="distributed").finish()
     except ConfigError as error:
         # What each key may be is for `foresee simulate` to say; this stands in one line of a table.
         where = f"{asked.file}: " if asked.file else ""
@@ -79,8 +79,8 @@ def drawn_bytes(data: Data) -> float:
     if data.samples > FOLLOWED_MAX:
         return data.samples * _mean_above_zero(data.size, data.size_sigma)
 
-    from foresee.job import Cluster, Job, Origin, Staging, Train
-    from foresee.models import loading
+    from foresee.jobspec import Cluster, Job, Origin, Staging, Train
+    from foresee.planning import simulation
 
     # One rank that reads everything once: its bytes are the sum.
     once = Job(
@@ -88,7 +88,7 @@ def drawn_bytes(data: Data) -> float:
         train=Train(batch=data.samples, epochs=1, compute_rate=1.0),
         cluster=Cluster(ranks=1, staging=Staging(capacity=1), origin=Origin(latency=1.0)),
     )
-    return float(loading.Run(once, "direct", order="sequential").finish().origin_bytes)
+    return float(simulation.Run(once, "direct", order="sequential").finish().origin_bytes)
 
 
 def _mean_above_zero(mean: float, deviation: float) -> float:

@@ -14,7 +14,7 @@ from foresee.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-    from foresee.job import Job
+    from foresee.jobspec import Job
 
 __all__ = ["add_to", "faults", "named_job"]
 
@@ -53,17 +53,17 @@ def faults(options: argparse.Namespace) -> list[str]:
 
 def named_job(named: str, wrong: list[str]) -> Job | None:
     """The job from that file, or the published scenario of that name; None, and what is wrong is in ``wrong``."""
-    from foresee import job
+    from foresee import jobspec
 
     try:
-        return job.scenario(named) if named in job.scenarios() else job.read(named)
+        return jobspec.scenario(named) if named in jobspec.scenarios() else jobspec.read(named)
     except ConfigError as error:
         wrong += error.faults
     except FileNotFoundError:
         if named.endswith(".toml") or "/" in named:
             raise
-        near = get_close_matches(named, job.scenarios(), 1, 0.0)
-        known = ", ".join(job.scenarios())
+        near = get_close_matches(named, jobspec.scenarios(), 1, 0.0)
+        known = ", ".join(jobspec.scenarios())
         wrong.append(
             f"{named}: no such file, and no published scenario; did you mean {near[0]}? Known are {known}"
         )

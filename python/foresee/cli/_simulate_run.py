@@ -20,8 +20,8 @@ from foresee.errors import ConfigError, Unsupported
 if TYPE_CHECKING:
     import argparse
 
-    from foresee.job import Job
-    from foresee.models import loading
+    from foresee.jobspec import Job
+    from foresee.planning import simulation
 
 __all__ = ["Asked", "Task", "one", "simulate"]
 
@@ -39,7 +39,7 @@ class Task:
     job: Job
     run_dir: str | None = None
     share: float = 0.0
-    report: loading.Report | None = None
+    report: simulation.Report | None = None
     reason: str = ""
 
 
@@ -92,12 +92,12 @@ def one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
         ConfigError: what the core found wrong with its job.
         OSError: a ledger cannot be written.
     """
-    from foresee.models import loading
+    from foresee.planning import simulation
 
     if stop.is_set():
         return
     try:
-        simulated = loading.Run(
+        simulated = simulation.Run(
             task.job,
             task.policy,
             compat=options.compat,

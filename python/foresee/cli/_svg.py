@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from foresee import _files
+from foresee._schema import files
 
 __all__ = [
     "COLOURS",
@@ -43,7 +43,7 @@ def write(path: str, picture: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _files.write(path, picture)
+    files.write(path, picture)
 
 
 def page(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from foresee.analysis import IoTable, answers
+    from foresee.storage.analysis import IoTable, answers
 
 _HELP = "where a job's I/O time went, what holds it back, and what would meet a goal"
 _EPILOG = (
@@ -77,8 +77,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee.analysis import answers
     from foresee.cli import _analysis_plots, _analysis_report
+    from foresee.storage.analysis import answers
 
     pictures = {
         "--plot": options.plot,
@@ -123,7 +123,7 @@ def seconds(text: str) -> float:
     Raises:
         ConfigError: it is none, or not above 0.
     """
-    from foresee._values import Time
+    from foresee._schema.values import Time
 
     try:
         told = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
@@ -135,7 +135,7 @@ def seconds(text: str) -> float:
 
 
 def _question(options: argparse.Namespace) -> answers.Question:
-    from foresee.analysis import answers, offers
+    from foresee.storage.analysis import answers, offers
 
     goal = _goal(options)
     book = None if options.offers is None else offers.read(options.offers)
@@ -145,7 +145,7 @@ def _question(options: argparse.Namespace) -> answers.Question:
 
 def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
     """One table per cache rate; a single one stands at 0."""
-    from foresee import analysis
+    from foresee.storage import analysis
 
     tiers = _tiers(options.tier)
     by_rate: dict[float, dict[str, IoTable]] = {}
@@ -176,7 +176,7 @@ def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
 
 def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
     """Of a single run folder, each epoch's slowest process; None where there are no epochs to compare."""
-    from foresee.analysis import answers, ledger
+    from foresee.storage.analysis import answers, ledger
 
     if len(options.inputs) > 1 or options.epoch is not None or not os.path.isdir(options.inputs[0]):
         return None
@@ -188,7 +188,7 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
 
 def _waits(options: argparse.Namespace) -> list[dict[str, Any]]:
     """What the training loops of run folders waited for."""
-    from foresee.analysis import waits
+    from foresee.storage.analysis import waits
 
     paths = [path for _, path in map(_input, options.inputs) if os.path.isdir(path)]
     return [{"path": path, "ranks": waits.read(path, epoch=options.epoch)} for path in paths]
@@ -214,8 +214,8 @@ def _folders(options: argparse.Namespace) -> dict[float, list[str]]:
 
 def _plot_epochs(options: argparse.Namespace, facts: dict[str, Any], folders: dict[float, list[str]]) -> None:
     """Both pictures of epochs, or the one that is asked for."""
-    from foresee.analysis import epochs
     from foresee.cli import _analysis_plots
+    from foresee.storage.analysis import epochs
 
     change = facts["what_if"]
     rates = epochs.read(folders, epoch=options.epoch, change=change)
@@ -236,8 +236,8 @@ def _input(text: str) -> tuple[float, str]:
 
 def _between(tables: dict[float, IoTable], rate: float) -> dict[float, IoTable]:
     """The table at a hit rate that was not measured."""
-    from foresee.analysis import IoTable, answers
-    from foresee.models import storage
+    from foresee import storage
+    from foresee.storage.analysis import IoTable, answers
 
     if len(tables) == 1:
         raise ConfigError(f"--hit-rate {rate}: runs at two cache rates or more expected, RATE=PATH each")

@@ -16,8 +16,8 @@ from foresee.errors import ConfigError, PackageMissing
 if TYPE_CHECKING:
     import argparse
 
-    from foresee.analysis import IoTable
-    from foresee.bench import Asked, Measured
+    from foresee.storage.analysis import IoTable
+    from foresee.storage.bench import Asked, Measured
 
 _HELP = "what storages give a training job, by our own reader"
 _STORAGE = "I/O time by class at each cache rate, of small and large files, from the origin and a local tier"
@@ -92,10 +92,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee import bench
-    from foresee.analysis import answers
+    from foresee import storage
     from foresee.cli import analyze
-    from foresee.models import storage
+    from foresee.storage import bench
+    from foresee.storage.analysis import answers
 
     goal = None if options.goal is None else analyze.seconds(options.goal)
     change = analyze.change(options.what_if, storage.CLASSES) if options.what_if else None
@@ -140,8 +140,8 @@ def _folder(asked: str | None) -> str:
 
 def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
     """What was measured, and whether that was cut short."""
-    from foresee import bench
     from foresee.cli._ended import like_interrupt
+    from foresee.storage import bench
 
     done: list[Measured] = []
     progress = _Progress(len(bench.cases(wanted)) * len(wanted.rates))
@@ -161,9 +161,9 @@ def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
 
 def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> None:
     """Into the folder: all figures, and the pictures of each case."""
-    from foresee import _files
-    from foresee.analysis import epochs
+    from foresee._schema import files
     from foresee.cli import _analysis_plots, _svg
+    from foresee.storage.analysis import epochs
 
     for case in told["cases"]:
         name, answers = case["name"], case["answers"]
@@ -177,7 +177,7 @@ def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> Non
         }
         for picture, drawn in pictures.items():
             _svg.write(os.path.join(told["folder"], name, picture), drawn)
-    _files.write(os.path.join(told["folder"], _FILE), json.dumps(told, allow_nan=False, indent=1) + "\n")
+    files.write(os.path.join(told["folder"], _FILE), json.dumps(told, allow_nan=False, indent=1) + "\n")
 
 
 def _report(told: dict[str, Any]) -> str:

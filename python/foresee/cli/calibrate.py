@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from foresee import calibrate
     from foresee._source import Source
-    from foresee.job import Profile
+    from foresee.jobspec import Profile
 
 _HELP = "measure this machine's memory, disks, origin and network, and write profile.toml"
 _EPILOG = (
@@ -75,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee import calibrate
-    from foresee.job import profile
+    from foresee.jobspec import profile
 
     seconds = calibrate.SECONDS if options.seconds is None else options.seconds
     only = [part for word in options.only for part in word.split(",") if part]
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, machine: str) -> None:
     """What can be wrong with the words and the file, before a minute is spent."""
-    from foresee._values import Refused, Text
+    from foresee._schema.values import Refused, Text
 
     try:
         Text().read(machine)

@@ -16,8 +16,8 @@ from foresee.errors import ConfigError, NotMeasured
 if TYPE_CHECKING:
     import argparse
 
-    from foresee.job import Job
-    from foresee.models import cost, prices
+    from foresee.jobspec import Job
+    from foresee.planning import cost, prices
 
 _HELP = "what a job costs from disks and from a bucket, and where one overtakes the other"
 _EPILOG = (
@@ -47,12 +47,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee import job
-    from foresee.models import prices
+    from foresee import jobspec
+    from foresee.planning import prices
 
     if options.budget is not None and not options.budget >= 0:
         raise ConfigError(f"--budget {options.budget}: 0 or more expected")
-    asked = job.read(options.job)
+    asked = jobspec.read(options.job)
     book = prices.load(options.prices)
     facts = _facts(asked, book, options)
     for warning in facts["warnings"]:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _facts(asked: Job, book: prices.PriceBook, options: argparse.Namespace) -> dict[str, Any]:
     """Everything that is printed, in plain values."""
-    from foresee.models import prices
+    from foresee.planning import prices
 
     _complete(asked)
     work = _workload(asked)
@@ -161,7 +161,7 @@ def _needs_disk(asked: Job) -> bool:
 
 
 def _workload(asked: Job) -> cost.Workload:
-    from foresee.models import cost
+    from foresee.planning import cost
 
     samples, data_bytes = _data(asked)
     (epochs,) = asked.need("train.epochs")
@@ -195,7 +195,7 @@ def _data(asked: Job) -> tuple[int, float]:
 
 def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
     """Seconds of the run that compute."""
-    from foresee.job import part
+    from foresee.jobspec import part
 
     if asked.cost.compute_time is not None:
         return asked.cost.compute_time
@@ -218,7 +218,7 @@ def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
 
 def _rates(asked: Job, book: prices.PriceBook) -> tuple[list[prices.Price], cost.Rates]:
     """The rows of the book that the job names, and what they come to."""
-    from foresee.models import cost
+    from foresee.planning import cost
 
     names, chosen = asked.cost, _bucket.policies(asked)
     provider, region, vm = asked.need("cost.provider", "cost.region", "cost.vm")
@@ -269,7 +269,7 @@ def _bill(
     tariff: tuple[tuple[float, float], ...],
     compat: Literal["physical", "paper"],
 ) -> cost.Bill:
-    from foresee.models import cost
+    from foresee.planning import cost
 
     period: Any = None if compat == "paper" else asked.cost.period
     if rates.disk is None and _bucket.uses_disk(asked, arm.policy):
@@ -302,7 +302,7 @@ def _break_even(
     compat: Literal["physical", "paper"],
 ) -> list[dict[str, Any]]:
     """Where each policy costs as much as disks, all else being equal."""
-    from foresee.models import cost
+    from foresee.planning import cost
 
     if "disk" not in arms:
         return []

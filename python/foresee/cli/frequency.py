@@ -79,7 +79,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee.models import loading
+    from foresee.planning import simulation
 
     faults = [
         f"--{name} {value}: {told} expected"
@@ -97,12 +97,14 @@ def run(options: argparse.Namespace) -> int:
     if faults:
         raise ConfigError(faults)
     shape = {"ranks": options.ranks, "epochs": options.epochs, "samples": options.samples}
-    often = loading.read_often(**shape, delta=options.delta, compat=options.compat)
-    expected = loading.reads_by_count(**shape)
+    often = simulation.read_often(**shape, delta=options.delta, compat=options.compat)
+    expected = simulation.reads_by_count(**shape)
     counted = None
     if not options.no_order:
-        counted = loading.reads_in_order(**shape, seed=options.seed, rank=options.rank)
-    drawn = [loading.reads_by_count(**shape, seed=options.seed + number) for number in range(options.draws)]
+        counted = simulation.reads_in_order(**shape, seed=options.seed, rank=options.rank)
+    drawn = [
+        simulation.reads_by_count(**shape, seed=options.seed + number) for number in range(options.draws)
+    ]
     above = [float(counts[often.least_reads :].sum()) for counts in drawn]
     facts = {
         **shape,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from foresee.models import network, trace
+    from foresee import network
+    from foresee.network import trace
 
 _HELP = "predict the step time of a model by bandwidth and policy, and the bandwidth that it needs"
 _EPILOG = (
@@ -88,7 +89,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee.models import network, trace
+    from foresee import network
+    from foresee.network import trace
 
     if faults := _svg.check("--plot", options.plot):
         raise ConfigError(faults)
@@ -114,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _link(options: argparse.Namespace) -> _Link:
-    from foresee.models import network
+    from foresee import network
 
     if options.ranks is None and options.servers is not None:
         raise ConfigError(f"--servers {options.servers} without --ranks: who shares the servers?")
@@ -173,7 +175,7 @@ def _facts(
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Everything that is printed, in plain values: seconds, bytes, bytes per second of one direction."""
-    from foresee.models import network
+    from foresee import network
 
     batch = model.batch
     scaled = None if batch is None else network.linear_scaling(step, ranks=link.ranks or 1, batch=batch)

@@ -18,7 +18,7 @@ from foresee.errors import ConfigError
 if TYPE_CHECKING:
     import argparse
 
-    from foresee import forecast
+    from foresee import predict
 
 __all__ = ["add_to", "run"]
 
@@ -51,27 +51,27 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee import forecast
-    from foresee.job import profile
-    from foresee.models import loading
+    from foresee import predict
+    from foresee.jobspec import profile
+    from foresee.planning import simulation
 
     if faults := _svg.check("--plot", options.plot):
         raise ConfigError(faults)
-    unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
+    unknown = [policy for policy in options.policies or () if policy not in simulation.POLICIES]
     if unknown:
         raise ConfigError(
-            f"--policies {' '.join(unknown)}: one or more of {', '.join(loading.POLICIES)} expected"
+            f"--policies {' '.join(unknown)}: one or more of {', '.join(simulation.POLICIES)} expected"
         )
     there = profile.read(options.profile)
-    trace = forecast.read(options.folder)
-    asked = forecast.task(trace, there, job_file=options.job, compute_factor=options.compute_factor)
-    made: list[forecast.Forecast] = []
-    policies = options.policies or forecast.policies(asked.job)
+    trace = predict.read(options.folder)
+    asked = predict.task(trace, there, job_file=options.job, compute_factor=options.compute_factor)
+    made: list[predict.Forecast] = []
+    policies = options.policies or predict.policies(asked.job)
     shown = _Shown(len(policies), len(asked.steps_s))
     stopped = False
     try:
         for policy in policies:
-            made += forecast.predict(asked, [policy], shown)
+            made += predict.predict(asked, [policy], shown)
             shown.answered(len(made))
     except KeyboardInterrupt:
         stopped = True
@@ -98,7 +98,7 @@ class _Shown:
         self._status = Status()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """How far a simulation is, as :meth:`foresee.models.loading.Run.advance` tells it."""
+        """How far a simulation is, as :meth:`foresee.planning.simulation.Run.advance` tells it."""
         if stage == "finished":
             self._simulated += 1
         now = time.monotonic()
@@ -120,9 +120,9 @@ class _Shown:
 
 
 def _facts(
-    trace: forecast.Trace,
-    asked: forecast.Task,
-    made: list[forecast.Forecast],
+    trace: predict.Trace,
+    asked: predict.Task,
+    made: list[predict.Forecast],
     machine: str,
     *,
     interrupted: bool,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee require``: the least of a machine with which a job meets a goal, and what of it is cheapest.
 
-Owns the options, and the search side by side on a few threads: ``foresee.models.required`` halves, the simulator
+Owns the options, and the search side by side on a few threads: ``foresee.planning.sizing`` halves, the simulator
 answers, ``_require_report`` shows. Refuses to begin before all that is wrong is said.
 """
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from foresee.job import Job
-    from foresee.models.loading import Report
-    from foresee.models.required import Axis, Values
+    from foresee.jobspec import Job
+    from foresee.planning.simulation import Report
+    from foresee.planning.sizing import Axis, Values
 
 __all__ = ["add_to", "run"]
 
@@ -116,7 +116,7 @@ class _Search:
 
     def report(self, values: Values) -> Report:
         """What the policy comes to there; simulated once."""
-        from foresee.job import vary
+        from foresee.jobspec import vary
 
         known = self.reports.get(values)
         if known is not None:
@@ -137,13 +137,13 @@ class _Search:
 
     def least(self, cell: Values) -> Values | None:
         """The least of the last key beside the values of a cell, then that of each other key; None: not enough."""
-        from foresee.models import required
+        from foresee.planning import sizing
 
         def met(values: Values) -> bool:
             return self.meets(self.report(values))
 
-        found = required.least(self.axes[-1], lambda number: met((*cell, number)))
-        return None if found is None else required.tight(self.axes, (*cell, found), met)
+        found = sizing.least(self.axes[-1], lambda number: met((*cell, number)))
+        return None if found is None else sizing.tight(self.axes, (*cell, found), met)
 
 
 class _Stopped(Exception):
@@ -168,14 +168,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> _Search:
     """The question; all that is wrong with it is said at once."""
-    from foresee.job import vary
-    from foresee.models import loading
+    from foresee.jobspec import vary
+    from foresee.planning import simulation
 
     faults = _svg.check("--plot", options.plot)
     keys = _keys(options, faults)
     meets = _goal(options, faults)
-    if options.policy not in loading.POLICIES:
-        faults.append(f"--policy {options.policy}: one of {', '.join(loading.POLICIES)} expected")
+    if options.policy not in simulation.POLICIES:
+        faults.append(f"--policy {options.policy}: one of {', '.join(simulation.POLICIES)} expected")
     if options.steps < 1:
         faults.append(f"--steps {options.steps}: 1 or more expected")
     faults += _simulate_options.faults(options)
@@ -186,8 +186,8 @@ def _asked(options: argparse.Namespace) -> _Search:
         ends = {key.axis.name: [key.value(key.axis.low), key.value(key.axis.high)] for key in keys}
         points, wrong = vary.tried(given, ends)
         faults += wrong
-        if not wrong and options.policy in loading.POLICIES:
-            faults += [fault for _, there in points for fault in loading.missing(there, options.policy)]
+        if not wrong and options.policy in simulation.POLICIES:
+            faults += [fault for _, there in points for fault in simulation.missing(there, options.policy)]
     if faults or given is None:
         raise ConfigError(list(dict.fromkeys(faults)))
     return _Search(given, keys, meets, options)
@@ -195,7 +195,7 @@ def _asked(options: argparse.Namespace) -> _Search:
 
 def _keys(options: argparse.Namespace, faults: list[str]) -> list[_Key]:
     """What is searched, with prices; what is wrong is in ``faults``."""
-    from foresee.models.required import Axis
+    from foresee.planning.sizing import Axis
 
     prices = _prices(options.price, faults)
     keys: dict[str, _Key] = {}
@@ -248,7 +248,7 @@ def _number(word: str) -> float | None:
 
 def _goal(options: argparse.Namespace, faults: list[str]) -> Callable[[Report], bool]:
     """Whether a run meets what is asked; the goal in figures stands in ``options`` then."""
-    from foresee._values import Refused, Time
+    from foresee._schema.values import Refused, Time
 
     if options.utilization is not None:
         share = options.utilization
@@ -273,10 +273,10 @@ def utilization(report: Report) -> float:
 
 def _found(search: _Search, dearest: Values) -> list[Values]:
     """All points that meet the goal and that no other undercuts; as far as it got where Ctrl-C ended it."""
-    from foresee.models import required
+    from foresee.planning import sizing
 
-    cells = required.cells(search.axes, search.options.steps)
-    most = required.questions(search.axes, search.options.steps)
+    cells = sizing.cells(search.axes, search.options.steps)
+    most = sizing.questions(search.axes, search.options.steps)
     status = Status()
     workers = search.options.threads or os.cpu_count() or 1
     futures: list[Future[Values | None]] = []
@@ -301,7 +301,7 @@ def _found(search: _Search, dearest: Values) -> list[Values]:
             continue
         if point is not None:
             points.append(point)
-    return required.undominated(search.axes, points)
+    return sizing.undominated(search.axes, points)
 
 
 def _follow(futures: Sequence[Future[Any]], search: _Search, status: Status, most: int) -> None:
@@ -318,11 +318,11 @@ def _follow(futures: Sequence[Future[Any]], search: _Search, status: Status, mos
 
 
 def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[str, Any]:
-    from foresee.models import required
+    from foresee.planning import sizing
 
     options = search.options
     rows = [_row(search, point) for point in points]
-    costs = [required.cost(search.axes, point) for point in points]
+    costs = [sizing.cost(search.axes, point) for point in points]
     known = [cost for cost in costs if cost is not None]
     return {
         "job": options.job,

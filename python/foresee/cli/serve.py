@@ -56,8 +56,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee._addresses import resolve
     from foresee._native import GradientServer
+    from foresee._schema.addresses import resolve
     from foresee.errors import ConfigError
 
     if options.park < 1:

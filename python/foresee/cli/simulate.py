@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from foresee.job import Job
+    from foresee.jobspec import Job
 
 __all__ = ["add_to", "run"]
 
@@ -75,11 +75,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee import job
+    from foresee import jobspec
     from foresee.cli import _simulate_report
 
     if options.list:
-        print(json.dumps(job.scenarios()) if options.json else "\n".join(job.scenarios()))
+        print(json.dumps(jobspec.scenarios()) if options.json else "\n".join(jobspec.scenarios()))
         return 0
     given, asked = _asked(options)
     _simulate_run.simulate(asked, options)
@@ -101,8 +101,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
     """The job, and what is to be simulated; all that is wrong is said at once, before anything takes time."""
-    from foresee.job import vary
-    from foresee.models import loading
+    from foresee.jobspec import vary
+    from foresee.planning import simulation
 
     faults = [*_svg.check("--plot", options.plot), *_faults(options)]
     axes = _axes(options.sweep, faults)
@@ -123,7 +123,7 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
             fault
             for there in jobs
             for policy in policies
-            for fault in loading.missing(there, policy)
+            for fault in simulation.missing(there, policy)
             if points or not any(f"{key} is missing" in fault for key in axes)
         ]
     if options.plot is not None and len(axes) == 2 and len(policies) > 1:
@@ -141,7 +141,7 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
         ]
     # An index that cannot be opened is no fault of the job, and is said as early.
     first = asked.tasks[0]
-    loading.scenario_of(
+    simulation.scenario_of(
         first.job, first.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
     )
     return given, asked
@@ -163,11 +163,11 @@ def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
 
 def _faults(options: argparse.Namespace) -> list[str]:
     """What is wrong with options by themselves; nothing of an older run may be mixed with this one."""
-    from foresee.job import POLICIES
-    from foresee.models import loading
+    from foresee.jobspec import POLICIES
+    from foresee.planning import simulation
 
     faults = _simulate_options.faults(options)
-    unknown = [policy for policy in options.policies or () if policy not in loading.POLICIES]
+    unknown = [policy for policy in options.policies or () if policy not in simulation.POLICIES]
     if unknown:
         faults.append(f"--policies {' '.join(unknown)}: one or more of {', '.join(POLICIES)} expected")
     if options.run_dir is None:
@@ -190,7 +190,7 @@ def _run_dir(folder: str | None, policy: str, policies: Sequence[str]) -> str | 
 
 def _usual(given: Job) -> tuple[str, ...]:
     """Where a job names no policies: all that it has the figures for."""
-    from foresee.job import CACHE_POLICIES, WINDOW_POLICIES
+    from foresee.jobspec import CACHE_POLICIES, WINDOW_POLICIES
 
     return CACHE_POLICIES if given.cluster.origin.read is not None else WINDOW_POLICIES
 

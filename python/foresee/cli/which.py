@@ -83,10 +83,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _read_state(path: str) -> dict[str, Any]:
-    from foresee import _files
+    from foresee._schema import files
 
     try:
-        state = json.loads(_files.read(path, _STATE_BYTES_MAX))
+        state = json.loads(files.read(path, _STATE_BYTES_MAX))
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
@@ -165,15 +165,15 @@ def _source(path: str, fingerprint: str) -> Source:
 
 
 def _write(options: argparse.Namespace, state: dict[str, Any]) -> int:
-    from foresee import _files
+    from foresee._schema import files
     from foresee._steps_of_state import avoiding
 
     ids = [] if options.avoid is None else _ids(options.avoid, "--avoid")
     if options.avoid_file is not None:
-        text = _files.read(options.avoid_file, _STATE_BYTES_MAX).decode("utf-8", "replace")
+        text = files.read(options.avoid_file, _STATE_BYTES_MAX).decode("utf-8", "replace")
         ids += _ids(text, options.avoid_file)
     new = avoiding(state, ids)
-    _files.write(options.output, json.dumps(new) + "\n")
+    files.write(options.output, json.dumps(new) + "\n")
     entry = new["avoid"][-1]
     facts = {
         "file": os.path.abspath(options.output),

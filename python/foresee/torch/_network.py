@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foresee._addresses import resolve
 from foresee._native import GradientExchange, GradientServer
+from foresee._schema.addresses import resolve
 from foresee._world import World, detect
 from foresee.errors import ConfigError, ForeseeError, RankLost
 from foresee.torch import _rendezvous

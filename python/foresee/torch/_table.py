@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import default_collate
 
 from foresee import _source
-from foresee._files import user_path
 from foresee._packages import pyarrow
+from foresee._schema.files import user_path
 from foresee.errors import ConfigError, OriginError, OriginMissing
 
 if TYPE_CHECKING:

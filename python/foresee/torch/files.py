@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from foresee import _source
-from foresee._files import user_path
 from foresee._packages import pillow
+from foresee._schema.files import user_path
 from foresee.errors import ConfigError
 from foresee.torch import _table
 from foresee.torch._dataset import PICTURES, OriginDataset, call, check_callables, stacked

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from foresee.errors import ConfigError
-from foresee.models import trace
-from foresee.models.trace import ModelTrace
+from foresee.network import trace
+from foresee.network.trace import ModelTrace
 from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._plan import Entry, Plan
 from foresee.torch.gradients._separable import separable
@@ -60,8 +60,8 @@ def trace_model(
         path: where to write the trace, for ``foresee network``; None: nowhere.
 
     Returns:
-        The tensors with a gradient, in order of first use, and how they were measured. ``foresee.models.trace.write``
-        writes it, its ``step()`` is what ``foresee.models.network`` is asked about.
+        The tensors with a gradient, in order of first use, and how they were measured. ``foresee.network.trace.write``
+        writes it, its ``step()`` is what ``foresee.network.model`` is asked about.
 
     Raises:
         ConfigError: arguments out of range, or no gradient at all.

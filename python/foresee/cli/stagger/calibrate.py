@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``foresee stagger calibrate``: run jobs for some steps, alone and together, and keep what they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+    from foresee.jobspec import Job
+    from foresee.stagger import Catalog
+    from foresee.stagger.calibrate import Storage
+    from foresee.stagger.clock import Clock
+    from foresee.stagger.job_monitor import Watched
+
+    #: A figure: of which job, its name, beside which other one.
+    _Which = tuple[str, str, str | None]
+
+_HELP = "run jobs for some steps, alone and together, and keep in a catalog what they take"
+_EPILOG = (
+    "Each job's [run] command is run from its file's folder and ended after its steps; it has to train with a Foresee "
+    "loader, or with one in foresee.torch.measure(loader). What the catalog has is not measured again, unless it is "
+    "stale, or was derived and --short is not given: then both are shown. exit code 3: the data cannot be driven out "
+    "of memory, the jobs read others, or the catalog is locked."
+)
+
+
+def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the action."""
+    from foresee.cli.stagger import catalog_path
+
+    parser = actions.add_parser("calibrate", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser.add_argument(
+        "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
+    )
+    catalog_path.add_to(parser, machine="whose figures these are (this one's name)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="K",
+        help="that count, of each run (100; with --short 50, and fewer warm)",
+    )
+    parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps before them (10)")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="where the data lie, to be driven out of memory (where the jobs' index has them); may be repeated, and is "
+        "kept in the catalog for stagger run",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="one job that waits for the storage cold, and all warm until their steps are alike; the other waits are "
+        "derived and marked as estimates: less than 5 %% of the time of two jobs of 1500 steps",
+    )
+    parser.add_argument(
+        "--coalesces",
+        action="store_true",
+        default=None,
+        help="with --short: jobs share what they read, so company is free (that is so of files)",
+    )
+    parser.add_argument(
+        "--no-coalesces",
+        dest="coalesces",
+        action="store_false",
+        default=None,
+        help="with --short: each reads by itself (that is so of a bucket)",
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for a job to begin, and between two of its steps (300)",
+    )
+    parser.add_argument(
+        "--drop-caches",
+        action="store_true",
+        help="as root: drop the whole machine's page cache where dropping the data's files is not enough",
+    )
+    parser.add_argument("--folder", metavar="PATH", help="keep logs and steps here; made if missing")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(
+    options: argparse.Namespace,
+    *,
+    clock: Clock | None = None,
+    start: Callable[..., Watched] | None = None,
+    storage: Storage | None = None,
+) -> int:
+    """Carry it out; None: this machine's."""
+    from foresee import jobspec
+    from foresee._native import __version__
+    from foresee.cli._ended import like_interrupt
+    from foresee.cli.stagger import catalog_path
+    from foresee.stagger import Catalog
+    from foresee.stagger.calibrate import Plan, calibrate, facts
+    from foresee.stagger.clock import SYSTEM
+    from foresee.stagger.local_job import Process
+    from foresee.storage import page_cache
+
+    clock = clock or SYSTEM
+
+    plan = Plan(
+        steps=options.steps,
+        warmup=options.warmup,
+        short=options.short,
+        coalesces=options.coalesces,
+        patience=options.patience,
+        data=tuple(options.data),
+        drop_machine=options.drop_caches,
+    )
+    jobs = jobspec.read_all(options.jobs)
+    machine = platform.node() if options.machine is None else options.machine
+    path = options.catalog
+    if path is None:
+        path = catalog_path.own()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    began = clock.now()
+    # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
+    folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
+    os.makedirs(folder, exist_ok=True)
+    with like_interrupt(), Catalog.open(path, write=True) as catalog:
+        derived = _derived(_jobs(jobs, catalog, machine))
+        ran = calibrate(
+            jobs,
+            catalog,
+            machine,
+            plan,
+            folder,
+            program=__version__,
+            tell=_tell,
+            clock=clock,
+            start=start or Process,
+            storage=storage or page_cache,
+        )
+        told: dict[str, Any] = {
+            "catalog": path,
+            "machine": machine,
+            "steps": plan.counted,
+            "warmup": plan.warmup,
+            "short": plan.short,
+            "folder": folder,
+            "runs": [facts(each) for each in ran],
+            "jobs": _jobs(jobs, catalog, machine, derived),
+            "lasted_seconds": clock.now() - began,
+        }
+    print(json.dumps(told, allow_nan=False) if options.json else _report(told))
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(f"foresee: {line}", file=sys.stderr)
+
+
+def _derived(told: list[dict[str, Any]]) -> dict[_Which, float]:
+    """What was derived, by which figure it is."""
+    return {
+        (job["name"], figure["name"], figure["beside"]): figure["seconds"]
+        for job in told
+        for figure in job["figures"]
+        if figure["estimated"]
+    }
+
+
+def _jobs(
+    jobs: list[Job], catalog: Catalog, machine: str, derived: Mapping[_Which, float] | None = None
+) -> list[dict[str, Any]]:
+    """What the catalog has now, beside what was ``derived`` before it was measured."""
+    from foresee.stagger.inputs import shared
+
+    common = shared(jobs, machine)
+    told = []
+    for at, (name, key) in enumerate(zip(common.names, common.keys, strict=True)):
+        assert key is not None
+        figures: list[dict[str, Any]] = []
+        besides = [(None, None), *zip(common.names, common.keys, strict=True)]
+        del besides[at + 1]
+        for other, beside in besides:
+            for figure in ("compute", "wait", "wait_cached") if beside is None else ("wait_conc",):
+                entry = catalog.get(key, figure, beside=beside)
+                if entry is not None:
+                    figures.append(
+                        {
+                            "name": figure,
+                            "beside": other,
+                            "seconds": entry.seconds,
+                            "sd": entry.sd,
+                            "steps": entry.steps,
+                            "date": entry.date.isoformat(),
+                            "estimated": entry.steps is None,
+                            "derived_seconds": None
+                            if entry.steps is None or derived is None
+                            else derived.get((name, figure, other)),
+                        }
+                    )
+        told.append({"name": name, "figures": figures})
+    return told
+
+
+def _report(told: dict[str, Any]) -> str:
+    lines = [f"{'per step':24}{'mean':>13}{'spread':>13}{'steps':>8}"]
+    for job in told["jobs"]:
+        for figure in job["figures"]:
+            beside = f" beside {figure['beside']}" if figure["beside"] else ""
+            spread = "-" if figure["sd"] is None else f"{1e3 * figure['sd']:.3f} ms"
+            steps = "derived" if figure["estimated"] else str(figure["steps"])
+            mean = f"{1e3 * figure['seconds']:.3f} ms"
+            was = figure["derived_seconds"]
+            before = "" if was is None else f", {1e3 * was:.3f} ms derived before"
+            lines.append(
+                f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{beside}{before}"
+            )
+    runs = len(told["runs"])
+    lines.append(
+        f"nothing was missing in {told['catalog']}"
+        if not runs
+        else f"measured in {told['lasted_seconds']:.1f} s, kept in {told['catalog']}; logs in {told['folder']}"
+    )
+    return "\n".join(lines)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job file, ``job.toml``, and the machine profile, ``profile.toml``: what every planning command starts from.
+
+``sections`` has the tables as dataclasses, ``file`` reads them, ``profile`` reads and writes measured figures.
+``scenarios/`` are the job files of published simulations. Apart from ``models``, which computes with plain numbers
+and knows no file. Needs no torch, and nothing of the native core.
+"""
+
+from __future__ import annotations
+
+from foresee.jobspec.epoch import Part, part
+from foresee.jobspec.file import completed, facts, loads, read, read_all, scenario, scenarios
+from foresee.jobspec.profile import Figure, Profile
+from foresee.jobspec.sections import (
+    CACHE_POLICIES,
+    GRADIENT_POLICIES,
+    POLICIES,
+    WINDOW_POLICIES,
+    Cache,
+    Cluster,
+    Cost,
+    Data,
+    Gradients,
+    Job,
+    Network,
+    Origin,
+    Run,
+    Stagger,
+    Staging,
+    Tier,
+    Train,
+    Window,
+)
+
+__all__ = [
+    "CACHE_POLICIES",
+    "GRADIENT_POLICIES",
+    "POLICIES",
+    "WINDOW_POLICIES",
+    "Cache",
+    "Cluster",
+    "Cost",
+    "Data",
+    "Figure",
+    "Gradients",
+    "Job",
+    "Network",
+    "Origin",
+    "Part",
+    "Profile",
+    "Run",
+    "Stagger",
+    "Staging",
+    "Tier",
+    "Train",
+    "Window",
+    "completed",
+    "facts",
+    "loads",
+    "part",
+    "read",
+    "read_all",
+    "scenario",
+    "scenarios",
+]

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank reads in an epoch, and in how many steps: as samplers deal samples to ranks and cut batches.
+
+Apart from the order itself, which is the core's. Refuses an epoch without a whole step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foresee.errors import ConfigError
+from foresee.jobspec.sections import Job
+
+__all__ = ["Part", "part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank reads in an epoch: the sampler's share, without a last batch that is left out."""
+
+    reads: int
+    steps: int | None
+    """None where the job has no batch."""
+
+
+def part(asked: Job, samples: int, ranks: int) -> Part:
+    """A rank's part of an epoch, as runs have it: samples are dealt to equal parts first, batches cut from those.
+
+    Raises:
+        ConfigError: ``drop_last`` without ``batch``, or without one whole step.
+    """
+    each = -(-samples // ranks)
+    if not asked.train.drop_last:
+        return Part(each, None if asked.train.batch is None else -(-each // asked.train.batch))
+    (batch,) = asked.need("train.batch")
+    steps = each // batch
+    if steps == 0:
+        where = f"{asked.file}: " if asked.file else ""
+        raise ConfigError(
+            f"{where}train.batch = {batch}; a rank's {each} samples make no whole step, and drop_last leaves out the "
+            f"rest; at most {each} expected, or drop_last = false"
+        )
+    return Part(steps * batch, steps)

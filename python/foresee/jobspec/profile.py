@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine profile, ``profile.toml``: figures that were measured, each with unit, spread, conditions and date.
+
+``docs/formats/profile.md`` describes the format; ``foresee calibrate`` writes it. A figure has a name from a closed
+list, which settles its unit, and where it depends on a count (threads, readers) there is one figure per count.
+
+Refuses to measure, and to fill gaps: what is not there was not measured.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foresee._schema import files, toml
+from foresee._schema.checked import Checked, Tables, build, value_of
+from foresee._schema.values import (
+    Count,
+    Day,
+    Frequency,
+    Number,
+    Quantity,
+    Rate,
+    Size,
+    Text,
+    Time,
+    base_value,
+    shown,
+)
+from foresee.errors import ConfigError
+
+__all__ = ["NAMES", "VERSION", "Figure", "Given", "Profile", "dumps", "loads", "read", "write"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a figure of some name is."""
+
+    kind: Quantity
+    against: str | None
+    says: str
+
+
+NAMES: Mapping[str, _Meaning] = {
+    "tier.NAME.capacity": _Meaning(
+        Size(), None, "room of the tier NAME on the machine, of which each of its ranks has an equal part"
+    ),
+    "tier.NAME.read": _Meaning(Rate(), "threads", "random reads from the tier NAME, all threads together"),
+    "tier.NAME.write": _Meaning(Rate(), "threads", "writes into it, all threads together"),
+    "tier.NAME.latency": _Meaning(Time(), "threads", "one read of it"),
+    "tier.NAME.cached_read": _Meaning(Rate(), "threads", "reads that the page cache answered"),
+    "origin.read": _Meaning(Rate(), "readers", "random reads of the origin, all readers together"),
+    "origin.cached_read": _Meaning(Rate(), "readers", "reads of it that the page cache answered"),
+    "origin.latency": _Meaning(Time(), "readers", "one request to it"),
+    "origin.requests": _Meaning(
+        Frequency(), None, "requests that it takes per second, of all readers together"
+    ),
+    "network.rate": _Meaning(Rate(), None, "one direction of a link between ranks"),
+    "network.latency": _Meaning(Time(), None, "one request between ranks"),
+    "memcpy.rate": _Meaning(Rate(), "threads", "copies within memory"),
+    "checksum.rate": _Meaning(Rate(), "threads", "checksums of samples"),
+    "decode.rate": _Meaning(Rate(), "threads", "decoding, bytes of encoded samples"),
+}
+"""Names of figures; NAME is that of a tier."""
+
+_TIER = re.compile(r"tier\.([^.]+)\.(\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Checked):
+    """``[[figure]]``: one measured value."""
+
+    name: str = value_of(Text(), required=True)
+    """One of :data:`NAMES`."""
+    value: float = value_of(Number(above=True), required=True)
+    """In ``unit``; the median of its repeats."""
+    unit: str = value_of(Text(), required=True)
+    """``"GB/s"``, ``"ms"``; one of the name's."""
+    at: int | None = value_of(Count(below=2**32))
+    """Threads or readers, where the name depends on them."""
+    spread: float | None = value_of(Number())
+    """Half of the distance between the first and the last quartile of the repeats, in ``unit``."""
+    conditions: str | None = value_of(Text())
+    """How it was measured: direct reads, size of a read, what else ran."""
+    date: dt.date | None = value_of(Day())
+    """When; not given: when the profile was."""
+
+    @property
+    def base(self) -> float:
+        """``value`` in bytes, seconds, or bytes per second."""
+        meaning = _meaning(self.name)
+        base = None if meaning is None else base_value(meaning.kind, self.value, self.unit)
+        assert base is not None
+        return base
+
+    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
+        if wrong & {"name", "value", "unit"}:
+            return
+        meaning = _meaning(self.name)
+        if meaning is None:
+            yield f"name = {shown(self.name)}; one of {', '.join(NAMES)} expected, NAME being a tier's"
+            return
+        base = base_value(meaning.kind, self.value, self.unit)
+        if base is None:
+            yield f"unit = {shown(self.unit)}; {meaning.kind.expected.replace('a number, or a text', 'a unit')}"
+        elif not 0 < base < meaning.kind.below:
+            yield f"value = {self.value!r} {self.unit}; {meaning.kind.expected}"
+        if meaning.against is None and self.at is not None:
+            yield f"at = {self.at}; {self.name} depends on no count, leave it out"
+        if meaning.against is not None and self.at is None and "at" not in wrong:
+            yield f"at is missing; {self.name} is measured against {meaning.against}: a whole number of 1 or more"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Checked):
+    """What was measured on one machine.
+
+    >>> figure = Figure(name="tier.ram.read", value=85.0, unit="GB/s", at=4)
+    >>> Profile(machine="a", date=dt.date(2026, 11, 22), figure=(figure,)).curve("tier.ram.read")
+    {4: 85000000000.0}
+    """
+
+    machine: str = value_of(Text(), required=True)
+    """Which one."""
+    date: dt.date = value_of(Day(), required=True)
+    """Of the measurement."""
+    version: int = value_of(Count(below=VERSION + 1), VERSION)
+    """Of the format."""
+    figure: tuple[Figure, ...] = value_of(Tables(Figure), ())
+    """All figures; a name and a count once."""
+
+    def get(self, name: str, at: int | None = None) -> float | None:
+        """A figure in base units; None if it was not measured."""
+        return next((each.base for each in self.figure if each.name == name and each.at == at), None)
+
+    def curve(self, name: str) -> dict[int, float]:
+        """Figures of one name against their count, ascending; empty if none was measured."""
+        return dict(
+            sorted((each.at, each.base) for each in self.figure if each.name == name and each.at is not None)
+        )
+
+    def complete(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
+        """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay.
+
+        A tier's room was measured for the machine, and a job's tier is that of a rank: each has an equal part. The
+        origin was measured against requests under way, and a rank of a job has as many as its staging has threads.
+        """
+        made = dict(cluster)
+        beside = made.get("ranks_per_machine", 1)
+        sharing = beside if isinstance(beside, int) and beside > 0 else 1
+        network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
+        latencies = self.curve("origin.latency")
+        requests = self.get("origin.requests")
+        origin = {
+            "read": _by_rank(self.curve("origin.read"), made),
+            "latency": latencies[min(latencies)] if latencies else None,
+            "requests": None if requests is None else max(1, round(requests)),
+        }
+        for key, measured in (("network", network), ("origin", origin)):
+            given = made.get(key, {})
+            if isinstance(given, Mapping):
+                made[key] = {name: value for name, value in measured.items() if value} | dict(given)
+        tiers = made.get("tiers")
+        if isinstance(tiers, list):
+            made["tiers"] = [
+                self._of_tier(str(tier.get("name")), sharing) | dict(tier)
+                if isinstance(tier, Mapping)
+                else tier
+                for tier in tiers
+            ]
+        return made
+
+    def _of_tier(self, name: str, sharing: int) -> dict[str, Any]:
+        room = self.get(f"tier.{name}.capacity")
+        measured = {
+            "capacity": None if room is None else room // sharing,
+            "read": self.curve(f"tier.{name}.read"),
+            "write": self.curve(f"tier.{name}.write"),
+        }
+        return {key: value for key, value in measured.items() if value}
+
+    def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
+        if "figure" in wrong:
+            return
+        seen: set[tuple[str, int | None]] = set()
+        for at, figure in enumerate(self.figure):
+            key = (figure.name, figure.at)
+            if key in seen:
+                count = "" if figure.at is None else f" at {figure.at}"
+                yield f'figure[{at}].name = "{figure.name}"{count}; each figure once'
+            seen.add(key)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The table ``[cluster]`` of a job as it was given, and the profile that completes it.
+
+    A job keeps both: what a profile gives follows from other keys, the origin's rates from ``staging.threads`` and a
+    tier's room from ``ranks_per_machine``, so that a job with another value there is to be completed anew.
+    """
+
+    cluster: Mapping[str, Any]
+    """As in the file, but for paths, which are meant from where the program runs."""
+    measured: Profile | None = None
+    """None: no profile was named."""
+
+    def completed(self) -> dict[str, Any]:
+        """The table with what it leaves out and the profile has."""
+        return dict(self.cluster) if self.measured is None else self.measured.complete(self.cluster)
+
+
+def _by_rank(by_request: Mapping[int, float], cluster: Mapping[str, Any]) -> dict[int, float]:
+    """Rates against requests under way as rates against ranks that have ``staging.threads`` of them each.
+
+    Linear between its points, as the curve itself is; those of the curve that are no whole number of ranks lie between
+    two that are kept.
+    """
+    staging = cluster.get("staging")
+    threads = staging.get("threads", 1) if isinstance(staging, Mapping) else 1
+    if not by_request or not isinstance(threads, int) or threads < 2:
+        return dict(by_request)
+    counts = sorted(by_request)
+    ranks = {1} | {end for count in counts for end in (count // threads, -(-count // threads)) if end > 0}
+    return {each: _between(by_request, counts, each * threads) for each in sorted(ranks)}
+
+
+def _between(curve: Mapping[int, float], counts: list[int], at: int) -> float:
+    """Linear between neighbouring counts, the nearest one's outside."""
+    above = next((count for count in counts if count >= at), counts[-1])
+    below = next((count for count in reversed(counts) if count <= at), counts[0])
+    if above <= below:
+        return curve[above]
+    return curve[below] + (curve[above] - curve[below]) * (at - below) / (above - below)
+
+
+def read(path: str | os.PathLike[str]) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ConfigError: not a profile, of another version, or with faults: all of them.
+        OSError: the file cannot be read.
+    """
+    return toml.read(path, _profile)
+
+
+def loads(text: str) -> Profile:
+    """A profile from the text of its file.
+
+    Raises:
+        ConfigError: as :func:`read`, without the file's name.
+    """
+    return _profile(toml.parse(text))
+
+
+def dumps(made: Profile) -> str:
+    """The text of the file. Values come back as they are."""
+    lines = [f"{key} = {toml.written(getattr(made, key))}" for key in ("version", "machine", "date")]
+    for figure in made.figure:
+        lines += ["", "[[figure]]"]
+        lines += [
+            f"{key} = {toml.written(value)}"
+            for key in ("name", "at", "value", "unit", "spread", "conditions", "date")
+            if (value := getattr(figure, key)) is not None
+        ]
+    return "\n".join([*lines, ""])
+
+
+def write(made: Profile, path: str | os.PathLike[str]) -> None:
+    """Write ``made`` to ``path``: a temporary file beside it first, then a rename.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    files.write(path, dumps(made))
+
+
+def _profile(table: Mapping[str, Any]) -> Profile:
+    if fault := toml.version_fault(table, VERSION, "profile"):
+        raise ConfigError(fault)
+    return build(Profile, table)
+
+
+def _meaning(name: str) -> _Meaning | None:
+    tier = _TIER.fullmatch(name)
+    return NAMES.get(f"tier.NAME.{tier[2]}" if tier else name)

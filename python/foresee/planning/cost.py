@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run costs that reads from disks, or from a bucket through a cache of each machine.
+
+Two ways to hold the data, and one bill for both:
+
+=================== ===============================================================================================
+:func:`disk`        every machine has the whole data set on its own disk (equations 1 and 2 of the paper)
+:func:`bucket`      a bucket has it; each machine keeps some samples, and lists and gets the rest (equations 2 to 5)
+=================== ===============================================================================================
+
+``compat="physical"``, the default, is consistent: storage is paid for as long as the run takes, a rank prefetches its
+own samples only, and reads that the cache missed are paid. ``compat="paper"`` is the paper to the letter: a month of
+storage whatever the run takes, every rank prefetching all samples, misses for free.
+
+Bytes and seconds; prices per hour, per GB and month (10**9 bytes, 730 hours), per 10,000 requests. Left out: filling
+disks or the bucket in the first place, and memory, which is paid with its machine.
+
+Source: Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Learning with Cloud Storage",
+IC2E 2021, section III-C; which of its figures are corrected, and how, is said at each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from foresee._schema.checked import Checked, value_of
+from foresee._schema.compat import Compat
+from foresee._schema.values import Count, Number, Size, Time
+from foresee.errors import ConfigError, NotMeasured
+
+__all__ = [
+    "HOURS_PER_MONTH",
+    "Bill",
+    "Compat",
+    "Period",
+    "Rates",
+    "Workload",
+    "break_even",
+    "bucket",
+    "disk",
+    "egress_cost",
+    "runs_cost",
+]
+
+Period = Literal["run", "month"]
+
+HOURS_PER_MONTH = 730.0
+"""As the providers count: 8,760 hours a year."""
+_GB = 1e9
+_HOUR = 3600.0
+_REQUESTS = 1e4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(Checked):
+    """What is run.
+
+    Raises:
+        ConfigError: a field outside its range; all faults at once.
+    """
+
+    machines: int = value_of(Count(), required=True)
+    """n."""
+    ranks: int | None = value_of(Count())
+    """Processes that list and fetch; not given: one per machine."""
+    samples: int = value_of(Count(), required=True)
+    """m."""
+    epochs: int = value_of(Count(), required=True)
+    """e."""
+    data_bytes: float = value_of(Size(), required=True)
+    """s_t."""
+    root_bytes: float = value_of(Size(zero=True), 0.0)
+    """s_r: of each machine's disk beside the data."""
+    compute_time: float = value_of(Time(), required=True)
+    """t_c: seconds of the run that compute."""
+    wait_time: float = value_of(Time(), required=True)
+    """t_d: seconds that wait for data; the two do not overlap."""
+    page: int = value_of(Count(), 1000)
+    """p: names per answer of a listing."""
+
+    @property
+    def hours(self) -> float:
+        """Of the run."""
+        return (self.compute_time + self.wait_time) / _HOUR
+
+    @property
+    def readers(self) -> int:
+        """``ranks``, or one per machine."""
+        return self.machines if self.ranks is None else self.ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates(Checked):
+    """What things cost, in one currency. What is not given is not known, and is asked for by name when needed."""
+
+    machine: float | None = value_of(Number())
+    """c_c: per machine and hour, GPUs included."""
+    disk: float | None = value_of(Number())
+    """c_d: per GB and month."""
+    bucket: float | None = value_of(Number())
+    """c_b: per GB and month."""
+    lists: float | None = value_of(Number())
+    """c_A: per 10,000 listings (class A)."""
+    gets: float | None = value_of(Number())
+    """c_B: per 10,000 reads (class B)."""
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a run costs."""
+
+    storage: float
+    """Disks and bucket."""
+    machines: float
+    """Machines, computing and waiting."""
+    requests: float
+    """Listings and reads."""
+    egress: float
+    """Bytes that left the bucket's region."""
+    lists: int
+    """Listings, counted in answers."""
+    gets: int
+    """Reads."""
+    read_bytes: float
+    """Bytes of those reads, whether or not they leave the region."""
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.storage + self.machines + self.requests + self.egress
+
+
+def disk(work: Workload, rates: Rates, *, period: Period | None = None, compat: Compat = "physical") -> Bill:
+    """The bill of a run whose machines have the data on their disks: ``n (c_d (s_t + s_r) + c_c (t_c + t_d))``.
+
+    Args:
+        work: what is run.
+        rates: needs ``machine`` and ``disk``.
+        period: for how long storage is paid, a ``"run"`` or a ``"month"``; default the run, in the paper a month.
+        compat: which reading.
+
+    Raises:
+        ConfigError: an argument is not one of its words.
+        NotMeasured: a price is not known.
+
+    >>> work = Workload(machines=3, samples=42000, epochs=2, data_bytes=0.27e9, root_bytes=16e9,
+    ...                 compute_time=0, wait_time=228.9)
+    >>> bill = disk(work, Rates(machine=0.546, disk=0.04), compat="paper")
+    >>> round(bill.storage, 4), round(bill.machines, 7), round(bill.total, 7)
+    (1.9524, 0.1041495, 2.0565495)
+    """
+    kept = work.machines * _price(rates.disk, "disk") * (work.data_bytes + work.root_bytes) / _GB
+    storage = kept * _months(work, period, compat)
+    return Bill(storage, _machines(work, rates), 0.0, 0.0, 0, 0, 0.0)
+
+
+def bucket(
+    work: Workload,
+    rates: Rates,
+    *,
+    cached: int = 0,
+    fetch: int | None = None,
+    misses: int = 0,
+    lists: int | None = None,
+    gets: int | None = None,
+    read_bytes: float | None = None,
+    cache_in: Literal["disk", "ram"] = "disk",
+    egress: tuple[tuple[float, float], ...] = (),
+    period: Period | None = None,
+    compat: Compat = "physical",
+) -> Bill:
+    """The bill of a run that reads from a bucket (equation 3), by caches, prefetching and what they miss.
+
+    Requests by equation 4, or with ``fetch`` by equation 5: listings are answers of ``page`` names, and each fetch
+    lists the bucket anew. By default with ``ceil(ceil(m / n) / f)`` fetches of a rank, which fetches its own samples
+    only; the paper has ``ceil(m / f)``. ``lists`` and ``gets`` put counts in their place that are known better: a
+    run of Foresee lists once, ``ceil(m / p)`` answers, and gets what its plan reads.
+
+    Args:
+        work: what is run.
+        rates: needs ``machine``, ``bucket``, ``lists`` and ``gets``, and ``disk`` where root or cache takes one.
+        cached: m_c, samples that each machine keeps; 0 to ``work.samples``.
+        fetch: f, samples of one request for prefetching, 1 or more; None: no prefetching.
+        misses: reads of the run that a prefetched cache should have answered and did not, 0 or more; free in the
+            paper.
+        lists: answers of listings in the whole run, 0 or more.
+        gets: reads in the whole run, 0 or more; ``misses`` come on top.
+        read_bytes: bytes of all those reads, 0 or more, where samples differ in size; None: of the mean size each.
+        cache_in: whether the cache is on the disk, or in memory, which is paid with the machine.
+        egress: the tariff of bytes that leave the bucket's region, as :func:`egress_cost` has it; none: they stay.
+        period: as in :func:`disk`.
+        compat: which reading.
+
+    Raises:
+        ConfigError: an argument outside its range; all faults at once.
+        NotMeasured: a price is not known, or the tariff ends below what leaves.
+
+    >>> work = Workload(machines=3, samples=42000, epochs=2, data_bytes=0.27e9, root_bytes=16e9,
+    ...                 compute_time=0, wait_time=350.2)
+    >>> rates = Rates(machine=0.546, disk=0.04, bucket=0.02, lists=0.05, gets=0.004)
+    >>> paper = bucket(work, rates, cached=1024, fetch=1024, compat="paper")
+    >>> round(paper.requests, 5), round(paper.total, 8)
+    (0.08652, 2.17205094)
+    >>> round(bucket(work, rates, cached=1024, fetch=1024).requests, 5)  # fetches of its own samples only
+    0.05124
+    """
+    faults = [
+        f"{name} = {value}; a whole number of {least} or more expected"
+        for name, value, least in (
+            ("cached", cached, 0),
+            ("fetch", fetch, 1),
+            ("misses", misses, 0),
+            ("lists", lists, 0),
+            ("gets", gets, 0),
+        )
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least)
+    ]
+    if read_bytes is not None and not 0 <= read_bytes < math.inf:
+        faults.append(f"read_bytes = {read_bytes}; a finite number expected, 0 or more")
+    if not faults and cached > work.samples:
+        faults.append(f"cached = {cached}; at most all {work.samples} samples expected")
+    if cache_in not in {"disk", "ram"}:
+        faults.append(f"cache_in = {cache_in!r}; disk or ram expected")
+    if faults:
+        raise ConfigError(faults)
+    answers = -(-work.samples // work.page)
+    fetches = 1
+    if fetch is not None:
+        share = work.samples if compat == "paper" else -(-work.samples // work.readers)
+        fetches = -(-share // fetch)
+    listed = work.epochs * work.readers * answers * fetches if lists is None else lists
+    read = work.epochs * work.samples if gets is None else gets
+    if compat != "paper":
+        read += misses
+    on_disk = work.root_bytes + (work.data_bytes * cached / work.samples if cache_in == "disk" else 0.0)
+    kept = _price(rates.bucket, "bucket") * work.data_bytes
+    if on_disk:
+        kept += work.machines * _price(rates.disk, "disk") * on_disk
+    requests = (listed * _price(rates.lists, "lists") + read * _price(rates.gets, "gets")) / _REQUESTS
+    if read_bytes is None:
+        read_bytes = read * work.data_bytes / work.samples
+    left = egress_cost(read_bytes, egress) if egress else 0.0
+    storage = kept / _GB * _months(work, period, compat)
+    return Bill(storage, _machines(work, rates), requests, left, listed, read, read_bytes)
+
+
+def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float:
+    """What so many bytes cost on their way out, each part at the price of its tier.
+
+    Args:
+        bytes_: 0 or more.
+        tariff: pairs of the bytes up to which a tier goes, ascending, and its price per GB; the last may be infinite.
+
+    Raises:
+        NotMeasured: the last tier ends below ``bytes_``.
+
+    >>> egress_cost(15e12, ((10e12, 0.09), (float("inf"), 0.085)))
+    1325.0
+    """
+    cost = below = 0.0
+    for up_to, price in tariff:
+        cost += max(min(bytes_, up_to) - below, 0.0) / _GB * price
+        below = up_to
+    if bytes_ > below:
+        raise NotMeasured(
+            f"the price of egress beyond {below / _GB:,.0f} GB",
+            "add the tier to the price book, or leave egress out",
+        )
+    return cost
+
+
+def runs_cost(bill: Bill, runs: float, egress: tuple[tuple[float, float], ...] = ()) -> float:
+    """What so many runs of a month cost on the same storage.
+
+    A tariff's tiers are those of a month, so the bytes of all runs go through them together: from the second run on,
+    bytes leave at the price of the tier that the runs before have reached.
+
+    Args:
+        bill: of one run, its storage paid for the month.
+        runs: 0 or more.
+        egress: the tariff of what the bill's reads bring out of the region; none: they stay.
+
+    Raises:
+        NotMeasured: the tariff ends below what leaves.
+
+    >>> one = Bill(storage=2.0, machines=1.0, requests=0.5, egress=900.0, lists=0, gets=1, read_bytes=10e12)
+    >>> runs_cost(one, 2, ((10e12, 0.09), (float("inf"), 0.05)))
+    1405.0
+    """
+    left = egress_cost(runs * bill.read_bytes, egress) if egress else 0.0
+    return bill.storage + runs * (bill.machines + bill.requests) + left
+
+
+def break_even(
+    one: Callable[[float], float],
+    other: Callable[[float], float],
+    *,
+    scale: float = 1.0,
+    bends: Iterable[float] = (),
+    end: float = math.inf,
+) -> float | None:
+    """Where two costs are equal that grow linearly, or linearly between bends.
+
+    Args:
+        one: the cost at x; continuous.
+        other: likewise.
+        scale: a typical x, > 0: how far beyond the last bend the slope is taken.
+        bends: where a slope changes, such as at the tiers of a tariff.
+        end: up to where both are known, > 0; nothing is asked beyond.
+
+    Returns:
+        The least x, 0 to ``end``; None if there is none, or on stretches on which they are equal throughout.
+
+    >>> break_even(lambda x: 3.0 + x, lambda x: 2 * x)
+    3.0
+    >>> break_even(lambda x: x + min(x, 10.0), lambda x: 16.0 + x / 2, bends=(10.0,))
+    12.0
+    """
+
+    def gap(at: float) -> float:
+        return other(at) - one(at)
+
+    edges = [0.0, *sorted({at for at in bends if 0 < at < end}), end]
+    for start, stop in pairwise(edges):
+        ahead = gap(start)
+        if not math.isinf(stop):
+            # By signs, so that rounding loses no point that lies at a bend.
+            behind = gap(stop)
+            if ahead != behind and min(ahead, behind) <= 0 <= max(ahead, behind):
+                return start + ahead / (ahead - behind) * (stop - start)
+            continue
+        slope = (one(start + scale) - one(start)) - (other(start + scale) - other(start))
+        if slope != 0 and ahead / slope >= 0:
+            return start + ahead / slope * scale
+    return None
+
+
+def _months(work: Workload, period: Period | None, compat: Compat) -> float:
+    """For how many months storage is paid."""
+    if compat not in {"physical", "paper"}:
+        raise ConfigError(f"compat = {compat!r}; physical or paper expected")
+    if period not in {None, "run", "month"}:
+        raise ConfigError(f"period = {period!r}; run or month expected")
+    whole = period == "month" or (period is None and compat == "paper")
+    return 1.0 if whole else work.hours / HOURS_PER_MONTH
+
+
+def _machines(work: Workload, rates: Rates) -> float:
+    return work.machines * _price(rates.machine, "machine") * work.hours
+
+
+def _price(value: float | None, name: str) -> float:
+    if value is None:
+        raise NotMeasured(f"the price {name}", "give it, or a price book that has it")
+    return value

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``prediction.json``: what a run was predicted to take, what it took, and by how much the prediction was off.
+
+``docs/formats/prediction.md`` describes the format. Plain values in, plain values out; who measures, and when the
+file is written, is ``beside``'s affair. Refuses to call an error what cannot be compared: it is null then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foresee.errors import ConfigError
+from foresee.planning.simulation import Report
+
+__all__ = ["PLACES", "VERSION", "dumps", "error", "interval", "measured", "moved", "predicted", "read"]
+
+VERSION = 2
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "origin": ("origin_queue", "origin_read", "origin_retry"),
+    "disk": ("disk",),
+    "ram": ("copy",),
+}
+"""Where the simulator has a sample read, and the ledger's causes of waiting for it. It has no other causes."""
+
+
+_FIGURES: Mapping[str, str] = {"origin": "origin.read", "disk": "tier.disk.read", "ram": "tier.ram.read"}
+_TIMES = ("total_s", "first_epoch_s", "later_epoch_s")
+#: By how much of what was measured a prediction may be off that has no interval.
+_OFF = 0.1
+
+
+def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
+    """The prediction, of one rank in the mean.
+
+    Args:
+        reports: of the simulation, one at each epoch's end; it may stop before the run does.
+        epochs: of the run; None: nobody knows.
+    """
+    report = reports[-1]
+    ends = [0.0, *(epoch.end_s for epoch in report.epochs)]
+    took = [end - before for before, end in itertools.pairwise(ends)]
+    waited = [epoch.stall_s / report.ranks for epoch in report.epochs]
+    told: dict[str, Any] = {
+        "simulated_epochs": len(took),
+        "first_epoch_s": took[0],
+        "later_epoch_s": _mean(took[1:]),
+        "first_wait_s": waited[0],
+        "later_wait_s": _mean(waited[1:]),
+        "first_waits_s": {},
+        "later_waits_s": {},
+    }
+    for place in PLACES:
+        so_far = [0.0, *(_waited(each, place) for each in reports)]
+        each = [end - before for before, end in itertools.pairwise(so_far)]
+        told["first_waits_s"][place] = each[0]
+        told["later_waits_s"][place] = _mean(each[1:])
+    return {"total_s": None if epochs is None else _sum(told, "epoch", epochs), **told}
+
+
+def measured(
+    epoch_s: Sequence[float], wait_s: Sequence[float], waits: Mapping[str, float], step_s: float
+) -> dict[str, Any]:
+    """What was measured of the epochs that one rank read as a whole.
+
+    Args:
+        epoch_s: seconds of each.
+        wait_s: of that waiting for batches.
+        waits: the waiting of all of them by cause.
+        step_s: that a step computed, in the mean.
+    """
+    return {
+        "epochs": len(epoch_s),
+        "total_s": sum(epoch_s),
+        "first_epoch_s": epoch_s[0] if epoch_s else None,
+        "later_epoch_s": _mean(epoch_s[1:]),
+        "wait_s": sum(wait_s),
+        "compute_s": sum(epoch_s) - sum(wait_s),
+        "step_s": step_s,
+        "waits_s": dict(waits),
+    }
+
+
+def error(foretold: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float | None]:
+    """``(predicted - measured) / measured`` over the epochs that were read as a whole.
+
+    ``wait`` is all waiting for batches, beside it that for each of :data:`PLACES`; ``compute`` the rest, in which a
+    rank also waits for others.
+
+    >>> told = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
+    >>> told |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
+    >>> off = error(told, measured([10.0, 5.0], [2.0, 0.0], {"origin_read": 2.0}, 0.1))
+    >>> off["total"], off["wait_origin"], off["wait_disk"]
+    (0.06666666666666667, 0.5, None)
+    """
+    epochs = found["epochs"]
+    total, wait = (_sum(foretold, what, epochs) if epochs else None for what in ("epoch", "wait"))
+    compute = None if total is None or wait is None else total - wait
+    made = {
+        "total": _off(total, found["total_s"]),
+        "first_epoch": _off(foretold["first_epoch_s"], found["first_epoch_s"]),
+        "later_epoch": _off(foretold["later_epoch_s"], found["later_epoch_s"]),
+        "wait": _off(wait, found["wait_s"]),
+        "compute": _off(compute, found["compute_s"]),
+    }
+    for place, causes in PLACES.items():
+        first, later = foretold["first_waits_s"].get(place), foretold["later_waits_s"].get(place)
+        waited = None if first is None or not epochs else _whole(first, later, epochs)
+        made[f"wait_{place}"] = _off(waited, sum(found["waits_s"].get(cause, 0.0) for cause in causes))
+    return made
+
+
+def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The least and the greatest time of several predictions of one run, each as :func:`predicted` gives it.
+
+    >>> low = {"total_s": None, "first_epoch_s": 2.0, "later_epoch_s": 1.0}
+    >>> interval([low, low | {"first_epoch_s": 3.0}])["high"]
+    {'total_s': None, 'first_epoch_s': 3.0, 'later_epoch_s': 1.0}
+    """
+    return {
+        name: {key: None if each[0][key] is None else end(one[key] for one in each) for key in _TIMES}
+        for name, end in (("low", min), ("high", max))
+    }
+
+
+def moved(
+    foretold: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Where most of the difference is, if the measured epochs took less or more than the prediction allows.
+
+    That is its interval, ``within``; without one a tenth of what was measured. None: they did not, or nothing can be
+    compared. ``figure`` is the profile's, ``train.compute_step`` for what is no waiting, or None for causes of waiting
+    that are not simulated; ``cause`` is where the waiting was, ``seconds`` what it took longer than predicted.
+
+    >>> told = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
+    >>> told |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
+    >>> moved(told, None, measured([19.0, 6.0], [10.0, 0.5], {"origin_read": 9.0, "plan": 1.5}, 0.1))
+    {'figure': 'origin.read', 'cause': 'origin', 'seconds': 6.0}
+    """
+    epochs = found["epochs"]
+    total, wait = (_sum(foretold, what, epochs) if epochs else None for what in ("epoch", "wait"))
+    if total is None or wait is None:
+        return None
+    took = found["total_s"]
+    if within is None:
+        allowed = abs(took - total) <= _OFF * took
+    else:
+        low, high = (_sum(within[end], "epoch", epochs) for end in ("low", "high"))
+        allowed = low is not None and high is not None and low <= took <= high
+    if allowed:
+        return None
+    longer = took > total
+    differences: list[tuple[float, str | None, str]] = [
+        (found["compute_s"] - (total - wait), "train.compute_step", "compute")
+    ]
+    simulated = {cause for causes in PLACES.values() for cause in causes}
+    for place, causes in PLACES.items():
+        first, later = foretold["first_waits_s"].get(place), foretold["later_waits_s"].get(place)
+        waited = None if first is None else _whole(first, later, epochs)
+        measured_s = sum(found["waits_s"].get(cause, 0.0) for cause in causes)
+        differences.append((measured_s - (waited or 0.0), _FIGURES[place], place))
+    differences += [
+        (seconds, None, cause) for cause, seconds in found["waits_s"].items() if cause not in simulated
+    ]
+    seconds, figure, cause = (max if longer else min)(differences, key=lambda each: each[0])
+    return {"figure": figure, "cause": cause, "seconds": seconds}
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """The text of the file."""
+    return json.dumps({"version": VERSION, **document}, indent=2) + "\n"
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The file as plain values.
+
+    Raises:
+        ConfigError: no prediction, or of another version.
+        OSError: the file cannot be read.
+    """
+    shown = os.fspath(path)
+    with open(shown, encoding="utf-8") as file:
+        try:
+            document = json.load(file)
+        except (ValueError, RecursionError) as why:
+            raise ConfigError(f"{shown}: no prediction: {why}") from None
+    found = document.get("version") if isinstance(document, dict) else None
+    if isinstance(found, bool) or found != VERSION:
+        raise ConfigError(
+            f"{shown}: version = {found!r}; this program reads version {VERSION} of a prediction"
+        )
+    made: dict[str, Any] = document
+    return made
+
+
+def _sum(told: Mapping[str, Any], what: str, epochs: int) -> float | None:
+    """Of so many epochs; None where only the first is known."""
+    return _whole(told[f"first_{what}_s"], told[f"later_{what}_s"], epochs)
+
+
+def _whole(first: float, later: float | None, epochs: int) -> float | None:
+    if epochs == 1:
+        return float(first)
+    return None if later is None else float(first + (epochs - 1) * later)
+
+
+def _waited(report: Report, place: str) -> float:
+    return sum(reads.waited_s for reads in report.reads if reads.source == place) / report.ranks
+
+
+def _off(told: float | None, found: float | None) -> float | None:
+    return None if told is None or not found else (told - found) / found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

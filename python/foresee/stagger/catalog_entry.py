@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a catalog keeps: a figure of a job, what it depends on, and which one a prediction was made from.
+
+Apart from the catalog, which is a file. Refuses values outside their range, all faults at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+
+from foresee.errors import ConfigError
+from foresee.stagger.model import Figure
+
+__all__ = ["Entry", "Key", "Used", "is_time"]
+
+_BATCH_BELOW = 2**32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What figures of a job depend on.
+
+    Raises:
+        ConfigError: a text that is empty or not printable, a batch outside its range; all faults at once.
+    """
+
+    machine: str
+    """Where it ran."""
+    data: str
+    """The data set, as jobs name it that share it."""
+    model: str
+    """What is trained."""
+    batch: int
+    """Samples per step, 1 to 2**32 - 1."""
+    loader: str
+    """The loader's settings, in whatever words tell them apart."""
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{field} is {value!r}; printable text expected, not empty"
+            for field in ("machine", "data", "model", "loader")
+            if not isinstance(value := getattr(self, field), str) or not value or not value.isprintable()
+        ]
+        if (
+            isinstance(self.batch, bool)
+            or not isinstance(self.batch, int)
+            or not 1 <= self.batch < _BATCH_BELOW
+        ):
+            faults.append(f"batch is {self.batch!r}; a whole number from 1 to 2**32 - 1 expected")
+        if faults:
+            raise ConfigError(faults)
+
+    def __str__(self) -> str:
+        return f"{self.model}, batch {self.batch}, of {self.data} on {self.machine} ({self.loader})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One figure.
+
+    Raises:
+        ConfigError: a value outside its range; all faults at once.
+    """
+
+    seconds: float
+    """Mean per step; finite, 0 or more."""
+    sd: float | None = None
+    """Standard deviation over the steps, seconds; None where there is none."""
+    steps: int | None = None
+    """Steps that were measured, 1 or more; None: derived from other figures instead."""
+    date: dt.date
+    """When."""
+    program: str
+    """Version of Foresee that measured it."""
+    stale: str | None = None
+    """What contradicted it; None: nothing yet."""
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not is_time(self.seconds):
+            faults.append(f"seconds is {self.seconds!r}; a finite number of 0 or more expected")
+        if self.sd is not None and not is_time(self.sd):
+            faults.append(f"sd is {self.sd!r}; a finite number of 0 or more expected, or None")
+        if self.steps is not None and (
+            isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
+        ):
+            faults.append(f"steps is {self.steps!r}; a whole number of 1 or more expected, or None")
+        day: object = self.date  # annotations promise more than a caller keeps
+        if not isinstance(day, dt.date) or isinstance(day, dt.datetime):
+            faults.append(f"date is {day!r}; a date expected")
+        if not isinstance(self.program, str) or not self.program:
+            faults.append(f"program is {self.program!r}; a version expected")
+        if self.stale is not None and (not isinstance(self.stale, str) or not self.stale):
+            faults.append(f"stale is {self.stale!r}; a reason expected, or None")
+        if faults:
+            raise ConfigError(faults)
+
+
+@dataclass(frozen=True)
+class Used:
+    """A figure that a prediction was made from."""
+
+    key: Key
+    """Of which job."""
+    name: Figure
+    """Which."""
+    beside: Key | None = None
+    """The other job of ``wait_conc``, and of nothing else."""
+
+
+def is_time(value: object) -> bool:
+    """Whether it is a finite number of seconds, 0 or more."""
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )

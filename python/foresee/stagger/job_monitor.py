@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job as whoever started it sees it: its steps, and the gate before each of them.
+
+Whatever runs the job (this machine, Slurm, somebody else), its loaders write their steps into a folder, and wait at the
+gate there while it is locked. What the job prints is in ``<folder>/<name>.log``, its steps are in ``<folder>/<name>/``.
+Apart from those who start jobs, and from those who decide when: here nothing is started, and nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import itertools
+import os
+import re
+import signal
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foresee._steps import CACHES, GATE, ROW, Followed, Head
+from foresee.errors import JobFailed
+from foresee.jobspec import Job
+from foresee.stagger.clock import SYSTEM, Clock
+from foresee.stagger.reports import SEED
+
+__all__ = ["STEPS", "Watched"]
+
+STEPS = "FORESEE_STEPS"
+"""The variable that names the folder of steps to a job's loaders."""
+_LOG_LINES = 8
+_LOG_BYTES = 4096
+
+
+class Watched(ABC):
+    """A job that writes its steps where we look.
+
+    Args:
+        job: which.
+        name: what it is called.
+        folder: of logs and of folders of steps; must exist. Jobs run elsewhere, and are told it as an absolute path.
+        clock: that the job's steps are timed with.
+    """
+
+    #: Seconds to add to what its clock says; another machine's clock is another one.
+    _shift = 0.0
+
+    def __init__(self, job: Job, name: str, folder: str, *, clock: Clock = SYSTEM) -> None:
+        self.clock = clock
+        self.name = name
+        self.job = job
+        folder = os.path.abspath(folder)
+        stem = _free(folder, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
+        self.log = os.path.join(folder, f"{stem}.log")
+        self.folder = os.path.join(folder, stem)
+        self.held = False
+        """Whether the gate is closed."""
+        self.queued = False
+        """Whether it waits for a machine, so that it cannot begin."""
+        self._gate: int | None = None
+        self._files: dict[str, Followed] = {}
+        self._rows: dict[str, list[NDArray[np.void]]] = {}
+        self.started = clock.now()
+        self.last_step = self.started
+        """When a step was last seen, or the job started; by the clock."""
+
+    def _make(self, *, held: bool) -> None:
+        """Make the folder of steps, with a gate in it."""
+        os.makedirs(self.folder)
+        self._gate = os.open(os.path.join(self.folder, GATE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if held:
+            self.hold()
+
+    def _told(self) -> dict[str, str]:
+        """What its environment tells the job."""
+        return {STEPS: self.folder, SEED: str(self.job.train.seed)}
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Read new steps; the exit code if the job has ended, negative for a signal; else None."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the job with all its processes; again is fine."""
+
+    def hold(self) -> None:
+        """Close the gate: no rank begins another step. One that passes it right now keeps it open for now."""
+        if self._gate is not None and not self.held:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.held = True
+
+    def release(self) -> None:
+        """Open the gate."""
+        if self._gate is not None and self.held:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self.held = False
+
+    def _abandon(self) -> None:
+        """Open the gate for good."""
+        self.held = False
+        if self._gate is not None:
+            gate, self._gate = self._gate, None
+            os.close(gate)
+
+    def _read(self) -> float | None:
+        """Read new steps; when the last of them ended, by the job's own clock; None: there is no new one."""
+        ended = None
+        for path in glob.glob(os.path.join(glob.escape(self.folder), "rank-*.steps")):
+            file = self._files.setdefault(path, Followed(path))
+            new = file.poll()
+            if len(new):
+                self._rows.setdefault(path, []).append(new)
+                self.last_step = self.clock.now()
+                end = sum(new[-1].tolist()[:3]) / 1e9
+                ended = end if ended is None else max(ended, end)
+        return ended
+
+    @property
+    def head(self) -> Head | None:
+        """What its first rank says of its loader; None: no loader has begun."""
+        heads = [file.head for file in self._files.values() if file.head is not None]
+        return min(heads, key=lambda head: head.rank, default=None)
+
+    @property
+    def done(self) -> int:
+        """Steps that all its ranks have done."""
+        return min((sum(map(len, rows)) for rows in self._each()), default=0)
+
+    def steps(self) -> NDArray[np.float64]:
+        """Steps that all ranks have done: begin, wait, compute in seconds, means over the ranks; shape (steps, 3)."""
+        done = self.done
+        each = [np.concatenate([np.zeros(0, ROW), *rows])[:done] for rows in self._each() or [[]]]
+        columns = [np.mean([rows[name] / 1e9 for rows in each], axis=0) for name in ROW.names[:3]]  # type: ignore[index]
+        told = np.stack(columns, axis=1)
+        told[:, 0] += self._shift
+        return told
+
+    def caches(self) -> list[str]:
+        """Folders of its caches on disk that are apart from the user's."""
+        try:
+            with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
+                return file.read().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def read_bytes(self) -> int | None:
+        """Bytes that its processes had the storage read; None: it is not known."""
+        return None
+
+    def _each(self) -> list[list[NDArray[np.void]]]:
+        return [self._rows.get(path, []) for path, file in self._files.items() if file.head is not None]
+
+    def failure(self, what: str) -> JobFailed:
+        """An error about the job, with the end of its log."""
+        return JobFailed(f"{self.name} {what}{self._tail()}")
+
+    def ended(self, code: int) -> JobFailed:
+        """The error of a job that has ended too early."""
+        how = f"exit code {code}" if code >= 0 else f"signal {_signal(-code)}"
+        if self.head is None:
+            return self.failure(
+                f"ended ({how}) before a loader began a step; it has to train with a Foresee loader, or with one in "
+                "ft.measure(loader)"
+            )
+        return self.failure(f"ended ({how}) after {self.done} steps")
+
+    def stalled(self, seconds: float) -> JobFailed:
+        """The error of a job that takes no steps."""
+        if self.head is None:
+            return self.failure(
+                f"began no step within {seconds:g} s; it has to train with a Foresee loader, or with one in "
+                "ft.measure(loader)"
+            )
+        return self.failure(f"has taken no step for {seconds:g} s, after {self.done}")
+
+    def _tail(self) -> str:
+        if not os.path.exists(self.log):
+            return ""
+        with open(self.log, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _LOG_BYTES, 0))
+            lines = file.read().decode("utf-8", "replace").splitlines()[-_LOG_LINES:]
+        return f"; the end of {self.log}:\n" + "\n".join(lines) if lines else f"; {self.log} is empty"
+
+
+def _free(folder: str, stem: str) -> str:
+    """A name that no folder has yet: those of two jobs may differ in letters that names of files do without."""
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.exists(os.path.join(folder, name)))
+
+
+def _signal(number: int) -> str:
+    """Its name; a number that has none as it is, as of real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When jobs that read the same data should start.
+
+The second job finds in the cache what the first has read, until it catches up; then both want the same bytes from the
+origin at the same time. :class:`JobTimes` has what one job takes per step. ``pair`` answers for two jobs with measured
+figures: makespan, GPU-seconds, catch-up time and the best start. ``frontier`` plans any number of jobs so that nobody
+catches up. Both are closed forms; ``steps`` plays jobs step by step where those end. Seconds throughout; nothing is
+read or written here.
+
+Source: Assogba et al., "Optimizing the Training of Co-Located Deep Learning Models Using Cache-Aware Staggering",
+HiPC 2023, section V; the cases that it leaves out, the second reading, the exact optimum and the frontier are ours.
+"""
+
+from __future__ import annotations
+
+from foresee.stagger.model.frontier import Plan, led_by, plan
+from foresee.stagger.model.pair import (
+    CASES,
+    Case,
+    Compat,
+    Optimum,
+    Prediction,
+    Waits,
+    optimum,
+    predict,
+    sequential,
+    waits,
+)
+from foresee.stagger.model.steps import STATES, STEPS_MAX, Played, Run, State, simulate
+from foresee.stagger.model.times import FIGURES, Figure, JobTimes, wait_from_storage
+
+__all__ = [
+    "CASES",
+    "FIGURES",
+    "STATES",
+    "STEPS_MAX",
+    "Case",
+    "Compat",
+    "Figure",
+    "JobTimes",
+    "Optimum",
+    "Plan",
+    "Played",
+    "Prediction",
+    "Run",
+    "State",
+    "Waits",
+    "led_by",
+    "optimum",
+    "plan",
+    "predict",
+    "sequential",
+    "simulate",
+    "wait_from_storage",
+    "waits",
+]

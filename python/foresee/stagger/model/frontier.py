@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any number of jobs behind one frontier: the latest starts at which nobody catches up.
+
+One job leads and reads from the origin; how far it has come is the frontier. Every other job starts so late that it
+finds everything in the cache, and no later than that it ends with the last. Where nobody waits any less for being
+behind, all start as early as they can: a later start would only end a job later. Apart from ``pair``, which knows what
+two jobs do to each other once they meet: here nobody meets, so it does not matter.
+
+Where the cache coalesces, company costs no time anyway: no schedule has a shorter makespan then, and all that
+staggering saves is GPU time. Exact while the cache holds the data set. A smaller cache limits how far a follower may
+be behind; where a job slower than the leader falls further behind than that, the plan says so, and the simulation of
+steps has the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from foresee.errors import ConfigError
+from foresee.stagger.model.times import EQUAL, JobTimes, company_faults
+
+__all__ = ["Plan", "led_by", "plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When each job starts, and what it comes to. Tuples have one entry per job, in the order given."""
+
+    leader: int
+    """Which job starts first and reads from the origin."""
+    starts: tuple[float, ...]
+    """Seconds after the first arrival."""
+    runs: tuple[float, ...]
+    """Seconds of each job, from its own start."""
+    makespan: float
+    """Seconds from the first arrival until all have ended."""
+    gpu_seconds: float
+    """All runs together."""
+    gpu_seconds_simultaneous: float | None
+    """The same if all started at 0 behind a cache that coalesces; the makespan would not be shorter. None where the
+    cache does not, and all would wait for each other, or where jobs arrive later."""
+    sequential: float
+    """Seconds until all have ended if each starts at the end of the one before, the leader first."""
+    within_cache: tuple[bool, ...]
+    """Whether the cache reaches back to each job all the time; and, if it does not coalesce, so far that the job need
+    not catch up."""
+
+
+def plan(
+    jobs: Sequence[JobTimes],
+    read: float | None = None,
+    *,
+    arrivals: Sequence[float] | None = None,
+    cache: float = 1.0,
+) -> Plan:
+    """The latest starts with the smallest makespan at which nobody catches up.
+
+    Each job is tried as the leader: the one with the smallest makespan leads, of equal ones that with the fewest
+    GPU-seconds. Where the cache coalesces and all jobs are there at 0, no schedule at all has a shorter makespan.
+
+    Args:
+        jobs: one or more. Of each count compute, ``wait_cached``, steps and epochs; without ``read``, or with a
+            ``cache`` below 1, ``wait`` too. All read the same samples in the same order.
+        read: seconds in which the origin delivers the data set once, to one job or to many; finite, > 0. None: the
+            cache does not coalesce, and each leader reads at its own pace alone.
+        arrivals: seconds before which a job cannot start, finite, 0 or more; one per job. None: all are there.
+        cache: share of the data that the cache keeps, in (0, 1].
+
+    Raises:
+        ConfigError: no job, or an argument outside its range.
+
+    >>> def job(step, epochs):
+    ...     return JobTimes(compute=step, wait=0.75 - step, wait_cached=0, steps=1000, epochs=epochs)
+    >>> jobs = [job(0.30, 1), job(0.25, 1), job(0.50, 2)]
+    >>> made = plan(jobs, 750)
+    >>> made.leader, made.starts, made.makespan
+    (2, (950.0, 1000.0, 0.0), 1250.0)
+    >>> made.gpu_seconds, made.gpu_seconds_simultaneous, made.sequential
+    (1800.0, 2750.0, 1800.0)
+    >>> plan(jobs, 750, arrivals=[0, 0, 100]).starts
+    (0.0, 1000.0, 250.0)
+    """
+    there = [0.0] * len(jobs) if arrivals is None else [*arrivals]
+    faults = company_faults(jobs, "arrivals", there, read, cache)
+    if faults:
+        raise ConfigError(faults)
+    first = min(there)
+    there = [float(arrival - first) for arrival in there]
+    cached = [job.cached_epoch() for job in jobs]
+    led = [_led_by(leader, jobs, there, read, cache) for leader in range(len(jobs))]
+    shortest = min(each.makespan for each in led) * (1 + EQUAL)
+    # Of equal ones the fastest, then the first.
+    made = min(
+        (each for each in led if each.makespan <= shortest),
+        key=lambda each: (each.gpu_seconds, cached[each.leader]),
+    )
+    if read is None or max(there) > 0:
+        return made
+    at_once = sum(
+        max(read, own) + (job.epochs - 1) * job.later_epoch(cache)
+        for own, job in zip(cached, jobs, strict=True)
+    )
+    return replace(made, gpu_seconds_simultaneous=at_once)
+
+
+def led_by(
+    leader: int,
+    jobs: Sequence[JobTimes],
+    earliest: Sequence[float],
+    read: float | None = None,
+    *,
+    cache: float = 1.0,
+) -> Plan:
+    """The latest starts behind one leader at which nobody catches up, and which end the jobs as early as any.
+
+    That of :func:`plan` for a leader that is given, as one that runs already is. Of jobs that have started, give the
+    start as ``earliest``; their ends count, and the starts that are told of them do not.
+
+    Args:
+        leader: which of the jobs.
+        jobs: as for :func:`plan`.
+        earliest: seconds before which a job cannot start, finite, 0 or more; one per job.
+        read: as for :func:`plan`.
+        cache: share of the data that the cache keeps, in (0, 1].
+
+    Raises:
+        ConfigError: an argument outside its range.
+    """
+    faults = company_faults(jobs, "earliest", earliest, read, cache)
+    if not faults and not 0 <= leader < len(jobs):
+        faults.append(f"leader is {leader}; the place of one of {len(jobs)} jobs expected")
+    if faults:
+        raise ConfigError(faults)
+    return _led_by(leader, jobs, earliest, read, cache)
+
+
+def _led_by(
+    leader: int, jobs: Sequence[JobTimes], there: Sequence[float], read: float | None, cache: float
+) -> Plan:
+    """The plan with this leader."""
+    lead = jobs[leader]
+    pace = lead.cold_epoch() if read is None else max(read, lead.cached_epoch())
+    begin = there[leader]
+    all_read = begin + pace
+    cached = [pace if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
+    later = [(job.epochs - 1) * job.later_epoch(cache) for job in jobs]
+    # Nobody starts before the leader: it would read from the origin.
+    earliest = [max(arrival, begin) for arrival in there]
+    ends = [
+        max(start + own, all_read) + rest for start, own, rest in zip(earliest, cached, later, strict=True)
+    ]
+    makespan = max(ends)
+    starts, runs, within = [], [], []
+    for i, (own, rest) in enumerate(zip(cached, later, strict=True)):
+        reach = np.inf if i == leader else _reach(pace, own, cache)
+        # A follower slower than the leader falls back all the time: a cache that is too small loses it less the
+        # earlier it starts. One that a small cache makes start early waits for the leader at the frontier.
+        latest = begin if i == leader else min(makespan - own - rest, begin + reach)
+        starts.append(max(latest, earliest[i]))
+        runs.append(max(own, all_read - starts[i]) + rest)
+        behind = 0.0 if read is not None else max(pace - own, 0.0)
+        within.append(reach >= behind and begin + reach >= earliest[i])
+    if all(own >= pace for own in cached):
+        starts = earliest
+    last = begin + runs[leader]
+    for i, job in enumerate(jobs):
+        if i != leader:
+            last = max(last, there[i]) + job.epochs * job.later_epoch(cache)
+    return Plan(
+        leader=leader,
+        starts=tuple(starts),
+        runs=tuple(runs),
+        makespan=makespan,
+        gpu_seconds=sum(runs),
+        gpu_seconds_simultaneous=None,
+        sequential=last,
+        within_cache=tuple(within),
+    )
+
+
+def _reach(pace: float, first: float, cache: float) -> float:
+    """The latest start at which the cache reaches from the leader, an epoch in ``pace``, back to the follower."""
+    if cache == 1:
+        return np.inf
+    if first <= pace:
+        return cache * pace
+    return pace - (1 - cache) * first

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that wait for one storage wait at one rate: what they were measured apart by chance is averaged.
+
+A hundred cold steps of 20 ms are twenty slices in which a throttled disk gives its rate out, and a part of one more or
+less is 1 to 2 % of a job's rate. Between two jobs that difference looks like one that reads faster and would lead;
+predictions then start both at once for a gain that nobody sees. But it is one storage: per sample they take the same
+time cold.
+
+That rate is seen only by a job that waits for the storage: cold steps of one that computes for longer than the storage
+reads say how fast it computes.
+
+Apart from the catalog, which keeps what was measured, and from ``asked``, which finds it. Refuses to average what is
+apart by more than chance: loaders that read in another way have rates of their own. And to take a rate from a job that
+hardly waits.
+
+Source: Assogba et al., HiPC 2023, Table I, where compute and wait of four models add up to one time per step; the
+average, its test and that of waiting are ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from foresee.stagger.catalog import Catalog
+from foresee.stagger.catalog_entry import Entry, Key
+from foresee.stagger.model import JobTimes
+
+__all__ = ["Cold", "of_one_storage", "rate"]
+
+#: Standard errors by which two means may be apart by chance.
+_ERRORS = 2.0
+#: And the share of the smaller one: whoever is apart by more reads in another way, however rough the measurement.
+_APART = 0.05
+#: Share of a cold step that a job waits for longer than with a warm cache, from which the storage is what it waits for:
+#: less is batches that are handed over late, and bursts of a storage that is quicker than the job.
+_BOUND = 0.05
+
+
+@dataclass(frozen=True)
+class Cold:
+    """What a job was measured to take for a sample, cold."""
+
+    seconds: float
+    """Mean; compute and wait."""
+    error: float
+    """Standard error of that."""
+    batch: int
+    """Samples of a step, 1 or more."""
+
+
+def of_one_storage(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[JobTimes]:
+    """``jobs`` with waits at one rate.
+
+    Args:
+        jobs: that read the same data; ``wait_conc`` is not below ``wait``.
+        cold: of each what was measured; None: it does not wait for the storage, or was not measured.
+
+    Returns:
+        In the same order; as they are where two of those that were measured are apart by more than chance.
+    """
+    known = [each for each in cold if each is not None]
+    if len(known) < 2 or not all(_alike(one, other) for one, other in itertools.combinations(known, 2)):
+        return list(jobs)
+    mean = math.fsum(each.seconds for each in known) / len(known)
+    return [
+        job if each is None else _at(job, each.batch * mean) for job, each in zip(jobs, cold, strict=True)
+    ]
+
+
+def _alike(one: Cold, other: Cold) -> bool:
+    apart = abs(one.seconds - other.seconds)
+    chance = _ERRORS * math.hypot(one.error, other.error)
+    return apart <= min(chance, _APART * min(one.seconds, other.seconds))
+
+
+def _at(job: JobTimes, step: float) -> JobTimes:
+    """A job whose cold steps take ``step`` seconds; company costs it as much more as before."""
+    wait = max(0.0, step - job.compute)
+    conc = None if job.wait_conc is None else wait + (job.wait_conc - job.wait)
+    return replace(job, wait=wait, wait_conc=conc)
+
+
+def rate(catalog: Catalog, keys: Iterable[Key]) -> float | None:
+    """Seconds in which the storage delivers a sample, by the first of ``keys`` that was measured to wait for it.
+
+    Args:
+        catalog: where the figures are; those that are stale, or were derived, say nothing.
+        keys: jobs of one data set on one machine, the preferred ones first.
+
+    Returns:
+        None: none of them was measured cold and warm, or none waits for the storage.
+
+    Raises:
+        CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
+    """
+    for key in keys:
+        compute, wait, cached = (
+            _measured(catalog.get(key, name)) for name in ("compute", "wait", "wait_cached")
+        )
+        if compute is None or wait is None or cached is None:
+            continue
+        step = compute.seconds + wait.seconds
+        more = wait.seconds - cached.seconds
+        if more > max(_ERRORS * math.hypot(_error(wait), _error(cached)), _BOUND * step):
+            return step / key.batch
+    return None
+
+
+def _measured(entry: Entry | None) -> Entry | None:
+    return None if entry is None or entry.steps is None or entry.stale is not None else entry
+
+
+def _error(entry: Entry) -> float:
+    """Standard error of its mean; 0 where the spread is not known."""
+    return 0.0 if entry.sd is None or entry.steps is None else entry.sd / math.sqrt(entry.steps)

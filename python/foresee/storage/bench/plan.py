@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a measurement, what is wrong with it, and whether there is room for its files.
+
+All faults are found together, before a file is made. Words are read as a command line has them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from foresee._schema.values import Rate, Refused, Size
+from foresee.errors import ConfigError
+from foresee.storage.bench import loop
+from foresee.storage.bench.files import HEAD_BYTES, may_drop
+from foresee.storage.bench.throttle import Throttle
+
+__all__ = ["FILES", "RATES", "SHUFFLES", "THROTTLERS", "Asked", "Files", "Origin", "asked"]
+
+#: The paper's sizes, as ImageNet and CosmoFlow have them; counts that a laptop has room for.
+FILES = ("128KiB:2048", "12MiB:24")
+#: The paper's cache rates.
+RATES = tuple(percent / 100 for percent in range(0, 101, 5))
+SHUFFLES = ("global", "local")
+THROTTLERS = ("reader", "kernel")
+_PROCESSES_MAX, _EPOCHS_MAX, _COUNT_MAX = 1024, 10_000, 10**8
+#: A throttle that is none, and what it is called.
+_NONE, _FULL = "none", "full"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+#: Of free room that may be used: a file system that is full is slow, and not ours alone.
+_ROOM = 0.95
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Files:
+    """A data set: files of one size."""
+
+    name: str
+    size: int
+    count: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return self.size * self.count
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A folder of the origin, and what it is called."""
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A measurement without faults."""
+
+    origins: tuple[Origin, ...]
+    """Each is measured by itself."""
+    cache: str
+    """A folder on the local tier."""
+    files: tuple[Files, ...]
+    rates: tuple[float, ...]
+    """Ascending, 0 to 1."""
+    throttles: tuple[tuple[str, Throttle], ...]
+    """Names and speeds at which each origin is measured."""
+    processes: int
+    epochs: int
+    shuffles: tuple[str, ...]
+    seed: int
+    drop_caches: bool
+    """Whether the whole machine's caches are dropped before each epoch."""
+    throttle_by: str
+    """``reader``: a model in the reading processes; ``kernel``: of a loop device's reads."""
+
+
+def asked(
+    *,
+    origins: Sequence[str],
+    cache: str,
+    files: Sequence[str] = FILES,
+    rates: str | None = None,
+    throttles: Sequence[str] = (),
+    processes: int = 4,
+    epochs: int = 3,
+    shuffles: Sequence[str] = SHUFFLES,
+    seed: int = 0,
+    drop_caches: bool = False,
+    throttle_by: str = "reader",
+) -> Asked:
+    """What the words of a command line come to.
+
+    Args:
+        origins: ``[NAME=]FOLDER``, one or more.
+        cache: a folder.
+        files: ``SIZE:COUNT``.
+        rates: shares with commas; None: 0 to 1 in steps of 0.05.
+        throttles: ``[NAME=]RATE[,OPENS/s]`` or ``[NAME=]none``; empty: none.
+        processes: 1 to 1024, and no more than there are files.
+        epochs: 1 to 10,000.
+        shuffles: of ``global`` and ``local``, each once.
+        seed: of every order, 0 or more.
+        drop_caches: needs the right to.
+        throttle_by: ``reader``, or ``kernel``, which needs root.
+
+    Raises:
+        ConfigError: all faults.
+    """
+    faults: list[str] = []
+    places = _each(_named(origins, "--origin", "origin", faults), "--origin", _origin, faults)
+    if not origins:
+        faults.append("--origin: one folder or more expected")
+    if not os.path.isdir(cache):
+        faults.append(f"--cache {cache}: no such folder; name one on the local tier")
+    sets = _each([("", word) for word in files], "--files", _files, faults)
+    if not files:
+        faults.append("--files: one SIZE:COUNT or more expected")
+    speeds = _each(_named(throttles, "--throttle", "throttled", faults), "--throttle", _throttle, faults)
+    shares = _rates(rates, faults)
+    _whole(processes, "--processes", 1, _PROCESSES_MAX, faults)
+    _whole(epochs, "--epochs", 1, _EPOCHS_MAX, faults)
+    _whole(seed, "--seed", 0, (1 << 32) - 1, faults)
+    faults += [
+        f"--shuffle {each}: {' or '.join(SHUFFLES)} expected" for each in shuffles if each not in SHUFFLES
+    ]
+    faults += [f"--files {each.name}: stands twice" for each in _twice([each.name for each in sets], sets)]
+    faults += [
+        f"--processes {processes}: more than the {each.count} files of {each.name}, so some would read nothing"
+        for each in sets
+        if each.count < processes <= _PROCESSES_MAX
+    ]
+    if drop_caches and not may_drop():
+        faults.append("--drop-caches: only root may drop the machine's caches; run as root, or leave it out")
+    if throttle_by not in THROTTLERS:
+        faults.append(f"--throttle-by {throttle_by}: {' or '.join(THROTTLERS)} expected")
+    elif throttle_by == "kernel":
+        if not throttles:
+            faults.append("--throttle-by kernel: how fast? Add --throttle RATE")
+        if lack := loop.missing():
+            faults.append(f"--throttle-by kernel: {lack}")
+    if not faults:
+        faults += _room([place.folder for place in places], cache, sets, max(shares))
+    if faults:
+        raise ConfigError(faults)
+    return Asked(
+        origins=tuple(places),
+        cache=cache,
+        files=tuple(sets),
+        rates=shares,
+        throttles=tuple(speeds) or (("", Throttle()),),
+        processes=processes,
+        epochs=epochs,
+        shuffles=tuple(dict.fromkeys(shuffles)),
+        seed=seed,
+        drop_caches=drop_caches,
+        throttle_by=throttle_by,
+    )
+
+
+def _named(words: Sequence[str], option: str, default: str, faults: list[str]) -> list[tuple[str, str]]:
+    """``[NAME=]WORD``: each with a name of its own."""
+    pairs: list[tuple[str, str]] = []
+    for word in words:
+        name, equals, rest = word.partition("=")
+        if not equals or "/" in name:
+            stem = _FULL if word == _NONE else default
+            name, rest = stem if stem not in dict(pairs) else f"{stem}{len(pairs) + 1}", word
+        if not _NAME.fullmatch(name) or not rest:
+            faults.append(
+                f"{option} {word}: [NAME=] and a value expected; letters, digits, . - and _ in a name"
+            )
+        elif name in dict(pairs):
+            faults.append(f"{option} {word}: {name!r} is there already; each name once")
+        else:
+            pairs.append((name, rest))
+    return pairs
+
+
+def _each(
+    pairs: Sequence[tuple[str, str]], option: str, read: Callable[[str, str], _T], faults: list[str]
+) -> list[_T]:
+    made = []
+    for name, word in pairs:
+        try:
+            made.append(read(name, word))
+        except ValueError as error:
+            faults.append(f"{option} {word}: {error}")
+    return made
+
+
+def _origin(name: str, folder: str) -> Origin:
+    if not os.path.isdir(folder):
+        raise ValueError("no such folder; name one on the origin")
+    return Origin(name, folder)
+
+
+def _files(_: str, word: str) -> Files:
+    size, colon, count = word.rpartition(":")
+    expected = (
+        f"SIZE:COUNT expected, such as {FILES[0]}; {HEAD_BYTES} bytes or more, 1 to {_COUNT_MAX:,} files"
+    )
+    try:
+        bytes_ = Size(whole=True).read(int(size) if size.isascii() and size.isdigit() else size)
+    except Refused:
+        raise ValueError(expected) from None
+    if not colon or not count.isascii() or not count.isdigit() or not 1 <= int(count) <= _COUNT_MAX:
+        raise ValueError(expected)
+    if bytes_ < HEAD_BYTES:
+        raise ValueError(expected)
+    return Files(size.replace(" ", ""), int(bytes_), int(count))
+
+
+def _throttle(name: str, word: str) -> tuple[str, Throttle]:
+    if word == _NONE:
+        return name, Throttle()
+    rate, comma, opens = word.partition(",")
+    try:
+        bytes_per_s = float(Rate().read(rate))
+        opens_per_s = _opens(opens) if comma else None
+    except Refused:
+        raise ValueError(
+            "a rate above 0 and maybe opens per second above 0 expected, such as 60MB/s or 60MB/s,1500/s; or none"
+        ) from None
+    return name, Throttle(bytes_per_s, opens_per_s)
+
+
+def _opens(word: str) -> float:
+    try:
+        value = float(word.removesuffix("/s"))
+    except ValueError:
+        raise Refused from None
+    if not 0 < value < math.inf:
+        raise Refused
+    return value
+
+
+def _rates(text: str | None, faults: list[str]) -> tuple[float, ...]:
+    if text is None:
+        return RATES
+    found = []
+    for word in text.split(","):
+        try:
+            value = float(word)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= 1:
+            faults.append(f"--rates {word!r}: cache rates from 0 to 1 expected, with commas between them")
+        else:
+            # As a folder is named by it.
+            found.append(float(f"{value:g}"))
+    return tuple(sorted(set(found)))
+
+
+def _whole(value: int, option: str, least: int, most: int, faults: list[str]) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        faults.append(f"{option} {value}: a whole number from {least:,} to {most:,} expected")
+
+
+def _twice(keys: Sequence[str], values: Sequence[_T]) -> list[_T]:
+    return [value for at, (key, value) in enumerate(zip(keys, values, strict=True)) if key in keys[:at]]
+
+
+def _room(origins: Sequence[str], cache: str, sets: Sequence[Files], most: float) -> list[str]:
+    """File systems that have no room; one data set is there at a time."""
+    wanted: dict[int, tuple[list[str], int]] = {}
+    largest = max(each.bytes for each in sets)
+    needs = [(folder, largest) for folder in origins]
+    needs.append((cache, max(round(most * each.count) * each.size for each in sets)))
+    for folder, need in needs:
+        device = os.stat(folder).st_dev
+        names, sum_ = wanted.get(device, ([], 0))
+        wanted[device] = ([*names, folder], sum_ + need)
+    faults = []
+    for names, need in wanted.values():
+        told = os.statvfs(names[0])
+        free = told.f_bavail * told.f_frsize
+        if need > _ROOM * free:
+            faults.append(
+                f"{' and '.join(dict.fromkeys(names))}: {need / 1e6:,.0f} MB of files, and {free / 1e6:,.0f} MB are "
+                "free; fewer files by --files, or a folder elsewhere"
+            )
+    return faults

@@ -44,7 +44,7 @@ msrv: ## what users build, with the oldest supported compiler
 	rustup run --install $(MSRV) $(PYTHON) scripts/crates.py target/msrv cargo check --package foresee-python --locked --quiet --target-dir target/msrv
 wheel: ## dist/*.whl for any Linux since glibc 2.28, tried in an empty environment
 	@$(PYTHON) scripts/wheel.py
-bench: bench-setup ## the loading benchmark; writes its results folder and the README's table
+bench: bench-setup ## the loading benchmark; writes its results folder and the tables of the docs
 	$(BIN)/python benchmarks/loading/run.py
 	$(BIN)/python scripts/readme.py
 fmt: ## format both languages

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Put the tables of the newest benchmark results between the README's markers, a pair for each benchmark.
+"""Generate the tables of docs/benchmarks and the table of the README from the newest benchmark results.
 
-A table is made from raw lines, by the benchmark itself, so no figure in the README was typed. Exit status: 0 done
-(or nothing to do: no results yet), 3 the README has lost its markers or a table cannot be made.
+Each benchmark makes its own tables from raw lines, so no number is typed by hand. They stand between two markers of a
+page. Exit status: 0 done, 3 a page lacks its markers or a table cannot be made.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,70 +17,100 @@ from pathlib import Path
 from steps import ROOT, Failed
 
 README = ROOT / "README.md"
+PAGES = ROOT / "docs" / "benchmarks"
 
 
 @dataclass(frozen=True)
-class Theme:
-    """A benchmark, and its place in the README."""
+class Table:
+    """A generated table, and its place in a page."""
 
     name: str
-
-    @property
-    def begin(self) -> str:
-        """The line before its table."""
-        return f"<!-- {self.name}:begin -->\n"
-
-    @property
-    def end(self) -> str:
-        """The line after it."""
-        return f"<!-- {self.name}:end -->\n"
-
-    def newest(self) -> Path | None:
-        """The raw lines of the last full run by the month in their name; None if there are none."""
-        results = ROOT / "benchmarks" / self.name / "results"
-        found = sorted(results.glob(f"{self.name}_*.jsonl"), key=lambda path: path.stem.rpartition("_")[2])
-        return found[-1] if found else None
-
-    def block(self, lines: Path) -> str:
-        """What stands between the markers for these raw lines."""
-        command = [sys.executable, str(ROOT / "benchmarks" / self.name / "run.py"), "--table", str(lines)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            raise Failed(f"no table of {lines.relative_to(ROOT)}: {made.stderr.strip()}")
-        return f"Generated from [{lines.name}]({lines.relative_to(ROOT)}).\n\n{made.stdout.strip()}\n"
+    """Name of its markers."""
+    page: Path
 
     def replaced(self, text: str, inner: str) -> str:
         """``text`` with ``inner`` between the markers.
 
         Raises:
-            Failed: a marker is missing or there twice.
+            Failed: a marker is missing or occurs twice.
         """
-        begin, end = self.begin, self.end
+        begin, end = f"<!-- {self.name}:begin -->\n", f"<!-- {self.name}:end -->\n"
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise Failed(f"README.md needs one line {begin.strip()} and after it one line {end.strip()}")
+            raise Failed(
+                f"{self.page.name} needs one line {begin.strip()} and after it one line {end.strip()}"
+            )
         head, _, rest = text.partition(begin)
         return head + begin + inner + end + rest.partition(end)[2]
 
+    def updated(self) -> str:
+        """The page with the table of the newest results.
 
-THEMES = (Theme("loading"), Theme("gradients"), Theme("stagger"))
+        Raises:
+            Failed: a marker is missing, or a benchmark cannot make its table.
+        """
+        return self.replaced(self.page.read_text(encoding="utf-8"), self.inner())
+
+    def inner(self) -> str:
+        """Text between the markers."""
+        lines = newest(self.name)
+        link = os.path.relpath(lines, self.page.parent)
+        return f"Generated from [{lines.name}]({link}).\n\n{printed(self.name, 'table', lines).strip()}\n"
+
+
+class Summary(Table):
+    """The table of the README: one row per condition, of several benchmarks."""
+
+    def inner(self) -> str:
+        """Text between the markers."""
+        rows = "".join(printed(name, "summary", newest(name)) for name in ("loading", "gradients"))
+        return f"| condition | unit | Foresee | best peer with the same order | limit |\n|---|---|---|---|---|\n{rows}"
+
+
+TABLES = (
+    Table("loading", PAGES / "loading.md"),
+    Table("gradients", PAGES / "gradients.md"),
+    Table("stagger", PAGES / "stagger.md"),
+    Summary("summary", README),
+)
+
+
+def newest(benchmark: str) -> Path:
+    """Raw lines of the last full run, by the month in their name.
+
+    Raises:
+        Failed: there are none.
+    """
+    results = ROOT / "benchmarks" / benchmark / "results"
+    found = sorted(results.glob(f"{benchmark}_*.jsonl"), key=lambda path: path.stem.rpartition("_")[2])
+    if not found:
+        raise Failed(f"no results of {benchmark}: run benchmarks/{benchmark}/run.py")
+    return found[-1]
+
+
+def printed(benchmark: str, what: str, lines: Path) -> str:
+    """Output of a benchmark for these raw lines.
+
+    Raises:
+        Failed: the benchmark cannot read them.
+    """
+    command = [sys.executable, str(ROOT / "benchmarks" / benchmark / "run.py"), f"--{what}", str(lines)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise Failed(f"no {what} of {lines.relative_to(ROOT)}: {made.stderr.strip()}")
+    return made.stdout
 
 
 def main() -> int:
-    """Write the README anew where a table is not that of the newest results."""
-    before = text = README.read_text(encoding="utf-8")
-    for theme in THEMES:
-        lines = theme.newest()
-        if lines is None:
-            print(f"readme: no results of {theme.name} yet, its place stays as it is", file=sys.stderr)
-            continue
+    """Rewrite each page whose table is not that of the newest results."""
+    for table in TABLES:
         try:
-            text = theme.replaced(text, theme.block(lines))
+            text = table.updated()
         except Failed as failed:
             print(f"readme: {failed}", file=sys.stderr)
             return 3
-        print(f"readme: the table of {theme.name} is that of {lines.relative_to(ROOT)}", file=sys.stderr)
-    if text != before:
-        README.write_text(text, encoding="utf-8")
+        if text != table.page.read_text(encoding="utf-8"):
+            table.page.write_text(text, encoding="utf-8")
+            print(f"readme: {table.page.relative_to(ROOT)} updated", file=sys.stderr)
     return 0
 
 

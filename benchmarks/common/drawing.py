@@ -137,7 +137,13 @@ def draw_all(
     if given.lines is None or not given.lines.exists():
         parser.error("there are no raw lines yet: run.py writes them")
     plt.rcParams.update(
-        {"svg.hashsalt": "foresee", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
+        {
+            "svg.hashsalt": "foresee",
+            "svg.fonttype": "none",
+            "font.size": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
     )
     lines = read(given.lines)
     given.into.mkdir(parents=True, exist_ok=True)

@@ -92,6 +92,7 @@ def parse() -> argparse.Namespace:
         "--save", type=Path, help="append raw lines here (full run: results/gradients_*.jsonl)"
     )
     parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
+    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and end")
     return parser.parse_args()
 
 
@@ -109,6 +110,9 @@ def chosen_plan(given: argparse.Namespace, base: Plan) -> Plan:
 def main() -> int:
     """Measure, judge, print."""
     given = parse()
+    if given.summary:
+        print(table.summary(read(given.summary)), end="")
+        return 0
     if given.table:
         runs = read(given.table)
         print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")

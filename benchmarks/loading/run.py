@@ -274,6 +274,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--latency-ms", type=float, help="of every bucket, instead of its own")
     parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/loading_*.jsonl)")
     parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
+    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and end")
     given = parser.parse_args()
     known = {one.name for one in (QUICK if given.quick else FULL)}
     for name in given.workloads or []:
@@ -307,6 +308,9 @@ def chosen_workloads(given: argparse.Namespace) -> list[Workload]:
 def main() -> int:
     """Measure, judge, print."""
     given = parse()
+    if given.summary:
+        print(table.summary(table.read(given.summary)), end="")
+        return 0
     if given.table:
         runs = table.read(given.table)
         print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from support.house import ROOT, files, shown
 
+#: Absolute links to this repository, which the README needs as the package's description, are followed in this tree.
+OWN = re.compile(
+    r"https://(?:github|raw\.githubusercontent)\.com/foresee-train/foresee/(?:blob/|tree/)?main/"
+)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PAGE = re.compile(r"\b(?:docs|testdata|examples|benchmarks)/[\w./-]+\.md\b")
 BLOCK = re.compile(r"```.*?```", flags=re.DOTALL)
@@ -33,7 +37,8 @@ def broken(path: Path, text: str) -> list[str]:
     """Links of ``text``, a document at ``path``, that lead nowhere."""
     faults = []
     for link in LINK.findall(QUOTE.sub("", BLOCK.sub("", text))):
-        target, _, fragment = link.partition("#")
+        own = OWN.match(link)
+        target, _, fragment = (str(ROOT / link[own.end() :]) if own else link).partition("#")
         if re.match(r"[a-z]+:", target):
             continue
         there = (path.parent / target).resolve() if target else path

@@ -19,6 +19,14 @@ URGENT_HEAD = (
 )
 
 
+#: Rows of the README: cluster and rate of part `ranks`, and the condition.
+SUMMARY = [
+    ("2+0", "200mbit", "2 hosts, 200 Mbit/s"),
+    ("4+0", "200mbit", "4 hosts, 200 Mbit/s"),
+    ("2+0", "1gbit", "2 hosts, 1 Gbit/s"),
+]
+
+
 def markdown(runs: Runs) -> str:
     """One row per workload, cluster, rate and arm; then urgent tensors, machines, and void runs with the reason."""
     timed = [run for run in runs.valid if run.workload != "urgent"]
@@ -26,6 +34,27 @@ def markdown(runs: Runs) -> str:
     rows = "".join(_row(runs, *key) for key in seen) + _urgent(runs)
     void = sorted({f"- {run.arm} on {run.workload}, {run.rate}: {run.void}" for run in runs.all if run.void})
     return HEAD + rows + _machines(runs) + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+
+
+def summary(runs: Runs) -> str:
+    """The README's rows: servers beside ranks, DDP with its best bucket size, and the closed form."""
+    rows = ""
+    for cluster, rate, name in SUMMARY:
+        ours = runs.of("blocks", "foresee", cluster, rate)
+        arms = {
+            run.arm
+            for run in runs.valid
+            if (run.workload, run.cluster, run.rate) == ("blocks", cluster, rate)
+        }
+        ddp = [
+            statistics.median(run.t_iter_s for run in runs.of("blocks", arm, cluster, rate))
+            for arm in arms
+            if arm.startswith("ddp")
+        ]
+        step, limit = statistics.median(run.t_iter_s for run in ours), ours[0].model_s.get("foresee")
+        shown = "" if limit is None else f"{1e3 * limit:,.0f}"
+        rows += f"| 11.7 M parameters, {name} | ms/step | {1e3 * step:,.0f} | {1e3 * min(ddp):,.0f} (DDP) | {shown} |\n"
+    return rows
 
 
 def _row(runs: Runs, workload: str, cluster: str, rate: str, arm: str) -> str:

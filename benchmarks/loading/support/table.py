@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw lines to the table of the README."""
+"""Raw lines to the tables of the benchmark page and of the README."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ HEAD = (
     "| peak PSS, MB | origin bytes / data | requests | first batch, s | conversion, s |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
+
+#: Arms as the README names them.
+PEERS = {"pool": "thread pool", "torch": "DataLoader", "grain": "Grain", "spdl": "SPDL"}
+#: Rows of the README by workload: the condition, and whether a rate or a time is compared.
+SUMMARY = {
+    "ram-1k": ("1 KB samples in memory", "samples/s"),
+    "disk-110k": ("110 KB files, disk of 60 MB/s, 3 epochs", "s"),
+    "disk-12m": ("12 MiB files, the same disk, 3 epochs", "s"),
+    "disk-none": ("110 KB files, the same disk, 1 epoch, no cache", "s"),
+    "s3-1k": ("1 KB objects, S3 of 1000 requests/s, 3 epochs", "s"),
+}
 
 
 def write(path: Path, run: Run) -> None:
@@ -51,6 +62,31 @@ def markdown(runs: Runs) -> str:
             rows.append(_row(workload, arm, found, runs.loop_pass_s(workload)))
     void = {f"- {run.result.arm} on {run.result.workload}: {run.void}" for run in runs.all if run.void}
     return HEAD + "".join(rows) + ("\nNot counted:\n" + "\n".join(sorted(void)) + "\n" if void else "")
+
+
+def summary(runs: Runs) -> str:
+    """The README's rows: Foresee, the best peer with the same exact order, and the limit."""
+    return "".join(_summary_row(runs, *each) for each in SUMMARY.items())
+
+
+def _summary_row(runs: Runs, workload: str, condition: tuple[str, str]) -> str:
+    name, unit = condition
+    is_rate = unit != "s"
+
+    def value(run: Run) -> float:
+        return run.later_samples_per_s if is_rate else run.seconds
+
+    def median(arm: str) -> float:
+        found = runs.median(workload, arm, value)
+        assert found is not None, f"{arm} was not run on {workload}"
+        return found
+
+    best = (max if is_rate else min)(runs.peers(workload, exact=True), key=median)
+    first = runs.of(workload, "ours")[0]
+    ours, peer = (f"{median(arm):,.0f}" if is_rate else f"{median(arm):.1f}" for arm in ("ours", best))
+    # Samples in memory have no origin whose limits would bound them.
+    limit = "" if is_rate else f"{first.bound_s(runs.loop_pass_s(workload)):.1f}"
+    return f"| {name} | {unit} | {ours} | {peer} ({PEERS.get(best, best)}) | {limit} |\n"
 
 
 def _row(workload: str, arm: str, found: list[Run], loop_pass_s: float) -> str:

@@ -17,7 +17,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use bounded::{put_list, put_text, take_list, take_text};
+pub(crate) use bounded::{ListOf, TextOf};
 pub(crate) use fault::Printable;
 pub use fault::{Fault, FaultCode};
 pub use membership::{Change, Changed, Known, Lost, Members, Resume, Resumed};
@@ -82,10 +82,7 @@ pub struct Plan {
     /// Membership under which the plan holds; 0 in a proposal.
     pub generation: u32,
     /// The plan in the form of those who exchange; up to [`PLAN_BODY_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_list::<_, _, PLAN_BODY_MAX>",
-        deserialize_with = "take_list::<_, _, PLAN_BODY_MAX>"
-    )]
+    #[serde(with = "ListOf::<PLAN_BODY_MAX>")]
     pub body: Vec<u8>,
 }
 
@@ -96,10 +93,7 @@ pub struct RoundEnd {
     pub round: u64,
     /// Tensors that this rank did not push in it, as a set in the form of those who exchange; up to
     /// [`SET_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_list::<_, _, SET_BYTES_MAX>",
-        deserialize_with = "take_list::<_, _, SET_BYTES_MAX>"
-    )]
+    #[serde(with = "ListOf::<SET_BYTES_MAX>")]
     pub absent: Vec<u8>,
 }
 
@@ -109,10 +103,7 @@ pub struct Used {
     /// The round.
     pub round: u64,
     /// Tensors that at least one rank pushed in it, as [`RoundEnd::absent`] is.
-    #[serde(
-        serialize_with = "put_list::<_, _, SET_BYTES_MAX>",
-        deserialize_with = "take_list::<_, _, SET_BYTES_MAX>"
-    )]
+    #[serde(with = "ListOf::<SET_BYTES_MAX>")]
     pub used: Vec<u8>,
 }
 
@@ -141,10 +132,7 @@ pub struct Ping {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {
     /// Why; up to [`TEXT_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
-        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub reason: String,
 }
 
@@ -152,10 +140,7 @@ pub struct Bye {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     /// Which ranks, and for what, for people; up to [`TEXT_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
-        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub text: String,
 }
 

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Fault, put_text, take_text};
+use crate::control::{Fault, TextOf};
 use crate::error::{FrameFault, WireError};
 use crate::frame::Kind;
 use crate::secret::random;
@@ -37,10 +37,7 @@ pub struct Hello {
     /// What the connection is for.
     pub purpose: Purpose,
     /// Name of the job: 1 to [`JOB_BYTES_MAX`] bytes of letters, digits, and `-_.:/`.
-    #[serde(
-        serialize_with = "put_text::<_, JOB_BYTES_MAX>",
-        deserialize_with = "take_text::<_, JOB_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<JOB_BYTES_MAX>")]
     pub job: String,
     /// The dialler's rank, less than `world`.
     pub rank: u32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists and texts with a bound, kept while they are read.
+//! Lists and texts of messages with an upper bound, for `#[serde(with = "ListOf::<MAX>")]`.
 //!
-//! Apart from the messages because serde's own readers have no bound: a list of a billion empty members would be
-//! believed. Memory grows with the members that were really read, never with the number announced.
+//! serde's own readers have no bound: they would accept a list of a billion empty members. Memory grows with the members
+//! that were read, never with the announced number.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,80 +10,83 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 use serde::ser::{Error as _, Serialize, Serializer};
 
-/// Members for which room is made on the sender's word alone.
+/// Members for which memory is allocated before they are read.
 const TRUSTED: usize = 256;
 
-/// Writes a list of at most `MAX` members.
-pub(crate) fn put_list<S: Serializer, T: Serialize, const MAX: usize>(
-    list: &[T],
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    if list.len() > MAX {
-        return Err(S::Error::custom(format_args!("a list of {} members, and {MAX} may be", list.len())));
+/// A list of at most `MAX` members.
+pub(crate) struct ListOf<const MAX: usize>;
+
+impl<const MAX: usize> ListOf<MAX> {
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(list: &[T], to: S) -> Result<S::Ok, S::Error> {
+        if list.len() > MAX {
+            return Err(S::Error::custom(format_args!("a list of {} members, and {MAX} may be", list.len())));
+        }
+        list.serialize(to)
     }
-    list.serialize(to)
+
+    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<T>, D::Error> {
+        from.deserialize_seq(ListVisitor::<T, MAX>(PhantomData))
+    }
 }
 
-/// Reads a list of at most `MAX` members.
-pub(crate) fn take_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MAX: usize>(
-    from: D,
-) -> Result<Vec<T>, D::Error> {
-    struct Take<T, const MAX: usize>(PhantomData<T>);
+struct ListVisitor<T, const MAX: usize>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Take<T, MAX> {
-        type Value = Vec<T>;
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T, MAX> {
+    type Value = Vec<T>;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX} members")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
-            let announced = from.size_hint().unwrap_or(0);
-            if announced > MAX {
-                return Err(A::Error::invalid_length(announced, &self));
-            }
-            let mut list = Vec::with_capacity(announced.min(TRUSTED));
-            while let Some(member) = from.next_element()? {
-                if list.len() == MAX {
-                    return Err(A::Error::invalid_length(MAX + 1, &self));
-                }
-                list.push(member);
-            }
-            Ok(list)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX} members")
     }
 
-    from.deserialize_seq(Take::<T, MAX>(PhantomData))
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
+        let announced = from.size_hint().unwrap_or(0);
+        if announced > MAX {
+            return Err(A::Error::invalid_length(announced, &self));
+        }
+        let mut list = Vec::with_capacity(announced.min(TRUSTED));
+        while let Some(member) = from.next_element()? {
+            if list.len() == MAX {
+                return Err(A::Error::invalid_length(MAX + 1, &self));
+            }
+            list.push(member);
+        }
+        Ok(list)
+    }
 }
 
-/// Writes a text of at most `MAX` bytes.
-pub(crate) fn put_text<S: Serializer, const MAX: usize>(text: &str, to: S) -> Result<S::Ok, S::Error> {
-    if text.len() > MAX {
-        return Err(S::Error::custom(format_args!("a text of {} bytes, and {MAX} may be", text.len())));
+/// A text of at most `MAX` bytes.
+pub(crate) struct TextOf<const MAX: usize>;
+
+impl<const MAX: usize> TextOf<MAX> {
+    pub(crate) fn serialize<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+        if text.len() > MAX {
+            return Err(S::Error::custom(format_args!("a text of {} bytes, and {MAX} may be", text.len())));
+        }
+        text.serialize(to)
     }
-    text.serialize(to)
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        from.deserialize_str(TextVisitor::<MAX>)
+    }
 }
 
-/// Reads a text of at most `MAX` bytes.
-pub(crate) fn take_text<'de, D: Deserializer<'de>, const MAX: usize>(from: D) -> Result<String, D::Error> {
-    struct Take<const MAX: usize>;
+struct TextVisitor<const MAX: usize>;
 
-    impl<const MAX: usize> Visitor<'_> for Take<MAX> {
-        type Value = String;
+impl<const MAX: usize> Visitor<'_> for TextVisitor<MAX> {
+    type Value = String;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX} bytes of text")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<String, E> {
-            if text.len() > MAX {
-                return Err(E::invalid_length(text.len(), &self));
-            }
-            Ok(text.to_owned())
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX} bytes of text")
     }
 
-    from.deserialize_str(Take::<MAX>)
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<String, E> {
+        if text.len() > MAX {
+            return Err(E::invalid_length(text.len(), &self));
+        }
+        Ok(text.to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -94,9 +97,9 @@ mod tests {
 
     #[derive(Debug, De, serde::Serialize)]
     struct Both {
-        #[serde(serialize_with = "put_list::<_, _, 3>", deserialize_with = "take_list::<_, _, 3>")]
+        #[serde(with = "ListOf::<3>")]
         list: Vec<()>,
-        #[serde(serialize_with = "put_text::<_, 3>", deserialize_with = "take_text::<_, 3>")]
+        #[serde(with = "TextOf::<3>")]
         text: String,
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TEXT_BYTES_MAX, put_text, take_text};
+use super::{TEXT_BYTES_MAX, TextOf};
 
 /// What went wrong, and with whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,10 +20,7 @@ pub struct Fault {
     /// The tensor that it is about.
     pub tensor: Option<u32>,
     /// A sentence for people: what happened, and what to do; up to [`TEXT_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
-        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub text: String,
 }
 

@@ -5,10 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    MEMBER_BYTES_MAX, OPEN_ROUNDS_MAX, PLAN_BODY_MAX, TEXT_BYTES_MAX, Used, put_list, put_text, take_list,
-    take_text,
-};
+use super::{ListOf, MEMBER_BYTES_MAX, OPEN_ROUNDS_MAX, PLAN_BODY_MAX, TEXT_BYTES_MAX, TextOf, Used};
 
 /// What a server that took the place of a lost one has to know to go on, and what one has to know whose connection broke: a
 /// rank's first word when it comes again.
@@ -19,16 +16,10 @@ pub struct Resume {
     /// The oldest round that the rank keeps gradients of.
     pub oldest: u64,
     /// As [`Members::live`], where anybody was lost; else empty.
-    #[serde(
-        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
-        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
-    )]
+    #[serde(with = "ListOf::<MEMBER_BYTES_MAX>")]
     pub live: Vec<u8>,
     /// The plan at work, as [`super::Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_list::<_, _, PLAN_BODY_MAX>",
-        deserialize_with = "take_list::<_, _, PLAN_BODY_MAX>"
-    )]
+    #[serde(with = "ListOf::<PLAN_BODY_MAX>")]
     pub body: Vec<u8>,
 }
 
@@ -51,10 +42,7 @@ pub struct Lost {
     /// The rank.
     pub rank: u32,
     /// Why; up to [`TEXT_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
-        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub why: String,
 }
 
@@ -66,16 +54,10 @@ pub struct Members {
     /// The rank that was lost, or the first of them.
     pub rank: u32,
     /// Which ranks are in it, a bit each, that of rank 0 the lowest of the first byte; up to [`MEMBER_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
-        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
-    )]
+    #[serde(with = "ListOf::<MEMBER_BYTES_MAX>")]
     pub live: Vec<u8>,
     /// Who was lost, and why, for people; up to [`TEXT_BYTES_MAX`] bytes.
-    #[serde(
-        serialize_with = "put_text::<_, TEXT_BYTES_MAX>",
-        deserialize_with = "take_text::<_, TEXT_BYTES_MAX>"
-    )]
+    #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub why: String,
 }
 
@@ -87,10 +69,7 @@ pub struct Known {
     /// The oldest round that the rank keeps gradients of.
     pub oldest: u64,
     /// What it has heard of rounds from there on, up to [`OPEN_ROUNDS_MAX`] of them.
-    #[serde(
-        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
-        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
-    )]
+    #[serde(with = "ListOf::<OPEN_ROUNDS_MAX>")]
     pub used: Vec<Used>,
 }
 
@@ -101,18 +80,12 @@ pub struct Change {
     /// The new membership.
     pub generation: u32,
     /// As [`Members::live`].
-    #[serde(
-        serialize_with = "put_list::<_, _, MEMBER_BYTES_MAX>",
-        deserialize_with = "take_list::<_, _, MEMBER_BYTES_MAX>"
-    )]
+    #[serde(with = "ListOf::<MEMBER_BYTES_MAX>")]
     pub live: Vec<u8>,
     /// Rounds before this one are done.
     pub oldest: u64,
     /// What rounds from there on used, as far as any of them has heard.
-    #[serde(
-        serialize_with = "put_list::<_, _, OPEN_ROUNDS_MAX>",
-        deserialize_with = "take_list::<_, _, OPEN_ROUNDS_MAX>"
-    )]
+    #[serde(with = "ListOf::<OPEN_ROUNDS_MAX>")]
     pub used: Vec<Used>,
 }
 

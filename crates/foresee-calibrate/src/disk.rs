@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use foresee_data_tier::{AlignedBuffer, TrialFile};
-use foresee_units::Bytes;
+use foresee_units::{Bytes, SplitMix64};
 
-use crate::race::{Draw, race};
+use crate::race::{below, fill, race};
 use crate::{CalibrateError, Repeat};
 
 /// Size of a read: about a picture's.
@@ -74,7 +74,7 @@ impl DiskTrial {
         file.allocate(Bytes::new(len)).map_err(failed("making room", room))?;
         let began = Instant::now();
         let mut buffer = AlignedBuffer::new(PIECE);
-        Draw(1).fill(buffer.as_mut_slice());
+        fill(&mut SplitMix64::new(1), buffer.as_mut_slice());
         let whole = usize::try_from(len / PIECE as u64).unwrap_or(usize::MAX);
         let mut pieces = 0;
         let at_least = usize::try_from(LEAST / PIECE as u64).unwrap_or(1);
@@ -83,16 +83,16 @@ impl DiskTrial {
                 return Err(CalibrateError::Stopped);
             }
             // Another beginning each time: equal pieces would be kept once by some file systems.
-            Draw(pieces as u64).fill(&mut buffer.as_mut_slice()[..4096]);
+            fill(&mut SplitMix64::new(pieces as u64), &mut buffer.as_mut_slice()[..4096]);
             file.write(buffer.as_mut_slice(), (pieces * PIECE) as u64).map_err(failed("writing", room))?;
             pieces += 1;
         }
         file.sync().map_err(failed("writing", room))?;
         let mut order: Vec<u32> =
             (0..pieces * SAMPLES_PER_PIECE).map_while(|nth| u32::try_from(nth).ok()).collect();
-        let mut draw = Draw(2);
+        let mut draw = SplitMix64::new(2);
         for nth in (1..order.len()).rev() {
-            order.swap(nth, draw.below(nth + 1));
+            order.swap(nth, below(&mut draw, nth + 1));
         }
         Ok(Self { folder: folder.to_owned(), file, pieces, order })
     }
@@ -148,19 +148,19 @@ impl DiskTrial {
                 .map_err(|why| self.fault("dropping pages", why))?;
         }
         let next = AtomicUsize::new(0);
-        let step = |hand: &mut (Draw, AlignedBuffer)| {
+        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
             let taken = next.fetch_add(1, Ordering::Relaxed);
             if taken >= self.order.len() && !self.is_direct() {
                 return Ok(None);
             }
             let sample = self.order[taken % self.order.len()] as usize;
-            let within = hand.0.below(SAMPLE / len) * len;
+            let within = below(&mut hand.0, SAMPLE / len) * len;
             self.file
                 .read(hand.1.as_mut_slice(), (sample * SAMPLE + within) as u64)
                 .map_err(|why| self.fault("reading", why))?;
             Ok(Some(len as u64))
         };
-        let hand = |nth| (Draw(nth as u64), AlignedBuffer::new(len));
+        let hand = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(len));
         race(threads, lasts, stop, hand, step, || Ok(()))
     }
 
@@ -179,11 +179,11 @@ impl DiskTrial {
         for sample in 0..warm {
             read(&mut buffer, sample)?;
         }
-        let step = |hand: &mut (Draw, AlignedBuffer)| {
-            let sample = hand.0.below(warm);
+        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
+            let sample = below(&mut hand.0, warm);
             read(&mut hand.1, sample).map(|()| Some(SAMPLE as u64))
         };
-        let hand = |nth| (Draw(nth as u64), AlignedBuffer::new(SAMPLE));
+        let hand = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(SAMPLE));
         race(threads, lasts, stop, hand, step, || Ok(()))
     }
 
@@ -193,8 +193,8 @@ impl DiskTrial {
         lasts: Duration,
         stop: &AtomicBool,
     ) -> Result<Repeat, CalibrateError> {
-        let step = |hand: &mut (Draw, AlignedBuffer)| {
-            let piece = hand.0.below(self.pieces);
+        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
+            let piece = below(&mut hand.0, self.pieces);
             let word = hand.0.next();
             hand.1.as_mut_slice()[..8].copy_from_slice(&word.to_le_bytes());
             self.file
@@ -203,8 +203,8 @@ impl DiskTrial {
             Ok(Some(PIECE as u64))
         };
         let hand = |nth| {
-            let (mut draw, mut buffer) = (Draw(nth as u64), AlignedBuffer::new(PIECE));
-            draw.fill(buffer.as_mut_slice());
+            let (mut draw, mut buffer) = (SplitMix64::new(nth as u64), AlignedBuffer::new(PIECE));
+            fill(&mut draw, buffer.as_mut_slice());
             (draw, buffer)
         };
         let settle = || self.file.sync().map_err(|why| self.fault("writing", why));

@@ -11,9 +11,9 @@ use std::time::Duration;
 use foresee_data_tier::{
     Completions, Fingerprint, RamTier, SampleKey, TagHash, memory_limit, sample_checksum,
 };
-use foresee_units::{Bytes, ReadOutcome, SampleId};
+use foresee_units::{Bytes, ReadOutcome, SampleId, SplitMix64};
 
-use crate::race::{Draw, race};
+use crate::race::{below, fill, race};
 use crate::{CalibrateError, Repeat};
 
 /// Size of a sample: about a picture's.
@@ -64,7 +64,7 @@ impl MemoryTrial {
         let allowed = memory_limit().map_or(POOL_MOST, |limit| limit.get() / 16);
         let len = allowed.clamp(POOL_LEAST, POOL_MOST) / PIECE as u64 * PIECE as u64;
         let mut pool = vec![0; usize::try_from(len).unwrap_or(PIECE)];
-        Draw(1).fill(&mut pool);
+        fill(&mut SplitMix64::new(1), &mut pool);
         Self { pool, tier: Mutex::default() }
     }
 
@@ -90,7 +90,7 @@ impl MemoryTrial {
         // What a checksum came to is kept, so that it has to be computed.
         let sums = AtomicU64::new(0);
         let step = |hand: &mut Hand| -> Result<Option<u64>, CalibrateError> {
-            let sample = hand.draw.below(samples);
+            let sample = below(&mut hand.draw, samples);
             let moved = match (work, &tier) {
                 (MemoryWork::Checksum, _) => {
                     let sum = sample_checksum(&self.pool[sample * SAMPLE..][..SAMPLE]);
@@ -104,7 +104,7 @@ impl MemoryTrial {
                     len
                 }
                 (MemoryWork::TierWrite, Some(tier)) => {
-                    let from = hand.draw.below(samples);
+                    let from = below(&mut hand.draw, samples);
                     // Another version each time: of the same one the tier would keep the copy that it has.
                     let key = SampleKey { tag: TagHash(hand.draw.next()), ..key(sample) };
                     match tier.write_from(&key, &self.pool[from * SAMPLE..][..SAMPLE]) {
@@ -113,7 +113,7 @@ impl MemoryTrial {
                     }
                 }
                 (MemoryWork::Copy, _) | (_, None) => {
-                    let from = hand.draw.below(self.pool.len() / PIECE) * PIECE;
+                    let from = below(&mut hand.draw, self.pool.len() / PIECE) * PIECE;
                     hand.place(PIECE).copy_from_slice(&self.pool[from..][..PIECE]);
                     PIECE
                 }
@@ -157,14 +157,14 @@ impl Default for MemoryTrial {
 
 /// A thread's own.
 struct Hand {
-    draw: Draw,
+    draw: SplitMix64,
     ring: Vec<u8>,
     next: usize,
 }
 
 impl Hand {
     fn new(nth: usize) -> Self {
-        Self { draw: Draw(nth as u64 + 2), ring: vec![1; RING], next: 0 }
+        Self { draw: SplitMix64::new(nth as u64 + 2), ring: vec![1; RING], next: 0 }
     }
 
     /// The next `len` bytes of the destination.

@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, Nanos, SplitMix64};
 
 use crate::{CalibrateError, Repeat};
 
@@ -159,28 +159,15 @@ impl Gate {
     }
 }
 
-/// Numbers without a pattern: SplitMix64 of Steele, Lea and Flood, 2014.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Draw(pub(crate) u64);
+/// Return a random place below `limit`, which is 1 or more.
+pub(crate) fn below(draw: &mut SplitMix64, limit: usize) -> usize {
+    usize::try_from(draw.below(limit.max(1) as u64)).unwrap_or(0)
+}
 
-impl Draw {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `limit`, which is 1 or more.
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % limit.max(1) as u64).unwrap_or(0)
-    }
-
-    /// Bytes that no file system makes shorter.
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for part in bytes.chunks_mut(8) {
-            part.copy_from_slice(&self.next().to_le_bytes()[..part.len()]);
-        }
+/// Fill `bytes` with random bytes, which no file system compresses.
+pub(crate) fn fill(draw: &mut SplitMix64, bytes: &mut [u8]) {
+    for part in bytes.chunks_mut(8) {
+        part.copy_from_slice(&draw.next().to_le_bytes()[..part.len()]);
     }
 }
 

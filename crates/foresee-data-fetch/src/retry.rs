@@ -7,7 +7,7 @@
 //!
 //! Refuses to hammer: a request without slack is tried again at once after its *first* fault only.
 
-use foresee_units::Nanos;
+use foresee_units::{Nanos, SplitMix64};
 
 use crate::config::RetryConfig;
 
@@ -26,17 +26,9 @@ pub(crate) fn pause(config: &RetryConfig, ticket: u64, fault: u32, slack: Nanos)
 fn backoff(config: &RetryConfig, ticket: u64, fault: u32) -> Nanos {
     let doublings = fault.saturating_sub(1).min(63);
     let full = config.first_pause.get().saturating_mul(1 << doublings).min(config.longest_pause.get());
-    let jitter = mix(ticket ^ u64::from(fault).rotate_left(48)) >> 33;
+    let jitter = SplitMix64::new(ticket ^ u64::from(fault).rotate_left(48)).next() >> 33;
     let cut = (u128::from(full / 2) * u128::from(jitter)) >> 31;
     Nanos::new(full.saturating_sub(u64::try_from(cut).unwrap_or(0)))
-}
-
-/// Finaliser of `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed};
-use foresee_units::SampleId;
+use foresee_units::{GAMMA, SampleId};
 
 const CLASSES: u64 = 1000;
 const LISTERS: u64 = 16;
@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Object `number`, scattered over its class by a hash of no consequence.
 fn listed(number: u64, samples: u64) -> Listed {
     let class = number / samples.div_ceil(CLASSES);
-    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = number.wrapping_mul(GAMMA);
     Listed {
         key: format!("n{class:08}/n{class:08}_{number}.JPEG").into_bytes(),
         size: 20_000 + mixed % 180_000,

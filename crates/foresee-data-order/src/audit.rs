@@ -17,10 +17,9 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::{AddAssign, Range};
 
-use foresee_units::{Epoch, SampleId};
+use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
 use crate::Deal;
-use crate::mix::{GAMMA, mix};
 
 /// The hash of one handed-out sample at its global position.
 pub fn h128(seed: u64, epoch: Epoch, position: u64, id: SampleId) -> u128 {

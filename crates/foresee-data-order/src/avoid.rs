@@ -13,10 +13,9 @@
 
 use std::sync::Arc;
 
-use foresee_units::{Epoch, SampleId};
+use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
 use crate::OrderError;
-use crate::mix::{GAMMA, mix};
 
 /// Hashes that are tried before the ids behind the last one are taken in turn.
 const ATTEMPTS: u64 = 100;

@@ -17,9 +17,8 @@
 
 use std::sync::Arc;
 
-use foresee_units::{Epoch, SampleId};
+use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
-use crate::mix::{GAMMA, mix};
 use crate::{Ids, Mt19937, OrderError, randperm};
 
 /// From this n on the network is used; below, torch's permutation seeded with `seed + epoch`.

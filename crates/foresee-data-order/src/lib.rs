@@ -28,7 +28,6 @@ mod epoch;
 mod error;
 mod ids;
 mod keyed;
-mod mix;
 mod mt19937;
 mod order;
 mod randperm;

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, GAMMA, SampleId};
 
 use crate::choice::choose;
 use crate::error::PlanError;
@@ -307,7 +307,7 @@ impl Planner {
 
     fn fold(&mut self, word: u64) {
         // Multiply and fold the upper half back: each word changes all bits of what follows.
-        let mixed = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.hash ^ word).wrapping_mul(GAMMA);
         self.hash = mixed ^ (mixed >> 32);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The part of the samples that a trial of a policy follows.
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, GAMMA};
 
 /// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
 /// followed through all its accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
@@ -21,7 +21,7 @@ impl Sampling {
 
     pub(crate) fn takes(self, id: u32) -> bool {
         // Fibonacci hashing: the upper bits of the product depend on all bits of the id.
-        let hash = u64::from(id).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = u64::from(id).wrapping_add(1).wrapping_mul(GAMMA);
         self.shift == 0 || hash >> (64 - self.shift) == 0
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
+use foresee_units::{Bytes, GAMMA, Nanos, ReadOutcome, SampleId};
 
 use crate::{Completions, Dest, Done, Fingerprint, Op, Payload, SampleKey, Scratch, TagHash, Ticket, Tier};
 
@@ -125,7 +125,7 @@ fn shelf() -> Vec<Vec<u8>> {
 
 /// `len` bytes that differ from place to place and from seed to seed.
 fn content(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut state = seed.wrapping_mul(GAMMA) | 1;
     (0..len)
         .map(|_| {
             state ^= state << 13;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, SplitMix64};
 
 use crate::completion::Completions;
 use crate::memory::{Dest, Scratch};
@@ -189,7 +189,8 @@ impl Drop for Faulty {
 impl Faults {
     /// The fault of the `attempt`-th try at a sample, counted from 1.
     fn at(&self, key: SampleKey, attempt: u64) -> Option<Fault> {
-        let drawn = mix(self.seed ^ mix(key.id.0 ^ mix(attempt))) % 1000;
+        let hash = |value: u64| SplitMix64::new(value).next();
+        let drawn = hash(self.seed ^ hash(key.id.0 ^ hash(attempt))) % 1000;
         let mut border = 0;
         [
             (self.retryable, Fault::Retryable),
@@ -232,14 +233,6 @@ impl Spoiling {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit moves every output bit.
-const fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use std::time::Instant;
 
 use foresee_data_plan::{Access, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierRoom};
 use foresee_sim::SizeTable;
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, SampleId, SplitMix64};
 
 const EPOCHS: usize = 6;
 
 fn main() {
     let samples: u64 = std::env::args().nth(1).map_or(1_000_000, |count| count.parse().expect("a number"));
     let equal: Arc<dyn SampleSizes> = Arc::new(SizeTable::Uniform { count: samples, size: Bytes::new(1000) });
-    let each = (0..samples).map(|id| Bytes::new(500 + mixed(id) % 1000)).collect();
+    let each = (0..samples).map(|id| Bytes::new(500 + SplitMix64::new(id).next() % 1000)).collect();
     let unequal: Arc<dyn SampleSizes> = Arc::new(SizeTable::Each(each));
     println!("{samples} samples, {EPOCHS} epochs, cache in parts of the data set");
     println!(
@@ -82,16 +82,8 @@ fn run(name: &str, sizes: &Arc<dyn SampleSizes>, samples: u64, percent: u64, pol
 fn shuffled(samples: u64, seed: u64) -> Vec<SampleId> {
     let mut order: Vec<SampleId> = (0..samples).map(SampleId).collect();
     for last in (1..order.len()).rev() {
-        let draw = mixed(seed << 40 | last as u64) % (last as u64 + 1);
+        let draw = SplitMix64::new(seed << 40 | last as u64).next() % (last as u64 + 1);
         order.swap(last, usize::try_from(draw).expect("below a length"));
     }
     order
-}
-
-/// The finaliser of `SplitMix64`.
-fn mixed(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The deciders in virtual time, beside the baselines' policies.
+//! The deciders in virtual time, next to the policies of other systems.
 //!
-//! [`simulate`] walks the accesses of one rank and counts what a cache policy hits, reads from the origin
-//! and evicts: the planner that the engine follows ([`PolicyKind::Planner`], the very crate), and the
-//! rules of other loaders and of the textbook. Time does not pass here: a fetch is always early enough.
+//! [`loading`] computes the time of any loading policy on any machine, over all ranks, tiers and epochs.
+//! [`simulate_step`] computes one training step whose gradients go to a server and back, packet by packet, by the
+//! scheduler of the runtime under any of its policies.
+//! [`simulate_jobs`] computes jobs that read the same data: which job reads the origin, which finds samples in the
+//! cache, and how they delay each other.
 //!
-//! [`loading`] lets time pass: what any loading policy costs on any machine, over all ranks, tiers and epochs.
+//! Orders, sizes, budgets and seeds are arguments; nothing is read from files.
 //!
-//! [`simulate_step`] does so for one step of training whose gradients go to a server and back, chosen packet by
-//! packet by the scheduler that sends them in earnest, under any of its policies.
-//!
-//! [`simulate_jobs`] does so for jobs that read the same data: who reads the origin, who finds it in the cache, and
-//! what they do to each other.
-//!
-//! Refuses to read files, and to draw without a seed: orders, sizes and budgets are arguments.
-//!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `hits` | the walk and its report |
 //! | `sizes` | data sets by their sizes |
-//! | `policies/` | one rule, one file |
 //! | `loading/` | loading policies in virtual time |
 //! | `network/` | a step of training over a network |
 //! | `jobs/` | jobs that share their data |
@@ -30,17 +22,13 @@
     reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
 )]
 
-mod hits;
 mod jobs;
 pub mod loading;
 mod network;
-mod policies;
 mod sizes;
 
-pub use hits::{HitReport, simulate};
 pub use jobs::{
     Correction, Job, JobRun, JobState, JobsError, JobsReport, SharedData, Span, Storage, simulate_jobs,
 };
 pub use network::{Layer, LayerTimes, Network, StepTimes, simulate_step};
-pub use policies::{HitPolicy, Outcome, PolicyKind};
 pub use sizes::SizeTable;

@@ -6,8 +6,8 @@
 mod support;
 
 use foresee_data_plan::PolicyChoice;
-use foresee_sim::{PolicyKind, simulate};
 use foresee_units::{Bytes, SampleId};
+use support::hits::{PolicyKind, simulate};
 use support::{equal, shuffled_epochs, total};
 
 const SAMPLES: u64 = 20_000;

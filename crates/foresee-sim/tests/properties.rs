@@ -4,11 +4,11 @@
 mod support;
 
 use foresee_data_plan::PolicyChoice;
-use foresee_sim::{PolicyKind, simulate};
 use foresee_testkit::{property, seeds};
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, SampleId, SplitMix64};
 use proptest::prelude::*;
-use support::{Draw, equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
+use support::hits::{PolicyKind, simulate};
+use support::{equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
 
 const NEXT_USE: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::NextUse, ahead: usize::MAX };
 const PIN: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::Pin, ahead: usize::MAX };
@@ -89,7 +89,7 @@ proptest! {
 /// same each time; the bounds are what was measured, rounded up.
 #[test]
 fn with_unequal_sizes_and_any_accesses_the_gap_to_the_optimum_is_small() {
-    let random = |draw: &mut Draw, samples| {
+    let random = |draw: &mut SplitMix64, samples| {
         vec![(0..8 + draw.below(40)).map(|_| SampleId(draw.below(samples))).collect()]
     };
     let (mean, worst) = measure_gap(random);
@@ -103,8 +103,8 @@ fn with_unequal_sizes_and_a_permutation_per_epoch_the_gap_to_the_optimum_is_smal
 }
 
 /// Origin bytes over the fewest possible: of all runs together, and of the worst one.
-fn measure_gap(mut order: impl FnMut(&mut Draw, u64) -> Vec<Vec<SampleId>>) -> (f64, f64) {
-    let (mut draw, mut read, mut least, mut worst) = (Draw(7), 0.0, 0.0, 1.0_f64);
+fn measure_gap(mut order: impl FnMut(&mut SplitMix64, u64) -> Vec<Vec<SampleId>>) -> (f64, f64) {
+    let (mut draw, mut read, mut least, mut worst) = (SplitMix64::new(7), 0.0, 0.0, 1.0_f64);
     let draw = &mut draw;
     // The mean of fewer runs is left to chance.
     for _ in 0..seeds(4_000).end.max(1_000) {

@@ -6,6 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use foresee_units::{GAMMA, SplitMix64};
 use serde::{Deserialize, Serialize};
 
 /// One way for an answer to fail.
@@ -108,16 +109,11 @@ impl FaultRule {
         Some(self.fault)
     }
 
-    /// One draw of `percent` of a hundred; the seed moves on (splitmix64, Steele et al. 2014).
+    /// Return true in `percent` of a hundred draws; the seed moves on.
     fn chance(&mut self) -> bool {
-        self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.seed;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double")]
-        let uniform = (mixed >> 11) as f64 / (1_u64 << 53) as f64;
-        uniform * 100.0 < self.percent
+        let mut draw = SplitMix64::new(self.seed);
+        self.seed = self.seed.wrapping_add(GAMMA);
+        draw.uniform() * 100.0 < self.percent
     }
 }
 

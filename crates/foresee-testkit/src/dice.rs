@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Repeatable chance: a whole run follows from one number, which a failure names.
 
-/// Random numbers of `SplitMix64`.
+use foresee_units::SplitMix64;
+
+/// Choices that follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Dice(SplitMix64);
 
 impl Dice {
     /// Dice that fall alike for equal seeds.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A number from 0 to `sides - 1`.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The shared nouns: amounts and identities that every crate speaks of.
+//! Types that all crates share: amounts, identities, outcomes of reads, and SplitMix64.
 //!
-//! Owns the types and their checked arithmetic, so that bytes are never added to nanoseconds and a rank
-//! is never mistaken for a sample. Refuses everything that has an opinion: no formula, no policy, no clock.
+//! Amounts have checked arithmetic, so that bytes are never added to nanoseconds and a rank is never mistaken for a
+//! sample. The crate has no formula, no policy and no clock.
 
 #![deny(
     clippy::disallowed_methods,
@@ -14,9 +14,11 @@ mod amount;
 mod dtype;
 mod identity;
 mod read;
+mod splitmix;
 mod words;
 
 pub use amount::{Bytes, BytesPerSecond, Nanos};
 pub use dtype::Dtype;
 pub use identity::{Epoch, Rank, SampleId, Step, World, WorldError};
 pub use read::{ReadOutcome, Source};
+pub use splitmix::{GAMMA, SplitMix64, mix};

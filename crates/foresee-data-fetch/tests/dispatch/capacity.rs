@@ -2,7 +2,7 @@
 //! How much of a source's width the queue finds, how soon, and with how many attempts under way.
 
 use foresee_data_fetch::{DispatchConfig, LimitConfig};
-use foresee_units::{Bytes, Nanos};
+use foresee_units::{Bytes, GAMMA, Nanos};
 
 use crate::bench::{Answer, Bench, Capped, Source};
 
@@ -91,7 +91,7 @@ fn a_noisy_source_is_still_used_to_90_percent() {
     let mut line = bucket(20);
     let mut bench = Bench::new(DispatchConfig::adaptive(), move |number: u64, len: u64, now: Nanos| {
         let mut answer = line.begin(number, len, now);
-        answer.at += Nanos::from_millis(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59); // 0 to 31 ms more
+        answer.at += Nanos::from_millis(number.wrapping_mul(GAMMA) >> 59); // 0 to 31 ms more
         answer
     });
     bench.stream(30_000, 4000, |_| 1000);

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use foresee_data_fetch::{Class, DispatchConfig, LimitConfig, Pace, Request};
-use foresee_units::Nanos;
+use foresee_units::{Nanos, SplitMix64};
 
 use crate::bench::{Answer, Bench, Capped, Source};
 
@@ -60,22 +60,10 @@ fn bucket(latency_ms: u64) -> Capped {
     Capped::new(Nanos::from_millis(latency_ms), 1_000_000, 60_000_000)
 }
 
-/// Anything that looks random, the same on every machine.
-#[derive(Clone, Debug)]
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
-    fn exponential(&mut self, mean: Nanos) -> Nanos {
-        let above = (small(self.below(1 << 20)) + 1.0) / small(1 << 20);
-        std::time::Duration::from_secs_f64(-above.ln() * mean.as_secs_f64()).into()
-    }
+/// Return a random duration with an exponential distribution.
+fn exponential(draw: &mut SplitMix64, mean: Nanos) -> Nanos {
+    let above = (small(draw.below(1 << 20)) + 1.0) / small(1 << 20);
+    std::time::Duration::from_secs_f64(-above.ln() * mean.as_secs_f64()).into()
 }
 
 fn small(number: u64) -> f64 {
@@ -90,14 +78,14 @@ fn place(number: u64) -> usize {
 #[derive(Clone, Debug)]
 struct Shared {
     line: Rc<RefCell<Capped>>,
-    draw: Draw,
+    draw: SplitMix64,
     noise: Nanos,
 }
 
 impl Source for Shared {
     fn begin(&mut self, number: u64, len: u64, now: Nanos) -> Answer {
         let mut answer = self.line.borrow_mut().begin(number, len, now);
-        answer.at += self.draw.exponential(self.noise);
+        answer.at += exponential(&mut self.draw, self.noise);
         answer
     }
 }
@@ -141,7 +129,7 @@ impl Rank {
     }
 
     /// Takes his batch if it is whole, or says that he waits for it.
-    fn take(&mut self, job: &Job, draw: &mut Draw) {
+    fn take(&mut self, job: &Job, draw: &mut SplitMix64) {
         if self.stepped || self.computes_until.is_some() || self.taken == job.batches {
             return;
         }
@@ -158,14 +146,14 @@ impl Rank {
 
 /// When each step of all ranks ended.
 fn steps(job: &Job, source: Capped, seed: u64) -> Vec<Nanos> {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMix64::new(seed);
     let line = Rc::new(RefCell::new(source));
     let limit = LimitConfig { start: job.start, ..LimitConfig::default() };
     let config = DispatchConfig { limit, shared: true, ..DispatchConfig::adaptive() };
     let mut ranks: Vec<Rank> = (0..job.ranks)
         .map(|_| {
             let shared =
-                Shared { line: Rc::clone(&line), draw: Draw(draw.below(u64::MAX)), noise: job.noise };
+                Shared { line: Rc::clone(&line), draw: SplitMix64::new(draw.below(u64::MAX)), noise: job.noise };
             let (from, to) = job.sizes;
             Rank {
                 bench: Bench::new(config.clone(), shared),

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
 use foresee_data_plan::SampleSizes;
 use foresee_ledger::Op;
-use foresee_sim::{PolicyKind, SizeTable, simulate};
+use foresee_sim::SizeTable;
 use foresee_testkit::wait_until;
 use foresee_units::{Bytes, Epoch, Source, World};
 
+use crate::hits::{PolicyKind, simulate};
 use crate::support::{
     DataSet, cache, epoch, epochs, expected, ids_of, index_of, next, ram, read_from, run, sample_ids,
     write_sample,

@@ -11,7 +11,7 @@ use foresee_data_loader::{Batch, Cache, Loader, LoaderError, LoaderOptions, Next
 use foresee_data_order::Order;
 use foresee_ledger::Op;
 use foresee_testkit::WATCHDOG;
-use foresee_units::{Bytes, Epoch, SampleId, Source, World};
+use foresee_units::{Bytes, Epoch, GAMMA, SampleId, Source, World};
 use tempfile::TempDir;
 
 /// A folder of samples and its index.
@@ -140,7 +140,7 @@ pub(crate) fn write_sample(folder: &Path, id: u64, size: u64) {
 
 /// What a sample holds: no two samples, and no two places of one, are alike for long.
 pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
-    let mut state = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut state = id.wrapping_mul(GAMMA) | 1;
     let word = || {
         state ^= state << 13;
         state ^= state >> 7;

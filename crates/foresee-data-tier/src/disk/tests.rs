@@ -18,6 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 
+use foresee_units::GAMMA;
 use tempfile::TempDir;
 
 use super::*;
@@ -76,7 +77,7 @@ fn key(id: u64) -> SampleKey {
 }
 
 fn content(id: u64, len: usize) -> Vec<u8> {
-    let seed = (id + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let seed = (id + 1).wrapping_mul(GAMMA).to_le_bytes();
     seed.into_iter().cycle().take(len).collect()
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_testkit::property;
-use foresee_units::SampleId;
+use foresee_units::{GAMMA, SampleId};
 use proptest::prelude::*;
 
 use super::*;
@@ -22,7 +22,7 @@ fn key(id: u64) -> SampleKey {
 
 /// Bytes that tell the sample they belong to.
 fn content(id: u64, len: usize) -> Vec<u8> {
-    let seed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    let seed = id.wrapping_mul(GAMMA).to_le_bytes();
     seed.into_iter().cycle().take(len).collect()
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
 use foresee_grad_queue::{Dtype, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_testkit::{WATCHDOG, wait_until};
-use foresee_units::{Bytes, Nanos, Rank};
+use foresee_units::{Bytes, GAMMA, Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts};
 
 use crate::values::{gradient, spec};
@@ -23,7 +23,7 @@ pub(crate) struct Dice(u64);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Self(seed.wrapping_mul(GAMMA) | 1)
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {

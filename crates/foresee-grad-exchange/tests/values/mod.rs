@@ -12,7 +12,7 @@ pub(crate) fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> Tensor
 /// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
 pub(crate) fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
     let mut state =
-        0x9E37_79B9_7F4A_7C15_u64 ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
+        foresee_units::GAMMA ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
     let mut next = || {
         state ^= state << 13;
         state ^= state >> 7;

@@ -4,7 +4,8 @@
 //! Beside the expectation of `foresee_model::AccessFrequency`: the same histogram for the order that a run will have,
 //! and for samples that are drawn one by one (Monte Carlo). Refuses to say what is expected: that is the closed form's.
 
-use super::draw::Draw;
+use foresee_units::SplitMix64;
+
 use super::order::{AccessOrder, Epochs};
 
 /// A sample is read once an epoch at most, and its reads are counted in 16 bits.
@@ -87,7 +88,7 @@ pub fn count_reads(order: AccessOrder, samples: u32, ranks: u32, epochs: u32, ra
 /// If `ranks` is 0, or there are 2^16 epochs or more.
 pub fn draw_reads(seed: u64, samples: u32, ranks: u32, epochs: u32) -> Vec<u64> {
     assert!(epochs <= EPOCHS_MAX, "{epochs} epochs are counted in 16 bits");
-    let mut draw = Draw::new(seed);
+    let mut draw = SplitMix64::new(seed);
     let mut reads = || (0..epochs).map(|_| u16::from(draw.below(u64::from(ranks)) == 0)).sum();
     let counts: Vec<u16> = (0..samples).map(|_| reads()).collect();
     histogram(&counts, epochs)

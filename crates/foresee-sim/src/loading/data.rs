@@ -5,9 +5,9 @@
 //! sample is.
 
 use foresee_data_plan::{SampleSizes, hint};
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, SampleId, SplitMix64};
 
-use super::draw::Draw;
+use super::draw::normal;
 use super::scenario::Faults;
 
 /// Sizes of the samples.
@@ -81,7 +81,7 @@ impl DataSet {
                 }
             }
             Self::Normal { count, mean, deviation, seed } => {
-                let mut draw = Draw::new(*seed);
+                let mut draw = SplitMix64::new(*seed);
                 let count = u32::try_from(*count).expect("the count was checked");
                 Sizes::gather((0..count).map(|_| positive_size(*mean, *deviation, &mut draw)))
             }
@@ -91,9 +91,9 @@ impl DataSet {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "above 0, and `as` saturates")]
-fn positive_size(mean: f64, deviation: f64, draw: &mut Draw) -> u64 {
+fn positive_size(mean: f64, deviation: f64, draw: &mut SplitMix64) -> u64 {
     loop {
-        let size = deviation.mul_add(draw.normal(), mean);
+        let size = deviation.mul_add(normal(draw), mean);
         if size > 0.0 {
             return (size.round() as u64).max(1);
         }

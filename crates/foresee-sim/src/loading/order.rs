@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use foresee_data_order::Order;
-use foresee_units::Epoch;
+use foresee_units::{Epoch, SplitMix64};
 
-use super::draw::{Draw, shuffle};
+use super::draw::shuffle;
 
 /// In which order samples are read, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Epochs {
             AccessOrder::Shuffled { seed } => {
                 list.extend(0..self.samples);
                 let drawn = u64::from(epoch).wrapping_mul(u64::from(self.samples) - 1);
-                shuffle(list, &mut Draw::new(seed).skip(drawn));
+                shuffle(list, &mut SplitMix64::new(seed).skip(drawn));
             }
             AccessOrder::Distributed { seed } => self.fill_dealt(seed, epoch, list),
         }

@@ -3,32 +3,19 @@
 
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part of this")]
 
+pub(crate) mod hits;
+
 use std::sync::Arc;
 
 use foresee_data_plan::SampleSizes;
-use foresee_sim::{HitReport, SizeTable};
-use foresee_units::{Bytes, SampleId};
+use foresee_sim::SizeTable;
+use foresee_units::{Bytes, SampleId, SplitMix64};
 
-/// A sequence of well mixed numbers (`SplitMix64`), the same on every machine.
-pub(crate) struct Draw(pub(crate) u64);
+use hits::HitReport;
 
-impl Draw {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Below `bound`; the bias is far below what any test could see.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Below the length of something in memory.
-    pub(crate) fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).expect("below a length")
-    }
+/// Return a random place below the length of something in memory.
+pub(crate) fn index(draw: &mut SplitMix64, bound: usize) -> usize {
+    usize::try_from(draw.below(bound as u64)).expect("below a length")
 }
 
 /// What rank `rank` of `world` reads in `epochs` epochs of shuffled samples.
@@ -39,11 +26,11 @@ pub(crate) fn shuffled_epochs(
     world: usize,
     seed: u64,
 ) -> Vec<Vec<SampleId>> {
-    let mut draw = Draw(seed);
+    let mut draw = SplitMix64::new(seed);
     let mut epoch = || {
         let mut order: Vec<SampleId> = (0..samples).map(SampleId).collect();
         for last in (1..order.len()).rev() {
-            order.swap(last, draw.index(last + 1));
+            order.swap(last, index(&mut draw, last + 1));
         }
         order.into_iter().skip(rank).step_by(world).collect()
     };

@@ -44,11 +44,7 @@ impl Choked {
 
     /// How many bytes may pass now; none if the call is refused.
     fn gap(&self, wait: Wait) -> io::Result<usize> {
-        // SplitMix64.
-        let mut z = self.chance.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
+        let z = foresee_units::mix(self.chance.fetch_add(foresee_units::GAMMA, Ordering::Relaxed));
         if wait == Wait::Never && z.is_multiple_of(3) {
             return Err(ErrorKind::WouldBlock.into());
         }

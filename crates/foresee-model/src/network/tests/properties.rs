@@ -3,7 +3,7 @@
 //! inverts the time, and no timeline breaks a rule of the link.
 
 use foresee_testkit::property;
-use foresee_units::Bytes;
+use foresee_units::{Bytes, GAMMA, mix};
 use proptest::prelude::*;
 
 use super::{bandwidths, link, near, real_steps, small_steps};
@@ -150,12 +150,7 @@ fn a_goal_that_is_no_share_is_refused_and_one_above_1_out_of_reach() {
 
 /// Sizes and times drawn by SplitMix64.
 fn long_step(layers: u64) -> GradientStep {
-    let draw = |at: u64| {
-        let mut z = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    };
+    let draw = |at: u64| mix(at.wrapping_mul(GAMMA));
     let seconds = |at| f64::from(u32::try_from(draw(at) >> 44).unwrap()) * 1e-9;
     GradientStep::new((0..layers).map(|l| Layer {
         bytes: Bytes::new(draw(4 * l) % 1_000_000),

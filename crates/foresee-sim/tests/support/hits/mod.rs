@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cache policies, one file each: what it is, where it comes from, where not to use it.
+//! Cache policies without time: hits, bytes from the origin and evictions of one rank's accesses.
+//!
+//! The planner of the engine is compared with the rules of textbooks and of other loaders. A fetch is always early
+//! enough here; `foresee_sim::loading` has the time. One file per policy.
 
 mod fifo;
 mod lru;
@@ -7,32 +10,99 @@ mod next_use;
 mod pin;
 mod planner;
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use foresee_data_plan::{PolicyChoice, SampleSizes};
 use foresee_units::{Bytes, SampleId};
 
+/// What one epoch came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HitReport {
+    /// Accesses served by the cache.
+    pub(crate) hits: u64,
+    /// Accesses that read the origin.
+    pub(crate) misses: u64,
+    /// Bytes of those.
+    pub(crate) origin_bytes: Bytes,
+    /// Copies dropped to make room.
+    pub(crate) evictions: u64,
+    /// Bytes that the cache wrote: what the wear of a disk depends on.
+    pub(crate) kept_bytes: Bytes,
+}
+
+impl HitReport {
+    /// Hits per access, 0 to 1; `None` where there was no access.
+    pub(crate) fn hit_rate(&self) -> Option<f64> {
+        let accesses = self.hits + self.misses;
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people: 53 bits are plenty")]
+        (accesses > 0).then(|| self.hits as f64 / accesses as f64)
+    }
+}
+
+impl AddAssign for HitReport {
+    fn add_assign(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.origin_bytes += other.origin_bytes;
+        self.evictions += other.evictions;
+        self.kept_bytes += other.kept_bytes;
+    }
+}
+
+/// Walks one rank's accesses, epoch by epoch, under a policy with one cache of `capacity` bytes; a report
+/// per epoch.
+///
+/// # Panics
+/// If an access names a sample that `sizes` does not have.
+pub(crate) fn simulate(
+    policy: PolicyKind,
+    epochs: &[Vec<SampleId>],
+    sizes: &Arc<dyn SampleSizes>,
+    capacity: Bytes,
+) -> Vec<HitReport> {
+    let mut policy = policy.build(epochs, sizes, capacity);
+    let walk = |epoch: &Vec<SampleId>| {
+        let mut report = HitReport::default();
+        for &sample in epoch {
+            let outcome = policy.access(sample);
+            report.evictions += outcome.evicted;
+            if outcome.kept {
+                report.kept_bytes += sizes.size(sample);
+            }
+            if outcome.hit {
+                report.hits += 1;
+            } else {
+                report.misses += 1;
+                report.origin_bytes += sizes.size(sample);
+            }
+        }
+        report
+    };
+    epochs.iter().map(walk).collect()
+}
+
 /// What one access came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Whether the cache held the sample.
-    pub hit: bool,
+    pub(crate) hit: bool,
     /// Whether the cache keeps what was read from the origin.
-    pub kept: bool,
+    pub(crate) kept: bool,
     /// Copies dropped for it.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
 }
 
 /// A cache of samples under some rule. It never holds more than its capacity, and a sample that does not
 /// fit at all passes by.
-pub trait HitPolicy {
+pub(crate) trait HitPolicy {
     /// The next access of the rank.
     fn access(&mut self, sample: SampleId) -> Outcome;
 }
 
 /// The policies that can be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
+pub(crate) enum PolicyKind {
     /// Least recently used goes first.
     Lru,
     /// First in, first out.
@@ -53,10 +123,10 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// The planner as it comes, with the whole run announced.
-    pub const PLANNER: Self = Self::Planner { choice: PolicyChoice::Auto, ahead: usize::MAX };
+    pub(crate) const PLANNER: Self = Self::Planner { choice: PolicyChoice::Auto, ahead: usize::MAX };
 
     /// The policy with an empty cache, about to see `epochs`.
-    pub fn build(
+    pub(crate) fn build(
         self,
         epochs: &[Vec<SampleId>],
         sizes: &Arc<dyn SampleSizes>,

@@ -152,8 +152,11 @@ fn steps(job: &Job, source: Capped, seed: u64) -> Vec<Nanos> {
     let config = DispatchConfig { limit, shared: true, ..DispatchConfig::adaptive() };
     let mut ranks: Vec<Rank> = (0..job.ranks)
         .map(|_| {
-            let shared =
-                Shared { line: Rc::clone(&line), draw: SplitMix64::new(draw.below(u64::MAX)), noise: job.noise };
+            let shared = Shared {
+                line: Rc::clone(&line),
+                draw: SplitMix64::new(draw.below(u64::MAX)),
+                noise: job.noise,
+            };
             let (from, to) = job.sizes;
             Rank {
                 bench: Bench::new(config.clone(), shared),

@@ -11,8 +11,7 @@ pub(crate) fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> Tensor
 
 /// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
 pub(crate) fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
-    let mut state =
-        foresee_units::GAMMA ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
+    let mut state = foresee_units::GAMMA ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
     let mut next = || {
         state ^= state << 13;
         state ^= state >> 7;

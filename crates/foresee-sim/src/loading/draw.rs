@@ -46,7 +46,7 @@ mod tests {
         let mut draw = SplitMix64::new(3);
         let (mut sum, mut squares) = (0.0, 0.0);
         for _ in 0..100_000 {
-            let value = normal(draw);
+            let value = normal(&mut draw);
             sum += value;
             squares += value * value;
         }

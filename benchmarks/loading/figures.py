@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -68,15 +69,9 @@ def limits(runs: Runs) -> Figure | None:
     axis.axhline(1, color=drawing.BLACK, lw=1)
     axis.set_ylim(0.8, HIGHEST)
     for bar in axis.patches:
-        if bar.get_height() > HIGHEST:
-            axis.text(
-                bar.get_x() + bar.get_width() / 2,
-                HIGHEST,
-                f"{bar.get_height():.1f}",
-                ha="center",
-                va="bottom",
-                fontsize=6,
-            )
+        if isinstance(bar, Rectangle) and bar.get_height() > HIGHEST:
+            at = bar.get_x() + bar.get_width() / 2
+            axis.text(at, HIGHEST, f"{bar.get_height():.1f}", ha="center", va="bottom", fontsize=6)
     axis.set_ylabel("time / limit")
     axis.legend(fontsize=6, loc="upper left", ncols=2)
     return figure

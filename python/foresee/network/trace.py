@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from foresee._schema import files
 from foresee.errors import ConfigError
-from foresee.network import model
+from foresee.network.model import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,13 +85,13 @@ class ModelTrace:
         if faults:
             raise ConfigError(_few(faults))
 
-    def step(self) -> model.Step:
+    def step(self) -> Step:
         """The step that the model is asked about: tensors in order of first use are its layers.
 
         Raises:
             ConfigError: all tensors together take less than a picosecond, or weigh more than 2**52 bytes.
         """
-        return model.Step(
+        return Step(
             [tensor.bytes for tensor in self.tensors],
             backward=[float(tensor.backward) for tensor in self.tensors],
             forward=[float(tensor.forward) for tensor in self.tensors],

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Install the peers that the benchmarks compare with, into .bench-venv, and build what they measure with.
+"""Install the peers of the benchmarks into .bench-venv, and build Foresee with the release profile.
 
-Apart from .venv, because some peers pin other versions of numpy and friends. torch is not installed twice:
-.bench-venv looks into .venv for whatever it does not have itself. The extension module in .venv and the testbed
-are built as for a release; `make setup` puts those of development back. Run `scripts/setup.py` first.
+.bench-venv is separate from .venv because some peers pin other versions of numpy. It looks into .venv for packages that
+it does not have, so torch is installed once. The extension module in .venv and the testbed are built with the release
+profile; `make setup` restores the development build. Run `scripts/setup.py` first.
 Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
 """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Install the systems that `make test-systems` tests against, those that are missing: Slurm, of Debian's own packages.
+"""Install the missing systems of `make test-systems`: Slurm, from Debian's packages.
 
-Apart from `scripts/setup.py`, which installs nothing outside of this folder and needs no rights.
+Needs root, unlike `scripts/setup.py`, which installs nothing outside of this folder.
 Exit status: 0 ready, 3 something is missing that cannot be installed here (named).
 """
 

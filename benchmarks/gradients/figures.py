@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the figures of the newest results: one SVG each in docs/figures, for whatever parts were measured.
+"""Draw the newest results as SVG in docs/figures, one file per part that was measured.
 
-Apart from the table, which has every figure as a number. Draws what stands in the raw lines and what the model of the
-network says; measures and judges nothing. Run it with .bench-venv, which has matplotlib.
+Each picture shows raw lines next to the times of the network model. The page docs/benchmarks/gradients.md has every
+number. Run it with .bench-venv, which has matplotlib.
 
 Exit status: 0 drawn (parts without results are named), 2 bad arguments.
 """

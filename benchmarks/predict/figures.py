@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the figures of the newest results: one SVG each in docs/figures.
+"""Draw the newest results as SVG in docs/figures.
 
-Apart from the table, which has every figure as a number. Draws what stands in the raw lines; predicts and judges nothing.
-Run it with .bench-venv, which has matplotlib.
+The page docs/benchmarks/predict.md has the numbers. Run it with .bench-venv, which has matplotlib.
 
 Exit status: 0 drawn, 2 bad arguments.
 """

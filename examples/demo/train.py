@@ -2,9 +2,8 @@
 """Train a small network on pictures in a bucket: one rank, with Foresee or with torch's own DataLoader.
 
 `run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same
-for both; all that differs is the class under `LOADERS`, so equal loss curves mean that equal batches came in an equal
-order. Each rank writes what it saw to ``OUT/rank-K.json``; times are its own, counts are the origin's where it keeps
-some. Refuses to compare or to judge: that is `report.py`'s.
+for both; only the class under `LOADERS` differs, so equal loss curves mean equal batches in an equal order. Each rank
+writes its times to ``OUT/rank-K.json``, and the origin's counts where it keeps them. `report.py` compares the runs.
 """
 
 from __future__ import annotations

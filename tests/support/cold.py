@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are on disk and not in memory, seen to be so: what is in memory has nobody wait.
-
-Refuses to hand out one of which a page is left.
-"""
+"""Files that are on disk and have no page in memory, which is checked: reads of cached pages would not wait."""
 
 from __future__ import annotations
 

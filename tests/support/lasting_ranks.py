@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without torch that survive lost servers and connections: each round has other gradients, and every bit of every average counts.
+"""Ranks without torch that survive lost servers and connections, and compare every bit of every average.
 
-Apart from ``bare_ranks``, which end with whoever is lost.
+Each round has other gradients. The ranks of ``bare_ranks`` end with the first loss instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GlusterFS of one brick on a throttled disk: server and client are hosts of their own, with a quick link between them.
+"""A GlusterFS volume with one brick on a throttled disk, served and mounted by two hosts with a fast link between them.
 
-The client keeps nothing but what the page cache has, which jobs share: its own caches are off. Refuses to install anything,
-and to touch other volumes of this machine.
+The client's own caches are off, so jobs share the page cache only. GlusterFS must be installed; other volumes of this
+machine are not touched.
 """
 
 from __future__ import annotations

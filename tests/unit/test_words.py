@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One word per idea: finds the words that lost, and names the winner.
+"""One word per idea: retired words and identifiers are found, and the replacement is named.
 
-Looks at prose: comments, docstrings, documents, and messages (strings with a space in them). Names in code are left
-to the compiler and to reading, and so is whatever stands in backticks: a quoted name of somebody else's.
+Words are searched in prose: comments, docstrings, documents, and messages (strings with a space in them), outside of
+backticks. Identifiers are searched where types, functions, fields and modules are defined. A public type name is
+unique in its family of crates.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -143,3 +146,133 @@ def test_a_planted_loser_is_found(name: str, text: str) -> None:
 )
 def test_names_in_code_and_quotes_are_free(name: str, text: str) -> None:
     assert losers(name, text) == []
+
+
+# ---- identifiers
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A word that no identifier has any more."""
+
+    word: str
+    """Pattern of one or more words of a snake-case identifier; matched whole."""
+    winner: str
+    """What to write instead."""
+    but: tuple[tuple[str, str], ...] = ()
+    """Identifiers in which it is right, each with the reason."""
+
+
+RETIRED = (
+    Retired("couriers?", "transfer, device staging"),
+    Retired("foretold", "prediction file"),
+    Retired("elsewhere", "transfer"),
+    Retired("thawed", "unfrozen"),
+    Retired("one_storage", "pooling"),
+)
+
+#: A name with so many underscores is the sentence of a test.
+_SENTENCE = 4
+_RUST_DEFINITION = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))?\s+)?"
+    r"(?:(?:const |async |unsafe )*fn|struct|enum|trait|union|type|mod|const|static)\s+(?P<item>\w+)"
+    r"|^\s+(?:pub(?:\([^)]*\))?\s+)?(?P<field>[a-z_]\w*): ",
+    flags=re.MULTILINE,
+)
+_RUST_PUBLIC_TYPE = re.compile(r"^\s*pub (?:struct|enum|trait|union|type) (\w+)", flags=re.MULTILINE)
+
+
+def definitions(name: str, text: str) -> Iterator[str]:
+    """Identifiers that the file ``name`` defines, with its own name."""
+    yield name.rpartition("/")[2].partition(".")[0]
+    if name.endswith(".rs"):
+        for found in _RUST_DEFINITION.finditer(text):
+            yield found["item"] or found["field"]
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def snake(identifier: str) -> str:
+    """``identifier`` in lower case, its words joined by ``_``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower()
+
+
+def retired(name: str, text: str) -> list[str]:
+    """Each definition of the file ``name`` with a retired word, and the replacement."""
+    return [
+        f"{name}: `{identifier}`; our word is {each.winner}"
+        for identifier in sorted(set(definitions(name, text)))
+        if identifier.count("_") < _SENTENCE
+        for each in RETIRED
+        if re.search(rf"(?:^|_)(?:{each.word})(?:_|$)", snake(identifier))
+        if identifier not in dict(each.but)
+    ]
+
+
+def test_no_definition_has_a_retired_word() -> None:
+    faults = [
+        fault
+        for path in files(".rs", ".py", ".pyi")
+        if shown(path) not in APART
+        for fault in retired(shown(path), path.read_text())
+    ]
+    assert not faults, "\n".join(["retired identifiers:", *faults])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("crates/a/src/courier.rs", ""),
+        ("crates/a/src/lib.rs", "pub(crate) struct StagedCourier;\n"),
+        ("crates/a/src/lib.rs", "struct A {\n    pub courier: u8,\n}\n"),
+        ("python/a.py", "def start_courier(): ...\n"),
+        ("python/a.py", "class A:\n    courier: int\n"),
+        ("python/a.py", "def f(courier): ...\n"),
+    ],
+)
+def test_a_planted_identifier_is_found(name: str, text: str) -> None:
+    (fault,) = retired(name, text)
+    assert fault.startswith(f"{name}: ")
+
+
+def test_a_word_inside_of_another_is_no_retired_one() -> None:
+    assert retired("python/a.py", "def couriered(): return courier\n") == []
+
+
+def family(name: str) -> str:
+    """Family of the crate of the file ``name``: all of the data path, all of the gradient path, or the crate itself."""
+    crate = name.split("/")[1]
+    return next((each for each in ("foresee-data-", "foresee-grad-") if crate.startswith(each)), crate)
+
+
+def duplicates(sources: Iterable[tuple[str, str]]) -> list[str]:
+    """Public type names with more than one definition in a family of crates, with the files."""
+    found = defaultdict(set)
+    for name, text in sources:
+        for type_name in _RUST_PUBLIC_TYPE.findall(text.partition("#[cfg(test)]")[0]):
+            found[family(name), type_name].add(name)
+    return [f"{name}: {', '.join(sorted(where))}" for (_, name), where in found.items() if len(where) > 1]
+
+
+def test_a_public_type_name_is_unique_in_its_family_of_crates() -> None:
+    sources = [
+        (shown(path), path.read_text())
+        for path in files(".rs")
+        if re.match(r"crates/[^/]+/src/(?!.*(?:tests|conformance))", shown(path))
+    ]
+    assert not duplicates(sources)
+
+
+def test_a_planted_duplicate_is_found() -> None:
+    text = "pub struct Entry;\n"
+    places = ["crates/foresee-data-index/src/a.rs", "crates/foresee-data-tier/src/b.rs"]
+    assert duplicates((place, text) for place in places) == [f"Entry: {', '.join(places)}"]
+    assert duplicates([(places[0], text), ("crates/foresee-wire/src/c.rs", text)]) == []

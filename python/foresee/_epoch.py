@@ -88,8 +88,8 @@ class EpochIterator(ABC, Generic[T]):
             self.close()
 
     @abstractmethod
-    def _aim(self, start: Place) -> None:
-        """The epoch starts at ``start``, which is not ``self._place`` if another epoch was named since ``iter()``."""
+    def _begin_epoch(self, start: Place) -> None:
+        """Begin at ``start``, which is not ``self._place`` if another epoch was named since ``iter()``."""
 
     @abstractmethod
     def _take(self) -> tuple[Receipt, T] | None:
@@ -148,7 +148,7 @@ class EpochIterator(ABC, Generic[T]):
         self._is_over = start.finished
         if not self._is_over:
             session.progress.check(self._token)
-            self._aim(start)
+            self._begin_epoch(start)
         self._is_begun = True
 
     def _finish(self) -> NoReturn:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The steps of one rank, epoch after epoch, for engines that are written in Python.
 
-As the native engine: a known order goes on to the next epoch by itself, any other one is announced epoch by epoch.
+As in the native engine, an order that is known for the run continues with the next epoch by itself. Any other epoch
+begins with its samples.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from foresee.errors import ConfigError
+
 if TYPE_CHECKING:
     from foresee._batch import Ints
-    from foresee._orders import RunOrder
+    from foresee._orders import EpochSamples, RunOrder
     from foresee._world import World
 
 
@@ -31,7 +34,7 @@ class EpochStep:
 
 
 class EpochSteps:
-    """What ``seek``, ``announce`` and ``next_batch`` of an engine say about samples."""
+    """Batches of ids, as ``begin_epoch`` and ``next_batch`` of an engine give them."""
 
     def __init__(self, order: RunOrder | None, world: World, batch_size: int, *, drop_last: bool) -> None:
         self._order = order
@@ -43,21 +46,37 @@ class EpochSteps:
         self._bounds: Ints = np.zeros(1, np.int64)
         self._step = 0
 
-    def seek(self, epoch: int, position: int) -> None:
-        """Go on at ``position`` of ``epoch``; an order that is not known is announced next."""
-        if self._order is not None:
-            self._begin(epoch, self._order.ids(epoch, position, self._world), None)
+    def begin_epoch(self, epoch: int, position: int, order: EpochSamples | None = None) -> None:
+        """Continue at ``position`` of ``epoch``; ``order``: its samples, where no order is known for the run.
 
-    def announce(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
-        """Take this rank's samples of ``epoch``; ``lengths``: of its batches, None where all have the batch size."""
-        self._begin(epoch, ids, lengths)
+        Raises:
+            ConfigError: ``order`` is given although one is known, or is missing.
+        """
+        if self._order is None:
+            if order is None:
+                raise ConfigError(
+                    ["an epoch begins without its samples, and the run has no order; give one of the two"]
+                )
+            ids, lengths = order
+        else:
+            if order is not None:
+                raise ConfigError(
+                    ["an epoch is given samples, but the run has an order; leave out one of the two"]
+                )
+            ids, lengths = self._order.ids(epoch, position, self._world), None
+        if lengths is None:
+            end = len(ids) - len(ids) % self._batch_size if self._drop_last else len(ids)
+            bounds = np.append(np.arange(0, end, self._batch_size, dtype=np.int64), np.int64(end))
+        else:
+            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
 
     def next(self) -> EpochStep | None:
         """The next batch; None at the epoch's end, after which the next epoch of a known order begins."""
         steps = len(self._bounds) - 1
         if self._step >= steps:
-            if self._epoch >= 0:
-                self.seek(self._epoch + 1, 0)
+            if self._epoch >= 0 and self._order is not None:
+                self.begin_epoch(self._epoch + 1, 0)
             return None
         start, stop = int(self._bounds[self._step]), int(self._bounds[self._step + 1])
         self._step += 1
@@ -66,15 +85,7 @@ class EpochSteps:
 
     def count(self, position: int) -> int:
         """Steps that a known order has from ``position`` of an epoch on."""
-        assert self._order is not None, "announced epochs are counted by whoever announces them"
+        assert self._order is not None, "other epochs have the length of their samples"
         samples = self._order.samples_per_rank(position, self._world.size)
         whole, rest = divmod(samples, self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
-
-    def _begin(self, epoch: int, ids: Ints, lengths: Ints | None) -> None:
-        if lengths is None:
-            end = len(ids) - len(ids) % self._batch_size if self._drop_last else len(ids)
-            bounds = np.append(np.arange(0, end, self._batch_size, dtype=np.int64), np.int64(end))
-        else:
-            bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0

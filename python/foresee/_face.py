@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee.Loader`` and ``foresee.torch.DataLoader`` have in common for those who use them.
+"""Public methods that ``foresee.Loader`` and ``foresee.torch.DataLoader`` share, with their documentation.
 
-Apart from the two so that what is promised of both is written, and kept, once. Apart from the session, which
-knows no user: here are the public names and their documents, there is what they do. Refuses to know what a
-batch is: how one is made and handed out is all that the two loaders differ in.
+The session does the work. The two loaders differ only in how a batch is made and handed out, which is not known here.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ class Face(ABC):
             CacheError: the cache directory cannot be used.
         """
         self._settle()
-        self._session.engine.start()
+        self._session.open()
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands: small, JSON, equal on every rank; usable at another world or batch size.

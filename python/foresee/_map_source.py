@@ -101,8 +101,7 @@ class MapEngine:
         self._samples = 0
         self.now = self._recorder.now
         self.record_wait = self._recorder.record_wait
-        self.seek = self._steps.seek
-        self.announce = self._steps.announce
+        self.begin_epoch = self._steps.begin_epoch
         self.steps = self._steps.count
 
     def start(self) -> None:

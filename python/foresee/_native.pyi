@@ -753,33 +753,42 @@ class Loader:
         """Check and keep the configuration; no thread, file or connection yet.
 
         ``uri``: where the index's objects lie now (with ``options``; the index itself keeps no secrets).
-        ``order``: a run's order, known for ever:
+        ``order``: a run's order, known at once:
         ``{"name": "torch.distributed", "seed": int, "shuffle": bool, "drop_last": bool}``,
         ``{"name": "sequential"}``, ``{"name": "keyed-1", "seed": int}`` or ``{"name": "accelerate.seedable",
-        "seed": int, "batch_size": int, "even_batches": bool}``; None: each epoch is announced. ``epochs``: None if
-        nobody knows. ``staging_bytes``: None for min(2 GB, 8 batches). ``run_dir``: where the ledger goes.
-        ``listed``: the origin has just been listed, so that nobody asks it again whether it can be reached.
-        ``avoid``: samples that the order has a substitute for; announced epochs are taken as they are.
+        "seed": int, "batch_size": int, "even_batches": bool}``; None: each epoch begins with its samples.
+        ``epochs``: None if it is not known. ``staging_bytes``: None for min(2 GB, 8 batches).
+        ``run_dir``: where the ledger goes.
+        ``listed``: the origin has just been listed, so that it is known to be reachable.
+        ``avoid``: samples that the order has a substitute for; samples that an epoch begins with are taken as they are.
 
         Raises:
             ValueError: every wrong value at once, each with its remedy.
         """
 
     def start(self) -> None:
-        """Open tiers and threads; idempotent. The first ``seek`` or ``next_batch`` does it too.
+        """Open tiers and threads; idempotent. The first ``next_batch`` does it too.
 
         Raises:
             OriginError: the origin cannot be reached, or refuses the credentials.
             CacheError: the cache directory cannot be used; the message names it and the remedy.
         """
 
-    def seek(self, epoch: int, position: int) -> None:
-        """Go on at global ``position`` (0 to n) of ``epoch``. What is staged and still fits is kept, all else is
-        cancelled; returns at once."""
+    def begin_epoch(
+        self,
+        epoch: int,
+        position: int,
+        order: tuple[NDArray[np.int64], NDArray[np.int64] | None] | None = None,
+    ) -> None:
+        """Continue at global ``position`` (0 to n) of ``epoch``; returns at once.
 
-    def announce(self, epoch: int, ids: NDArray[np.int64], lengths: NDArray[np.int64] | None) -> None:
-        """Tell this rank's samples of ``epoch``, in order, when ``order`` is None. ``lengths``: samples of each
-        batch; None cuts by ``batch_size``."""
+        A run with an order draws the epoch itself, and keeps what is staged if the next batch is that one anyway. Any
+        other run gets ``order``: this rank's samples from ``position`` on, and the samples of each batch (None cuts by
+        ``batch_size``); nothing that was staged before is handed out after it.
+
+        Raises:
+            ConfigError: ``order`` is given to a run that has one, or is missing, or does not fit the data set.
+        """
 
     def next_batch(self, *, timeout_ms: int | None = None) -> Batch | None:
         """Wait for the next batch; None when the current epoch has no more (call again for the next epoch).

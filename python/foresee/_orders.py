@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders that are known for a whole run, as the faces see them.
+"""Orders that are known for a whole run, and the samples of one epoch where no such order is known.
 
-The orders themselves are computed by the core; this says which one the arguments mean, and where a rank's
-samples stand in it. Orders that must be drawn anew each epoch are torch's matter, in ``foresee.torch``.
+The core computes the orders of a run; this module says which one the arguments mean, and which positions of it a rank
+has. Orders that are drawn anew each epoch come from ``foresee.torch``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,15 @@ from foresee._world import World
 
 if TYPE_CHECKING:
     from foresee._batch import Ints
+
+
+class EpochSamples(NamedTuple):
+    """One rank's samples of one epoch, from where it begins or resumes."""
+
+    ids: Ints
+    """Shape (samples,)."""
+    lengths: Ints | None
+    """Shape (steps,): samples of each batch; None: all have the batch size."""
 
 
 @dataclass(frozen=True)

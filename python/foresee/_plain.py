@@ -70,8 +70,7 @@ class PlainEngine:
         self._bytes = 0
         self._asked = 0
         self._steps = EpochSteps(order, world, batch_size, drop_last=drop_last)
-        self.seek = self._steps.seek
-        self.announce = self._steps.announce
+        self.begin_epoch = self._steps.begin_epoch
 
     def start(self) -> None:
         """Nothing to start."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's run behind either face: engine, progress, faults and audit, wired together.
+"""One rank's run behind either loader: engine, progress, faults and audit, wired together.
 
-Both ``foresee.Loader`` and ``foresee.torch.DataLoader`` are thin over it; what they add is what they yield.
-Refuses to know torch, transforms and worker processes.
+``foresee.Loader`` and ``foresee.torch.DataLoader`` add what they yield, and reach the engine through the session only.
+The session needs no torch and knows neither transforms nor worker processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from foresee._avoid import Avoided, substituted, union
 from foresee._batch import Batch, Ints, RawBatch, Receipt
 from foresee._faults import Faults, OnError
 from foresee._map_source import MapEngine, MapSource
-from foresee._orders import RunOrder, positions
+from foresee._orders import EpochSamples, RunOrder, positions
 from foresee._plain import PlainEngine
 from foresee._progress import Place, Progress
 from foresee._source import Source
@@ -32,6 +32,7 @@ from foresee.errors import ConfigError, ForeseeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from foresee._waits import Turn
     from foresee._world import World
     from foresee.config import Cache, Settings
     from foresee.predict.live import Beside
@@ -47,18 +48,8 @@ _SIZES = 1024
 _SMALL = 1 << 20
 
 
-@dataclass(frozen=True)
-class Announced:
-    """One epoch of an order that is known for that epoch only."""
-
-    ids: Ints
-    """Shape (samples,): this rank's samples from where the epoch begins or resumes."""
-    lengths: Ints | None
-    """Shape (steps,): samples of each batch; None: all have the batch size."""
-
-
 class Session:
-    """See the module. One per loader and rank. ``batch_size``: None where the length of each batch is announced."""
+    """See the module. One per loader and rank. ``batch_size``: None where each epoch has the lengths of its batches."""
 
     def __init__(
         self,
@@ -91,13 +82,15 @@ class Session:
         self.off = settings.off
         self.progress = progress
         self.cache = cache if cache is not None else settings.cache()
-        self.engine: Engine = self._open_engine(settings, per_batch)
-        self.waits = Waits(self.engine)
+        self._engine: Engine = self._open_engine(settings, per_batch)
+        self.now: Callable[[], int] = self._engine.now
+        """Nanoseconds of the engine's clock."""
+        self.waits = Waits(self._engine)
         self.is_small = isinstance(source, Source) and source.mean_bytes * per_batch < _SMALL
         seed = 0 if order is None else order.seed
-        self.faults = Faults(on_error, source, world.rank, seed, self.engine.read, avoid=frozenset(avoid))
+        self.faults = Faults(on_error, source, world.rank, seed, self._engine.read, avoid=frozenset(avoid))
         self._audit = Audit(world, seed)
-        self._announced: Announced | None = None
+        self._epoch_samples: EpochSamples | None = None
         self.on_ids: Callable[[Ints], None] | None = None
         self._begun = Place(0, 0)
         self._warned = False
@@ -105,7 +98,7 @@ class Session:
         self._beside = self._predicted(settings)
         self._process = os.getpid()
         # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
-        self._finalizer = weakref.finalize(self, _end, self._process, self.engine, self._beside)
+        self._finalizer = weakref.finalize(self, _end, self._process, self._engine, self._beside)
 
     def _open_engine(self, settings: Settings, per_batch: int) -> Engine:
         source, order, world = self.source, self.order, self.world
@@ -140,7 +133,7 @@ class Session:
         return native
 
     def begin(self, *, repeats: bool) -> tuple[int, Place]:
-        """Start what comes next; the engine is told by ``aim``, from the thread that asks it for batches.
+        """Begin the next iterator. ``begin_epoch`` follows, from the thread that asks for batches.
 
         ``repeats``: see ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
         """
@@ -173,20 +166,25 @@ class Session:
         self._handed = _Prefix()
         # One for each iterator: an older one that is collected ends no wait but its own.
         self.waits.flush()
-        self.waits = Waits(self.engine)
+        self.waits = Waits(self._engine)
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
         if self._beside is not None:
             self._beside.begin(whole=place.position == 0)
 
-    def aim(self, place: Place, announced: Announced | None = None) -> None:
-        """Point the engine at ``place``."""
-        if announced is None:
-            self.engine.seek(place.epoch, place.position)
-            return
-        # Away and back: a seek to where the engine stands is no seek, and would keep what was announced before.
-        self.engine.seek(place.epoch + 1, 0)
-        self.engine.seek(place.epoch, 0)
-        self.engine.announce(place.epoch, announced.ids, announced.lengths)
+    def open(self) -> None:
+        """Open origin, cache and threads of the engine. Idempotent; the first batch does it too."""
+        self._engine.start()
+
+    def begin_epoch(self, place: Place, order: EpochSamples | None = None) -> None:
+        """Let the engine continue at ``place``; ``order``: the epoch's samples, where the run has no order.
+
+        Avoided samples are replaced here. The audit compares with the result.
+        """
+        if order is not None:
+            ids = substituted(order.ids, self._avoid, samples=self.samples, seed=0, epoch=place.epoch)
+            order = order._replace(ids=ids)
+        self._epoch_samples = order
+        self._engine.begin_epoch(place.epoch, place.position, order)
 
     def abandon(self, token: int) -> None:
         """The iterator of ``token`` was left: let the engine go on to what comes next at once, if that is known.
@@ -198,7 +196,7 @@ class Session:
         place = self.progress.peek()
         if self.order is not None and not self.is_beyond(place.epoch):
             with contextlib.suppress(ForeseeError):
-                self.engine.seek(place.epoch, place.position)
+                self._engine.begin_epoch(place.epoch, place.position)
 
     @property
     def samples(self) -> int:
@@ -214,20 +212,25 @@ class Session:
         """Whether ``epoch`` is not among those that the run was said to have."""
         return self.epochs is not None and epoch >= self.epochs
 
-    def expect(self, epoch: int, announced: Announced | None) -> Announced | None:
-        """Keep what is announced for ``epoch``, for the audit; returns it without the avoided samples."""
-        if announced is not None:
-            ids = substituted(announced.ids, self._avoid, samples=self.samples, seed=0, epoch=epoch)
-            announced = replace(announced, ids=ids)
-        self._announced = announced
-        return announced
+    @property
+    def steps(self) -> int:
+        """Batches of a whole epoch of the run's order."""
+        return self._engine.steps(0)
+
+    def turns(self) -> list[Turn]:
+        """Return the causes of the engine's present wait so far."""
+        return self._engine.turns()
+
+    def prefetch_batch(self, timeout_ms: int) -> RawBatch | None:
+        """Return the engine's next batch, for a thread that works ahead of the training loop."""
+        return self._engine.next_batch(timeout_ms=timeout_ms)
 
     def next_batch(self, timeout_ms: int | None) -> RawBatch | None:
         """The engine's next batch, for the thread of the training loop; None at the epoch's end."""
         try:
-            raw = self.engine.next_batch(timeout_ms=timeout_ms)
+            raw = self._engine.next_batch(timeout_ms=timeout_ms)
         except BaseException:
-            self.waits.follow(self.engine.turns())
+            self.waits.follow(self._engine.turns())
             raise
         if raw is not None and raw.turns:
             self.waits.follow(raw.turns)
@@ -277,7 +280,7 @@ class Session:
         """Position after this rank's ``steps`` with ``samples`` since the epoch began or was resumed."""
         if self.order is not None:
             return self.order.position(self._begun.position, samples, self.world)
-        if self._announced is not None and self._announced.lengths is not None:
+        if self._epoch_samples is not None and self._epoch_samples.lengths is not None:
             return self._begun.position + steps
         return self._begun.position + samples * self.world.size
 
@@ -317,8 +320,8 @@ class Session:
         def planned() -> Ints:
             if self.order is not None:
                 return self.order.ids(place.epoch, place.position, self.world)
-            assert self._announced is not None, "something was handed out"
-            return self._announced.ids
+            assert self._epoch_samples is not None, "something was handed out"
+            return self._epoch_samples.ids
 
         steps, samples = self._handed.reached
         report = self._audit.report(self.order, self.position(steps, samples), planned)
@@ -339,7 +342,7 @@ class Session:
     def stats(self) -> dict[str, Any]:
         """Counters of the engine, and of ``on_error``."""
         self.waits.flush()
-        return {**self.engine.stats(), "on_error": self.faults.counts(), "avoided": len(self._avoid)}
+        return {**self._engine.stats(), "on_error": self.faults.counts(), "avoided": len(self._avoid)}
 
     def close(self) -> None:
         """End the engine."""
@@ -347,7 +350,7 @@ class Session:
 
     def _predicted(self, settings: Settings) -> Beside | None:
         """What predicts this run, if the environment asks for that; one rank does it for all."""
-        engine = self.engine
+        engine = self._engine
         if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
             return None
         # Other engines read nothing, or as training goes: there is nothing to predict by.

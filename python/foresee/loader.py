@@ -193,13 +193,13 @@ class Loader(Face):
     def __len__(self) -> int:
         """Batches of a whole epoch."""
         self._settle()
-        return self._session.engine.steps(0)
+        return self._session.steps
 
     def __iter__(self) -> Iterator[Batch]:
         """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
         self._settle(provisional=False)
         token, place = self._session.begin(repeats=True)
-        self._session.aim(place)
+        self._session.begin_epoch(place)
         lap = self._meter.lap(steps=len(self), order=self._order.mark)
         return _Epoch(self, self._session, lap, token=token, place=place, timeout_ms=self._timeout_ms)
 
@@ -224,10 +224,10 @@ class _Epoch(EpochIterator["Batch"]):
         self._timeout_ms = timeout_ms
         self._position = place.position
 
-    def _aim(self, start: Place) -> None:
+    def _begin_epoch(self, start: Place) -> None:
         self._position = start.position
         if start != self._place:
-            self._session.aim(start)
+            self._session.begin_epoch(start)
 
     def _take(self) -> tuple[Receipt, Batch] | None:
         raw = self._session.next_batch(self._timeout_ms)

@@ -199,7 +199,7 @@ def test_steps_are_counted_as_they_come(n, size, batch_size, drop_last, cut, dat
     order = _orders.RunOrder("torch.distributed", n, seed=3, drop_last=cut)
     position = data.draw(st.integers(0, n))
     steps = EpochSteps(order, world, batch_size, drop_last=drop_last)
-    steps.seek(2, position)
+    steps.begin_epoch(2, position)
     seen = []
     while (step := steps.next()) is not None:
         seen.append(step)

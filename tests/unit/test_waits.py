@@ -211,6 +211,6 @@ def test_waits_that_ended_are_booked_once_and_in_order() -> None:
 
 def test_a_cause_that_is_none_is_refused(folder: Path) -> None:
     with foresee.Loader(folder, batch_size=4, extensions=[".bin"]) as loader:
-        engine: Any = loader._session.engine
+        engine: Any = loader._session._engine
         with pytest.raises(foresee.ForeseeError, match="a cause of waiting"):
             engine.record_wait(0, 0, 4, 0, 10, [("moon", 5)])

@@ -31,7 +31,7 @@ pub struct LoaderOptions {
     pub batch_size: u64,
     /// Leave out a short last batch.
     pub drop_last: bool,
-    /// The run's order, or `None` where each epoch is announced.
+    /// The run's order, or `None` where each epoch begins with its samples.
     pub order: Option<foresee_data_order::Order>,
     /// Samples that the order has a substitute for; empty for none. Announced epochs are taken as they are.
     pub avoid: Vec<SampleId>,

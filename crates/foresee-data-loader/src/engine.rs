@@ -27,7 +27,7 @@ use crate::driver::{Command, DriverFacts, Inbox, Shared};
 use crate::errors::LoaderError;
 use crate::handover::{Handed, Handover};
 use crate::metrics::{ConsumerWait, Metrics};
-use crate::orders::RankEpoch;
+use crate::orders::{EpochSamples, RankEpoch};
 
 /// How long `close` lets a tier finish what is under way.
 const GRACE: Nanos = Nanos::from_secs(2);
@@ -133,53 +133,52 @@ impl Loader {
         Ok(opens)
     }
 
-    /// Goes on at global `position` of `epoch`; does nothing if the next batch is that one anyway. An epoch behind the
-    /// run's last one is drawn, and the run ends after it.
+    /// Continues at global `position` of `epoch`.
+    ///
+    /// A run with an order draws the epoch itself: `order` is `None`, and the call does nothing if the next batch is
+    /// that one anyway. An epoch behind the run's last one is drawn, and the run ends after it. Any other run gets the
+    /// samples of one epoch as `order`; nothing that an earlier call staged is handed out after it.
     ///
     /// # Errors
-    /// [`LoaderError::Order`] where the run has an order and its epochs are shorter than `position`.
-    pub fn seek(&self, epoch: Epoch, position: u64) -> Result<(), LoaderError> {
+    /// Neither changes anything. [`LoaderError::Order`] where the run has an order and its epochs are shorter than
+    /// `position`. [`LoaderError::Config`] where `order` is given to a run that has one, or is missing; where it has an
+    /// id outside the data set, or its lengths are more than its ids.
+    pub fn begin_epoch(
+        &self,
+        epoch: Epoch,
+        position: u64,
+        order: Option<EpochSamples<'_>>,
+    ) -> Result<(), LoaderError> {
         self.same_process()?;
-        if let Some(n) = self.config.run.as_ref().map(|run| run.order.n()).filter(|&n| position > n) {
-            return Err(OrderError::PositionBehindEnd { position, n }.into());
-        }
+        let order = match (&self.config.run, order) {
+            (Some(run), None) => {
+                let n = run.order.n();
+                if position > n {
+                    return Err(OrderError::PositionBehindEnd { position, n }.into());
+                }
+                None
+            }
+            (None, Some(order)) => {
+                order.check(self.data.index())?;
+                Some(RankEpoch::given(self.data.index(), epoch, order, self.config.cut))
+            }
+            (Some(_), Some(_)) => {
+                return Err(fault(
+                    "an epoch is given samples, but the run has an order; leave out one of the two",
+                ));
+            }
+            (None, None) => {
+                return Err(fault(
+                    "an epoch begins without its samples, and the run has no order; give one of the two",
+                ));
+            }
+        };
         let last = self.config.run.as_ref().and_then(|run| run.epochs);
-        let behind_end = last.is_some_and(|epochs| epoch.0 >= epochs);
-        if let Some(generation) = self.shared.handover.seek(epoch, position, behind_end) {
+        let anew = order.is_some() || last.is_some_and(|epochs| epoch.0 >= epochs);
+        if let Some(generation) = self.shared.handover.seek(epoch, position, anew) {
             *lock(&self.waiting_since) = None;
-            self.tell(Command::Seek { generation, epoch, position });
+            self.tell(Command::BeginEpoch { generation, epoch, position, order });
         }
-        Ok(())
-    }
-
-    /// Tells this rank's samples of an epoch, in order.
-    ///
-    /// # Errors
-    /// [`LoaderError::Config`] where an id is outside the data set, the lengths are more than the ids, or the run
-    /// has an order of its own.
-    pub fn announce(&self, epoch: Epoch, ids: &[u64], lengths: Option<&[u64]>) -> Result<(), LoaderError> {
-        self.same_process()?;
-        let samples = self.data.index().samples();
-        let mut faults = Vec::new();
-        if self.config.run.is_some() {
-            faults.push(
-                "an epoch is announced to a run that has an order; leave out one of the two".to_owned(),
-            );
-        }
-        if let Some(id) = ids.iter().find(|&&id| id >= samples) {
-            faults
-                .push(format!("sample {id} is announced, but the data set has {samples}; check the sampler"));
-        }
-        let cut: Option<u64> =
-            lengths.map(|lengths| lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length)));
-        if let Some(cut) = cut.filter(|&cut| cut > ids.len() as u64) {
-            faults.push(format!("batches of {cut} samples are announced, but only {} samples", ids.len()));
-        }
-        if !faults.is_empty() {
-            return Err(LoaderError::Config { faults });
-        }
-        let epoch = RankEpoch::announced(self.data.index(), epoch, ids, lengths, self.config.cut);
-        self.tell(Command::Announce(epoch));
         Ok(())
     }
 
@@ -250,7 +249,7 @@ impl Loader {
         Ok(whole)
     }
 
-    /// Steps this rank has in an epoch that begins at global `position`; `None` where epochs are announced.
+    /// Steps this rank has in an epoch that begins at global `position`; `None` for a run without an order.
     pub fn steps(&self, position: u64) -> Result<Option<u64>, LoaderError> {
         let Some(run) = &self.config.run else { return Ok(None) };
         Ok(Some(run.steps(position)?))
@@ -314,6 +313,10 @@ impl Drop for Loader {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn fault(what: &str) -> LoaderError {
+    LoaderError::Config { faults: vec![what.to_owned()] }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

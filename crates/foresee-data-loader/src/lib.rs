@@ -38,4 +38,5 @@ pub use indexing::{
     save_index,
 };
 pub use metrics::ConsumerWait;
+pub use orders::EpochSamples;
 pub use recorder::Recorder;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which samples come next: this rank's epochs, drawn ahead on a thread of their own or announced by the face.
+//! This rank's epochs: drawn ahead from the run's order, or given one by one by the caller.
 //!
-//! A thread, because a permutation of a hundred million samples takes seconds and the driver must not stand
-//! still that long at an epoch's edge. One epoch waits in the channel while the next is drawn: memory is two
-//! epochs of this rank's ids and one permutation.
+//! Drawing has a thread of its own, because a permutation of a hundred million samples takes seconds and the driver
+//! must not stand still that long at an epoch's edge. One epoch waits in the channel while the next is drawn, so memory
+//! is two epochs of this rank's ids and one permutation.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,6 +69,34 @@ impl Ids {
     }
 }
 
+/// One rank's samples of an epoch from where it begins, in order, for a run without an order.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochSamples<'a> {
+    /// Samples of the data set; one may come several times.
+    pub ids: &'a [u64],
+    /// Samples of each batch; `None` cuts by the batch size.
+    pub lengths: Option<&'a [u64]>,
+}
+
+impl EpochSamples<'_> {
+    /// Checks the ids and lengths against the data set of `index`.
+    pub(crate) fn check(&self, index: &Index) -> Result<(), LoaderError> {
+        let (samples, given) = (index.samples(), self.ids.len() as u64);
+        let mut faults = Vec::new();
+        if let Some(id) = self.ids.iter().find(|&&id| id >= samples) {
+            faults.push(format!(
+                "sample {id} is in the epoch, but the data set has {samples}; check the sampler"
+            ));
+        }
+        let lengths = self.lengths.unwrap_or_default();
+        let cut = lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length));
+        if cut > given {
+            faults.push(format!("batches of {cut} samples are in the epoch, but only {given} samples"));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(LoaderError::Config { faults }) }
+    }
+}
+
 /// One rank's epoch, cut into batches.
 #[derive(Debug)]
 pub(crate) struct RankEpoch {
@@ -77,20 +105,14 @@ pub(crate) struct RankEpoch {
     ids: Ids,
     index: Index,
     cut: Cut,
-    /// Ends of announced batches, where the face cuts for itself.
+    /// Ends of the batches, where their lengths were given.
     ends: Option<Box<[u64]>>,
 }
 
 impl RankEpoch {
-    /// An epoch as the face announces it. `lengths` add up to at most the ids.
-    pub(crate) fn announced(
-        index: &Index,
-        epoch: Epoch,
-        ids: &[u64],
-        lengths: Option<&[u64]>,
-        cut: Cut,
-    ) -> Self {
-        let ends = lengths.map(|lengths| {
+    /// An epoch of `samples`, which were checked.
+    pub(crate) fn given(index: &Index, epoch: Epoch, samples: EpochSamples<'_>, cut: Cut) -> Self {
+        let ends = samples.lengths.map(|lengths| {
             lengths
                 .iter()
                 .scan(0, |end, length| {
@@ -99,7 +121,7 @@ impl RankEpoch {
                 })
                 .collect()
         });
-        let ids = Ids::gather(index.samples(), ids.iter().map(|&id| SampleId(id)));
+        let ids = Ids::gather(index.samples(), samples.ids.iter().map(|&id| SampleId(id)));
         Self { epoch, ids, index: index.clone(), cut, ends }
     }
 
@@ -257,28 +279,30 @@ mod tests {
     #[test]
     fn a_sample_of_several_objects_is_planned_as_all_of_them_and_counted_once() {
         let cut = Cut { batch_size: 2, drop_last: true };
-        let epoch = RankEpoch::announced(&table(9, 3), Epoch(0), &[2, 0, 1], None, cut);
+        let epoch =
+            RankEpoch::given(&table(9, 3), Epoch(0), EpochSamples { ids: &[2, 0, 1], lengths: None }, cut);
         assert_eq!((epoch.steps(), epoch.step(0)), (1, 0..2));
         assert_eq!(epoch.used().map(|id| id.0).collect::<Vec<_>>(), [6, 7, 8, 0, 1, 2]);
         assert_eq!(epoch.range(0..2).map(|id| id.0).collect::<Vec<_>>(), [2, 0]);
     }
 
-    fn announced(ids: &[u64], lengths: Option<&[u64]>, batch_size: u64, drop_last: bool) -> RankEpoch {
-        RankEpoch::announced(&table(100, 1), Epoch(0), ids, lengths, Cut { batch_size, drop_last })
+    fn given(ids: &[u64], lengths: Option<&[u64]>, batch_size: u64, drop_last: bool) -> RankEpoch {
+        let samples = EpochSamples { ids, lengths };
+        RankEpoch::given(&table(100, 1), Epoch(0), samples, Cut { batch_size, drop_last })
     }
 
     #[test]
     fn a_short_last_batch_is_kept_or_dropped_as_asked() {
         let ids: Vec<u64> = (0..10).collect();
-        let kept = announced(&ids, None, 4, false);
+        let kept = given(&ids, None, 4, false);
         assert_eq!((kept.steps(), kept.step(2), kept.used().count()), (3, 8..10, 10));
-        let dropped = announced(&ids, None, 4, true);
+        let dropped = given(&ids, None, 4, true);
         assert_eq!((dropped.steps(), dropped.used().count()), (2, 8));
     }
 
     #[test]
-    fn announced_lengths_cut_where_the_face_says() {
-        let epoch = announced(&[5, 6, 7, 8], Some(&[1, 3]), 64, false);
+    fn lengths_that_were_given_cut_the_batches() {
+        let epoch = given(&[5, 6, 7, 8], Some(&[1, 3]), 64, false);
         assert_eq!((epoch.steps(), epoch.step(0), epoch.step(1)), (2, 0..1, 1..4));
         assert_eq!(epoch.range(1..4).map(|id| id.0).collect::<Vec<_>>(), [6, 7, 8]);
     }

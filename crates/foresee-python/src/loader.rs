@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foresee_data_loader as core;
-use foresee_data_loader::{ConsumerWait, LoaderError, LoaderOptions, Next};
+use foresee_data_loader::{ConsumerWait, EpochSamples, LoaderError, LoaderOptions, Next};
 use foresee_data_order::Order;
 use foresee_ledger::Cause;
 use foresee_units::{Bytes, Epoch, Nanos, SampleId, Step, World};
@@ -84,20 +84,21 @@ impl Loader {
         py.detach(|| self.engine.start()).map_err(errors::of_loader)
     }
 
-    fn seek(&self, epoch: u64, position: u64) -> PyResult<()> {
-        self.engine.seek(Epoch(epoch), position).map_err(errors::of_loader)
-    }
-
-    fn announce(
+    #[pyo3(signature = (epoch, position, order=None))]
+    fn begin_epoch(
         &self,
         py: Python<'_>,
         epoch: u64,
-        ids: PyReadonlyArray1<'_, i64>,
-        lengths: Option<PyReadonlyArray1<'_, i64>>,
+        position: u64,
+        order: Option<(PyReadonlyArray1<'_, i64>, Option<PyReadonlyArray1<'_, i64>>)>,
     ) -> PyResult<()> {
+        let Some((ids, lengths)) = order else {
+            return self.engine.begin_epoch(Epoch(epoch), position, None).map_err(errors::of_loader);
+        };
         let ids = naturals(&ids, "ids")?;
         let lengths = lengths.map(|lengths| naturals(&lengths, "lengths")).transpose()?;
-        py.detach(|| self.engine.announce(Epoch(epoch), &ids, lengths.as_deref())).map_err(errors::of_loader)
+        let order = EpochSamples { ids: &ids, lengths: lengths.as_deref() };
+        py.detach(|| self.engine.begin_epoch(Epoch(epoch), position, Some(order))).map_err(errors::of_loader)
     }
 
     #[pyo3(signature = (*, timeout_ms=None))]
@@ -153,7 +154,11 @@ impl Loader {
 
     fn steps(&self, position: u64) -> PyResult<u64> {
         let steps = self.engine.steps(position).map_err(errors::of_loader)?;
-        steps.ok_or_else(|| PyValueError::new_err("epochs are announced one by one: count their batches"))
+        steps.ok_or_else(|| {
+            PyValueError::new_err(
+                "the run has no order, so its epochs may differ in length: count their batches",
+            )
+        })
     }
 
     fn first_in_flight(&self) -> PyResult<u32> {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One epoch of ``foresee.torch.DataLoader``: batches of a feed, and what torch's generators give for them.
+"""One epoch of ``foresee.torch.DataLoader``: batches of a feed, in the order of a plan.
 
-Torch's loader asks its sampler ahead of the batches that it hands out, and draws random numbers with it. The plan hears
-when that would have been.
+Torch's loader asks its sampler ahead of the batches that it hands out, and draws random numbers with it. The iterator
+reports to the plan when that would have happened.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foresee._epoch import EpochIterator
+from foresee.torch._feed import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from foresee._progress import Place
     from foresee._session import Session
     from foresee._steps import Lap
-    from foresee.torch._feed import Ahead, Direct, Receipt, Target
+    from foresee.torch._feed import Ahead, Direct, Receipt
     from foresee.torch._plans import Plan
     from foresee.torch._resources import Resources
 
@@ -36,8 +35,7 @@ class FeedEpoch(EpochIterator[Any]):
         feed: where they come from.
         lead: batches that torch's loader would have requested ahead.
         timeout_ms: for a batch; None waits as long as it takes.
-        target_of: from where an epoch starts to the target of the feed.
-        target: that of ``place``, if it is known already; else it is computed at the first ``next()``.
+        draws_at_once: whether the order of ``place`` is drawn now; else it is drawn at the first ``next()``.
     """
 
     def __init__(
@@ -53,26 +51,26 @@ class FeedEpoch(EpochIterator[Any]):
         feed: Ahead | Direct,
         lead: int,
         timeout_ms: int | None,
-        target_of: Callable[[Place], Target],
-        target: Target | None,
+        draws_at_once: bool,
     ) -> None:
+        # Before the iterator is usable: one whose order cannot be drawn leaves the run as it was.
+        target = _target(plan, place) if draws_at_once else None
         super().__init__(owner, session, lap, token=token, place=place)
         self._plan = plan
         self._resources = resources
         self._feed = feed
         self._lead = lead
         self._timeout_ms = timeout_ms
-        self._target_of = target_of
         self._target = target
         self._requested = 0
 
-    def _aim(self, start: Place) -> None:
+    def _begin_epoch(self, start: Place) -> None:
         self._waits.enter("plan")
-        is_known = self._target is not None and start == self._place
-        target = self._target if is_known else self._target_of(start)
+        is_drawn = self._target is not None and start == self._place
+        target = self._target if is_drawn else _target(self._plan, start)
         self._plan.handed(self._lead)
-        assert target is not None, "known, or computed"
-        self._feed.restart(target)
+        assert target is not None, "drawn before, or now"
+        self._feed.begin_epoch(target)
         self._waits.enter("copy")
 
     def _take(self) -> tuple[Receipt, Any] | None:
@@ -95,3 +93,8 @@ class FeedEpoch(EpochIterator[Any]):
     def _on_abandoned(self) -> None:
         self._feed.pause()
         self._resources.epoch_over()
+
+
+def _target(plan: Plan, place: Place) -> Target:
+    """Draw the order of the epoch that begins at ``place``."""
+    return Target(place, None if place.finished else plan.draw_order(place), plan.seed)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from foresee._batch import Ints, RawBatch
+    from foresee._orders import EpochSamples
     from foresee._progress import Place
-    from foresee._session import Announced, Session
+    from foresee._session import Session
 
 # While the origin is slow the thread looks up this often whether it is wanted elsewhere.
 _TICK_MS = 100
@@ -31,10 +32,11 @@ _TICK_MS = 100
 
 @dataclass(frozen=True)
 class Target:
-    """Where to go on."""
+    """Where an epoch begins, and its samples."""
 
     place: Place
-    announced: Announced | None
+    order: EpochSamples | None
+    """None: the run's order has them."""
     seed: int
     """Of random transforms."""
 
@@ -78,17 +80,17 @@ class Direct:
         self._make = make
         self._target: Target | None = None
 
-    def restart(self, target: Target) -> None:
-        """Go on at ``target``."""
+    def begin_epoch(self, target: Target) -> None:
+        """Begin at ``target``."""
         self._target = target
-        self._session.aim(target.place, target.announced)
+        self._session.begin_epoch(target.place, target.order)
 
     def pause(self) -> None:
         """Nothing is ahead."""
 
     def next(self, timeout_ms: int | None) -> tuple[Receipt, Any] | None:
         """The next batch; None at the epoch's end."""
-        assert self._target is not None, "restart comes first"
+        assert self._target is not None, "begin_epoch comes first"
         raw = self._session.next_batch(timeout_ms)
         if raw is None:
             return None
@@ -135,7 +137,7 @@ class Ahead:
         self._in_order = in_order
         self._changed = threading.Condition()
         self._slots: deque[_Slot] = deque()
-        self._order: Target | None = None
+        self._next: Target | None = None
         self._course: Target | None = None
         self._at: tuple[int, int] | None = None
         self._given = 0
@@ -147,18 +149,18 @@ class Ahead:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def restart(self, target: Target) -> None:
-        """Go on at ``target``; batches that are there already are kept if it is next anyway."""
+    def begin_epoch(self, target: Target) -> None:
+        """Begin at ``target``; batches that are there already are kept if it is next anyway."""
         where = (target.place.epoch, target.place.position)
         with self._changed:
             if self._closed:
                 raise Closed("the loader is closed")
             self._given, self._steps = 0, None
             on_course = self._course is not None and self._course.seed == target.seed
-            if target.announced is None and self._at == where and on_course:
+            if target.order is None and self._at == where and on_course:
                 return
             self._drop()
-            self._order = self._course = target
+            self._next = self._course = target
             self._at = where
             self._halted = False
             self._changed.notify_all()
@@ -167,10 +169,10 @@ class Ahead:
                 self._thread.start()
 
     def pause(self) -> None:
-        """Forget what is ahead, and take nothing more until ``restart``."""
+        """Forget what is ahead, and take nothing more until ``begin_epoch``."""
         with self._changed:
             self._drop()
-            self._order, self._at, self._halted = None, None, True
+            self._next, self._at, self._halted = None, None, True
 
     def next(self, timeout_ms: int | None) -> tuple[Receipt, Any] | None:
         """The next batch; None at the epoch's end.
@@ -190,7 +192,7 @@ class Ahead:
                     slot = self._wait(deadline, timeout_ms)
                 except BaseException:
                     head = self._slots[0].turns if self._slots else None
-                    waits.follow(self._session.engine.turns() if head is None else head.list)
+                    waits.follow(self._session.turns() if head is None else head.list)
                     raise
                 # The stages of a batch that was ready were over before the loop asked.
                 if slot.turns is not None:
@@ -255,19 +257,19 @@ class Ahead:
             with self._changed:
                 while (
                     not self._closed
-                    and self._order is None
+                    and self._next is None
                     and (self._halted or len(self._slots) >= self._depth)
                 ):
                     self._changed.wait()
                 if self._closed:
                     return
-                turn, order, self._order = self._turn, self._order, None
+                turn, target, self._next = self._turn, self._next, None
             try:
-                if order is not None:
-                    course, ended = order, False
-                    self._session.aim(order.place, order.announced)
-                assert course is not None, "restart comes first"
-                raw = self._session.engine.next_batch(timeout_ms=_TICK_MS)
+                if target is not None:
+                    course, ended = target, False
+                    self._session.begin_epoch(course.place, course.order)
+                assert course is not None, "begin_epoch comes first"
+                raw = self._session.prefetch_batch(_TICK_MS)
                 if raw is None and ended:
                     # The mark between two epochs; the batch before it said so already.
                     ended = False
@@ -275,7 +277,7 @@ class Ahead:
                 slot = _Slot()
                 if raw is not None:
                     start = course.place.position if raw.epoch == course.place.epoch else 0
-                    turns = Turns(self._session.engine.now, raw.turns)
+                    turns = Turns(self._session.now, raw.turns)
                     job = Job(raw, start, course.seed, turns)
                     slot = _Slot(Receipt.of(raw), self._submit(job), turns=turns)
             except StallTimeout:

@@ -19,9 +19,8 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 
 from foresee._map_source import MapSource
-from foresee._orders import RunOrder
+from foresee._orders import EpochSamples, RunOrder
 from foresee._progress import Place, Progress
-from foresee._session import Announced
 from foresee.errors import ConfigError, StateMismatch
 
 if TYPE_CHECKING:
@@ -93,8 +92,11 @@ class Plan(ABC):
         if base:
             self._base_seed = draw_seed(self._generator)
 
-    def announce(self, place: Place) -> Announced | None:
-        """This rank's samples from ``place`` on; draws what the stock loader draws at its first ``next``."""
+    def draw_order(self, place: Place) -> EpochSamples | None:
+        """Return this rank's samples from ``place`` on, or None where ``order`` has them.
+
+        Draws what the stock loader draws at its first ``next``.
+        """
         return None
 
     def handed(self, batches: int) -> None:
@@ -233,7 +235,7 @@ class RandomPlan(Plan):
         super().open(place, base=base)
         self._draw = {"base": base, "base_seed": self.base_seed, "generator": state, "sampler_seed": None}
 
-    def announce(self, place: Place) -> Announced:
+    def draw_order(self, place: Place) -> EpochSamples:
         """Draw the permutation: now, as the stock sampler at its first ``next``."""
         assert self._draw is not None, "open comes first"
         own = self._own
@@ -249,7 +251,7 @@ class RandomPlan(Plan):
         # The stock BatchSampler asks past the end with its short last batch, or else after its last full one:
         # that is the same request, whether the short batch is then handed out or dropped.
         self._exhausted_by = len(rest) // self._batch_size + 1
-        return Announced(rest, None)
+        return EpochSamples(rest, None)
 
     def handed(self, batches: int) -> None:
         """Draw the tail where the stock sampler would."""
@@ -275,7 +277,7 @@ class RandomPlan(Plan):
             self._own.set_state(_unpack(draw["generator"]))
             return
         self._reopen(draw)
-        self.announce(Place(place.epoch, 0))
+        self.draw_order(Place(place.epoch, 0))
         next(self._rest, None)
 
 
@@ -340,7 +342,7 @@ class SamplerPlan(Plan):
         """
         return {"base_seed": self.base_seed if begun else None} if self._world.size == 1 else None
 
-    def announce(self, place: Place) -> Announced:
+    def draw_order(self, place: Place) -> EpochSamples:
         """All indices of the epoch."""
         batches = [list(batch) for batch in self._iterator]
         skipped = place.position if self.counts_batches else 0
@@ -349,8 +351,8 @@ class SamplerPlan(Plan):
             raise ConfigError("the batch sampler gave an empty batch; a batch has at least one sample")
         ids = self._source.ids([key for batch in batches[skipped:] for key in batch])
         if self.counts_batches:
-            return Announced(ids, lengths)
-        return Announced(ids[place.position // self._world.size :], None)
+            return EpochSamples(ids, lengths)
+        return EpochSamples(ids[place.position // self._world.size :], None)
 
 
 class RunSampler(DistributedSampler[int]):

@@ -28,7 +28,6 @@ from foresee.torch._arguments import Asked, objects_checked, workers_checked
 from foresee.torch._assemble import ByteRecipe, MapRecipe, Recipe
 from foresee.torch._dataset import source_of
 from foresee.torch._epoch import FeedEpoch
-from foresee.torch._feed import Target
 from foresee.torch._frameworks import as_accelerate_follows, warn_of_caller, warn_of_resume
 from foresee.torch._resources import Resources
 from foresee.torch._selected import SelectedDataset, is_selection
@@ -309,7 +308,7 @@ class DataLoader(Face):
         """Batches of a whole epoch."""
         self._settle()
         if self._plan.order is not None:
-            return self._session.engine.steps(0)
+            return self._session.steps
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type] # checked at construction
 
     def __iter__(self) -> Iterator[Any]:
@@ -335,16 +334,10 @@ class DataLoader(Face):
             feed=feed,
             lead=self.num_workers * (self.prefetch_factor or 0),
             timeout_ms=self._timeout_ms,
-            target_of=self._target,
             # With workers the stock loader asks its sampler at iter(), else at the first next().
-            target=self._target(place) if self.num_workers else None,
+            draws_at_once=self.num_workers > 0,
         )
         return as_accelerate_follows(epoch, self._session)
-
-    def _target(self, place: Place) -> Target:
-        announced = None if place.finished else self._plan.announce(place)
-        announced = self._session.expect(place.epoch, announced)
-        return Target(place, announced, self._plan.seed)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go on at ``state_dict`` with the next ``iter()``; iterators that came before end.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the consumer's thread tells the driver: go elsewhere, here is an epoch, stop.
+//! Commands from the consumer's thread to the driver, and the epochs that the driver knows.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -12,13 +12,13 @@ use crate::orders::{Drawn, OrderAhead, RankEpoch};
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Stage from `position` of `epoch` on; everything staged so far is void.
-    Seek {
+    BeginEpoch {
         generation: u64,
         epoch: Epoch,
         position: u64,
+        /// This rank's samples from there on, for a run without an order.
+        order: Option<RankEpoch>,
     },
-    /// This rank's samples of an epoch, where the order is not the run's.
-    Announce(RankEpoch),
     Close,
 }
 
@@ -45,16 +45,21 @@ impl Driver {
     pub(super) fn take_commands(&mut self) {
         for command in self.shared.inbox.take() {
             match command {
-                Command::Seek { generation, epoch, position } => self.go_to(generation, epoch, position),
-                Command::Announce(epoch) => self.learn(epoch),
+                Command::BeginEpoch { generation, epoch, position, order } => {
+                    self.void_staged(generation);
+                    self.draw_from(epoch, position);
+                    if let Some(order) = order {
+                        self.learn(order);
+                    }
+                }
                 Command::Close => self.closing = true,
             }
         }
     }
 
-    /// Forgets the future. What is being fetched for a cache goes on; what is fetched for a batch that nobody
-    /// wants any more is cancelled.
-    fn go_to(&mut self, generation: u64, epoch: Epoch, position: u64) {
+    /// Forgets everything planned and staged. Reads for a cache continue; reads for a batch that is not wanted any more
+    /// are cancelled.
+    fn void_staged(&mut self, generation: u64) {
         self.generation = generation;
         self.ready.clear();
         self.gathering = None;
@@ -64,7 +69,6 @@ impl Driver {
         self.run_ends = false;
         self.abandon_reads();
         self.planner.handle_restart();
-        self.draw_from(epoch, position);
     }
 
     /// Begins to draw the run's order ahead, where there is one.

@@ -53,7 +53,7 @@ impl Driver {
             let what = if self.config.run.is_some() {
                 "the order of the next epoch"
             } else {
-                "the face to announce an epoch"
+                "the next epoch to begin"
             };
             return self.explain(Cause::Plan, None, what.to_owned());
         };

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
+use foresee_data_loader::{EpochSamples, Loader, LoaderError, LoaderOptions};
 use foresee_data_plan::SampleSizes;
 use foresee_ledger::Op;
 use foresee_sim::SizeTable;
@@ -50,14 +50,12 @@ fn the_simulator_foretells_the_hits_of_a_run() {
         let mut options = LoaderOptions { staging: Some(Bytes::new(3 * 4 * 640)), ..epochs(&set, 5) };
         let memory = set.ram_for(&mut options, room);
         let order: Vec<_> = (0..5).map(|number| expected(&options, number, 0)).collect();
-        // All of it announced at once, so that the run knows as much as the simulator, from its first access on.
+        // All of it as one epoch, so that the run knows as much as the simulator, from its first access on.
         let loader = set.loader(&ram(memory), LoaderOptions { order: None, epochs: None, ..options });
-        for (number, batches) in (0..).zip(&order) {
-            loader.announce(Epoch(number), &batches.concat(), None).expect("ids of the data set");
-        }
-        for batches in &order {
-            assert_eq!(&epoch(&set, &loader), batches);
-        }
+        let whole = order.concat();
+        let samples = EpochSamples { ids: &whole.concat(), lengths: None };
+        loader.begin_epoch(Epoch(0), 0, Some(samples)).expect("ids of the data set");
+        assert_eq!(epoch(&set, &loader), whole);
         let accesses: Vec<_> = order.iter().map(|batches| sample_ids(batches)).collect();
         let sizes: Arc<dyn SampleSizes> = Arc::new(SizeTable::Uniform { count: 80, size: Bytes::new(640) });
         let reports = simulate(PolicyKind::PLANNER, &accesses, &sizes, Bytes::new(room));

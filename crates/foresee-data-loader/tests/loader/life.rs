@@ -19,10 +19,10 @@ fn a_wait_without_limit_ends_by_a_batch_or_by_close() {
     let set = DataSet::files(&[100; 8]);
     let loader = set.loader(&ram(0), set.options());
     assert!(matches!(loader.next_batch(Duration::MAX), Ok(Next::Batch(_))));
-    let never_told = set.loader(&ram(0), LoaderOptions { order: None, epochs: None, ..set.options() });
+    let without_order = set.loader(&ram(0), LoaderOptions { order: None, epochs: None, ..set.options() });
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| never_told.next_batch(Duration::MAX));
-        never_told.close();
+        let waiter = scope.spawn(|| without_order.next_batch(Duration::MAX));
+        without_order.close();
         assert!(matches!(waiter.join().expect("no panic"), Err(LoaderError::Closed)));
     });
 }
@@ -42,7 +42,7 @@ fn a_closed_loader_says_so_and_can_be_closed_again() {
 }
 
 #[test]
-fn many_threads_may_close_ask_and_seek_at_once() {
+fn many_threads_may_close_ask_and_begin_epochs_at_once() {
     let set = DataSet::files(&[300; 40]);
     for _ in 0..10 {
         let loader: Arc<Loader> = Arc::new(set.loader(&ram(0), long_run(&set, 50)));
@@ -52,7 +52,9 @@ fn many_threads_may_close_ask_and_seek_at_once() {
             }
             scope.spawn(|| {
                 for number in 0..20 {
-                    loader.seek(foresee_units::Epoch(number % 5), number).expect("a place inside");
+                    loader
+                        .begin_epoch(foresee_units::Epoch(number % 5), number, None)
+                        .expect("a place inside");
                     loader.stats();
                 }
                 loader.close();

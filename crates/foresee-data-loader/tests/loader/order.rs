@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which batches come, in which order, with which bytes: equal to the order computed on paper, whatever the
-//! budgets, the seeks and the batches.
+//! budgets, the places at which epochs begin and the batches.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-use foresee_data_loader::{Loader, LoaderError, LoaderOptions};
+use foresee_data_loader::{EpochSamples, Loader, LoaderError, LoaderOptions};
 use foresee_data_order::{Avoid, Order};
 use foresee_testkit::{property, wait_until};
 use foresee_units::{Bytes, Epoch, SampleId, World};
@@ -18,7 +18,7 @@ use crate::support::{DataSet, cache, epoch, expected, ids_of, next, ram};
 enum Walk {
     /// To the epoch's end.
     Through,
-    /// Some batches, then a seek.
+    /// Some batches, then an epoch that begins elsewhere.
     Break { batches: usize, epoch: u64, position_percent: u64 },
 }
 
@@ -133,7 +133,7 @@ proptest! {
                     // An epoch behind the end that is asked for is drawn, and is the last.
                     at = (to, set.len() * position_percent / 100);
                     end = case.epochs.max(to + 1);
-                    loader.seek(Epoch(at.0), at.1).expect("a place inside");
+                    loader.begin_epoch(Epoch(at.0), at.1, None).expect("a place inside");
                 }
             }
         }
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn announced_epochs_are_cut_where_the_announcement_says(
+    fn epochs_that_begin_with_samples_are_cut_by_the_lengths_given(
         sizes in prop::collection::vec(0_u64..400, 1..30),
         picks in prop::collection::vec(prop::collection::vec((any::<prop::sample::Index>(), 1_u64..6), 0..30), 1..4),
         ram_percent in 0_u64..150,
@@ -160,7 +160,7 @@ proptest! {
                     break;
                 }
             }
-            loader.announce(Epoch(number), &ids, Some(&lengths)).expect("ids of the data set");
+            begin(&loader, number, 0, &ids, Some(&lengths)).expect("ids of the data set");
             let mut rest = ids.as_slice();
             let batches: Vec<Vec<u64>> = lengths
                 .iter()
@@ -217,7 +217,7 @@ fn all_ranks_together_hand_out_each_sample_once_and_a_resume_at_another_world_si
     }
     for rank in 0..2 {
         let loader = set.loader(&ram(0), options(rank, 2, 4));
-        loader.seek(Epoch(0), 2 * 4 * 3).expect("a place inside");
+        loader.begin_epoch(Epoch(0), 2 * 4 * 3, None).expect("a place inside");
         count(&epoch(&set, &loader));
     }
     assert_eq!(seen.len(), 48);
@@ -246,7 +246,7 @@ fn after_the_last_epoch_every_call_says_that_the_epoch_is_over() {
     for _ in 0..3 {
         assert!(next(&loader).expect("no error").is_none());
     }
-    loader.seek(Epoch(0), 0).expect("a place inside");
+    loader.begin_epoch(Epoch(0), 0, None).expect("a place inside");
     assert_eq!(epoch(&set, &loader).concat().len(), 3, "the run can be gone through again");
 }
 
@@ -284,6 +284,17 @@ fn samples_without_bytes_do_not_fill_the_memory_with_batches() {
     assert!(ready <= 1 << 16, "{ready} batches wait to be taken");
 }
 
+/// Begins an epoch with its own samples.
+fn begin(
+    loader: &Loader,
+    epoch: u64,
+    position: u64,
+    ids: &[u64],
+    lengths: Option<&[u64]>,
+) -> Result<(), LoaderError> {
+    loader.begin_epoch(Epoch(epoch), position, Some(EpochSamples { ids, lengths }))
+}
+
 /// How many batches and ends are ready when no more of them come.
 fn at_rest(loader: &Loader) -> usize {
     let (mut ready, mut same) = (0, 0);
@@ -298,32 +309,70 @@ fn at_rest(loader: &Loader) -> usize {
 }
 
 #[test]
-fn a_seek_behind_the_epoch_is_the_callers_mistake_and_changes_nothing() {
+fn a_position_behind_the_epoch_is_the_callers_mistake_and_changes_nothing() {
     let set = DataSet::files(&[5; 10]);
     let options = set.options();
     let loader = set.loader(&ram(0), options.clone());
-    let error = loader.seek(Epoch(0), 11).expect_err("there are ten samples");
+    let error = loader.begin_epoch(Epoch(0), 11, None).expect_err("there are ten samples");
     assert!(matches!(error, LoaderError::Order(_)), "{error}");
     assert_eq!(epoch(&set, &loader), expected(&options, 0, 0));
 }
 
 #[test]
-fn an_announcement_beside_the_runs_own_order_is_refused() {
+fn an_epoch_has_the_order_of_the_run_or_its_own_samples_and_never_both() {
     let set = DataSet::files(&[5; 4]);
     let loader = set.loader(&ram(0), set.options());
-    let error = loader.announce(Epoch(0), &[0, 1], None).expect_err("the run has an order");
+    let error = begin(&loader, 0, 0, &[0, 1], None).expect_err("the run has an order");
     assert!(matches!(error, LoaderError::Config { .. }), "{error}");
     assert_eq!(epoch(&set, &loader).concat().len(), 4);
+    let without_order = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
+    let error = without_order.begin_epoch(Epoch(0), 0, None).expect_err("nobody knows the samples");
+    assert!(matches!(error, LoaderError::Config { .. }), "{error}");
 }
 
 #[test]
-fn an_announcement_names_the_sample_that_does_not_exist() {
+fn samples_that_do_not_fit_the_data_set_are_named_and_change_nothing() {
     let set = DataSet::files(&[5; 4]);
     let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
-    let error = loader.announce(Epoch(0), &[0, 4], None).expect_err("ids go to 3").to_string();
+    begin(&loader, 0, 0, &[3, 2], None).expect("ids of the data set");
+    let error = begin(&loader, 0, 0, &[0, 4], None).expect_err("ids go to 3").to_string();
     assert!(error.contains("sample 4") && error.contains("4;"), "{error}");
-    let error = loader.announce(Epoch(0), &[0, 1], Some(&[2, 1])).expect_err("3 of 2").to_string();
+    let error = begin(&loader, 0, 0, &[0, 1], Some(&[2, 1])).expect_err("3 of 2").to_string();
     assert!(error.contains("batches of 3 samples"), "{error}");
+    assert_eq!(epoch(&set, &loader), [[3, 2]]);
+}
+
+#[test]
+fn an_epoch_begins_at_a_position_with_the_samples_that_are_left_of_it() {
+    let set = DataSet::files(&[300; 20]);
+    let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
+    begin(&loader, 3, 8, &[19, 4, 4, 0, 7, 1], None).expect("ids of the data set");
+    let places: Vec<_> = std::iter::from_fn(|| next(&loader).expect("a batch or the end"))
+        .map(|batch| (batch.epoch, batch.step.0, batch.start, batch.last, ids_of(&batch)))
+        .collect();
+    let epoch = Epoch(3);
+    assert_eq!(places, [(epoch, 0, 0, false, vec![19, 4, 4, 0]), (epoch, 1, 4, true, vec![7, 1])]);
+}
+
+#[test]
+fn nothing_of_an_epoch_is_handed_out_after_it_has_begun_again_with_other_samples() {
+    let set = DataSet::files(&[300; 24]);
+    let staging = Some(Bytes::new(64 << 10));
+    let mut options = LoaderOptions { order: None, staging, ..set.options() };
+    let loader = set.loader(&ram(set.ram_for(&mut options, set.bytes())), options);
+    let first: Vec<u64> = (0..12).collect();
+    let second: Vec<u64> = (12..22).rev().collect();
+    loader.start().expect("a folder");
+    for taken in 0..=first.len() / 4 {
+        begin(&loader, 1, 4, &first, None).expect("ids of the data set");
+        for batch in first.chunks(4).take(taken) {
+            assert_eq!(ids_of(&next(&loader).expect("a batch").expect("not the end")), batch);
+        }
+        wait_until("the rest is staged", || loader.stats().ready > first.len() / 4 - taken);
+        begin(&loader, 1, 4, &second, None).expect("ids of the data set");
+        let batches: Vec<_> = second.chunks(4).map(<[u64]>::to_vec).collect();
+        assert_eq!(epoch(&set, &loader), batches, "{taken} batches of the first were taken");
+    }
 }
 
 #[test]
@@ -331,7 +380,7 @@ fn duplicates_inside_one_staging_window_are_read_once() {
     let set = DataSet::files(&[1000; 4]);
     let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
     loader.start().expect("a folder");
-    loader.announce(Epoch(0), &[2, 2, 2, 2, 2, 1, 2, 1], None).expect("ids of the data set");
+    begin(&loader, 0, 0, &[2, 2, 2, 2, 2, 1, 2, 1], None).expect("ids of the data set");
     assert_eq!(epoch(&set, &loader), [[2, 2, 2, 2], [2, 1, 2, 1]]);
 }
 

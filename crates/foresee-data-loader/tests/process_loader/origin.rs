@@ -241,7 +241,7 @@ fn a_sample_that_never_comes_names_itself_and_lets_the_batches_before_it_pass() 
     });
     // The others behind it are ready in the meantime, and come in order once it has come.
     testbed.faults("[]");
-    loader.seek(Epoch(0), 0).expect("a place inside");
+    loader.begin_epoch(Epoch(0), 0, None).expect("a place inside");
     assert_eq!(epoch(set, &loader), expected(&options, 0, 0));
 }
 
@@ -256,7 +256,7 @@ fn a_seek_while_reads_are_under_way_changes_no_byte() {
         wait_until("reads are under way", || {
             loader.stats().driver.origin.in_flight > 0 || loader.stats().ready > 0
         });
-        loader.seek(Epoch(number), position).expect("a place inside");
+        loader.begin_epoch(Epoch(number), position, None).expect("a place inside");
         for batch in expected(&options, number, position).iter().take(3) {
             let got = next(&loader).expect("a batch").expect("not the end");
             set.check(&got);

@@ -2,11 +2,9 @@
 //! Memory of batches: mapped once, filled by tiers, lent to Python, used again.
 //!
 //! A buffer gets its memory when the first byte is about to come, not when its batch is opened: until then the memory
-//! would lie idle, and what was given back last, and is still in the processor's caches, serves first.
-//!
-//! Apart from the staging limit, which says when a batch may be opened: a batch that has been handed out belongs to
-//! the consumer for as long as he likes, and its memory comes back when he drops it, whatever has become of the
-//! loader. Refuses to know what lies in a buffer.
+//! would be idle, and the buffer returned last, which is still in the processor's caches, is used first. A batch that was
+//! handed out belongs to the consumer, and its memory comes back when the consumer drops it, even after the loader is
+//! gone. When a batch may be opened is decided by `staging`.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +14,8 @@ use foresee_data_tier::{Dest, Keeper, Payload};
 use foresee_units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::bell::Bell;
 use crate::errors::LoaderError;
+use crate::waker::Waker;
 
 /// The smallest buffer; smaller batches share its size.
 const SMALLEST: usize = 1 << 16;
@@ -31,22 +29,28 @@ pub(crate) struct BufferPool {
     /// Bytes of lent buffers.
     lent: AtomicU64,
     /// Free buffers are kept mapped while all buffers together stay within this.
-    keep: Bytes,
-    /// Rung at the next return, if somebody waits for one.
-    bell: Arc<Bell>,
+    mapped_max: Bytes,
+    /// Wakes the driver at the next return, if it waits for one.
+    waker: Arc<Waker>,
     awaited: AtomicBool,
 }
 
 impl BufferPool {
     /// A pool for a staging buffer of `staging` bytes: it keeps as much as that mapped, and an eighth for sizes that
     /// are rounded up.
-    pub(crate) fn new(staging: Bytes, bell: Arc<Bell>) -> Self {
-        let keep = staging.saturating_add(Bytes::new(staging.get() / 8));
-        Self { free: Mutex::default(), lent: AtomicU64::new(0), keep, bell, awaited: AtomicBool::new(false) }
+    pub(crate) fn new(staging: Bytes, waker: Arc<Waker>) -> Self {
+        let mapped_max = staging.saturating_add(Bytes::new(staging.get() / 8));
+        Self {
+            free: Mutex::default(),
+            lent: AtomicU64::new(0),
+            mapped_max,
+            waker,
+            awaited: AtomicBool::new(false),
+        }
     }
 
-    /// Rings the bell when the next buffer comes back.
-    pub(crate) fn call_when_returned(&self) {
+    /// Wakes the driver when the next buffer comes back.
+    pub(crate) fn wake_when_returned(&self) {
         self.awaited.store(true, Ordering::Release);
     }
 
@@ -81,7 +85,7 @@ impl BufferPool {
         free.push(mapping);
         let mut mapped = Bytes::new(lent) + free.iter().map(|mapping| Bytes::new(mapping.size as u64)).sum();
         let mut drained = 0;
-        while mapped > self.keep && drained < free.len() {
+        while mapped > self.mapped_max && drained < free.len() {
             mapped = mapped.saturating_sub(Bytes::new(free[drained].size as u64));
             drained += 1;
         }
@@ -173,7 +177,7 @@ impl Drop for Buffer {
         if let (Some(mapping), Some(home)) = (self.mapping.take(), self.home.upgrade()) {
             home.take_back(mapping);
             if home.awaited.swap(false, Ordering::AcqRel) {
-                home.bell.ring();
+                home.waker.wake();
             }
         }
     }
@@ -267,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_memory_is_called_when_some_comes_back() {
-        let bell = Arc::new(Bell::default());
-        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::clone(&bell)));
+    fn a_driver_that_waits_for_memory_is_woken_when_some_comes_back() {
+        let waker = Arc::new(Waker::default());
+        let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::clone(&waker)));
         let buffer = filled(&pool, 10);
-        pool.call_when_returned();
+        pool.wake_when_returned();
         drop(buffer);
-        bell.wait(None);
+        waker.wait(None);
     }
 
     #[test]

@@ -36,14 +36,14 @@ pub(crate) struct Member {
     data: Bytes,
     /// Bytes taken off the memory budget before it is divided.
     fixed: Bytes,
-    room: AtomicU64,
+    capacity: AtomicU64,
     disk: Bytes,
 }
 
 impl Member {
     /// How much of the slab is this loader's now.
-    pub(crate) fn room(&self) -> Bytes {
-        Bytes::new(self.room.load(Ordering::Acquire))
+    pub(crate) fn capacity(&self) -> Bytes {
+        Bytes::new(self.capacity.load(Ordering::Acquire))
     }
 
     /// How much disk is this loader's.
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// Lets a loader in: `data` bytes of samples, `fixed` bytes of staging and tables, one of `local` ranks of
-    /// this machine. The parts of the others shrink; they learn of it from [`Member::room`].
+    /// this machine. The parts of the others shrink; they learn of it from [`Member::capacity`].
     pub(crate) fn join(
         &self,
         data: Bytes,
@@ -108,7 +108,7 @@ impl Cache {
         let member = Arc::new(Member {
             data,
             fixed,
-            room: AtomicU64::new(0),
+            capacity: AtomicU64::new(0),
             disk: disk_share.saturating_sub(disk_taken).min(disk_need(data)),
         });
         let slab = if self.ram.is_zero() { None } else { Some(self.slab(&mut shared)?) };
@@ -149,7 +149,7 @@ fn divide(ram: Bytes, members: &[Weak<Member>]) {
     let rest = u128::from(ram.saturating_sub(fixed).get());
     for member in &members {
         let share = rest * u128::from(member.data.get()) / u128::from(data.get().max(1));
-        member.room.store(u64::try_from(share).unwrap_or(u64::MAX), Ordering::Release);
+        member.capacity.store(u64::try_from(share).unwrap_or(u64::MAX), Ordering::Release);
     }
 }
 
@@ -165,11 +165,11 @@ mod tests {
     fn memory_is_divided_by_data_and_anew_when_a_loader_leaves() {
         let cache = Cache::new(mb(100), None, Bytes::ZERO).expect("below the limit");
         let (train, _) = cache.join(mb(300), mb(10), 1).expect("room");
-        assert_eq!(train.room(), mb(90));
+        assert_eq!(train.capacity(), mb(90));
         let (validation, _) = cache.join(mb(100), mb(10), 1).expect("room");
-        assert_eq!((train.room(), validation.room()), (mb(60), mb(20)));
+        assert_eq!((train.capacity(), validation.capacity()), (mb(60), mb(20)));
         cache.leave(validation);
-        assert_eq!(train.room(), mb(90));
+        assert_eq!(train.capacity(), mb(90));
     }
 
     #[test]

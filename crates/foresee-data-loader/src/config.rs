@@ -41,7 +41,7 @@ pub struct LoaderOptions {
     pub world: World,
     /// This rank among those of its machine.
     pub local: World,
-    /// Bytes on their way to the consumer and in his hands; at least three batches.
+    /// Bytes on their way to the consumer and held by it; at least three batches.
     pub staging: Option<Bytes>,
     /// Threads that read the origin, 1 to 256.
     pub threads: Option<usize>,
@@ -135,7 +135,7 @@ const fn least_staging(batch: Bytes) -> Bytes {
 }
 
 /// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; of a RAM budget
-/// at most a quarter; but always room for [`least_staging`].
+/// at most a quarter; but never less than [`least_staging`].
 fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
     let mean = index.mean_size().get().saturating_mul(index.parts());
     let of_samples = |samples: u64| Bytes::new(mean.saturating_mul(samples));

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A loader from the outside: made, started, asked for batches, closed.
+//! The public loader: made, started, asked for batches, closed.
 //!
-//! Owns the life of the threads and the promises that hold whatever they do: nothing starts before it is
-//! asked to, every wait ends by a batch, an error or `close`, and a forked child touches nothing. What a start opens,
-//! and how memory is divided, stands in `start`.
+//! It owns the threads. Nothing starts before the first request, every wait ends by a batch, an error or `close`, and a
+//! forked child touches nothing. `start` has what a start opens, and how memory is divided.
 
 mod start;
 
@@ -18,16 +17,16 @@ use foresee_ledger::{Cause, Totals};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
 use crate::batch::Batch;
-use crate::bell::Bell;
+use crate::batch_queue::{BatchQueue, QueueEntry};
 use crate::buffer::BufferPool;
 use crate::cache::{Cache, Member};
 use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
 use crate::driver::{Command, DriverFacts, Inbox, Shared};
 use crate::errors::LoaderError;
-use crate::handover::{Handed, Handover};
 use crate::metrics::{ConsumerWait, Metrics};
 use crate::orders::{EpochSamples, RankEpoch};
+use crate::waker::Waker;
 
 /// How long `close` lets a tier finish what is under way.
 const GRACE: Nanos = Nanos::from_secs(2);
@@ -55,7 +54,7 @@ pub enum Next {
 pub struct LoaderStats {
     /// Sums over all entries.
     pub totals: Totals,
-    /// The driver's own figures.
+    /// The driver's own metrics.
     pub driver: DriverFacts,
     /// Batches ready and not taken.
     pub ready: usize,
@@ -94,14 +93,14 @@ impl Loader {
     pub fn new(index: Index, cache: Arc<Cache>, options: LoaderOptions) -> Result<Self, LoaderError> {
         let rank = options.world.rank();
         let config = LoaderConfig::check(options, &index, cache.ram())?;
-        let bell = Arc::new(Bell::default());
+        let waker = Arc::new(Waker::default());
         let shared = Shared {
             inbox: Inbox::default(),
-            handover: Handover::new(Arc::clone(&bell)),
+            batches: BatchQueue::new(Arc::clone(&waker)),
             metrics: Metrics::new(rank),
-            buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&bell))),
+            buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&waker))),
             facts: Mutex::default(),
-            bell,
+            waker,
         };
         Ok(Self {
             data: Arc::new(DataSet::new(index, &config.uri)),
@@ -123,7 +122,7 @@ impl Loader {
     fn open(&self) -> Result<bool, LoaderError> {
         self.same_process()?;
         let mut running = self.lock_running();
-        if self.shared.handover.is_closed() {
+        if self.shared.batches.is_closed() {
             return Err(LoaderError::Closed);
         }
         let opens = running.is_none();
@@ -175,33 +174,33 @@ impl Loader {
         };
         let last = self.config.run.as_ref().and_then(|run| run.epochs);
         let anew = order.is_some() || last.is_some_and(|epochs| epoch.0 >= epochs);
-        if let Some(generation) = self.shared.handover.seek(epoch, position, anew) {
+        if let Some(generation) = self.shared.batches.seek(epoch, position, anew) {
             *lock(&self.waiting_since) = None;
-            self.tell(Command::BeginEpoch { generation, epoch, position, order });
+            self.send(Command::BeginEpoch { generation, epoch, position, order });
         }
         Ok(())
     }
 
     /// Waits for the next batch, at most `tick`; more than a century, `Duration::MAX` too, is no limit.
     ///
-    /// The wait is not booked: what the consumer does with the batch before its step begins is known to the caller
-    /// alone, who tells it by [`Loader::record_wait`].
+    /// The wait is not recorded: only the caller knows what it does with the batch before its step begins, and reports it
+    /// by [`Loader::record_wait`].
     pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
         let asked = self.now();
         if self.open()? {
-            self.shared.handover.note_opened(asked);
+            self.shared.batches.note_opened(asked);
         }
         let began = Instant::now();
         let since = *lock(&self.waiting_since).get_or_insert(began);
-        let taken = self.shared.handover.take(tick.min(LONGEST_TICK), asked)?;
+        let taken = self.shared.batches.take(tick.min(LONGEST_TICK), asked)?;
         let Some(handed) = taken else {
-            let what = self.shared.handover.waited_for();
+            let what = self.shared.batches.waited_for();
             return Ok(Next::Waiting { waited: since.elapsed().into(), what });
         };
         *lock(&self.waiting_since) = None;
         match handed {
-            Handed::Batch(batch) => Ok(Next::Batch(Box::new(batch))),
-            Handed::End(_) => Ok(Next::EpochEnd),
+            QueueEntry::Batch(batch) => Ok(Next::Batch(Box::new(batch))),
+            QueueEntry::End(_) => Ok(Next::EpochEnd),
         }
     }
 
@@ -216,7 +215,7 @@ impl Loader {
         if self.same_process().is_err() {
             return Vec::new();
         }
-        self.shared.handover.turns()
+        self.shared.batches.turns()
     }
 
     /// One sample from the origin, past plan and caches, on the caller's thread; of a table its objects one after another.
@@ -261,7 +260,7 @@ impl Loader {
         LoaderStats {
             totals,
             driver: lock(&self.shared.facts).clone(),
-            ready: self.shared.handover.ready(),
+            ready: self.shared.batches.ready(),
             lent: self.shared.buffers.lent(),
             elapsed: self.shared.metrics.now(),
             ledger_lost,
@@ -274,9 +273,9 @@ impl Loader {
             // A forked child: the threads are not here, and their locks may be held for ever.
             return;
         }
-        self.shared.handover.close();
+        self.shared.batches.close();
         let Some(running) = self.lock_running().take() else { return };
-        self.tell(Command::Close);
+        self.send(Command::Close);
         // A driver that panicked has said so already.
         let _ = running.driver.join();
         // Nobody waits for a read any more.
@@ -295,9 +294,9 @@ impl Loader {
         }
     }
 
-    fn tell(&self, command: Command) {
+    fn send(&self, command: Command) {
         self.shared.inbox.put(command);
-        self.shared.bell.ring();
+        self.shared.waker.wake();
     }
 
     fn same_process(&self) -> Result<(), LoaderError> {

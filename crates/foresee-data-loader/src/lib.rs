@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Follow the plan: fetch, stage, hand over a batch.
 //!
-//! Owns one rank's engine: its threads, its staging buffer and its metrics. The path of a sample reads from top to
-//! bottom: `orders` draw its place in the run, `driver` asks the planner where it comes from and moves it,
-//! `staging` lines up its batch, `handover` gives the batch to the consumer, `buffer` takes the memory
-//! back. Next to the engine, `indexing` lists a data set. Decisions that another rank or the simulator has to make alike
-//! are in `foresee-data-plan` and `foresee-data-fetch`.
+//! One rank's engine, with its threads, its staging buffer and its metrics. A sample passes the modules in this order:
+//! `orders` draws its place in the run, `driver` asks the planner where it comes from and moves it, `staging` lines up
+//! its batch, `batch_queue` gives the batch to the consumer, `buffer` takes the memory back. `indexing` lists a data set.
+//! Decisions that another rank or the simulator has to make alike are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;
-mod bell;
+mod batch_queue;
 mod buffer;
 mod cache;
 mod config;
@@ -17,7 +16,6 @@ mod driver;
 mod engine;
 mod errors;
 mod gather;
-mod handover;
 mod indexing;
 mod metrics;
 mod orders;
@@ -25,6 +23,7 @@ mod reads;
 mod recorder;
 mod staging;
 mod wait_causes;
+mod waker;
 
 pub use batch::{Batch, Fault};
 pub use cache::Cache;

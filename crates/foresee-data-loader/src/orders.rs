@@ -14,8 +14,8 @@ use foresee_data_index::Index;
 use foresee_data_order::{Avoid, Order, OrderError};
 use foresee_units::{Epoch, SampleId, World};
 
-use crate::bell::Bell;
 use crate::errors::LoaderError;
+use crate::waker::Waker;
 
 /// How a rank's samples are cut into batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,14 +216,14 @@ pub(crate) struct OrderAhead {
 }
 
 impl OrderAhead {
-    /// Draws `run` from global `position` of `epoch` on, and rings when an epoch is there.
+    /// Draws `run` from global `position` of `epoch` on, and wakes the driver when an epoch is there.
     ///
     /// An epoch behind the run's last one is drawn alone: the caller asked for it in spite of the number.
     pub(crate) fn start(
         run: RunOrder,
         epoch: Epoch,
         position: u64,
-        bell: Arc<Bell>,
+        waker: Arc<Waker>,
     ) -> Result<Self, LoaderError> {
         let (sender, drawn) = sync_channel(1);
         let draw = move || {
@@ -236,11 +236,11 @@ impl OrderAhead {
                 if failed || !listens {
                     break;
                 }
-                bell.ring();
+                waker.wake();
                 position = 0;
             }
             drop(sender);
-            bell.ring();
+            waker.wake();
         };
         Builder::new()
             .name("foresee-order".to_owned())

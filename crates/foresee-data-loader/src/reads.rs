@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads under way: which sample, into which batch, who else waits for it, and what becomes of it afterwards.
+//! Reads in flight, by ticket and by sample: into which batch, what else waits for them, and which caches get a copy.
 //!
 //! A sample is read once however many batches of the staging buffer want it: later ones wait for the first.
-//! Owns the table and its two look-ups (by ticket, by sample); moves no bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +28,8 @@ pub(crate) struct Want {
     /// Its span of the batch's memory.
     pub(crate) offset: usize,
     pub(crate) len: usize,
-    pub(crate) keep: TierSet,
+    /// The tiers that get a copy.
+    pub(crate) fills: TierSet,
 }
 
 /// Who brings the bytes.
@@ -57,7 +57,7 @@ pub(crate) struct Read {
     pub(crate) len: usize,
     pub(crate) from: From,
     /// The tiers that get a copy.
-    pub(crate) keep: TierSet,
+    pub(crate) fills: TierSet,
     pub(crate) waiters: Vec<Spot>,
     /// Attempts begun.
     pub(crate) tries: u32,
@@ -83,7 +83,7 @@ impl Read {
             offset: want.offset,
             len: want.len,
             from,
-            keep: want.keep,
+            fills: want.fills,
             waiters: Vec::new(),
             tries: 0,
             active: 0,

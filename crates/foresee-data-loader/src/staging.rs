@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches on their way to the consumer, in his order.
+//! The staging line: batches on their way to the consumer, in its order.
 //!
-//! Space is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is
-//! in bytes and counts what is ready but not yet taken, and what the consumer still has in his hands: it is the only
-//! back-pressure there is. Whoever keeps batches for good takes half of the room at most: the loader goes on. Refuses
-//! to know where bytes come from.
+//! Space is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is in bytes,
+//! and it is the only backpressure. It counts batches that are ready but not taken, and those that the consumer still
+//! holds, up to half of the limit: a consumer that never drops its batches does not stop the loader.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,15 +11,15 @@ use std::sync::{Arc, Weak};
 use foresee_units::{Bytes, Epoch, SampleId, Step};
 
 use crate::batch::{Batch, Fault};
+use crate::batch_queue::QueueEntry;
 use crate::buffer::Buffer;
-use crate::handover::Handed;
 
-/// Batches of few bytes or none, and ends of epochs without batches, take no room that counts, though a page of
-/// memory: they are bounded by number.
+/// Batches of few bytes or none, and ends of epochs, take no capacity that counts, but a page of memory: they are bounded
+/// by number.
 const SLOTS_MAX: usize = 1 << 12;
 
-/// Batches in the consumer's hands that are remembered: the latest ones.
-const HANDS_MAX: usize = 64;
+/// Batches held by the consumer that are remembered: the latest ones.
+const HELD_MAX: usize = 64;
 
 /// Bytes on their way when all samples lie in memory: less than a common last-level cache.
 const NEAR_LIMIT: Bytes = Bytes::new(8 << 20);
@@ -115,9 +114,9 @@ pub(crate) struct Staging {
     used: Bytes,
     /// What was handed over and is not known to be taken.
     handed: VecDeque<Lent>,
-    /// What the consumer took; some of it he may have given back.
-    hands: VecDeque<Lent>,
-    /// Room that copies on their way to the disk tier have borrowed.
+    /// Batches that the consumer took; it may have given some back.
+    held: VecDeque<Lent>,
+    /// Capacity that copies on their way to the disk tier have borrowed.
     borrowed: Bytes,
     taken: u64,
 }
@@ -130,7 +129,7 @@ impl Staging {
             limit,
             used: Bytes::ZERO,
             handed: VecDeque::new(),
-            hands: VecDeque::new(),
+            held: VecDeque::new(),
             borrowed: Bytes::ZERO,
             taken: 0,
         }
@@ -140,16 +139,16 @@ impl Staging {
     ///
     /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, one if
     /// they are large, and their memory, used again and again, stays in the processor's caches.
-    pub(crate) fn has_room(&mut self, bytes: Bytes, near: bool) -> bool {
+    pub(crate) fn has_capacity(&mut self, bytes: Bytes, near: bool) -> bool {
         let slots = self.slots.len() + self.handed.len();
         let (taken, limit) =
-            if near { (self.used, self.limit.min(NEAR_LIMIT)) } else { (self.taken_room(), self.limit) };
+            if near { (self.used, self.limit.min(NEAR_LIMIT)) } else { (self.used_capacity(), self.limit) };
         slots < SLOTS_MAX && (self.used == Bytes::ZERO || taken.saturating_add(bytes) <= limit)
     }
 
-    /// Lends idle room, `bytes` in all from now on, as far as there is any; whether there was.
-    pub(crate) fn borrow_room(&mut self, bytes: Bytes) -> bool {
-        let others = self.taken_room().saturating_sub(self.borrowed);
+    /// Lends idle capacity, `bytes` in all from now on; `false` where there is not so much.
+    pub(crate) fn borrow_capacity(&mut self, bytes: Bytes) -> bool {
+        let others = self.used_capacity().saturating_sub(self.borrowed);
         let fits = bytes <= self.borrowed || others.saturating_add(bytes) <= self.limit;
         if fits {
             self.borrowed = bytes;
@@ -157,14 +156,14 @@ impl Staging {
         fits
     }
 
-    fn taken_room(&mut self) -> Bytes {
-        self.used.saturating_add(self.in_hands()).saturating_add(self.borrowed)
+    fn used_capacity(&mut self) -> Bytes {
+        self.used.saturating_add(self.held_bytes()).saturating_add(self.borrowed)
     }
 
     /// Bytes that the consumer has taken and not given back, as far as they count.
-    fn in_hands(&mut self) -> Bytes {
-        self.hands.retain(|lent| lent.memory.strong_count() > 0);
-        let bytes: Bytes = self.hands.iter().map(|lent| lent.bytes).sum();
+    fn held_bytes(&mut self) -> Bytes {
+        self.held.retain(|lent| lent.memory.strong_count() > 0);
+        let bytes: Bytes = self.held.iter().map(|lent| lent.bytes).sum();
         bytes.min(Bytes::new(self.limit.get() / 2))
     }
 
@@ -190,7 +189,7 @@ impl Staging {
         }
     }
 
-    /// A batch by number; `None` when a seek has done away with it.
+    /// A batch by number; `None` once it has left the line.
     pub(crate) fn get(&mut self, number: u64) -> Option<&mut Stage> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         match self.slots.get_mut(place)? {
@@ -208,7 +207,7 @@ impl Staging {
     }
 
     /// Takes out whatever is complete, in order.
-    pub(crate) fn take_ready(&mut self, ready: &mut Vec<Handed>) {
+    pub(crate) fn take_ready(&mut self, ready: &mut Vec<QueueEntry>) {
         loop {
             match self.slots.front() {
                 Some(Slot::Batch(stage)) if stage.complete() => {}
@@ -220,27 +219,27 @@ impl Staging {
                 Some(Slot::Batch(stage)) => {
                     self.handed
                         .push_back(Lent { bytes: stage.bytes(), memory: Arc::downgrade(&stage.buffer) });
-                    ready.push(Handed::Batch(stage.into_batch()));
+                    ready.push(QueueEntry::Batch(stage.into_batch()));
                 }
                 Some(Slot::End(epoch)) => {
                     self.handed.push_back(Lent::default());
-                    ready.push(Handed::End(epoch));
+                    ready.push(QueueEntry::End(epoch));
                 }
                 None => return,
             }
         }
     }
 
-    /// Learns how many were taken since the generation began.
+    /// Follows the number of entries taken since the generation began.
     pub(crate) fn note_taken(&mut self, taken: u64) {
         while self.taken < taken {
             self.taken += 1;
             let lent = self.handed.pop_front().unwrap_or_default();
             self.used -= lent.bytes;
-            if self.hands.len() == HANDS_MAX {
-                self.hands.pop_front();
+            if self.held.len() == HELD_MAX {
+                self.held.pop_front();
             }
-            self.hands.push_back(lent);
+            self.held.push_back(lent);
         }
     }
 
@@ -258,7 +257,7 @@ impl Staging {
         (self.slots.len() + self.handed.len(), self.used)
     }
 
-    /// Does away with everything: the consumer has moved elsewhere.
+    /// Discards everything: the consumer began an epoch elsewhere.
     pub(crate) fn clear(&mut self) {
         self.first += self.slots.len() as u64;
         self.slots.clear();
@@ -295,42 +294,42 @@ mod tests {
     }
 
     #[test]
-    fn what_the_consumer_has_in_his_hands_takes_room_but_never_more_than_half() {
+    fn batches_that_the_consumer_holds_take_capacity_but_never_more_than_half() {
         let batch = Bytes::new(BATCH as u64);
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(Bytes::new(4 * BATCH as u64));
         let mut held: Vec<_> = (0..4).map(|_| open(&mut staging, &pool)).collect();
-        assert!(!staging.has_room(batch, false), "four batches are on their way");
+        assert!(!staging.has_capacity(batch, false), "four batches are on their way");
         let mut ready = Vec::new();
         staging.take_ready(&mut ready);
         staging.note_taken(3);
         ready.clear();
-        assert!(staging.has_room(batch, false), "three in his hands count as two");
+        assert!(staging.has_capacity(batch, false), "three that it holds count as two");
         held.push(open(&mut staging, &pool));
-        assert!(!staging.has_room(batch, false));
+        assert!(!staging.has_capacity(batch, false));
         held.drain(..2);
-        assert!(staging.has_room(batch, false), "he has given two back");
+        assert!(staging.has_capacity(batch, false), "it has given two back");
     }
 
     #[test]
-    fn idle_room_can_be_borrowed_and_is_missing_until_it_is_given_back() {
+    fn idle_capacity_can_be_borrowed_and_is_missing_until_it_is_given_back() {
         let batch = Bytes::new(BATCH as u64);
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(batch + batch);
         let _held = open(&mut staging, &pool);
-        assert!(!staging.borrow_room(batch + batch), "one batch is on its way");
-        assert!(staging.borrow_room(batch));
-        assert!(!staging.has_room(batch, false));
-        assert!(staging.borrow_room(Bytes::ZERO));
-        assert!(staging.has_room(batch, false));
+        assert!(!staging.borrow_capacity(batch + batch), "one batch is on its way");
+        assert!(staging.borrow_capacity(batch));
+        assert!(!staging.has_capacity(batch, false));
+        assert!(staging.borrow_capacity(Bytes::ZERO));
+        assert!(staging.has_capacity(batch, false));
     }
 
     #[test]
     fn one_batch_may_always_be_opened() {
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(Bytes::new(1));
-        assert!(staging.has_room(Bytes::new(BATCH as u64), false));
+        assert!(staging.has_capacity(Bytes::new(BATCH as u64), false));
         let _held = open(&mut staging, &pool);
-        assert!(!staging.has_room(Bytes::ZERO, false));
+        assert!(!staging.has_capacity(Bytes::ZERO, false));
     }
 }

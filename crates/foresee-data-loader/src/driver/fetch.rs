@@ -4,23 +4,23 @@
 //! An attempt fills the batch's own memory where it is the only one for its sample; a hedge, and a read that
 //! serves several samples at once, fill memory of their own, which is copied once nobody else may touch the batch's.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use foresee_data_fetch::{Action, AttemptId, Class, End, Pace, Part, Request};
-use foresee_data_tier::{Dest, Done, Op, Scratch, Ticket, Tier};
+use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, End, Part, Request};
+use foresee_data_tier::{Dest, Done, Op, Scratch, Tier};
 use foresee_ledger::{Entry, Subject};
-use foresee_model::{Candidate, choose_in_time};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
 
 use super::Driver;
 use super::fault::fault_message;
+use super::tickets::TicketOwner;
 use crate::batch::Fault;
-use crate::handover::Look;
-use crate::reads::{From, Overtaken, Read};
+use crate::reads::{From, Overtaken, Read, Reads};
 
 /// One attempt at the origin.
 #[derive(Debug)]
-pub(super) struct Attempt {
+struct Attempt {
     parts: Vec<Part>,
     /// Memory of its own; `None`: it fills the batch's.
     scratch: Option<Arc<Scratch>>,
@@ -28,9 +28,9 @@ pub(super) struct Attempt {
     hedge: bool,
 }
 
-/// What an entry of the metrics is about.
+/// Subject of an entry of the metrics.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct About {
+pub(super) struct EntrySubject {
     /// The sample, or the first of several.
     sample: SampleId,
     samples: u32,
@@ -39,70 +39,68 @@ pub(super) struct About {
     attempt: u32,
 }
 
-impl About {
+impl EntrySubject {
     /// One sample at the first attempt.
     pub(super) const fn one(sample: SampleId, slot: u64) -> Self {
         Self { sample, samples: 1, slot, attempt: 1 }
     }
 }
 
-/// Tickets of all tiers share one completion queue; the top bits say whose a ticket is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
-    Disk,
-    Origin,
-    Write,
-    /// Forgetting a sample: nobody waits for its end.
-    Drop,
+/// Reads from disk and origin, and who performs them.
+#[derive(Debug)]
+pub(super) struct Fetches {
+    origin: Arc<dyn Tier>,
+    pub(super) dispatch: Dispatch,
+    pub(super) reads: Reads,
+    attempts: HashMap<u64, Attempt>,
+    /// Reads that the disk tier has not ended.
+    disk_reads: u32,
 }
 
-const KIND_SHIFT: u32 = 62;
-const NUMBER: u64 = (1 << KIND_SHIFT) - 1;
+impl Fetches {
+    pub(super) fn new(origin: Arc<dyn Tier>, dispatch: Dispatch) -> Self {
+        Self { origin, dispatch, reads: Reads::default(), attempts: HashMap::new(), disk_reads: 0 }
+    }
 
-const fn ticket(whose: Whose, number: u64) -> Ticket {
-    Ticket((whose as u64) << KIND_SHIFT | (number & NUMBER))
-}
+    /// Reads that disk and origin have in flight.
+    fn in_flight(&self) -> [u32; 2] {
+        [self.disk_reads, self.dispatch.in_flight()]
+    }
 
-pub(super) const fn write_ticket(number: u64) -> Ticket {
-    ticket(Whose::Write, number)
-}
-
-pub(super) const fn drop_ticket(number: u64) -> Ticket {
-    ticket(Whose::Drop, number)
-}
-
-const fn owner(ticket: Ticket) -> (Whose, u64) {
-    let whose = match ticket.0 >> KIND_SHIFT {
-        0 => Whose::Disk,
-        1 => Whose::Origin,
-        2 => Whose::Write,
-        _ => Whose::Drop,
-    };
-    (whose, ticket.0 & NUMBER)
+    /// The consumer waits for batch `slot`: its reads of the origin go first.
+    fn prioritize(&mut self, slot: u64, now: Nanos) {
+        for number in self.reads.for_slot(slot) {
+            if self.reads.get(number).is_some_and(|read| read.from == From::Origin) {
+                self.dispatch.handle_urgent(number, now);
+            }
+        }
+    }
 }
 
 impl Driver {
     // ---- begin
 
-    pub(super) fn ask_disk(&mut self, number: u64) {
-        let Some(buffer) = self.reads.get(number).map(|read| Arc::clone(&read.buffer)) else { return };
-        if !self.give_memory(&buffer) {
+    pub(super) fn read_disk(&mut self, number: u64) {
+        let Some(buffer) = self.fetches.reads.get(number).map(|read| Arc::clone(&read.buffer)) else {
+            return;
+        };
+        if !self.delivery.take_memory(&buffer) {
             return;
         }
-        let Some(read) = self.reads.get(number) else { return };
+        let Some(read) = self.fetches.reads.get(number) else { return };
         read.active = 1;
         read.tries += 1;
         let key = self.data.key(read.sample);
         // SAFETY: the span belongs to this read alone until its end is handled.
         let dest = unsafe { read.buffer.dest(read.offset, read.len) };
         let Some(disk) = &self.tiers.disk else { return };
-        self.disk_reads += 1;
-        disk.submit(Op::Read { ticket: ticket(Whose::Disk, number), key, offset: 0, dest });
+        self.fetches.disk_reads += 1;
+        disk.submit(Op::Read { ticket: TicketOwner::DiskRead.ticket(number), key, offset: 0, dest });
     }
 
-    pub(super) fn ask_origin(&mut self, number: u64) {
+    pub(super) fn request_origin(&mut self, number: u64) {
         let now = self.now();
-        let Some(read) = self.reads.get(number) else { return };
+        let Some(read) = self.fetches.reads.get(number) else { return };
         read.from = From::Origin;
         let (slot, sample) = (read.spot.slot, read.sample);
         let range = self.data.index().range(sample);
@@ -115,62 +113,34 @@ impl Driver {
             turn: slot,
             deadline: Nanos::MAX,
         };
-        self.dispatch.handle_request(request, now);
+        self.fetches.dispatch.handle_request(request, now);
     }
 
-    /// Who brings a sample that the disk tier holds: the disk, unless it would come too late and the origin sooner.
+    /// Who reads a sample that the disk tier holds.
     pub(super) fn disk_or_origin(&self, slot: u64, len: usize) -> From {
-        let bytes = Bytes::new(len as u64);
-        let at = |source, in_flight: u32| Candidate {
-            source,
-            time: self.rates.fetch_time(source, bytes, in_flight + 1),
-        };
-        let candidates = [at(Source::Disk, self.disk_reads), at(Source::Origin, self.dispatch.in_flight())];
-        match choose_in_time(&candidates, self.slack(slot)) {
-            Some(1) => From::Origin,
-            _ => From::Disk,
-        }
+        self.rates.disk_or_origin(slot, Bytes::new(len as u64), self.fetches.in_flight(), self.now())
     }
 
-    /// Until the consumer will want batch `slot`, at his recent pace.
-    fn slack(&self, slot: u64) -> Nanos {
-        // Before he has taken a step nothing is late.
-        self.pace.map_or(Nanos::MAX, |pace| pace.wanted(slot).saturating_sub(self.now()))
-    }
-
-    /// Learns how the consumer goes on.
-    pub(super) fn follow_pace(&mut self, look: Look) {
+    /// The consumer waits for the first batch in line: its reads go first.
+    pub(super) fn prioritize_head(&mut self) {
         let now = self.now();
-        self.pace = look.step.map(|step| {
-            let rest = if look.wanted { Nanos::ZERO } else { step.saturating_sub(look.since) };
-            Pace { next: self.staging.next(), at: now.saturating_add(rest), step }
-        });
-        self.dispatch.handle_pace(self.pace);
-    }
-
-    /// The consumer stands and waits: what his batch lacks goes first.
-    pub(super) fn hurry(&mut self) {
-        let Some((slot, _)) = self.staging.head() else { return };
-        let now = self.now();
-        for number in self.reads.for_slot(slot) {
-            if self.reads.get(number).is_some_and(|read| read.from == From::Origin) {
-                self.dispatch.handle_urgent(number, now);
-            }
+        if let Some((slot, _)) = self.delivery.staging.head() {
+            self.fetches.prioritize(slot, now);
         }
     }
 
     pub(super) fn start_fetches(&mut self) {
         let now = self.now();
         let mut ops = Vec::new();
-        while let Some(action) = self.dispatch.poll_action(now) {
+        while let Some(action) = self.fetches.dispatch.poll_action(now) {
             match action {
                 Action::Start { attempt, start, len, parts, tries, hedge, .. } => {
                     ops.extend(self.start_attempt(attempt, start, len, parts, tries, hedge));
                 }
                 Action::Cancel { attempt } => {
                     // A tier knows only what it was given.
-                    self.origin.submit_many(std::mem::take(&mut ops));
-                    self.origin.cancel(ticket(Whose::Origin, attempt.0));
+                    self.fetches.origin.submit_many(std::mem::take(&mut ops));
+                    self.fetches.origin.cancel(TicketOwner::OriginRead.ticket(attempt.0));
                 }
                 Action::Fail { ticket, outcome, tries, elapsed } => {
                     self.give_up(ticket, outcome, tries, elapsed);
@@ -178,7 +148,7 @@ impl Driver {
             }
         }
         if !ops.is_empty() {
-            self.origin.submit_many(ops);
+            self.fetches.origin.submit_many(ops);
         }
     }
 
@@ -193,16 +163,16 @@ impl Driver {
     ) -> Option<Op> {
         let first = parts[0].ticket;
         for part in &parts {
-            if let Some(read) = self.reads.get(part.ticket) {
+            if let Some(read) = self.fetches.reads.get(part.ticket) {
                 read.tries = tries;
                 read.active += 1;
                 let buffer = Arc::clone(&read.buffer);
-                if !self.give_memory(&buffer) {
+                if !self.delivery.take_memory(&buffer) {
                     return None;
                 }
             }
         }
-        let read = self.reads.get(first)?;
+        let read = self.fetches.reads.get(first)?;
         let alone = parts.len() == 1 && read.active == 1 && read.len as u64 == len;
         let (dest, scratch) = if alone {
             read.direct = true;
@@ -215,56 +185,62 @@ impl Driver {
         };
         let key = self.data.key(read.sample);
         let offset = start - self.data.index().range(read.sample).start;
-        self.attempts.insert(id.0, Attempt { parts, scratch, tries, hedge });
-        Some(Op::Read { ticket: ticket(Whose::Origin, id.0), key, offset, dest })
+        self.fetches.attempts.insert(id.0, Attempt { parts, scratch, tries, hedge });
+        Some(Op::Read { ticket: TicketOwner::OriginRead.ticket(id.0), key, offset, dest })
     }
 
     // ---- end
 
     pub(super) fn handle_done(&mut self, done: &Done) {
-        match owner(done.ticket) {
-            (Whose::Disk, number) => self.disk_read_ended(number, done),
-            (Whose::Origin, number) => self.attempt_ended(number, done),
-            (Whose::Write, number) => self.write_ended(number, done),
-            (Whose::Drop, _) => {}
+        match TicketOwner::of(done.ticket) {
+            (TicketOwner::DiskRead, number) => self.disk_read_ended(number, done),
+            (TicketOwner::OriginRead, number) => self.attempt_ended(number, done),
+            (TicketOwner::DiskWrite, number) => self.write_ended(number, done),
+            (TicketOwner::Removal, _) => {}
         }
     }
 
     fn disk_read_ended(&mut self, number: u64, done: &Done) {
-        self.copies.note_moved();
-        let Some(read) = self.reads.get(number) else {
-            self.disk_reads -= 1;
+        self.tiers.copies.note_moved();
+        let Some(read) = self.fetches.reads.get(number) else {
+            self.fetches.disk_reads -= 1;
             return;
         };
         read.active = 0;
-        let (sample, spot, keep) = (read.sample, read.spot, read.keep);
+        let (sample, spot, fills) = (read.sample, read.spot, read.fills);
         let (took, now) = (done.queued + done.service, self.now());
-        self.rates.observe(Source::Disk, done.bytes, self.disk_reads, took, now);
-        self.disk_reads -= 1;
-        self.book(foresee_ledger::Op::Read, Source::Disk, About::one(sample, spot.slot), done);
+        self.rates.sources.observe(Source::Disk, done.bytes, self.fetches.disk_reads, took, now);
+        self.fetches.disk_reads -= 1;
+        self.record(foresee_ledger::Op::Read, Source::Disk, EntrySubject::one(sample, spot.slot), done);
         if done.outcome == ReadOutcome::Ok {
             self.arrived(number);
             return;
         }
         // The copy is gone or bad: the origin has the sample, and the plan learns of the hole. Unless it has dropped
         // that copy meanwhile and counts on this read for a new one.
-        if let Some(tier) = self.tiers.disk_index().filter(|&disk| !keep.contains(disk)) {
+        if let Some(tier) = self.tiers.disk_index().filter(|&disk| !fills.contains(disk)) {
             self.planner.handle_lost(sample, tier);
         }
-        self.ask_origin(number);
+        self.request_origin(number);
     }
 
     fn attempt_ended(&mut self, id: u64, done: &Done) {
-        let Some(attempt) = self.attempts.remove(&id) else { return };
+        let Some(attempt) = self.fetches.attempts.remove(&id) else { return };
         let now = self.now();
         self.note_attempt(&attempt, done);
         if done.outcome == ReadOutcome::Ok {
             let took = done.queued + done.service;
-            self.rates.observe(Source::Origin, done.bytes, self.dispatch.in_flight(), took, now);
+            self.rates.sources.observe(
+                Source::Origin,
+                done.bytes,
+                self.fetches.dispatch.in_flight(),
+                took,
+                now,
+            );
         }
         let end =
             End { outcome: done.outcome, bytes: done.bytes, queued: done.queued, service: done.service };
-        let won = self.dispatch.handle_end(AttemptId(id), end, now).won;
+        let won = self.fetches.dispatch.handle_end(AttemptId(id), end, now).won;
         match attempt.scratch {
             None => self.direct_ended(attempt.parts[0].ticket, !won.is_empty()),
             Some(scratch) => {
@@ -280,7 +256,7 @@ impl Driver {
     fn note_attempt(&mut self, attempt: &Attempt, done: &Done) {
         let mut first = None;
         for part in &attempt.parts {
-            if let Some(read) = self.reads.get(part.ticket) {
+            if let Some(read) = self.fetches.reads.get(part.ticket) {
                 read.active = read.active.saturating_sub(1);
                 if done.outcome != ReadOutcome::Ok {
                     // One that lost against its twin was called off.
@@ -291,7 +267,7 @@ impl Driver {
             }
         }
         if let Some((sample, slot)) = first {
-            let about = About {
+            let about = EntrySubject {
                 sample,
                 samples: u32::try_from(attempt.parts.len()).unwrap_or(u32::MAX),
                 slot,
@@ -299,17 +275,17 @@ impl Driver {
             };
             if let Some(open) = done.detail.open {
                 let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
-                self.book(foresee_ledger::Op::Open, Source::Origin, about, &opened);
+                self.record(foresee_ledger::Op::Open, Source::Origin, about, &opened);
             }
             let rest = done.service.saturating_sub(done.detail.open.unwrap_or(Nanos::ZERO));
             let read = Done { service: rest, ..done.clone() };
-            self.book(foresee_ledger::Op::Read, Source::Origin, about, &read);
+            self.record(foresee_ledger::Op::Read, Source::Origin, about, &read);
         }
     }
 
     /// The attempt that was filling the batch's own memory has ended.
     fn direct_ended(&mut self, number: u64, won: bool) {
-        let Some(read) = self.reads.get(number) else { return };
+        let Some(read) = self.fetches.reads.get(number) else { return };
         read.direct = false;
         match read.overtaken_by.take() {
             Some(Overtaken::Bytes(bytes)) => {
@@ -323,7 +299,7 @@ impl Driver {
     }
 
     fn scratch_won(&mut self, part: &Part, bytes: &[u8]) {
-        let Some(read) = self.reads.get(part.ticket) else { return };
+        let Some(read) = self.fetches.reads.get(part.ticket) else { return };
         let start = usize::try_from(part.offset_in_span).expect("inside the span");
         let bytes = &bytes[start..start + read.len];
         if read.direct {
@@ -334,47 +310,47 @@ impl Driver {
         self.arrived(part.ticket);
     }
 
-    /// A read's bytes lie in its batch: serve who waits, keep a copy where planned.
+    /// A read's bytes are in its batch: serve the other batches that wait for it, and fill the caches as planned.
     fn arrived(&mut self, number: u64) {
-        let Some(read) = self.reads.end(number) else { return };
+        let Some(read) = self.fetches.reads.end(number) else { return };
         // SAFETY: no attempt touches the span any more, and the batch has not been handed over.
         let bytes: &[u8] = unsafe { read.buffer.slice_mut(read.offset, read.len) };
         for spot in &read.waiters {
-            if let Some(stage) = self.staging.get(spot.slot) {
+            if let Some(stage) = self.delivery.staging.get(spot.slot) {
                 stage.pending -= 1;
                 let ((offset, len), buffer) = (stage.span(spot.place), Arc::clone(&stage.buffer));
-                if self.give_memory(&buffer) {
+                if self.delivery.take_memory(&buffer) {
                     // SAFETY: the waiter's span is its own and nothing else fills it.
                     unsafe { buffer.slice_mut(offset, len) }.copy_from_slice(bytes);
                 }
             }
         }
-        for tier in read.keep.iter() {
-            self.keep(&read, tier);
+        for tier in read.fills.iter() {
+            self.fill_cache(&read, tier);
         }
-        if let Some(stage) = self.staging.get(read.spot.slot) {
+        if let Some(stage) = self.delivery.staging.get(read.spot.slot) {
             stage.pending -= 1;
         }
     }
 
     /// No source has the sample: its place stays zero, and the batch says why.
     fn give_up(&mut self, number: u64, outcome: ReadOutcome, tries: u32, elapsed: Nanos) {
-        if let Some(read) = self.reads.get(number).filter(|read| read.direct) {
+        if let Some(read) = self.fetches.reads.get(number).filter(|read| read.direct) {
             read.overtaken_by = Some(Overtaken::Fault(outcome, tries, elapsed));
             return;
         }
-        let Some(read) = self.reads.end(number) else { return };
-        self.keep_not(&read);
+        let Some(read) = self.fetches.reads.end(number) else { return };
+        self.cancel_fills(&read);
         let mut message = fault_message(&read, outcome, tries, elapsed);
         if self.data.index().parts() > 1 {
             message = format!("{}: {message}", self.data.uri(read.sample));
         }
         for spot in std::iter::once(read.spot).chain(read.waiters.iter().copied()) {
-            if let Some(stage) = self.staging.get(spot.slot) {
+            if let Some(stage) = self.delivery.staging.get(spot.slot) {
                 stage.faults.push(Fault { place: spot.place, outcome, message: message.clone() });
                 stage.pending -= 1;
                 let ((offset, len), buffer) = (stage.span(spot.place), Arc::clone(&stage.buffer));
-                if self.give_memory(&buffer) {
+                if self.delivery.take_memory(&buffer) {
                     // SAFETY: every attempt for the span has ended.
                     unsafe { buffer.slice_mut(offset, len) }.fill(0);
                 }
@@ -382,35 +358,35 @@ impl Driver {
         }
     }
 
-    /// Forgets the future of all reads: those for a cache go on, the others are withdrawn.
+    /// No batch waits for a read any more: those for a cache continue, the others are withdrawn.
     pub(super) fn abandon_reads(&mut self) {
         let now = self.now();
-        for number in self.reads.tickets() {
-            let Some(read) = self.reads.get(number) else { continue };
+        for number in self.fetches.reads.tickets() {
+            let Some(read) = self.fetches.reads.get(number) else { continue };
             read.waiters.clear();
             let begun = read.active > 0;
-            if begun && (!read.keep.is_empty() || read.from == From::Disk) {
+            if begun && (!read.fills.is_empty() || read.from == From::Disk) {
                 continue;
             }
             if read.from == From::Origin {
-                self.dispatch.handle_withdraw(number, now);
+                self.fetches.dispatch.handle_withdraw(number, now);
             }
-            if let Some(read) = self.reads.end(number) {
-                self.keep_not(&read);
+            if let Some(read) = self.fetches.reads.end(number) {
+                self.cancel_fills(&read);
             }
         }
         self.start_fetches();
     }
 
-    pub(super) fn book(
+    pub(super) fn record(
         &mut self,
         op: foresee_ledger::Op,
         source: Source,
-        About { sample, samples, slot, attempt }: About,
+        EntrySubject { sample, samples, slot, attempt }: EntrySubject,
         done: &Done,
     ) {
         let now = self.now();
-        let (epoch, step) = self.staging.get(slot).map_or_else(Default::default, |s| (s.epoch, s.step));
+        let (epoch, step) = self.delivery.step(slot);
         self.shared.metrics.add(Entry {
             start: now.saturating_sub(done.service),
             duration: done.service,
@@ -432,16 +408,4 @@ impl Driver {
 fn fill(read: &Read, bytes: &[u8]) {
     // SAFETY: no attempt fills the batch's own memory now, and the batch has not been handed over.
     unsafe { read.buffer.slice_mut(read.offset, read.len) }.copy_from_slice(bytes);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_ticket_says_whose_it_is() {
-        for whose in [Whose::Disk, Whose::Origin, Whose::Write, Whose::Drop] {
-            assert_eq!(owner(ticket(whose, 77)), (whose, 77));
-        }
-    }
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens on the first request for a batch: origin and caches are opened, memory is divided, the driver begins.
+//! The start of a loader: opens origin and caches, divides memory, starts the driver.
 //!
-//! Apart from the loader's face, because all of it runs once, in this order, and may fail: then everything that was
-//! opened is given back, and a start can be tried again. Owns the figures that suit a bucket, a directory and a disk
-//! before anything has been measured. Refuses to touch a sample.
+//! It runs on the first request for a batch. If it fails, everything that was opened is given back, and the start can be
+//! tried again. The constants suit a bucket, a directory and a disk before anything has been measured.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -69,8 +68,8 @@ impl Loader {
         if let Some(folder) = &self.config.run_dir {
             self.shared.metrics.write_to(folder)?;
         }
-        let bell = Arc::clone(&self.shared.bell);
-        let completions = Completions::new(move || bell.ring());
+        let waker = Arc::clone(&self.shared.waker);
+        let completions = Completions::new(move || waker.wake());
         let uri = Uri::parse(&self.config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
         if !self.config.listed {
@@ -80,7 +79,7 @@ impl Loader {
         let index = self.data.index();
         let tables = Bytes::new(index.len().saturating_mul(TABLE_BYTES_PER_SAMPLE));
         let staged = self.config.staging.saturating_add(tables).saturating_add(listing_memory(index));
-        let (copies, within) = self.copies_room(staged);
+        let (copies, within) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within);
         let (member, ram) = self.cache.join(index.total_bytes(), fixed, self.config.local.size())?;
         let tiers = Tiers { origin, ram, copies, tables };
@@ -106,7 +105,7 @@ impl Loader {
         let places = Places { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
-            self.config.clone(),
+            &self.config,
             Arc::clone(&self.data),
             places,
             Arc::clone(member),
@@ -119,7 +118,7 @@ impl Loader {
             .name("foresee-driver".to_owned())
             .spawn(move || {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| driver.run())) {
-                    shared.handover.break_with(LoaderError::Broken { why: words_of(panic.as_ref()) });
+                    shared.batches.break_with(LoaderError::Broken { why: words_of(panic.as_ref()) });
                 }
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
@@ -127,7 +126,7 @@ impl Loader {
     }
 
     /// Memory for copies on their way to the disk tier, and how much of it is part of `ram=`, of which `staged` is taken.
-    fn copies_room(&self, staged: Bytes) -> (Bytes, Bytes) {
+    fn copies_capacity(&self, staged: Bytes) -> (Bytes, Bytes) {
         let ram = self.cache.ram();
         if self.cache.disk_dir().is_none() {
             return (Bytes::ZERO, Bytes::ZERO);
@@ -185,7 +184,7 @@ impl Loader {
         let mut tiers = Vec::new();
         if ram.is_some() {
             tiers.push(TierRoom {
-                capacity: member.room(),
+                capacity: member.capacity(),
                 align: RamTier::GRANULE.get(),
                 overhead: Bytes::ZERO,
             });
@@ -215,7 +214,7 @@ impl Loader {
     }
 
     /// What the disk tier adds to a sample: exactly, where all are of one size; else on average over some thousand
-    /// of them. A plan that counts on a little too much room is told so by the tier and drops what did not fit.
+    /// of them. A plan that counts on a little too much capacity learns so from the tier, and drops the samples that did not fit.
     fn disk_overhead(&self) -> Bytes {
         let index = self.data.index();
         let stride = (index.len() / OVERHEAD_SAMPLES).max(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the driver shows of itself: why the consumer waits, and the figures behind `stats`.
+//! A snapshot of the driver: the metrics behind `stats`, and the reason why the consumer waits.
 
 use foresee_data_fetch::DispatchStats;
 use foresee_data_plan::TierIndex;
@@ -8,17 +8,17 @@ use foresee_ledger::Cause;
 use foresee_units::Bytes;
 
 use super::Driver;
-use crate::handover::WaitNote;
+use crate::batch_queue::WaitNote;
 use crate::reads::From;
 
-/// The driver's figures at one moment.
+/// The driver's metrics at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct DriverFacts {
     /// The fetch queue of the origin.
     pub origin: DispatchStats,
-    /// Each cache tier as it stands, and the room that the plan gives it.
+    /// Each cache tier as it stands, and the bytes of it that the plan uses.
     pub tiers: Vec<(TierFacts, Bytes)>,
-    /// Reads under way from disk and origin.
+    /// Reads in flight from disk and origin.
     pub reads: usize,
     /// Batches and bytes on their way to the consumer.
     pub staged: (usize, Bytes),
@@ -34,23 +34,23 @@ impl Driver {
         let disk = self.tiers.disk.as_ref().map(|disk| disk.facts());
         let tiers = ram.into_iter().chain(disk);
         let facts = DriverFacts {
-            origin: self.dispatch.stats(),
+            origin: self.fetches.dispatch.stats(),
             tiers: tiers
                 .zip(0_u8..)
                 .map(|(facts, index)| (facts, self.planner.used(TierIndex(index))))
                 .collect(),
-            reads: self.reads.len(),
-            staged: self.staging.depth(),
+            reads: self.fetches.reads.len(),
+            staged: self.delivery.staging.depth(),
             tables: self.planner.table_bytes(),
             plan_hash: self.planner.plan_hash(),
         };
         *self.shared.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = facts;
     }
 
-    /// Says what the consumer is waiting for: the first sample that his batch lacks.
+    /// Reports what the consumer is waiting for: the first sample that its batch lacks.
     pub(super) fn explain_wait(&mut self) {
-        let Some((slot, stage)) = self.staging.head() else {
-            let what = if self.config.run.is_some() {
+        let Some((slot, stage)) = self.delivery.staging.head() else {
+            let what = if self.schedule.has_order() {
                 "the order of the next epoch"
             } else {
                 "the next epoch to begin"
@@ -58,8 +58,8 @@ impl Driver {
             return self.explain(Cause::Plan, None, what.to_owned());
         };
         let (pending, planned) = (stage.pending, stage.planned == stage.ids.len());
-        let held_back = self.dispatch.is_paused(self.now());
-        if let Some((number, read)) = self.reads.first_missing(slot).filter(|_| pending > 0) {
+        let held_back = self.fetches.dispatch.is_paused(self.now());
+        if let Some((number, read)) = self.fetches.reads.first_missing(slot).filter(|_| pending > 0) {
             let (cause, state) = match (read.from, read.active > 0, read.failed > 0) {
                 (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
                 (From::Origin, true, false) => (Cause::OriginRead, "being read at the origin"),
@@ -86,6 +86,6 @@ impl Driver {
     }
 
     fn explain(&self, cause: Cause, read: Option<u64>, what: String) {
-        self.shared.handover.explain(WaitNote { cause, read, what }, self.now());
+        self.shared.batches.explain(WaitNote { cause, read, what }, self.now());
     }
 }

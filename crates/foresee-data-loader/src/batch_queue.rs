@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the driver and the consumer meet: batches one way, demand and seeks the other.
+//! The queue between the driver and the consumer: batches one way, demand and new places the other.
 //!
-//! One lock, held for moves of a pointer only. The consumer's waiting ends by a batch, an error, `close`, or
-//! the tick at which the face looks for signals; nothing here ever waits without a bound.
+//! One lock, held for moves of a pointer only. The consumer's wait ends by a batch, an error, `close`, or the tick at
+//! which the caller checks for signals; nothing here ever waits without a bound.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use foresee_model::StepTimes;
 use foresee_units::{Epoch, Nanos};
 
 use crate::batch::Batch;
-use crate::bell::Bell;
 use crate::errors::LoaderError;
 use crate::gather::Gather;
 use crate::wait_causes::WaitCauses;
+use crate::waker::Waker;
 
-/// What the consumer gets.
+/// An entry of the queue.
 #[derive(Debug)]
-pub(crate) enum Handed {
+pub(crate) enum QueueEntry {
     Batch(Batch),
     /// The epoch has no more batches.
     End(Epoch),
@@ -40,9 +40,9 @@ pub(crate) struct Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Edge {
     Within,
-    /// He has the last batch of this epoch, and not its end.
+    /// It has the last batch of this epoch, and not its end.
     Over(Epoch),
-    /// He knew that it was over and went on to the next: its end is passed over when it comes.
+    /// It knew that the epoch was over and began the next: the end is skipped when it comes.
     Left,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct WaitNote {
 
 #[derive(Debug)]
 struct State {
-    queue: VecDeque<Handed>,
+    queue: VecDeque<QueueEntry>,
     generation: u64,
     standing: Standing,
     edge: Edge,
@@ -66,7 +66,7 @@ struct State {
     taken: u64,
     /// How many ready batches are few, where nothing has to be fetched from afar.
     wake_at: Option<usize>,
-    /// The consumer stands and waits.
+    /// The consumer waits.
     wanted: bool,
     /// What is being waited for, in words.
     what: Option<String>,
@@ -81,27 +81,28 @@ struct State {
     steps: StepTimes,
 }
 
-/// What a look at the meeting place told the driver.
+/// The consumer's demand at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct ConsumerSnapshot {
+    /// Batches and ends of epochs taken since the generation began.
     pub(crate) taken: u64,
-    /// He stands and waits.
-    pub(crate) wanted: bool,
-    /// Since he took the last one; zero before the first.
+    /// It waits, and nothing is ready.
+    pub(crate) is_waiting: bool,
+    /// Since it took the last one; zero before the first.
     pub(crate) since: Nanos,
-    /// A low quantile (p10) of his recent step times; `None` before there are any.
+    /// A low quantile (p10) of its recent step times; `None` before there are any.
     pub(crate) step: Option<Nanos>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Handover {
+pub(crate) struct BatchQueue {
     state: Mutex<State>,
     arrived: Condvar,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
-impl Handover {
-    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+impl BatchQueue {
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
         let state = State {
             queue: VecDeque::new(),
             generation: 0,
@@ -119,7 +120,7 @@ impl Handover {
             last_take: None,
             steps: StepTimes::default(),
         };
-        Self { state: Mutex::new(state), arrived: Condvar::new(), bell }
+        Self { state: Mutex::new(state), arrived: Condvar::new(), waker }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -130,7 +131,7 @@ impl Handover {
 
     /// Takes what comes next, or gives up after `tick`: `Ok(None)`. A batch that was waited for says why. `now`: of the
     /// loader's clock.
-    pub(crate) fn take(&self, tick: Duration, now: Nanos) -> Result<Option<Handed>, LoaderError> {
+    pub(crate) fn take(&self, tick: Duration, now: Nanos) -> Result<Option<QueueEntry>, LoaderError> {
         let until = Instant::now() + tick;
         let mut state = self.lock();
         loop {
@@ -138,7 +139,7 @@ impl Handover {
                 return Err(LoaderError::Closed);
             }
             if let Some(mut handed) = state.queue.pop_front() {
-                if matches!(handed, Handed::End(_)) && matches!(state.edge, Edge::Left) {
+                if matches!(handed, QueueEntry::End(_)) && matches!(state.edge, Edge::Left) {
                     state.edge = Edge::Within;
                     state.taken += 1;
                     continue;
@@ -150,18 +151,18 @@ impl Handover {
                 return Err(LoaderError::Stopped(Arc::clone(error)));
             }
             if state.finished {
-                return Ok(Some(Handed::End(state.standing.epoch)));
+                return Ok(Some(QueueEntry::End(state.standing.epoch)));
             }
             // After a seek it is a new wait, although `wanted` still stands.
             state.causes.begin(now);
             if !state.wanted {
                 state.wanted = true;
-                self.bell.ring();
+                self.waker.wake();
             }
             if let Some(gather) = state.shared.take() {
                 drop(state);
                 if gather.help() {
-                    self.bell.ring();
+                    self.waker.wake();
                 }
                 state = self.lock();
                 continue;
@@ -171,39 +172,39 @@ impl Handover {
         }
     }
 
-    fn note_taken(&self, state: &mut State, handed: &mut Handed) {
+    fn note_taken(&self, state: &mut State, handed: &mut QueueEntry) {
         let waited = std::mem::take(&mut state.wanted);
         state.taken += 1;
         state.what = None;
         let turns = state.causes.end();
         match handed {
-            Handed::Batch(batch) => {
+            QueueEntry::Batch(batch) => {
                 batch.turns = turns;
                 state.standing.epoch = batch.epoch;
                 state.standing.fresh = false;
                 state.edge = if batch.last { Edge::Over(batch.epoch) } else { Edge::Within };
             }
-            Handed::End(epoch) => {
+            QueueEntry::End(epoch) => {
                 state.standing = Standing { epoch: Epoch(epoch.0 + 1), position: 0, fresh: true };
                 state.edge = Edge::Within;
             }
         }
         let now = Instant::now();
-        // A step that stood still tells the origin's pace, not the consumer's.
+        // A step that waited shows the origin's rate, not the consumer's.
         if let Some(last) = state.last_take.filter(|_| !waited) {
             state.steps.observe((now - last).into());
         }
         state.last_take = Some(now);
         // Waking the driver for every batch would cost a switch each; it plans many at a time. Where bytes come from
-        // afar it hears of room early; where all lie in memory, half of what was ready is soon enough.
+        // afar it learns of free capacity early; where all lie in memory, half of what was ready is soon enough.
         let left = state.queue.len();
         let soon = state.wake_at.map_or(left < 4 || left.is_multiple_of(8), |at| left == at);
         if waited || soon {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
-    /// What the driver last said of the wait; `None` before it has looked.
+    /// The driver's last report on the wait; `None` before there is one.
     pub(crate) fn waited_for(&self) -> Option<String> {
         self.lock().what.clone()
     }
@@ -218,8 +219,8 @@ impl Handover {
         self.lock().causes.begin_opening(since);
     }
 
-    /// Moves the consumer elsewhere. Returns the new generation, or `None` if he stands there already. Behind the
-    /// last batch of an epoch he stands at the start of the next: what is staged of it stays. `anew`: move in any case.
+    /// Moves the consumer to another place. Returns the new generation, or `None` if it is there already. Behind the last
+    /// batch of an epoch it is at the start of the next: what is staged of it stays. `anew`: move in any case.
     pub(crate) fn seek(&self, epoch: Epoch, position: u64, anew: bool) -> Option<u64> {
         let mut state = self.lock();
         let there = Standing { epoch, position, fresh: true };
@@ -249,9 +250,9 @@ impl Handover {
 
     // ---- the driver's side
 
-    /// Hands over what is ready, unless the consumer has moved on since `generation`.
+    /// Hands over what is ready, unless the consumer has moved since `generation`.
     /// `near`: no sample has to be fetched from afar.
-    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = Handed>, near: bool) {
+    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = QueueEntry>, near: bool) {
         let mut state = self.lock();
         if state.generation == generation {
             state.queue.extend(ready);
@@ -276,18 +277,18 @@ impl Handover {
         self.lock().shared = None;
     }
 
-    /// How far the consumer is.
-    pub(crate) fn look(&self) -> Look {
+    /// The consumer's demand.
+    pub(crate) fn snapshot(&self) -> ConsumerSnapshot {
         let state = self.lock();
-        Look {
+        ConsumerSnapshot {
             taken: state.taken,
-            wanted: state.wanted && state.queue.is_empty(),
+            is_waiting: state.wanted && state.queue.is_empty(),
             since: state.last_take.map_or(Nanos::ZERO, |last| last.elapsed().into()),
             step: state.steps.low(),
         }
     }
 
-    /// Says what the consumer is waiting for at the moment.
+    /// Reports what the consumer is waiting for at the moment.
     pub(crate) fn explain(&self, note: WaitNote, now: Nanos) {
         let mut state = self.lock();
         if state.wanted {
@@ -331,45 +332,49 @@ impl Handover {
 mod tests {
     use super::*;
 
-    fn place() -> Handover {
-        Handover::new(Arc::new(Bell::default()))
+    fn place() -> BatchQueue {
+        BatchQueue::new(Arc::new(Waker::default()))
     }
 
     #[test]
     fn a_seek_to_where_the_consumer_stands_changes_nothing() {
-        let handover = place();
-        assert_eq!(handover.seek(Epoch(0), 0, false), None);
-        assert_eq!(handover.seek(Epoch(2), 64, false), Some(1));
-        assert_eq!(handover.seek(Epoch(2), 64, false), None);
-        assert_eq!(handover.seek(Epoch(2), 64, true), Some(2));
+        let queue = place();
+        assert_eq!(queue.seek(Epoch(0), 0, false), None);
+        assert_eq!(queue.seek(Epoch(2), 64, false), Some(1));
+        assert_eq!(queue.seek(Epoch(2), 64, false), None);
+        assert_eq!(queue.seek(Epoch(2), 64, true), Some(2));
     }
 
     #[test]
-    fn what_was_ready_before_a_seek_is_never_handed_out_after_it() {
-        let handover = place();
-        handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
-        assert_eq!(handover.seek(Epoch(5), 0, false), Some(1));
-        handover.push(0, std::iter::once(Handed::End(Epoch(0))), false);
-        assert!(matches!(handover.take(Duration::from_millis(1), Nanos::ZERO), Ok(None)));
-        handover.push(1, std::iter::once(Handed::End(Epoch(5))), false);
+    fn batches_that_were_ready_before_a_seek_are_never_handed_out_after_it() {
+        let queue = place();
+        queue.push(0, std::iter::once(QueueEntry::End(Epoch(0))), false);
+        assert_eq!(queue.seek(Epoch(5), 0, false), Some(1));
+        queue.push(0, std::iter::once(QueueEntry::End(Epoch(0))), false);
+        assert!(matches!(queue.take(Duration::from_millis(1), Nanos::ZERO), Ok(None)));
+        queue.push(1, std::iter::once(QueueEntry::End(Epoch(5))), false);
         assert!(matches!(
-            handover.take(Duration::from_millis(1), Nanos::ZERO),
-            Ok(Some(Handed::End(Epoch(5))))
+            queue.take(Duration::from_millis(1), Nanos::ZERO),
+            Ok(Some(QueueEntry::End(Epoch(5))))
         ));
-        assert_eq!(handover.seek(Epoch(6), 0, false), None, "the end of an epoch is the start of the next");
+        assert_eq!(queue.seek(Epoch(6), 0, false), None, "the end of an epoch is the start of the next");
     }
 
     #[test]
     fn behind_the_last_batch_the_next_epoch_begins_with_what_is_staged_of_it() {
-        let handover = place();
-        let ready = [Handed::Batch(batch(0, true)), Handed::End(Epoch(0)), Handed::Batch(batch(1, false))];
-        handover.push(0, ready.into_iter(), false);
-        let next = || handover.take(Duration::ZERO, Nanos::ZERO).expect("open").expect("ready");
-        assert!(matches!(next(), Handed::Batch(_)));
-        assert_eq!(handover.seek(Epoch(1), 0, false), None);
-        assert!(matches!(next(), Handed::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
-        assert_eq!(handover.look().taken, 3);
-        assert_eq!(handover.seek(Epoch(2), 0, false), Some(1), "epoch 1 is not over");
+        let queue = place();
+        let ready = [
+            QueueEntry::Batch(batch(0, true)),
+            QueueEntry::End(Epoch(0)),
+            QueueEntry::Batch(batch(1, false)),
+        ];
+        queue.push(0, ready.into_iter(), false);
+        let next = || queue.take(Duration::ZERO, Nanos::ZERO).expect("open").expect("ready");
+        assert!(matches!(next(), QueueEntry::Batch(_)));
+        assert_eq!(queue.seek(Epoch(1), 0, false), None);
+        assert!(matches!(next(), QueueEntry::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
+        assert_eq!(queue.snapshot().taken, 3);
+        assert_eq!(queue.seek(Epoch(2), 0, false), Some(1), "epoch 1 is not over");
     }
 
     fn batch(epoch: u64, last: bool) -> Batch {
@@ -392,45 +397,45 @@ mod tests {
 
     #[test]
     fn close_ends_a_wait_in_another_thread() {
-        let handover = Arc::new(place());
-        let other = Arc::clone(&handover);
+        let queue = Arc::new(place());
+        let other = Arc::clone(&queue);
         let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60), Nanos::ZERO));
-        handover.close();
+        queue.close();
         assert!(matches!(waiter.join().expect("the waiter ends"), Err(LoaderError::Closed)));
     }
 
     #[test]
     fn a_wait_that_goes_on_after_a_seek_has_causes_of_its_own() {
-        let handover = place();
+        let queue = place();
         let at = Nanos::from_millis;
         let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
-        assert!(matches!(handover.take(Duration::ZERO, at(1)), Ok(None)));
-        handover.explain(note(Cause::OriginRead), at(2));
-        assert_eq!(handover.seek(Epoch(3), 0, false), Some(1));
-        assert!(handover.turns().is_empty());
-        assert!(matches!(handover.take(Duration::ZERO, at(5)), Ok(None)));
-        handover.explain(note(Cause::Disk), at(6));
-        assert_eq!(handover.turns(), [(Cause::Disk, at(5))]);
+        assert!(matches!(queue.take(Duration::ZERO, at(1)), Ok(None)));
+        queue.explain(note(Cause::OriginRead), at(2));
+        assert_eq!(queue.seek(Epoch(3), 0, false), Some(1));
+        assert!(queue.turns().is_empty());
+        assert!(matches!(queue.take(Duration::ZERO, at(5)), Ok(None)));
+        queue.explain(note(Cause::Disk), at(6));
+        assert_eq!(queue.turns(), [(Cause::Disk, at(5))]);
     }
 
     #[test]
     fn a_batch_that_was_waited_for_says_why_and_the_next_one_does_not() {
-        let handover = place();
+        let queue = place();
         let at = Nanos::from_millis;
-        assert!(matches!(handover.take(Duration::ZERO, at(1)), Ok(None)));
+        assert!(matches!(queue.take(Duration::ZERO, at(1)), Ok(None)));
         let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
-        handover.explain(note(Cause::OriginQueue), at(2));
-        handover.explain(note(Cause::Copy), at(3));
-        assert_eq!(handover.waited_for().as_deref(), Some("sample 1"));
+        queue.explain(note(Cause::OriginQueue), at(2));
+        queue.explain(note(Cause::Copy), at(3));
+        assert_eq!(queue.waited_for().as_deref(), Some("sample 1"));
         let turns = [(Cause::OriginQueue, at(1)), (Cause::Copy, at(3))];
-        assert_eq!(handover.turns(), turns);
-        handover.push(0, [batch(0, false), batch(0, false)].map(Handed::Batch).into_iter(), false);
+        assert_eq!(queue.turns(), turns);
+        queue.push(0, [batch(0, false), batch(0, false)].map(QueueEntry::Batch).into_iter(), false);
         for expected in [&turns[..], &[]] {
-            let taken = handover.take(Duration::ZERO, at(9)).expect("open");
-            assert!(matches!(taken, Some(Handed::Batch(batch)) if batch.turns == expected));
+            let taken = queue.take(Duration::ZERO, at(9)).expect("open");
+            assert!(matches!(taken, Some(QueueEntry::Batch(batch)) if batch.turns == expected));
         }
-        assert!(handover.waited_for().is_none());
-        handover.explain(note(Cause::Plan), at(10));
-        assert!(handover.turns().is_empty(), "nobody waits");
+        assert!(queue.waited_for().is_none());
+        queue.explain(note(Cause::Plan), at(10));
+        assert!(queue.turns().is_empty(), "nobody waits");
     }
 }

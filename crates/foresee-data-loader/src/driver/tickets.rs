@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tickets of operations: all tiers share one completion queue, and the top bits of a ticket say who owns it.
+
+use foresee_data_tier::Ticket;
+
+/// The kind of operation that a ticket belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TicketOwner {
+    DiskRead,
+    OriginRead,
+    DiskWrite,
+    /// Removal of a sample: nothing waits for its end.
+    Removal,
+}
+
+const OWNER_SHIFT: u32 = 62;
+const NUMBER: u64 = (1 << OWNER_SHIFT) - 1;
+
+impl TicketOwner {
+    /// The ticket of operation `number`.
+    pub(super) const fn ticket(self, number: u64) -> Ticket {
+        Ticket((self as u64) << OWNER_SHIFT | (number & NUMBER))
+    }
+
+    /// The owner of a ticket, and the number of its operation.
+    pub(super) const fn of(ticket: Ticket) -> (Self, u64) {
+        let owner = match ticket.0 >> OWNER_SHIFT {
+            0 => Self::DiskRead,
+            1 => Self::OriginRead,
+            2 => Self::DiskWrite,
+            _ => Self::Removal,
+        };
+        (owner, ticket.0 & NUMBER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_names_its_owner() {
+        use TicketOwner::{DiskRead, DiskWrite, OriginRead, Removal};
+        for owner in [DiskRead, OriginRead, DiskWrite, Removal] {
+            assert_eq!(TicketOwner::of(owner.ticket(77)), (owner, 77));
+        }
+    }
+}

@@ -184,7 +184,7 @@ impl IndexBuilder {
             return Err(empty());
         }
         let show = |held: Held| uri::show(&base, store.key(held));
-        let mut tail = Tail::default();
+        let mut tail = WindowRemainder::default();
         let (layout, cuts) = match &options {
             LayoutOptions::Folder(folder) => (Layout::Folder(folder.clone()), None),
             LayoutOptions::Flat { extensions } => (Layout::Flat { extensions: extensions.clone() }, None),
@@ -269,7 +269,7 @@ fn windows_of_arrays(
     held: &[Held],
     heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
     show: impl Fn(Held) -> String,
-    tail: &mut Tail,
+    tail: &mut WindowRemainder,
 ) -> Result<Vec<Cut>, IndexError> {
     let (mut cuts, mut longest) = (Vec::with_capacity(held.len()), 0);
     for &one in held {
@@ -337,12 +337,12 @@ pub struct Summary {
     /// Bytes of the largest sample.
     pub max_bytes: u64,
     /// What no window contains.
-    pub tail: Tail,
+    pub tail: WindowRemainder,
 }
 
 /// Elements at the ends of files that no window contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tail {
+pub struct WindowRemainder {
     /// How many.
     pub elements: u64,
     /// Files that have some.

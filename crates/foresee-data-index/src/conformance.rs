@@ -12,7 +12,7 @@ use crate::{Diff, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Lis
 
 /// A data set in memory: what a lister would say, and the bytes that heads are read from.
 #[derive(Clone, Debug)]
-pub struct DataSet {
+pub struct MemoryDataSet {
     /// The layout to read it in.
     pub options: LayoutOptions,
     /// Objects with their key, their tag and their bytes.
@@ -22,7 +22,7 @@ pub struct DataSet {
 /// Where the suite pretends that data sets lie; the password and the query must not be found again.
 const BASE: &str = "s3://key:hunter2@bucket/train?X-Amz-Signature=hunter2";
 
-impl DataSet {
+impl MemoryDataSet {
     /// A data set of objects with the given bytes and one tag.
     pub fn new(options: LayoutOptions, objects: &[(&str, &[u8])]) -> Self {
         let object = |&(key, bytes): &(&str, &[u8])| (key.into(), b"\"tag\"".to_vec(), bytes.to_vec());
@@ -64,7 +64,7 @@ impl DataSet {
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn check(data_set: &DataSet) {
+pub fn check(data_set: &MemoryDataSet) {
     let index = data_set.index().expect("the data set is sound");
     let summary = data_set.plan().expect("the data set is sound").summary();
     index.verify().expect("what was just written holds");
@@ -81,7 +81,7 @@ pub fn check(data_set: &DataSet) {
     assert_eq!(index.base_uri(), "s3://bucket/train/");
 }
 
-fn samples_lie_in_their_objects(data_set: &DataSet, index: &Index, summary: Summary) {
+fn samples_lie_in_their_objects(data_set: &MemoryDataSet, index: &Index, summary: Summary) {
     assert_eq!((index.samples(), index.objects()), (summary.samples, summary.objects));
     assert!(index.len() >= 2, "the suite needs two samples");
     let (mut total, mut largest) = (0, 0);
@@ -107,7 +107,7 @@ fn samples_lie_in_their_objects(data_set: &DataSet, index: &Index, summary: Summ
     assert_eq!((summary.total_bytes, summary.max_bytes), (total, largest));
 }
 
-fn the_order_of_the_listing_is_of_no_account(data_set: &DataSet, index: &Index) {
+fn the_order_of_the_listing_is_of_no_account(data_set: &MemoryDataSet, index: &Index) {
     let mut shuffled = data_set.clone();
     shuffled.objects.reverse();
     let half = shuffled.objects.len() / 2;
@@ -116,7 +116,7 @@ fn the_order_of_the_listing_is_of_no_account(data_set: &DataSet, index: &Index) 
     assert_eq!(shuffled.file(), index.file(), "another order of listing, another index");
 }
 
-fn bad_keys_are_refused(data_set: &DataSet) {
+fn bad_keys_are_refused(data_set: &MemoryDataSet) {
     let with = |key: &[u8], tag: &[u8]| {
         let mut with = data_set.clone();
         let bytes =
@@ -136,7 +136,7 @@ fn bad_keys_are_refused(data_set: &DataSet) {
     assert!(matches!(with(&long, b""), IndexError::KeyTooLong { .. }));
 }
 
-fn a_change_is_found_and_nothing_else(data_set: &DataSet, index: &Index) {
+fn a_change_is_found_and_nothing_else(data_set: &MemoryDataSet, index: &Index) {
     let same = Diff { same: index.objects(), ..Diff::default() };
     assert_eq!(index.diff(index).expect("both are sound"), same);
     let taken = index.key(SampleId(0)).to_vec();
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn folder_keeps_every_promise() {
         let options = LayoutOptions::Folder(FolderOptions::default());
-        check(&DataSet::new(
+        check(&MemoryDataSet::new(
             options,
             &[
                 ("b/2.png", b"22"),
@@ -201,15 +201,15 @@ mod tests {
     #[test]
     fn flat_keeps_every_promise() {
         let options = LayoutOptions::Flat { extensions: vec![".wav".to_owned()] };
-        check(&DataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
+        check(&MemoryDataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
         let every = LayoutOptions::Flat { extensions: Vec::new() };
-        check(&DataSet::new(every, &[("a", b"same"), ("b", b"size")]));
+        check(&MemoryDataSet::new(every, &[("a", b"same"), ("b", b"size")]));
     }
 
     #[test]
     fn bin_keeps_every_promise() {
         let options = LayoutOptions::Bin { row_bytes: 3, extensions: vec![".bin".to_owned()] };
-        check(&DataSet::new(
+        check(&MemoryDataSet::new(
             options,
             &[("b.bin", b"aaabbb"), ("0.bin", b""), ("a.bin", b"ccc"), ("x", b"?")],
         ));
@@ -218,14 +218,14 @@ mod tests {
     #[test]
     fn table_keeps_every_promise() {
         let options = LayoutOptions::Table { parts: 2 };
-        check(&DataSet::new(options, &[("b/2", b"22"), ("a", b""), ("b/1", b"1"), ("c", b"333")]));
+        check(&MemoryDataSet::new(options, &[("b/2", b"22"), ("a", b""), ("b/1", b"1"), ("c", b"333")]));
     }
 
     #[test]
     fn windows_keep_every_promise() {
         for drop_tail in [true, false] {
             let windows = Windows { dtype: "<u2".to_owned(), item_bytes: 2, length: 3, stride: 2, drop_tail };
-            check(&DataSet::new(
+            check(&MemoryDataSet::new(
                 LayoutOptions::Windows(windows),
                 &[("b.bin", b"aabbccddeeff"), ("0.bin", b""), ("a.bin", b"aabbccdd")],
             ));
@@ -243,7 +243,7 @@ mod tests {
             file
         };
         let (one, none, three) = (array(1), array(0), array(3));
-        check(&DataSet::new(
+        check(&MemoryDataSet::new(
             LayoutOptions::Npy,
             &[("b.npy", &one), ("a.npy", &three), ("c.npy", &none), ("x", b"?")],
         ));

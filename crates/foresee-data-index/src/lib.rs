@@ -55,7 +55,7 @@ mod write;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
-pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary, Tail};
+pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary, WindowRemainder};
 pub use contents::FORMAT_VERSION;
 pub use diff::{Change, Diff};
 pub use dump::Dump;

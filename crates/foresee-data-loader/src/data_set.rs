@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The index in the words of those who may not know it: sizes for the planner, places for the origin.
+//! One data set for the parts of the loader that do not know its index: sizes for the planner, places for the origin, keys
+//! for the caches.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use foresee_data_index::Index;
 use foresee_data_plan::SampleSizes;
-use foresee_data_tier::{Entries, EntryKey, Fingerprint, Locate, Location, SampleKey, Source, TagHash};
+use foresee_data_tier::{
+    Entries, EntryKey, Fingerprint, Locate, Location, OriginIdentity, SampleKey, TagHash,
+};
 use foresee_units::{Bytes, SampleId};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -83,12 +86,12 @@ impl Locate for DataSet {
 #[derive(Debug)]
 pub(crate) struct CacheEntries {
     data: Arc<DataSet>,
-    source: Source,
+    origin: OriginIdentity,
 }
 
 impl CacheEntries {
-    pub(crate) const fn new(data: Arc<DataSet>, source: Source) -> Self {
-        Self { data, source }
+    pub(crate) const fn new(data: Arc<DataSet>, origin: OriginIdentity) -> Self {
+        Self { data, origin }
     }
 }
 
@@ -104,6 +107,6 @@ impl Entries for CacheEntries {
     fn entry(&self, key: &SampleKey) -> EntryKey {
         let index = self.data.index();
         let range = index.range(key.id);
-        self.source.entry(index.key(key.id), index.tag(key.id), range.start, range.len)
+        self.origin.entry(index.key(key.id), index.tag(key.id), range.start, range.len)
     }
 }

@@ -45,6 +45,6 @@ pub use keyed::Keyed;
 pub use mt19937::{Mt19937, STATE_BYTES};
 pub use order::Order;
 pub use randperm::randperm;
-pub use run::{Access, RunStream};
+pub use run::{RunSample, RunStream};
 pub use sampler::{BatchSampler, LoaderDraws, LoaderEpoch, RandomSampler, Until};
 pub use uses::{Window, access_counts, next_use};

@@ -10,7 +10,7 @@ use crate::{Order, OrderError, RankStream};
 
 /// One sample of one rank, and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct RunSample {
     /// The epoch.
     pub epoch: Epoch,
     /// Place among this rank's samples of the epoch, counted from where the epoch was entered.
@@ -65,7 +65,7 @@ impl RunStream {
 }
 
 impl Iterator for RunStream {
-    type Item = Result<Access, OrderError>;
+    type Item = Result<RunSample, OrderError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.index == self.current.len() {
@@ -78,7 +78,12 @@ impl Iterator for RunStream {
         let index = self.index;
         self.index += 1;
         let epoch = self.current.deal().order().epoch();
-        Some(Ok(Access { epoch, index, position: self.current.position(index), id: self.current.get(index) }))
+        Some(Ok(RunSample {
+            epoch,
+            index,
+            position: self.current.position(index),
+            id: self.current.get(index),
+        }))
     }
 }
 
@@ -91,12 +96,12 @@ mod tests {
     #[test]
     fn a_run_is_its_epochs_one_after_the_other() {
         let world = World::new(1, 3).unwrap();
-        let run: Vec<Access> =
+        let run: Vec<RunSample> =
             RunStream::new(ORDER, world, Epoch(2), 4, Some(3)).unwrap().map(Result::unwrap).collect();
         let mut expected = Vec::new();
         for (epoch, start) in [(2, 4), (3, 0), (4, 0)] {
             let stream = ORDER.epoch(Epoch(epoch)).unwrap().rank(world, start).unwrap();
-            expected.extend((0..stream.len()).map(|index| Access {
+            expected.extend((0..stream.len()).map(|index| RunSample {
                 epoch: Epoch(epoch),
                 index,
                 position: stream.position(index),

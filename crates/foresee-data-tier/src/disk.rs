@@ -38,13 +38,13 @@ use std::time::{Duration, Instant};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
 use crate::completion::Completions;
-use crate::identity::{EntryKey, Source};
+use crate::identity::{EntryKey, OriginIdentity};
 use crate::op::{Fingerprint, Op, SampleKey, Ticket};
 use crate::{Tier, TierFacts};
 use directory::Directory;
 use entry::{LARGE, PAGE, layout};
 pub use error::DiskError;
-use manifest::{LINE_BYTES, Listed, Manifest, SegmentList};
+use manifest::{LINE_BYTES, Manifest, ManifestEntry, SegmentList};
 use partition::Partition;
 use segment::Segment;
 use state::{ReadState, State, Taken};
@@ -76,7 +76,7 @@ pub struct DiskConfig {
     /// Bytes that the directory may take, with all partitions of all data sets and processes; `capacity` or more.
     pub directory_capacity: Bytes,
     /// Where the data set is stored; names its folder.
-    pub source: Source,
+    pub origin: OriginIdentity,
     /// The data set's samples.
     pub entries: Arc<dyn Entries>,
     /// The one data set whose samples are stored; a write of another's is [`ReadOutcome::Failed`].
@@ -128,7 +128,7 @@ impl DiskTier {
             ref dir,
             capacity,
             directory_capacity,
-            ref source,
+            ref origin,
             ref entries,
             fingerprint,
             ranks,
@@ -141,7 +141,7 @@ impl DiskTier {
         }
         let total = directory_capacity.max(capacity).get();
         let directory =
-            Directory::open(dir, total, source.folder(), |folder| storage.check_writable(folder))?;
+            Directory::open(dir, total, origin.folder(), |folder| storage.check_writable(folder))?;
         let state = if directory.is_read_only() {
             open_read_only(&directory, &**entries, threads)?
         } else {
@@ -419,11 +419,11 @@ impl State {
                 .map(|other| (other.at, other.key, other.len, other.unused_runs.saturating_add(1))),
         );
         all.sort_unstable();
-        let mut by_segment: BTreeMap<usize, Vec<Listed>> = BTreeMap::new();
+        let mut by_segment: BTreeMap<usize, Vec<ManifestEntry>> = BTreeMap::new();
         for (at, key, len, unused_runs) in all {
             let nth = Segment::nth_of(at);
             let at = at - self.segments[nth].base();
-            by_segment.entry(nth).or_default().push(Listed { at, key, len, unused_runs });
+            by_segment.entry(nth).or_default().push(ManifestEntry { at, key, len, unused_runs });
         }
         let lists = self.segments.iter().enumerate().map(|(nth, segment)| {
             SegmentList::new(segment.number(), by_segment.remove(&nth).unwrap_or_default())

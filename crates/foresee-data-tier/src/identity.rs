@@ -18,16 +18,16 @@ pub struct EntryKey(pub [u8; 16]);
 /// Where the objects of a data set are stored: kind of store, endpoint, bucket and prefix; or a directory.
 ///
 /// ```
-/// use foresee_data_tier::{OriginOptions, Source, Uri};
-/// let source = |uri: &str| Source::new(&Uri::parse(uri)?, &OriginOptions::default());
+/// use foresee_data_tier::{OriginIdentity, OriginOptions, Uri};
+/// let origin = |uri: &str| OriginIdentity::new(&Uri::parse(uri)?, &OriginOptions::default());
 /// // How the path is divided between URI and key does not matter.
-/// let whole = source("s3://bucket/train")?.entry(b"cat/1.jpg", b"etag", 0, 100);
-/// assert_eq!(whole, source("s3://bucket")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
-/// assert_ne!(whole, source("s3://other")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
+/// let whole = origin("s3://bucket/train")?.entry(b"cat/1.jpg", b"etag", 0, 100);
+/// assert_eq!(whole, origin("s3://bucket")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
+/// assert_ne!(whole, origin("s3://other")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
 /// # Ok::<_, foresee_data_tier::OriginError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct OriginIdentity {
     store: Vec<u8>,
     /// In front of each key, with its slash.
     prefix: Vec<u8>,
@@ -37,8 +37,8 @@ pub struct Source {
 /// Characters of a folder's name that are taken from the URI.
 const READABLE: usize = 40;
 
-impl Source {
-    /// The source that `uri` and `options` name. A directory is taken by its real path, so that two links to it are one.
+impl OriginIdentity {
+    /// The identity that `uri` and `options` name. A directory is taken by its real path, so that two links to it are one.
     ///
     /// # Errors
     /// [`OriginError::BadOption`] for a setting that the store does not have.
@@ -106,8 +106,8 @@ fn folder_name(uri: &Uri, identity: &[u8]) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// Whether a folder of a cache directory has the name of a source.
-pub(crate) fn is_source_folder(name: &str) -> bool {
+/// Whether a folder of a cache directory has the name of an origin.
+pub(crate) fn is_origin_folder(name: &str) -> bool {
     let digits = name.rsplit('-').next().unwrap_or_default();
     digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -116,20 +116,20 @@ pub(crate) fn is_source_folder(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn source(uri: &str, storage: &[(&str, &str)]) -> Source {
+    fn identity(uri: &str, storage: &[(&str, &str)]) -> OriginIdentity {
         let storage = storage.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let options = OriginOptions { storage, ..OriginOptions::default() };
-        Source::new(&Uri::parse(uri).expect("a URI"), &options).expect("known settings")
+        OriginIdentity::new(&Uri::parse(uri).expect("a URI"), &options).expect("known settings")
     }
 
     #[test]
     fn every_part_of_an_identity_counts_and_credentials_do_not() {
         let endpoint = ("aws_endpoint", "http://127.0.0.1:9000");
-        let here = source("s3://b/train", &[endpoint]);
+        let here = identity("s3://b/train", &[endpoint]);
         let key = here.entry(b"a", b"t", 0, 5);
         let others = [
-            source("s3://b/train", &[("aws_endpoint", "http://127.0.0.1:9001")]).entry(b"a", b"t", 0, 5),
-            source("s3://c/train", &[endpoint]).entry(b"a", b"t", 0, 5),
+            identity("s3://b/train", &[("aws_endpoint", "http://127.0.0.1:9001")]).entry(b"a", b"t", 0, 5),
+            identity("s3://c/train", &[endpoint]).entry(b"a", b"t", 0, 5),
             here.entry(b"b", b"t", 0, 5),
             here.entry(b"a", b"u", 0, 5),
             here.entry(b"a", b"t", 1, 5),
@@ -138,36 +138,36 @@ mod tests {
         ];
         assert!(others.iter().all(|other| *other != key), "{others:?}");
         let secrets = [endpoint, ("aws_access_key_id", "me"), ("aws_secret_access_key", "secret")];
-        assert_eq!(source("s3://b/train", &secrets), here);
-        let signed = [source("https://h/a?sig=1", &[]), source("https://h/a?sig=2", &[])];
+        assert_eq!(identity("s3://b/train", &secrets), here);
+        let signed = [identity("https://h/a?sig=1", &[]), identity("https://h/a?sig=2", &[])];
         assert_eq!(signed[0], signed[1]);
     }
 
     #[test]
     fn keys_stay_the_same_from_version_to_version() {
-        let key = source("http://host/data", &[]).entry(b"cat/1.jpg", b"\"etag\"", 0, 100);
+        let key = identity("http://host/data", &[]).entry(b"cat/1.jpg", b"\"etag\"", 0, 100);
         assert_eq!(format!("{:032x}", u128::from_be_bytes(key.0)), "c63fcea032a58b67b7fd165dc7b370e8");
     }
 
     #[test]
-    fn links_to_a_directory_are_one_source() {
+    fn links_to_a_directory_are_one_origin() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let data = dir.path().join("data");
         std::fs::create_dir(&data).expect("a folder");
         std::os::unix::fs::symlink(&data, dir.path().join("link")).expect("a link");
         let of = |name: &str| {
             let uri = Uri::from_path(&dir.path().join(name)).expect("a path");
-            Source::new(&uri, &OriginOptions::default()).expect("a source").entry(b"1", b"", 0, 1)
+            OriginIdentity::new(&uri, &OriginOptions::default()).expect("an identity").entry(b"1", b"", 0, 1)
         };
         assert_eq!(of("data"), of("link"));
     }
 
     #[test]
     fn a_folders_name_is_readable_short_and_plain() {
-        let name = source("s3://my bucket/../train/", &[]).folder().to_owned();
-        assert!(name.starts_with("s3-my-bucket-train-") && is_source_folder(&name), "{name}");
-        assert!(source(&format!("s3://b/{}", "é/".repeat(100)), &[]).folder().len() < 64);
-        assert!(is_source_folder(source("/", &[]).folder()));
-        assert!(!is_source_folder("partition-0") && !is_source_folder("0".repeat(32).as_str()));
+        let name = identity("s3://my bucket/../train/", &[]).folder().to_owned();
+        assert!(name.starts_with("s3-my-bucket-train-") && is_origin_folder(&name), "{name}");
+        assert!(identity(&format!("s3://b/{}", "é/".repeat(100)), &[]).folder().len() < 64);
+        assert!(is_origin_folder(identity("/", &[]).folder()));
+        assert!(!is_origin_folder("partition-0") && !is_origin_folder("0".repeat(32).as_str()));
     }
 }

@@ -27,8 +27,8 @@ pub use completion::Completions;
 pub use counted::{Count, Counted, OpKind};
 pub use disk::{DiskConfig, DiskError, DiskTier, Entries, Held, disk_footprint, sample_checksum};
 pub use faulty::{Faults, Faulty};
-pub use identity::{EntryKey, Source};
-pub use list::{ListProgress, Listed, Listing, Selection, Unreadable, list};
+pub use identity::{EntryKey, OriginIdentity};
+pub use list::{ListProgress, Listing, OriginObject, Selection, Unreadable, list};
 pub use memory::{Dest, Keeper, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, SampleKey, TagHash, Ticket};
 pub use origin::{

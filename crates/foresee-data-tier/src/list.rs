@@ -17,7 +17,7 @@ use crate::uri::{Place, Uri};
 
 /// One object of the origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct OriginObject {
     /// Relative to the origin's URI, without a leading slash; bytes, as file names are.
     pub key: Vec<u8>,
     /// Bytes.
@@ -31,7 +31,7 @@ pub struct Listed {
 pub struct Listing {
     /// All objects that can be read, sorted by the bytes of their keys; and folders of the first level, whose keys end in
     /// `/`: a class may have no file.
-    pub objects: Vec<Listed>,
+    pub objects: Vec<OriginObject>,
     /// The others, sorted alike.
     pub unreadable: Vec<Unreadable>,
 }
@@ -39,7 +39,7 @@ pub struct Listing {
 /// An object, or with a `/` at the end of its key a folder, that is there and cannot be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// As that of a [`Listed`].
+    /// As that of a [`OriginObject`].
     pub key: Vec<u8>,
     /// Why not, and what to do.
     pub error: OriginError,
@@ -135,7 +135,7 @@ struct Sums {
 
 impl Tally<'_> {
     /// Counts one directory or page that brought `found`.
-    fn step(&self, found: &[Listed]) {
+    fn step(&self, found: &[OriginObject]) {
         let bytes: u64 = found.iter().map(|listed| listed.size).sum();
         let add = |sum: &AtomicU64, more| sum.fetch_add(more, Ordering::Relaxed) + more;
         (self.progress)(ListProgress {

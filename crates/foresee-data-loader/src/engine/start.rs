@@ -12,8 +12,8 @@ use foresee_data_fetch::{CoalesceConfig, Dispatch, DispatchConfig};
 use foresee_data_index::Index;
 use foresee_data_plan::{PlannerConfig, PlannerStack, PolicyChoice, SlowestTier, TierIndex, TierRoom};
 use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op, OriginError, OriginOptions, RamTier, Source, Ticket, Tier,
-    Uri, disk_footprint, open_origin, probe_origin,
+    Completions, DiskConfig, DiskTier, Held, Op, OriginError, OriginIdentity, OriginOptions, RamTier, Ticket,
+    Tier, Uri, disk_footprint, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -158,13 +158,13 @@ impl Loader {
         let Some(dir) = self.cache.disk_dir().filter(|_| enough) else {
             return Ok((None, Vec::new()));
         };
-        let source = Source::new(uri, &self.origin_options())?;
+        let origin = OriginIdentity::new(uri, &self.origin_options())?;
         let config = DiskConfig {
             dir: dir.clone(),
             capacity: member.disk(),
             directory_capacity: self.cache.disk(),
-            entries: Arc::new(CacheEntries::new(Arc::clone(&self.data), source.clone())),
-            source,
+            entries: Arc::new(CacheEntries::new(Arc::clone(&self.data), origin.clone())),
+            origin,
             fingerprint: self.data.fingerprint(),
             ranks: self.config.local.size(),
             threads: DISK_THREADS,

@@ -131,7 +131,10 @@ fn place_of(number: u64) -> usize {
 }
 
 /// The object of a key that was found, of `objects` sorted by their keys.
-fn object_of<'a>(objects: &'a [foresee_data_tier::Listed], key: &[u8]) -> &'a foresee_data_tier::Listed {
+fn object_of<'a>(
+    objects: &'a [foresee_data_tier::OriginObject],
+    key: &[u8],
+) -> &'a foresee_data_tier::OriginObject {
     let at = objects
         .binary_search_by(|object| object.key.as_slice().cmp(key))
         .expect("what is missing is an error");
@@ -219,7 +222,7 @@ pub fn build_windows(
 fn type_of(
     place: &Uri,
     origin: &OriginOptions,
-    objects: &[foresee_data_tier::Listed],
+    objects: &[foresee_data_tier::OriginObject],
 ) -> Result<(String, u64), IndexingError> {
     if let Some(plain) = objects.iter().find(|object| !object.key.ends_with(b".npy")) {
         return Err(IndexingError::NoDtype { uri: place.join(&plain.key) });

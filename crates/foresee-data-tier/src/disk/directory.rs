@@ -19,7 +19,7 @@ use super::partition::{
     LOCK, MANIFEST, NEW_MANIFEST, Partition, declared_by_user, number_of, segment_name, segments,
 };
 use super::version_one;
-use crate::identity::is_source_folder;
+use crate::identity::is_origin_folder;
 
 /// A holder of the lock lists files and deletes some; a stopped process must not stop all others.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -206,7 +206,7 @@ impl Locked<'_> {
     fn holdings(&self) -> Vec<Holding> {
         let mut holdings = Vec::new();
         let own = self.directory.own();
-        for source in own.names().unwrap_or_default().into_iter().filter(|name| is_source_folder(name)) {
+        for source in own.names().unwrap_or_default().into_iter().filter(|name| is_origin_folder(name)) {
             let Ok(Some(folder)) = own.enter(&source) else { continue };
             let partitions = folder.names().unwrap_or_default();
             for partition in partitions.into_iter().filter(|name| number_of(name).is_some()) {

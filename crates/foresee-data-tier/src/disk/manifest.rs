@@ -48,7 +48,7 @@ pub(super) const LINE_BYTES: u64 = 24;
 
 /// An entry that a manifest names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ManifestEntry {
     /// First granule in its segment.
     pub(super) at: u64,
     pub(super) key: EntryKey,
@@ -59,9 +59,9 @@ pub(super) struct Listed {
 
 impl SegmentList {
     /// Of the entries of segment `number`, sorted by address.
-    pub(super) fn new(number: u64, entries: impl IntoIterator<Item = Listed>) -> Self {
+    pub(super) fn new(number: u64, entries: impl IntoIterator<Item = ManifestEntry>) -> Self {
         let mut end = 0;
-        let lines = entries.into_iter().map(|Listed { at, key, len, unused_runs }| {
+        let lines = entries.into_iter().map(|ManifestEntry { at, key, len, unused_runs }| {
             let gap = at - end;
             end = at + layout(len).0;
             Line { gap, key: key.0, len, unused_runs }
@@ -70,12 +70,12 @@ impl SegmentList {
     }
 
     /// The entries up to the first whose address is impossible.
-    pub(super) fn entries(&self) -> impl Iterator<Item = Listed> + '_ {
+    pub(super) fn entries(&self) -> impl Iterator<Item = ManifestEntry> + '_ {
         let mut end = 0_u64;
         self.entries.iter().map_while(move |line| {
             let at = end.checked_add(line.gap)?;
             end = at.checked_add(layout(line.len).0)?;
-            Some(Listed { at, key: EntryKey(line.key), len: line.len, unused_runs: line.unused_runs })
+            Some(ManifestEntry { at, key: EntryKey(line.key), len: line.len, unused_runs: line.unused_runs })
         })
     }
 }
@@ -135,8 +135,9 @@ mod tests {
     use foresee_testkit::property;
     use proptest::prelude::*;
 
-    fn entries() -> Vec<Listed> {
-        let entry = |at, id, len| Listed { at, key: EntryKey([id; 16]), len, unused_runs: u64::from(id) };
+    fn entries() -> Vec<ManifestEntry> {
+        let entry =
+            |at, id, len| ManifestEntry { at, key: EntryKey([id; 16]), len, unused_runs: u64::from(id) };
         vec![entry(0, 1, 100), entry(3, 9, 0), entry(64, 70, 65_536)]
     }
 

@@ -41,7 +41,7 @@ fn config_of(dir: &Path, capacity: u64, uri: &str, fingerprint: Fingerprint) -> 
         dir: dir.to_owned(),
         capacity: Bytes::new(capacity),
         directory_capacity: Bytes::new(capacity),
-        source: Source::new(&uri, &OriginOptions::default()).unwrap(),
+        origin: OriginIdentity::new(&uri, &OriginOptions::default()).unwrap(),
         entries: Arc::new(Numbered { fingerprint }),
         fingerprint,
         ranks: 1,

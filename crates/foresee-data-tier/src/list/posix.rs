@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Listed, Listing, Tally, Unreadable, nearby};
+use super::{Listing, OriginObject, Tally, Unreadable, nearby};
 use crate::origin::{OriginError, safe_key, tag_of};
 
 /// Threads of one walk: stats on a network file system overlap well, on a local one the cores are the limit.
@@ -29,7 +29,7 @@ pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<L
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| walk.run())).collect();
         threads.into_iter().map(|thread| thread.join().expect("a walking thread does not panic")).collect()
     });
-    let parts: Vec<Vec<Listed>> = parts;
+    let parts: Vec<Vec<OriginObject>> = parts;
     let state = walk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match state.failed {
         Some(error) => Err(error),
@@ -72,7 +72,7 @@ impl Walk<'_> {
     }
 
     /// Takes directories until none is left or one fails.
-    fn run(&self) -> Vec<Listed> {
+    fn run(&self) -> Vec<OriginObject> {
         let mut files = Vec::new();
         while let Some(pending) = self.take() {
             let mut below = Vec::new();
@@ -112,7 +112,7 @@ impl Walk<'_> {
     fn read_dir(
         &self,
         pending: &Pending,
-        files: &mut Vec<Listed>,
+        files: &mut Vec<OriginObject>,
         below: &mut Vec<Pending>,
     ) -> Result<(), OriginError> {
         self.tally.check()?;
@@ -173,7 +173,7 @@ impl Walk<'_> {
                 FileType::Directory => add_folder(key),
                 FileType::RegularFile => {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
-                    files.push(Listed { key, size, tag: tag_of(&stat, self.with_inode) });
+                    files.push(OriginObject { key, size, tag: tag_of(&stat, self.with_inode) });
                     if (files.len() - first).is_multiple_of(FILES_PER_CHECK) {
                         self.tally.check()?;
                     }
@@ -213,8 +213,8 @@ fn open_top(root: &Path) -> Result<OwnedFd, OriginError> {
     })
 }
 
-fn stand_in(folder: &[u8]) -> Listed {
-    Listed { key: with_slash(folder), size: 0, tag: Vec::new() }
+fn stand_in(folder: &[u8]) -> OriginObject {
+    OriginObject { key: with_slash(folder), size: 0, tag: Vec::new() }
 }
 
 fn with_slash(folder: &[u8]) -> Vec<u8> {
@@ -240,7 +240,7 @@ pub(super) fn ask_each(
             return Err(failed(std::io::ErrorKind::IsADirectory.into()));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        Ok(Listed { key: key.clone(), size, tag: tag_of(&stat, with_inode) })
+        Ok(OriginObject { key: key.clone(), size, tag: tag_of(&stat, with_inode) })
     };
     let ask_some = |keys: &[Vec<u8>]| {
         let mut some = Listing::default();

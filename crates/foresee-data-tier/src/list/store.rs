@@ -16,7 +16,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use object_store::list::PaginatedListOptions;
 
 use super::split::between;
-use super::{Listed, Listing, Sums, Tally, Unreadable, nearby};
+use super::{Listing, OriginObject, Sums, Tally, Unreadable, nearby};
 use crate::origin::{Client, Door, Failure, ListPage, OriginError, PageObject, object_tag};
 use crate::uri::Place;
 
@@ -208,11 +208,11 @@ fn add(door: &Door, tally: &Tally<'_>, object: &PageObject, listing: &mut Listin
     }
     let key = key.to_vec();
     if is_stand_in {
-        listing.objects.push(Listed { key, size: 0, tag: Vec::new() });
+        listing.objects.push(OriginObject { key, size: 0, tag: Vec::new() });
         return;
     }
     match door.path(&key) {
-        Ok(_) => listing.objects.push(Listed { key, size: object.size, tag: object.tag.clone() }),
+        Ok(_) => listing.objects.push(OriginObject { key, size: object.size, tag: object.tag.clone() }),
         Err(cause) => {
             let error = door.bad_key(&key, cause);
             listing.unreadable.push(Unreadable { key, error });
@@ -283,12 +283,14 @@ async fn list_wanted(
     Ok(())
 }
 
-async fn ask(door: &Door, key: &[u8]) -> Result<Listed, OriginError> {
+async fn ask(door: &Door, key: &[u8]) -> Result<OriginObject, OriginError> {
     let path = door.path(key).map_err(|cause| door.bad_key(key, cause))?;
     let mut attempt = 0;
     loop {
         match door.head(&path, &Arc::default()).await {
-            Ok(meta) => return Ok(Listed { key: key.to_vec(), size: meta.size, tag: object_tag(&meta) }),
+            Ok(meta) => {
+                return Ok(OriginObject { key: key.to_vec(), size: meta.size, tag: object_tag(&meta) });
+            }
             Err(failure) => wait_or_fail(&mut attempt, failure, door, || door.uri().join(key)).await?,
         }
     }

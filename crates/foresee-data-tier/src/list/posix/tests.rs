@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{ListProgress, Listed, Listing, OriginError, OriginOptions, Selection, Uri, list};
+use crate::{ListProgress, Listing, OriginError, OriginObject, OriginOptions, Selection, Uri, list};
 
-fn listed(root: &Path) -> Result<Vec<Listed>, OriginError> {
+fn listed(root: &Path) -> Result<Vec<OriginObject>, OriginError> {
     let uri = Uri::from_path(root)?;
     let listing = select(&uri, Selection::default())?;
     match listing.unreadable.into_iter().next() {

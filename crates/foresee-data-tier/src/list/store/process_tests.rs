@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::origin::process_tests::fake::{FakeS3, Mood, PAGE, etag};
-use crate::{Listed, Listing, OriginError, OriginOptions, Selection, Uri, list, read_whole};
+use crate::{Listing, OriginError, OriginObject, OriginOptions, Selection, Uri, list, read_whole};
 
 fn options(fake: &FakeS3, uri: &str) -> OriginOptions {
     let mut options = OriginOptions::default();
@@ -22,7 +22,7 @@ fn select(fake: &FakeS3, uri: &str, selection: Selection<'_>) -> Result<Listing,
     list(&Uri::parse(uri)?, &options(fake, uri), selection, &|_| {}, &AtomicBool::new(false))
 }
 
-fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<Listed>, OriginError> {
+fn listed(fake: &FakeS3, uri: &str, keys: Option<&[Vec<u8>]>) -> Result<Vec<OriginObject>, OriginError> {
     let listing = select(fake, uri, Selection { keys, ..Selection::default() })?;
     match listing.unreadable.into_iter().next() {
         // A key that is named and not there is told with its error.
@@ -38,9 +38,9 @@ fn check(fake: &FakeS3, names: &[String]) {
     }
     fake.put("other/x", b"not ours");
     fake.put("settle", b"not ours");
-    let mut expected: Vec<Listed> = names
+    let mut expected: Vec<OriginObject> = names
         .iter()
-        .map(|name| Listed {
+        .map(|name| OriginObject {
             key: name.clone().into_bytes(),
             size: name.len() as u64,
             tag: etag(name.as_bytes()).into_bytes(),
@@ -157,7 +157,7 @@ fn a_web_server_is_asked_for_each_key() {
     let uri = format!("http://{}/bucket/set", fake.address);
     let keys = [b"b c".to_vec(), b"a".to_vec()];
     let found = listed(&fake, &uri, Some(&keys)).expect("answers");
-    assert_eq!(found[0], Listed { key: b"a".to_vec(), size: 1, tag: etag(b"1").into_bytes() });
+    assert_eq!(found[0], OriginObject { key: b"a".to_vec(), size: 1, tag: etag(b"1").into_bytes() });
     assert_eq!((found[1].key.as_slice(), found[1].size), (b"b c".as_slice(), 2));
     let missing = listed(&fake, &uri, Some(&[b"nope".to_vec()])).expect_err("missing").to_string();
     assert!(missing.contains("/bucket/set/nope does not exist"), "{missing}");
@@ -165,7 +165,7 @@ fn a_web_server_is_asked_for_each_key() {
 }
 
 /// What is found of three objects whose URL carries a signature, by a server that answers no HEAD.
-fn listed_without_head(mood: &Mood) -> (Vec<Listed>, Vec<String>) {
+fn listed_without_head(mood: &Mood) -> (Vec<OriginObject>, Vec<String>) {
     let fake = FakeS3::start();
     for (key, body) in [("set/a", b"1".as_slice()), ("set/b", b"four"), ("set/empty", b"")] {
         fake.put(key, body);
@@ -187,7 +187,7 @@ fn a_web_server_that_refuses_head_is_asked_for_a_byte_of_each_key() {
             let (found, requests) = listed_without_head(&Mood::RefusesHead { status: refused, ranges });
             let expected = [("a", b"1".as_slice()), ("b", b"four"), ("empty", b"")].map(|(key, body)| {
                 let (key, tag) = (key.as_bytes().to_vec(), etag(body).into_bytes());
-                Listed { key, size: body.len() as u64, tag }
+                OriginObject { key, size: body.len() as u64, tag }
             });
             assert_eq!(found, expected, "HTTP {refused} to HEAD, ranges: {ranges}");
             let asked = |words: &str| requests.iter().filter(|line| line.contains(words)).count();

@@ -166,7 +166,6 @@ class Retired:
 RETIRED = (
     Retired("couriers?", "transfer, device staging"),
     Retired("foretold", "prediction file"),
-    Retired("elsewhere", "transfer"),
     Retired("thawed", "unfrozen"),
     Retired("one_storage", "pooling"),
 )
@@ -179,6 +178,8 @@ _RUST_DEFINITION = re.compile(
     r"|^\s+(?:pub(?:\([^)]*\))?\s+)?(?P<field>[a-z_]\w*): ",
     flags=re.MULTILINE,
 )
+#: Defined once for each platform.
+_OF_PLATFORMS = frozenset({"Poller"})
 _RUST_PUBLIC_TYPE = re.compile(r"^\s*pub (?:struct|enum|trait|union|type) (\w+)", flags=re.MULTILINE)
 
 
@@ -258,7 +259,8 @@ def duplicates(sources: Iterable[tuple[str, str]]) -> list[str]:
     found = defaultdict(set)
     for name, text in sources:
         for type_name in _RUST_PUBLIC_TYPE.findall(text.partition("#[cfg(test)]")[0]):
-            found[family(name), type_name].add(name)
+            if type_name not in _OF_PLATFORMS:
+                found[family(name), type_name].add(name)
     return [f"{name}: {', '.join(sorted(where))}" for (_, name), where in found.items() if len(where) > 1]
 
 

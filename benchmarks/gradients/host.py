@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from foresee._native import (
     TIMELINE_KINDS,
     GradientExchange,
-    GradientHub,
-    GradientMachine,
+    GradientLeader,
+    GradientNode,
     GradientServer,
 )
 
@@ -121,7 +121,7 @@ class Layers:
         """Takes memory for two rounds: one is being made while the other may still leave."""
         self.elements: list[int] = job["elements"]
         self.world, self.packet = job["world"], job["packet_bytes"] // 4
-        #: Ranks of each machine whose mean comes first.
+        #: Ranks of each node whose mean comes first.
         self.local: int = job.get("local", 1)
         self.bases = [
             [pattern(rank, layer, count) for layer, count in enumerate(self.elements)]
@@ -138,41 +138,41 @@ class Layers:
         np.multiply(self.base[layer], factor(number), out=into)
         return into
 
-    def check(self, layer: int, number: int, landed: NDArray[np.uint8]) -> None:
+    def check(self, layer: int, number: int, received: NDArray[np.uint8]) -> None:
         """Compare packets drawn by chance with the sum in rank order."""
-        means = landed.view(np.float32)
+        means = received.view(np.float32)
         for first in range(0, len(means), self.packet):
             if self.dice.integers(CHECKED):
                 continue
             count = min(self.packet, len(means) - first)
             parts = [base[layer][first : first + count] * factor(number) for base in self.bases]
-            machines = [parts[at : at + self.local] for at in range(0, self.world, self.local)]
-            expected = mean([mean(machine) for machine in machines])
+            nodes = [parts[at : at + self.local] for at in range(0, self.world, self.local)]
+            expected = mean([mean(node) for node in nodes])
             self.wrong += int(not np.array_equal(expected, means[first : first + count]))
 
 
-class Machine:
+class Node:
     """The ranks of this host that exchange as one, where they do."""
 
     def __init__(self) -> None:
-        """Nobody yet."""
-        self.hub: GradientHub | None = None
+        """Has no leader yet."""
+        self.leader: GradientLeader | None = None
 
     def listen(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Be the first of them; where the others find this one."""
-        self.hub = self._of(job).listen()
-        return {"hub": self.hub.address}
+        """Be the leader; returns its address."""
+        self.leader = self._of(job).listen()
+        return {"leader": self.leader.address}
 
     def join(self, job: dict[str, Any]) -> GradientExchange:
-        """Exchange through the first."""
-        hub, self.hub = self.hub, None
-        if hub:
-            hub.connect(job["servers"], policy=job["policy"], packet_bytes=job["packet_bytes"])
-        return self._of(job).join(job["rank"], job["hub"], hub=hub)
+        """Exchange through the leader."""
+        leader, self.leader = self.leader, None
+        if leader:
+            leader.connect(job["servers"], policy=job["policy"], packet_bytes=job["packet_bytes"])
+        return self._of(job).join(job["rank"], job["leader"], leader=leader)
 
     @staticmethod
-    def _of(job: dict[str, Any]) -> GradientMachine:
-        return GradientMachine(
+    def _of(job: dict[str, Any]) -> GradientNode:
+        return GradientNode(
             job=job["job"],
             first=job["rank"] // job["local"] * job["local"],
             local=job["local"],
@@ -182,10 +182,10 @@ class Machine:
         )
 
 
-def connect(job: dict[str, Any], server: Server, machine: Machine) -> GradientExchange:
+def connect(job: dict[str, Any], server: Server, node: Node) -> GradientExchange:
     """This rank's exchange, with its plan."""
-    if job.get("hub"):
-        exchange = machine.join(job)
+    if job.get("leader"):
+        exchange = node.join(job)
     else:
         exchange = GradientExchange.open(
             job["servers"],
@@ -229,10 +229,10 @@ def as_a_device() -> Iterator[bool]:
         os.sched_setscheduler(0, *before)
 
 
-def train(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any]:
+def train(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
     """Steps over servers, or without any the same steps, and nothing is sent."""
     layers, began = Layers(job), []
-    exchange = connect(job, server, machine) if job["servers"] else None
+    exchange = connect(job, server, node) if job["servers"] else None
     before = cpu_s()
     with as_a_device() as is_device:
         for number in range(job["warmup"] + job["rounds"] + 1):
@@ -249,7 +249,7 @@ def step(
 ) -> None:
     """From ``moment`` on: backward pushes last layer first, forward waits for each layer, first layer first.
 
-    ``barrier``: forward begins when everything has landed.
+    ``barrier``: forward begins when everything was received.
     """
     every = list(range(len(layers.elements)))
     for layer in reversed(every):
@@ -259,7 +259,7 @@ def step(
         if exchange:
             exchange.push(layer, gradient.ctypes.data, gradient.nbytes, gradient)
     if exchange:
-        exchange.round_end()
+        exchange.end_round()
         if job.get("barrier"):
             exchange.wait(every, nothing)
             moment = max(moment, time.monotonic() - CALL_S)
@@ -273,12 +273,12 @@ def step(
         sleep_until(moment)
 
 
-def bulk(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any]:
-    """Both directions as full as they get: each tensor is pushed again as soon as its average has landed.
+def bulk(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
+    """Both directions as full as they get: each tensor is pushed again as soon as its average was received.
 
     With ``urgent`` tensor 0 is pushed at the end of each round, behind what waits then.
     """
-    layers, exchange, began = Layers(job), connect(job, server, machine), []
+    layers, exchange, began = Layers(job), connect(job, server, node), []
     pushed: dict[int, float] = {}
     first = 1 if job["urgent"] else 0
     before = cpu_s()
@@ -296,7 +296,7 @@ def bulk(server: Server, machine: Machine, job: dict[str, Any]) -> dict[str, Any
             gradient = layers.make(0, number)
             pushed[number] = time.monotonic_ns()
             exchange.push(0, gradient.ctypes.data, gradient.nbytes, gradient)
-        exchange.round_end()
+        exchange.end_round()
     exchange.wait(list(range(len(layers.elements))), nothing)
     used = cpu_s() - before
     exchange.close()
@@ -317,13 +317,13 @@ def told(job: dict[str, Any], began: list[float], used: float, wrong: int) -> di
 
 def main() -> int:
     """One answer for each line."""
-    server, machine = Server(), Machine()
+    server, node = Server(), Node()
     deeds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "serve": server.serve,
         "stop": server.stop,
-        "listen": machine.listen,
-        "train": functools.partial(train, server, machine),
-        "bulk": functools.partial(bulk, server, machine),
+        "listen": node.listen,
+        "train": functools.partial(train, server, node),
+        "bulk": functools.partial(bulk, server, node),
     }
     for line in sys.stdin:
         job = json.loads(line)

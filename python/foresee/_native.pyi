@@ -19,8 +19,8 @@ __all__ = [
     "Batch",
     "Cache",
     "GradientExchange",
-    "GradientHub",
-    "GradientMachine",
+    "GradientLeader",
+    "GradientNode",
     "GradientServer",
     "Index",
     "LedgerFile",
@@ -444,9 +444,9 @@ class LedgerFile:
 
 @final
 class GradientExchange:
-    """One rank's end of the exchange of gradients; see ``foresee.torch._exchange.Exchange`` for the order of calls.
+    """One rank's exchange of gradients over servers, as ``foresee.torch._exchange.GradientExchange`` asks.
 
-    Its threads send, receive and land; no call holds the interpreter while it waits. A failed exchange stays failed.
+    Its threads send and receive; no call holds the interpreter while it waits. A failed exchange stays failed.
     """
 
     @staticmethod
@@ -483,7 +483,7 @@ class GradientExchange:
             tls: encrypt; the servers prove themselves by the secret.
             packet_bytes: a multiple of 64; None: what suits 1 Gbit/s, and from the second plan on what the slowest
                 interface of rank 0 has delivered.
-            timeline: events to keep between two looks at them, 40 bytes each; 0: none.
+            timeline: events to keep between two calls of ``timeline()``, 40 bytes each; 0: none.
             beside: the server of this process that is among ``servers``. Then the first ``world`` of them are one
                 beside each rank, by rank; the shares of these and of the others are such that links carry most, and
                 what both send from here goes in one order.
@@ -530,39 +530,39 @@ class GradientExchange:
         """Hand a tensor of the present round over. Never blocks.
 
         ``keepalive`` owns the ``nbytes`` bytes at ``data_ptr``, and nobody writes to them before the exchange has let
-        go of it: after they have left, or, with ``recover``, after the round has landed everywhere; at a later call.
+        go of it: after they were sent, or, with ``recover``, after every rank has received the round; at a later call.
         """
 
-    def round_end(self) -> int:
+    def end_round(self) -> int:
         """End the present round, and return its number in this plan. Blocks while the round before is under way, which
         it is not if everything of it was waited for.
         """
 
     def wait(self, ids: Sequence[int], on_interrupt: Callable[[], object]) -> None:
-        """Block until these have landed, or were pushed by nobody, in the round that ended last.
+        """Block until these were received, or pushed by no rank, in the round that ended last.
 
         ``on_interrupt`` is called every 0.1 s, after signals were looked at; what either raises comes out.
 
         Raises:
             RankLost: a rank is gone; the exchange ends.
-            ServerLost: a server is gone, and nobody has come in its place; the exchange ends.
+            ServerLost: a server is gone, and none has come in its place; the exchange ends.
             Closed: ``close`` was called.
         """
 
-    def landed(self, ids: Sequence[int]) -> int:
-        """How many of these, in their order, have landed or were pushed by nobody in the round that ended last.
+    def count_received(self, ids: Sequence[int]) -> int:
+        """How many of these, in their order, were received, or pushed by no rank, in the round that ended last.
 
         Does not block.
         """
 
     def wait_all(self, limit_s: float) -> bool:
-        """Block until everything has landed, or for ``limit_s``; returns whether it has. Raises as ``wait``."""
+        """Block until everything was received, or for ``limit_s``; returns whether it was. Raises as ``wait``."""
 
     def used(self, tensor_id: int) -> bool | None:
         """Whether any rank pushed it in the round that ended last; None while that is not known. Does not block."""
 
     def received(self, tensor_id: int) -> NDArray[np.uint8]:
-        """The bytes of the average that landed last, without a copy. Does not block.
+        """The bytes of the average that was received last, without a copy. Does not block.
 
         Memory of the exchange, writable, alive as long as the array is; it changes after the tensor's next push.
         """
@@ -589,23 +589,23 @@ class GradientExchange:
     def close(self) -> None:
         """Leave: a ``wait`` of another thread raises. A second call does nothing.
 
-        Blocks up to 2 s, longer only where everything has landed here while a server is being replaced, which may want
-        it again.
+        Blocks up to 2 s, longer only where everything was received here while a server is being replaced, which may
+        want it again.
         """
 
 @final
-class GradientMachine:
-    """What the ranks of one machine that exchange as one are told, the same on each of them. Linux only.
+class GradientNode:
+    """Settings of the ranks of one node that exchange as one, equal on each of them. Linux only.
 
     Args:
         job: as for ``GradientExchange.open``, and so are the others that are not named here.
-        first: the machine's first rank, in whose process the hub is.
-        local: ranks of the machine: ``first`` to ``first + local - 1``.
+        first: the node's first rank, in whose process its leader is.
+        local: ranks of the node: ``first`` to ``first + local - 1``.
         world: ranks of the job.
-        timeout_s: silence after which another rank of the machine is lost.
+        timeout_s: silence after which another rank of the node is lost.
         secret: what they prove to each other, and to the servers.
         secret_file: which only its owner can read.
-        wire: the dtype between machines.
+        wire: the dtype between nodes.
         timeline: events to keep.
 
     Raises:
@@ -624,30 +624,30 @@ class GradientMachine:
         secret_file: str | None = None,
         wire: str | None = None,
         timeline: int = 0,
-    ) -> GradientMachine: ...
-    def listen(self) -> GradientHub:
-        """Listen for the ranks of this machine, on the loopback interface. In the process of the first.
+    ) -> GradientNode: ...
+    def listen(self) -> GradientLeader:
+        """Listen for the ranks of this node, on the loopback interface. In the process of the first.
 
         Raises:
             ForeseeError: there is no port.
         """
 
-    def join(self, rank: int, address: str, *, hub: GradientHub | None = None) -> GradientExchange:
-        """Connect ``rank`` to the hub at ``address``. Blocks up to the timeout; Ctrl-C ends it.
+    def join(self, rank: int, address: str, *, leader: GradientLeader | None = None) -> GradientExchange:
+        """Connect ``rank`` to the leader at ``address``. Blocks up to the timeout; Ctrl-C ends it.
 
         Args:
-            rank: of this machine.
-            address: as the hub says.
-            hub: where it is in this process. It ends with the exchange, once the other ranks have left.
+            rank: of this node.
+            address: the leader's.
+            leader: where it is in this process. It ends with the exchange, once the other ranks have left.
 
         Raises:
-            ConfigError: the secret is not the hub's, or the rank not of this machine.
-            RankLost: nobody is there.
+            ConfigError: the secret is not the leader's, or the rank not of this node.
+            RankLost: nothing listens there.
         """
 
 @final
-class GradientHub:
-    """The exchange of a machine whose ranks exchange as one, in the process of the first. Linux only.
+class GradientLeader:
+    """The exchange of a node whose ranks exchange as one, in the process of the first. Linux only.
 
     Its memory is shared, and has no name: it goes with the last process that has it. Two of each rank's gradients and
     one mean.
@@ -667,9 +667,9 @@ class GradientHub:
         beside: GradientServer | None = None,
         recover: bool = True,
     ) -> None:
-        """Connect to the servers, for all ranks of the machine; once. Arguments as ``GradientExchange.open``.
+        """Connect to the servers, for all ranks of the node; once. Arguments as ``GradientExchange.open``.
 
-        Servers beside ranks are one for each machine, in its first rank's process.
+        Servers beside ranks are one for each node, in its first rank's process.
         """
 
     def close(self) -> None:

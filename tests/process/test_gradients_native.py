@@ -21,7 +21,7 @@ from foresee._world import World
 from foresee.errors import Closed, ConfigError, ForeseeError, ServerLost
 from foresee.torch import _network
 from foresee.torch._exchange import ExchangeSettings, TensorSpec, as_tensor
-from foresee.torch._network import NetworkExchange
+from foresee.torch._network import NetworkGroup
 
 TOKEN = "a secret of 24 characters"
 COUNT = 30_000
@@ -71,7 +71,7 @@ def test_a_keeper_is_let_go_of_whichever_thread_was_done_with_it_last(server) ->
         thread.join()
         assert alive[-1]() is not None
         del keeper, thread
-        assert exchange.round_end() == round_
+        assert exchange.end_round() == round_
         exchange.wait([0], nothing)
         assert exchange.used(0) is True
         assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
@@ -90,7 +90,7 @@ def test_what_landed_is_writable_and_outlives_the_exchange(server) -> None:
     exchange = opened(server)
     exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
     give(exchange, Keeper(3.0))
-    exchange.round_end()
+    exchange.end_round()
     exchange.wait([0], nothing)
     one, other = exchange.received(0), exchange.received(0)
     spec = TensorSpec(0, "w", "gradient", torch.float32, (COUNT,), (1,), 4 * COUNT, 0)
@@ -113,7 +113,7 @@ def test_a_wait_answers_to_its_caller_and_to_a_close(server) -> None:
     exchange.agree(plan)
     thread.join()
     give(exchange, Keeper(1.0))
-    exchange.round_end()
+    exchange.end_round()
 
     class Enough(Exception):
         pass
@@ -278,17 +278,17 @@ def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() 
 
 
 @pytest.fixture
-def exchanges(server, monkeypatch):
-    """Exchanges of ranks that are threads of this process."""
+def groups(server, monkeypatch):
+    """Groups of ranks that are threads of this process."""
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     monkeypatch.setenv("FORESEE_JOB", "threads")
     made = []
 
-    def make(world: int, **arguments) -> list[NetworkExchange]:
+    def make(world: int, **arguments) -> list[NetworkGroup]:
         settings = {"wire": None, "on_rank_loss": "raise", "timeout_s": 10.0, **arguments}
         for rank in range(world):
             monkeypatch.setattr(_network, "detect", lambda rank=rank: World(rank, world))
-            made.append(NetworkExchange(ExchangeSettings((server.address,), job="x", **settings)))
+            made.append(NetworkGroup(ExchangeSettings((server.address,), job="x", **settings)))
         return list(made)
 
     yield make
@@ -304,7 +304,7 @@ def spec_of(id_: int, tensor: torch.Tensor, kind="gradient") -> TensorSpec:
 
 
 @pytest.mark.parametrize("wire", [None, "bf16"])
-def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(exchanges, wire) -> None:
+def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups, wire) -> None:
     dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
     odd = [3, 5, 1, 7, 33_001, 2]
 
@@ -319,25 +319,26 @@ def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(exchang
         made.append(torch.tensor(special, dtype=torch.int32).add_(rank).view(torch.float32))
         return [*made, torch.empty(0)]
 
-    def body(exchange: NetworkExchange) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+    def body(group: NetworkGroup) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
+        exchange = group.exchange
         mine = tensors(exchange.rank)
         buffer, weight = torch.full((5,), 1.0 + 2.0**-20), torch.full((4,), 2.0 + exchange.rank)
         last = len(mine)
         plan = [spec_of(id_, one) for id_, one in enumerate(mine)]
         plan += [spec_of(last, buffer, "buffer"), spec_of(last + 1, weight)]
-        exchange.agree(plan)
-        exchange.broadcast([(s.id, one.data_ptr(), s.nbytes) for s, one in zip(plan, mine, strict=False)])
+        group.agree(plan)
+        group.broadcast(list(zip(plan, mine, strict=False)))
         # The plan from before holds again.
         if exchange.rank == 0:
             exchange.push(last, buffer.data_ptr(), 20, buffer)
         exchange.push(last + 1, weight.data_ptr(), 16, weight)
-        exchange.round_end(0, [*range(last), *([last] if exchange.rank else [])])
+        exchange.end_round()
         exchange.wait([spec.id for spec in plan], nothing)
         assert [exchange.used(spec.id) for spec in plan] == [False] * last + [True, True]
         landed = [as_tensor(exchange.received(id_), plan[id_]).clone() for id_ in (last, last + 1)]
         return mine, *landed
 
-    for mine, buffer, weight in run(exchanges(3, wire=wire), body):
+    for mine, buffer, weight in run(groups(3, wire=wire), body):
         for one, expected in zip(mine, tensors(0), strict=True):
             assert one.view(torch.uint8).tolist() == expected.view(torch.uint8).tolist() or not one.numel()
         assert buffer.tolist() == [1.0 + 2.0**-20] * 5
@@ -352,7 +353,7 @@ def test_a_server_in_the_place_of_a_lost_one_goes_on_and_the_log_says_so(server,
         server.close()
         give(exchange, Keeper(round_))
         server = GradientServer.start(address, timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
-        assert exchange.round_end() == round_
+        assert exchange.end_round() == round_
         exchange.wait([0], nothing)
         assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
         assert exchange.stats()["servers_back"] == round_ + 1
@@ -369,7 +370,7 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
 
     def go_on() -> None:
         while True:
-            exchange.round_end()
+            exchange.end_round()
 
     server.close()
     with pytest.raises(ServerLost, match="server is stopped") as lost:
@@ -382,7 +383,7 @@ def test_what_this_exchange_cannot_do_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(_network, "detect", lambda: World(0, 1))
     settings = ExchangeSettings(("ranks",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
     with pytest.raises(ConfigError, match="on_rank_loss='continue' is not possible with servers=\"ranks\""):
-        NetworkExchange(settings)
+        NetworkGroup(settings)
 
 
 FORKED = """
@@ -452,7 +453,7 @@ def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:
     exchange.agree([("w", "float32", [3], [1], 0, "mean")])
     keeper = np.array([1.0, 2.0, 3.0], np.float32)
     exchange.push(0, keeper.ctypes.data, keeper.nbytes, keeper)
-    exchange.round_end()
+    exchange.end_round()
     exchange.wait([0], nothing)
     assert exchange.received(0).view(np.float32).tolist() == [1.0, 2.0, 3.0]
     exchange.close()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from support.exchanges import over_servers
+from support.exchanges import Hub
 from support.small_models import HeadFirst, sgd
 from support.waiting import WATCHDOG
 
@@ -18,10 +18,12 @@ from foresee._native import GradientServer
 from foresee._world import World
 from foresee.errors import ConfigError, RankLost
 from foresee.torch import _network, _rendezvous
-from foresee.torch._exchange import ExchangeSettings
-from foresee.torch._network import NetworkExchange
+from foresee.torch._exchange import ExchangeSettings, TensorSpec
+from foresee.torch._network import NetworkGroup
+from foresee.torch._rank_group import RankGroup
 
 TOKEN = "a secret of 24 characters"
+PLAN = [TensorSpec(0, "w", "gradient", torch.float32, (4,), (1,), 16, 0)]
 
 
 @pytest.mark.parametrize(
@@ -45,16 +47,15 @@ def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, m
         )
         for rank in here
     }
-    exchanges = {}
+    groups = {}
     for rank in here:
         monkeypatch.setattr(_network, "detect", lambda rank=rank: World(rank, 4))
-        exchanges[rank] = NetworkExchange(settings[rank])
+        groups[rank] = NetworkGroup(settings[rank])
     failed = {}
 
     def start(rank):
-        model = HeadFirst()
         try:
-            ft.synchronize(model, sgd(model), servers=exchanges[rank])
+            groups[rank].agree(PLAN)
         except Exception as error:
             failed[rank] = error
 
@@ -65,8 +66,8 @@ def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, m
     assert isinstance(failed[0], RankLost)
     assert failed[0].rank == 1
     assert re.search(rf"no start within 4 s: .*{missing}.*start_timeout=", str(failed[0]))
-    for exchange in exchanges.values():
-        exchange.close()
+    for group in groups.values():
+        group.close()
     for thread in threads:
         thread.join(WATCHDOG)
     server.close()
@@ -93,10 +94,12 @@ def test_a_wrong_start_timeout_is_refused(value):
         ft.DdpState(servers="host:1", start_timeout=value)
 
 
-def test_it_bounds_no_wait_after_the_start():
-    with over_servers() as connect:
-        (exchange,) = connect(1)
-        model = HeadFirst()
-        _, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
-        assert exchange._limit_s is None
-        optimizer.close()
+def test_it_bounds_no_agreement_after_the_first():
+    (exchange,) = Hub(1).exchanges()
+    limits = []
+    agree = exchange.agree
+    exchange.agree = lambda plan, *, limit_s=None: (limits.append(limit_s), agree(plan))
+    group = RankGroup(exchange, start_timeout_s=5.0)
+    group.agree(PLAN)
+    group.agree(PLAN)
+    assert limits == [5.0, None]

@@ -15,6 +15,7 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee.errors import ConfigError
+from foresee.torch._rank_group import RankGroup
 from foresee.torch.gradients._separable import separable
 
 
@@ -46,9 +47,9 @@ def faults(model=None, optimizer=None, **arguments):
         ({"timeout": 0, "servers": "a:1"}, "timeout=0; seconds"),
         ({"timeout": math.nan, "servers": "a:1"}, "timeout=nan; seconds"),
         ({"timeout": True, "servers": "a:1"}, "timeout=True; seconds"),
-        ({"wire": "bf16"}, "wire='bf16' is a matter of the Exchange"),
+        ({"wire": "bf16"}, "wire='bf16' is a matter of the GradientExchange"),
         ({"secret_file": 7, "servers": "a:1"}, "secret_file=7; the path"),
-        ({"timeout": 5.0}, "timeout=5.0 is a matter of the Exchange"),
+        ({"timeout": 5.0}, "timeout=5.0 is a matter of the GradientExchange"),
         ({"servers": ""}, "'' is no address"),
         ({"servers": []}, "servers=[] names none"),
         ({"servers": "host"}, "'host' is no address"),
@@ -169,11 +170,11 @@ def test_a_pair_is_synchronized_once():
 def test_addresses_and_settings_reach_the_network(monkeypatch):
     asked = []
 
-    def open_exchange(settings):
+    def open_group(settings):
         asked.append(settings)
-        return Hub(1).exchange(0)
+        return RankGroup(Hub(1).exchange(0))
 
-    monkeypatch.setattr("foresee.torch.gradients._servers.open_exchange", open_exchange)
+    monkeypatch.setattr("foresee.torch.gradients._servers.NetworkGroup", open_group)
     for servers in ("a:7000, [::1]:7001", ["a:7000", "[::1]:7001"]):
         model = nn.Linear(2, 2)
         ft.synchronize(

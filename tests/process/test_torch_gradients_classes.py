@@ -244,7 +244,7 @@ def test_copies_and_files_of_every_kind_of_class_are_plain(kind):
         torch.load(file, weights_only=False),
     ):
         assert type(twin) is kind
-        assert "_foresee_rounds" not in vars(twin)
+        assert "_foresee_synchronizer" not in vars(twin)
         assert_same_bits(dict(twin.state_dict()), dict(model.state_dict()))
     optimizer.close()
 
@@ -255,7 +255,7 @@ def test_copies_and_files_of_every_kind_of_optimizer_are_plain(rule):
     train(model, optimizer)
     for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         assert type(twin) is rule
-        assert "_foresee_rounds" not in vars(twin)
+        assert "_foresee_synchronizer" not in vars(twin)
     optimizer.close()
 
 

@@ -85,7 +85,7 @@ def test_compiled_blocks_keep_the_bits_and_wait_once_each(how, backend):
     (exchange,) = Hub(1, late=0.01).exchanges()
     model, optimizer = ft.synchronize(model, torch.optim.AdamW(model.parameters(), lr=0.05), servers=exchange)
     assert_same_bits(train(model, optimizer), expected)
-    ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "round_end"]
+    ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "end_round"]
     waits = [names for kind, names in exchange.log[ends[2] : ends[3]] if kind == "wait"]
     assert [len(names) for names in waits] == [4, 4, 4, 2]
     assert waits[0][0].startswith("blocks.0.")

@@ -285,7 +285,7 @@ def modes_after_collection():
 def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
     modes = function_modes()
     model, optimizer = trained(0)
-    exchange = model.__dict__["_foresee_rounds"]._exchange
+    exchange = model.__dict__["_foresee_synchronizer"].group.exchange
     assert torch._C._len_torch_function_stack() >= max(modes, 1)
     del model, optimizer
     gc.collect()
@@ -328,7 +328,7 @@ def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):
     gc.disable()
     try:
         model, optimizer = trained(0)
-        exchange = model.__dict__["_foresee_rounds"]._exchange
+        exchange = model.__dict__["_foresee_synchronizer"].group.exchange
         del model, optimizer
         pop = overrides._pop_mode
 
@@ -392,7 +392,7 @@ for step in range(2):
     held[0] = step == 1
     loss.backward()
     optimizer.step()
-assert hub.landed[0][0] == 0, hub.landed
+assert hub.training.received[0][0] == 0, hub.training.received
 
 def release():
     held[0] = False
@@ -404,7 +404,7 @@ timer.daemon = True
 timer.start()
 """
     code = (
-        "import atexit\nholder = {}\natexit.register(lambda: print('landed', sorted(holder['hub'].landed[0])))\n"
+        "import atexit\nholder = {}\natexit.register(lambda: print('landed', sorted(holder['hub'].training.received[0])))\n"
         + code
         + "\nholder['hub'] = hub\n"
     )

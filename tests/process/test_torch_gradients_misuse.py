@@ -50,8 +50,8 @@ def warm(model, optimizer, steps=2):
 
 
 @pytest.mark.parametrize("warmed", [True, False], ids=["later", "first step"])
-class TestTaken:
-    """Whatever touches ``p.grad`` while the gradient is under way."""
+class TestPlaceholder:
+    """Whatever touches ``p.grad`` while the gradient is in flight."""
 
     def ready(self, warmed):
         model, optimizer = pair()
@@ -135,7 +135,7 @@ class TestTaken:
         model, _ = self.ready(warmed)
         assert all(p.grad is not None for p in model.parameters())
         assert "0.weight" in repr(model[0].weight.grad)
-        assert "under way" in f"{model[0].weight.grad!r}"
+        assert "in flight" in f"{model[0].weight.grad!r}"
 
 
 def test_another_networks_backward_is_refused():
@@ -313,7 +313,9 @@ def test_a_use_before_the_update_landed_raises_at_the_gradient():
     warm(model, optimizer)
     model.early = True
     optimizer.zero_grad()
-    with pytest.raises(GradientMisuse, match=r"head\.bias was used before its update landed.*debug=True"):
+    with pytest.raises(
+        GradientMisuse, match=r"head\.bias was used before its update was received.*debug=True"
+    ):
         backward(model)
 
 
@@ -341,7 +343,7 @@ def test_debug_names_the_place_of_such_a_use():
     warm(model, optimizer)
     model.early = True
     with pytest.raises(
-        GradientMisuse, match=r"head\.bias was used in the model itself before its update landed"
+        GradientMisuse, match=r"head\.bias was used in the model itself before its update was received"
     ):
         model(noise(3, 4, seed=0))
     optimizer.close()
@@ -460,7 +462,7 @@ def test_parameters_removed_by_hand_are_refused():
 def test_a_group_added_between_backward_and_step_is_refused():
     model, optimizer = pair()
     backward(model)
-    with pytest.raises(GradientMisuse, match=r"the gradient of 0\.weight is under way"):
+    with pytest.raises(GradientMisuse, match=r"the gradient of 0\.weight is in flight"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
 

@@ -290,7 +290,7 @@ def test_parameters_in_no_optimizer_are_named_in_a_warning(network):
         ft.synchronize(model, torch.optim.SGD(model.head.parameters(), lr=0.1), servers=exchange)
 
 
-def test_a_parameter_of_no_optimizer_that_thaws_is_refused_by_name(network):
+def test_a_parameter_of_no_optimizer_that_is_unfrozen_is_refused_by_name(network):
     model = Net()
     model.body.requires_grad_(False)
     (exchange,) = network(1)
@@ -336,8 +336,8 @@ def test_step_hooks_of_one_optimizer_do_not_make_the_other_wait(network):
     for step in range(3):
         every_step(model, [first, second], step, lambda step=step: loss(model, step, 0).backward())
     assert len(seen) == 3
-    rounds = model.__dict__["_foresee_rounds"]
-    assert {entry.name for entry in rounds._plan.gradients if entry.pending} == {
+    synchronizer = model.__dict__["_foresee_synchronizer"]
+    assert {entry.name for entry in synchronizer.plan.gradients if entry.pending} == {
         "head.weight", "head.bias", "skipped.weight", "skipped.bias",
     }  # fmt: skip
 

@@ -23,7 +23,7 @@ def classes(model, loss):
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     loss(model).backward()
     optimizer.step()
-    gradients = [spec for spec in exchange.hub.plan if spec.kind == "gradient"]
+    gradients = [spec for spec in exchange.hub.plan if spec.op == "mean"]
     return [spec.name for spec in sorted(gradients, key=lambda spec: spec.priority)]
 
 
@@ -148,7 +148,7 @@ def test_updates_that_have_landed_by_then_are_stepped_together_but_in_watched_st
             optimizer.zero_grad()
             model(batch(step, 0)).sum().backward()
             optimizer.step()
-        ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "round_end"]
+        ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "end_round"]
         parts = [exchange.log[first:last] for first, last in pairwise(ends)]
         # What the first step waits for is in the order of registration.
         return [[names[0] for kind, names in part if kind == "wait"] for part in parts[1:]]
@@ -211,7 +211,7 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
         optimizer.zero_grad()
         model(batch(step, 0)).sum().backward()
         optimizer.step()
-    waits = [names for kind, names in exchange.log[exchange.log.index(("round_end", 1)) :] if kind == "wait"]
+    waits = [names for kind, names in exchange.log[exchange.log.index(("end_round", 1)) :] if kind == "wait"]
     assert [len(names) for names in waits] == [2, 2, 2]
     assert "head.weight" in waits[2]
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import foresee.torch as ft
 from foresee.errors import ConfigError
-from foresee.torch.gradients import _courier
+from foresee.torch.gradients._transfer import DeviceStaging, transfer_for
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def copies(monkeypatch) -> list[LateCopies]:
     # The names of the package are the functions that these modules have.
     for name in ("synchronize", "ddp_hook"):
         module = importlib.import_module(f"foresee.torch.gradients.{name}")
-        monkeypatch.setattr(module, "courier_for", staged(made))
+        monkeypatch.setattr(module, "transfer_for", staged(made))
     return made
 
 
@@ -175,13 +175,13 @@ def test_copies_of_a_gpu_are_whole_when_they_are_waited_for_and_in_order_when_th
     copies, device = CudaCopies(), torch.device("cuda")
     for size in (1, 1000, 1 << 22):
         tensor = torch.randn(size, device=device)
-        leaving = copies.leave(tensor * 2)
-        leaving.wait()
-        assert leaving.host.is_pinned()
-        assert torch.equal(leaving.host, tensor.cpu() * 2)
+        copy = copies.to_host(tensor * 2)
+        copy.wait()
+        assert copy.host.is_pinned()
+        assert torch.equal(copy.host, tensor.cpu() * 2)
         host = torch.randn(size)
-        there = copies.arrive(host, device) + 1
-        copies.arrivals()()
+        there = copies.to_device(host, device) + 1
+        copies.record_reads()()
         assert torch.equal(there.cpu(), host + 1)
     copies.close()
 
@@ -197,5 +197,5 @@ def test_a_gradient_in_a_cuda_graph_is_refused() -> None:
         torch.cuda.graph(torch.cuda.CUDAGraph()),
     ):
         model(x).sum().backward()
-    assert isinstance(_courier.courier_for(exchange, model.parameters()), _courier.StagedCourier)
+    assert isinstance(transfer_for(exchange, model.parameters()), DeviceStaging)
     optimizer.close()

@@ -221,7 +221,7 @@ def test_unused_parameters_that_differ_by_rank(network):
     check(network, Experts, world=3, batch=routed, optimizer=decayed, steps=6)
 
 
-def test_a_frozen_part_that_thaws(network):
+def test_a_frozen_part_that_is_unfrozen_later(network):
     def loss(model, x):
         model.calls = getattr(model, "calls", 0) + 1
         frozen = model.calls <= model.until

@@ -118,7 +118,7 @@ def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
                 pause(part.pause_s)
             for id_, gradient in reversed(list(enumerate(gradients))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
-            exchange.round_end()
+            exchange.end_round()
             for id_ in range(len(gradients)):
                 exchange.wait([id_], lambda: None)
                 got = exchange.received(id_).view(np.float32)

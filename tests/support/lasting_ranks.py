@@ -82,7 +82,7 @@ def main() -> None:
         for round_ in range(rounds):
             for id_, gradient in reversed(list(enumerate(drawn(number, round_)))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
-            exchange.round_end()
+            exchange.end_round()
             for id_ in range(len(ELEMENTS)):
                 exchange.wait([id_], lambda: None)
                 digest.update(exchange.received(id_).tobytes())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that is not there: its copies are done late, and until then their memory holds rubbish.
+"""A simulated device, for machines without CUDA: its copies are late, and until then their memory holds rubbish.
 
-A fake, for machines without CUDA: tensors stay in CPU memory. What it shows is that nobody reads a copy before it is
-whole, nor what landed after the exchange may write to it again; streams and pinned memory are for tests with a GPU.
+Tensors stay in CPU memory. It shows that no copy is read before it is complete, and no average after the exchange may
+write to its memory again; streams and pinned memory are for tests with a GPU.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import torch
 
-from foresee.torch._exchange import Exchange
-from foresee.torch.gradients import _courier
+from foresee.torch._exchange import GradientExchange
+from foresee.torch.gradients._transfer import DeviceStaging, Transfer
 from support.waiting import pause
 
 #: Seconds, the most that a copy takes.
 LATE_S = 0.004
 
 
-class LateLeaving:
+class LateCopy:
     """A copy that is made when somebody waits for it, of what was there when it was asked for."""
 
     def __init__(self, tensor: torch.Tensor, late_s: float) -> None:
@@ -44,28 +44,28 @@ class LateCopies:
         self.left = self.arrived = 0
         self.closed = False
 
-    def leave(self, tensor: torch.Tensor) -> LateLeaving:
+    def to_host(self, tensor: torch.Tensor) -> LateCopy:
         with self._lock:
             self.left += 1
-            return LateLeaving(tensor, self._dice.uniform(0, LATE_S))
+            return LateCopy(tensor, self._dice.uniform(0, LATE_S))
 
-    def arrive(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def to_device(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
         assert device.type == "cpu"
         self.arrived += 1
         return host.clone()
 
-    def arrivals(self) -> Callable[[], None]:
+    def record_reads(self) -> Callable[[], None]:
         return lambda: pause(0)
 
     def close(self) -> None:
         self.closed = True
 
 
-def staged(made: list[LateCopies]) -> Callable[..., _courier.Courier]:
-    """In place of ``courier_for``: everything goes through a device that is not there; those that were made."""
+def staged(made: list[LateCopies]) -> Callable[..., Transfer]:
+    """In place of ``transfer_for``: everything goes through a device that is not there; those that were made."""
 
-    def courier_for(exchange: Exchange, tensors: object) -> _courier.Courier:
+    def transfer_for(exchange: GradientExchange, tensors: object) -> Transfer:
         made.append(LateCopies(exchange.rank))
-        return _courier.StagedCourier(exchange, made[-1])
+        return DeviceStaging(exchange, made[-1])
 
-    return courier_for
+    return transfer_for

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 import foresee.torch as ft
-from support.exchanges import Exchange
+from foresee.torch._exchange import GradientExchange
 from support.reference import ReferenceTraining
 from support.tensors import state_of
 from support.waiting import WATCHDOG
@@ -19,7 +19,7 @@ from support.waiting import WATCHDOG
 T = TypeVar("T")
 
 
-def run(exchanges: Sequence[Exchange], body: Callable[[Exchange], Any]) -> list[Any]:
+def run(exchanges: Sequence[GradientExchange], body: Callable[[GradientExchange], Any]) -> list[Any]:
     """``body`` of every rank, each in its thread; what they returned. The first error ends all, and is raised."""
     results: list[Any] = [None] * len(exchanges)
     errors: list[BaseException] = []
@@ -52,7 +52,7 @@ class Training(ReferenceTraining):
 
     def ranks(
         self,
-        exchanges: Sequence[Exchange],
+        exchanges: Sequence[GradientExchange],
         *,
         schedule_first: bool = False,
         zero_last: bool = False,
@@ -65,7 +65,7 @@ class Training(ReferenceTraining):
                 for tensor in model.parameters():
                     tensor.mul_(0.5)
 
-        def body(exchange: Exchange) -> dict[str, Any]:
+        def body(exchange: GradientExchange) -> dict[str, Any]:
             model, optimizer = pairs[exchange.rank]
             schedule = self.schedule(optimizer) if self.schedule and schedule_first else None
             model, optimizer = ft.synchronize(model, optimizer, servers=exchange, **self.arguments)

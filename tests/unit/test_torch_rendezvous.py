@@ -81,7 +81,7 @@ def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> 
     assert own(alone, {"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
     assert own(alone, {}) == "127.0.0.1"
     assert own(apart, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
-    ways = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._ELSEWHERE: "10.0.0.1"}
+    ways = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._REMOTE: "10.0.0.1"}
     monkeypatch.setattr(_rendezvous, "_address_towards", ways.get)
     assert own(apart, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
     # A machine that knows itself by a loopback address, as Debian has its own name.

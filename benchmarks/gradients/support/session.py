@@ -241,9 +241,9 @@ def _meet(ranks: list[tuple[Process, dict[str, Any]]], local: int, deadline: flo
     for at in range(0, len(ranks), local):
         process, job = ranks[at]
         process.ask({**job, "do": "listen"})
-        hub = process.answer(deadline)["hub"]
+        leader = process.answer(deadline)["leader"]
         for _, one in ranks[at : at + local]:
-            one["hub"] = hub
+            one["leader"] = leader
 
 
 def change_links(hosts: Hosts, shares: Sequence[float]) -> list[tuple[float, float]]:

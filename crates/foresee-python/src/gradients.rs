@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Classes `GradientExchange` and `GradientServer`: a rank's end of the exchange of gradients, and a server.
 //!
-//! Every call lets go of the interpreter before it takes a lock of the exchange. So no destructor of Python runs under
-//! such a lock: what is dropped meanwhile, by whichever thread, is given back when a call takes the interpreter again.
+//! Every call releases the interpreter before it takes a lock of the exchange. So no destructor of Python runs under
+//! such a lock: what any thread drops meanwhile is freed when a call takes the interpreter again.
 
 #[cfg(target_os = "linux")]
-mod machine;
+mod node;
 mod settings;
 
 use std::num::NonZeroU32;
@@ -29,7 +29,7 @@ use pyo3::types::PyDict;
 use crate::errors::{self, of_exchange, of_setting, of_wire};
 use crate::own::Own;
 #[cfg(target_os = "linux")]
-pub(crate) use machine::{GradientHub, GradientMachine};
+pub(crate) use node::{GradientLeader, GradientNode};
 use settings::{
     Link, Spec, address_of, nanos_of, policy_of, rank_options, secret_of, spec_of, timeouts_of, wire_of,
 };
@@ -54,9 +54,9 @@ pub(crate) struct GradientExchange {
     exchange: Own<Arc<dyn Carrier>>,
 }
 
-/// What an array over landed memory holds on to.
+/// Owner of the memory of an array that `received` returns.
 #[pyclass(frozen, module = "foresee._native")]
-struct Landed {
+struct ReceiveBuffer {
     _memory: foresee_grad_exchange::Received,
 }
 
@@ -158,7 +158,7 @@ impl GradientExchange {
         py.detach(|| exchange.push(TensorId(tensor_id), gradient)).map_err(|why| of_exchange(&why))
     }
 
-    fn round_end(&self, py: Python<'_>) -> PyResult<u64> {
+    fn end_round(&self, py: Python<'_>) -> PyResult<u64> {
         let exchange = self.exchange.get()?;
         let mut clock = Clock::new();
         loop {
@@ -188,7 +188,7 @@ impl GradientExchange {
         }
     }
 
-    fn landed(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<usize> {
+    fn count_received(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<usize> {
         let exchange = self.exchange.get()?;
         let tensors: Vec<_> = ids.into_iter().map(TensorId).collect();
         py.detach(|| exchange.landed(&tensors)).map_err(|why| of_exchange(&why))
@@ -217,12 +217,12 @@ impl GradientExchange {
         let received =
             py.detach(|| exchange.received(TensorId(tensor_id))).map_err(|why| of_exchange(&why))?;
         let (start, len) = (received.pointer().cast_const(), received.len());
-        let landed = Bound::new(py, Landed { _memory: received })?;
-        // SAFETY: the memory is initialised and stays where it is while `landed` lives, which the array holds. Until the
+        let buffer = Bound::new(py, ReceiveBuffer { _memory: received })?;
+        // SAFETY: the memory is initialised and stays where it is while `buffer` lives, which the array holds. Until the
         // tensor's next push nobody but the caller touches it.
         unsafe {
             let view = ArrayView1::from_shape_ptr(len, start);
-            Ok(PyArray1::borrow_from_array(&view, landed.into_any()))
+            Ok(PyArray1::borrow_from_array(&view, buffer.into_any()))
         }
     }
 

@@ -37,9 +37,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ledger::LedgerFile>()?;
     module.add_class::<gradients::GradientExchange>()?;
     #[cfg(target_os = "linux")]
-    module.add_class::<gradients::GradientMachine>()?;
+    module.add_class::<gradients::GradientNode>()?;
     #[cfg(target_os = "linux")]
-    module.add_class::<gradients::GradientHub>()?;
+    module.add_class::<gradients::GradientLeader>()?;
     module.add_class::<gradients::GradientServer>()?;
     module.add("TIMELINE_KINDS", gradients::timeline_kinds())?;
     module.add_function(wrap_pyfunction!(gradients::gradient_packet_bytes, module)?)?;

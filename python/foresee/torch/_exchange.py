@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PyTorch side asks of whoever carries gradients between ranks: the protocol ``Exchange``.
+"""``GradientExchange``, the contract of one rank's exchange, and the data that passes through it.
 
-Apart from ``gradients`` so that the two sides meet in one small file: there tensors, modules and optimizers,
-behind the protocol threads, sockets, packets and sums. Refuses to know either side: nothing here counts steps
-or opens a socket.
+The class of the same name in ``foresee._native`` fulfils it over servers, and tests fulfil it inside of one process.
+The contract has a file of its own so that ``gradients`` and the network do not import one another.
 
-A *round* is one exchange of all gradients, numbered from 0. Per tensor and round: at most one ``push``, then
-the ``round_end`` of this rank, then ``wait``, then ``received``. Rounds of one tensor never overlap on a rank.
+A *round* is one exchange of all gradients of the plan. Per tensor and round: at most one ``push``, then the
+``end_round`` of this rank, then ``wait``, then ``received``. Rounds of one tensor never overlap on a rank.
 """
 
 from __future__ import annotations
@@ -20,15 +19,26 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["RANKS", "Exchange", "ExchangeSettings", "TensorSpec", "Traced", "as_tensor"]
+__all__ = [
+    "RANKS",
+    "ExchangeSettings",
+    "GradientExchange",
+    "PlannedTensor",
+    "TensorSpec",
+    "Traced",
+    "as_tensor",
+]
 
 #: In place of an address: a server beside each rank, in its process.
 RANKS = "ranks"
 
+#: A tensor of a plan, without torch: name, dtype, shape, strides in elements, class, and ``mean`` or ``sum``.
+PlannedTensor = tuple[str, str, Sequence[int], Sequence[int], int, str]
+
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What all ranks must agree on before a tensor may travel."""
+    """A tensor of the plan, as all ranks must have it."""
 
     id: int
     """Position in the plan, from 0 without gaps; the same tensor has the same id on every rank."""
@@ -41,17 +51,24 @@ class TensorSpec:
     strides: tuple[int, ...]
     """In elements. Memory is dense: ``nbytes`` bytes from the first element, without gaps or overlap."""
     nbytes: int
-    """May be 0: such a tensor has no packets, but ``used`` still tells whether anybody pushed it."""
+    """May be 0: such a tensor has no packets, but ``used`` still says whether a rank pushed it."""
     priority: int
     """Class, 0 to 255, 0 first. Where ranks differ, rank 0's wins: order of use may depend on data, shapes may not."""
 
+    @property
+    def planned(self) -> PlannedTensor:
+        """For ``GradientExchange.agree``. One rank pushes a buffer: its sum is a copy, whatever gradients travel as."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        op = "sum" if self.kind == "buffer" else "mean"
+        return self.name, dtype, list(self.shape), list(self.strides), self.priority, op
+
 
 @runtime_checkable
-class Exchange(Protocol):
-    """Carries tensors to the servers and their means back.
+class GradientExchange(Protocol):
+    """Sends a rank's tensors to the servers and receives their means.
 
-    Memory is handed over as an address and a keeper. It stays as it is until the exchange lets go of the keeper: after
-    the last byte of it has left, or, where a lost server may be replaced, after every rank has everything of the round.
+    Memory is handed over as an address and its owner, and must not change until the exchange drops the owner: after
+    the last byte was sent, or, where a lost server may be replaced, after every rank has everything of the round.
 
     Every method may raise what the exchange has lost: a rank, a server, its own ``close()``. A failed exchange
     stays failed. Calls come from one thread at a time, except ``push``, which comes from autograd's threads.
@@ -67,42 +84,26 @@ class Exchange(Protocol):
 
     @property
     def first(self) -> int:
-        """The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes.
+        """The first rank that is left, as far as this one knows: it pushes what one rank alone pushes.
 
-        If it changes between a ``round_end`` and the landing, what the rank before it pushed may be incomplete: do not
-        use what landed.
+        If it changes between an ``end_round`` and the last ``wait`` of the round, what the rank before it pushed may
+        be incomplete: do not use what was received.
         """
 
-    def agree(self, tensors: Sequence[TensorSpec]) -> None:
+    def agree(self, tensors: Sequence[PlannedTensor], *, limit_s: float | None = None) -> None:
         """Make ``tensors`` the plan of all coming rounds. Collective; blocks with the interpreter released.
 
-        Called with nothing in flight: every round so far has been waited for. Ids keep their meaning from plan
-        to plan; priorities may change and tensors be added.
+        Called with nothing in flight: every round so far has been waited for. Calls name a tensor by its place here,
+        its id. Ids keep their meaning from plan to plan; priorities may change and tensors be added.
+
+        Args:
+            tensors: the same on every rank, priorities excepted.
+            limit_s: seconds after which the wait for other ranks, and the exchange, end; None: as long as it takes.
 
         Raises:
             ConfigError: ranks differ in number, name, shape, dtype or strides; the message names the tensor,
                 both ranks and both values. Likewise if some rank is doing something else.
-        """
-
-    def broadcast(self, tensors: Sequence[tuple[int, int, int]]) -> None:
-        """Copy memory of the first rank to all, bit by bit. Collective; blocks with the interpreter released.
-
-        Args:
-            tensors: ``(tensor_id, data_ptr, nbytes)`` of writable memory that the caller keeps until the return.
-
-        Raises:
-            RankLost: the first rank was lost meanwhile.
-        """
-
-    def gather(self, own: bytes, sizes: Mapping[int, int]) -> Mapping[int, bytes]:
-        """Give all ranks what some of them have. Collective, with nothing in flight.
-
-        Args:
-            own: of this rank; not sent if the rank is not in ``sizes``.
-            sizes: bytes by rank, above 0; the same on every rank.
-
-        Returns:
-            By rank; without those that were lost.
+            TimeoutError: ``limit_s`` passed; the message names the ranks that are missing.
         """
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
@@ -115,14 +116,17 @@ class Exchange(Protocol):
             keepalive: owner of the memory; see the class.
         """
 
-    def round_end(self, round: int, absent_ids: Sequence[int]) -> None:  # noqa: A002
-        """Say that this rank pushes nothing more in ``round``, and what it did not push. Never blocks."""
+    def end_round(self) -> int:
+        """End the present round, in which this rank pushes nothing more; returns its number in the plan.
 
-    def wait(self, ids: Sequence[int], on_interrupt: Callable[[], None]) -> None:
-        """Block until each of ``ids`` has landed, or is known to have been pushed by nobody.
+        Does not block if everything of the round before was waited for.
+        """
 
-        It is about the last round that this rank ended. Tensors that landed may be pushed for the next round while
-        others are waited for. Any number of times. The interpreter is released.
+    def wait(self, ids: Sequence[int], on_interrupt: Callable[[], object]) -> None:
+        """Block until each of ``ids`` was received, or is known to have been pushed by no rank.
+
+        It is about the last round that this rank ended. Tensors that were received may be pushed for the next round
+        while others are waited for. Any number of times. The interpreter is released.
 
         Args:
             ids: of the plan; empty returns at once.
@@ -134,18 +138,18 @@ class Exchange(Protocol):
                 message names rank, tensor and what is missing.
         """
 
-    def received(self, tensor_id: int) -> object:
-        """The mean that landed last: a CPU tensor, or memory with the buffer protocol, of ``nbytes`` bytes.
-
-        In dtype and strides of the plan. The caller may write to it. It stays as it is until this rank's next
-        ``push`` of the same id, or its next ``round_end`` with the id among the absent.
-        """
-
-    def landed(self, ids: Sequence[int]) -> int:
+    def count_received(self, ids: Sequence[int]) -> int:
         """How many of ``ids``, in their order, ``wait`` would not block for."""
 
-    def used(self, tensor_id: int) -> bool:
-        """Whether any rank pushed the tensor in the round that landed last; if not, nothing was received."""
+    def received(self, tensor_id: int) -> object:
+        """The mean that was received last: a CPU tensor, or memory with the buffer protocol, of ``nbytes`` bytes.
+
+        In dtype and strides of the plan. The caller may write to it. It stays as it is until this rank's next
+        ``push`` of the same id, or its next ``end_round`` without one.
+        """
+
+    def used(self, tensor_id: int) -> bool | None:
+        """Whether any rank pushed the tensor in the round that ended last; None while that is not known."""
 
     def stats(self) -> Mapping[str, float]:
         """Counters since the start; units are in the names."""
@@ -156,10 +160,10 @@ class Exchange(Protocol):
 
 @runtime_checkable
 class Traced(Protocol):
-    """What an exchange has besides that can tell what its packets do."""
+    """Additional methods of an exchange that logs what its packets do."""
 
     def timeline(self) -> tuple[Mapping[str, NDArray[Any]], int]:
-        """What happened since the last call, in the columns of ``GradientExchange``; how much more had no room."""
+        """Events since the last call, in the columns of ``_native.GradientExchange``; how many more had no room."""
 
     def tensors(self) -> list[tuple[str, int]]:
         """Name of the plan's tensors and the bytes that travel of them, by the numbers that the timeline uses."""
@@ -167,7 +171,7 @@ class Traced(Protocol):
 
 @dataclass(frozen=True)
 class ExchangeSettings:
-    """What the exchange has to know of the arguments of ``synchronize``."""
+    """Arguments of ``synchronize`` that concern the exchange."""
 
     servers: tuple[str, ...]
     """Addresses, ``host:port``; ``RANKS`` may be among them."""
@@ -183,9 +187,9 @@ class ExchangeSettings:
     policy: str = "foresee"
     """Which packet goes first; as on the servers. The others are for comparison."""
     local_average: bool = True
-    """Whether ranks of one machine exchange as one."""
+    """Whether the ranks of one node exchange as one."""
     timeline: int = 0
-    """Events of a timeline to keep between two looks at it; 0: none."""
+    """Events of a timeline to keep between two calls of ``timeline()``; 0: none."""
     start_timeout_s: float = 1800.0
     """How long ranks wait for each other before the first round; above 0."""
     recover: bool = True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks and servers of a job meet: what the job is called, the secret they share, and where ranks' servers are.
+"""Where ranks and servers of a job meet: the job's name, its secret, and the addresses of colocated servers.
 
-Apart from the exchange, which takes all three as given: here the launcher's variables, torch's process group and files
-are asked. Refuses secrets on the command line, where every user of the machine can read them.
+They come from the launcher's variables, torch's process group and files. A secret is never read from the command line,
+where every user of the machine can see it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOKEN = "FORESEE_TOKEN"  # noqa: S105 - a name
 #: The environment variable of the address at which other machines reach this one.
 ADDRESS = "FORESEE_ADDRESS"
 # Of a network for documentation (RFC 5737): nothing is sent there, but the way to it is that to other machines.
-_ELSEWHERE = "192.0.2.1"
+_REMOTE = "192.0.2.1"
 # What rank 0 says where it has a secret that is not the store's to carry.
 _OWN = "rank 0 has its own"
 _SECRET = "secret"  # noqa: S105 - the key of one
@@ -49,10 +49,10 @@ _NAME_MAX = 128
 # Of launchers of MPI programs, each of which gives every rank of one start the same and no other start again: PMIx
 # (Open MPI 5, Slurm's), Open MPI 4, PALS, PMI-2 of Slurm and Cray. Hydra (MPICH, Intel MPI) has none.
 _LAUNCHED = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JOBID")
-#: How often rank 0 looks whether others have come, how often it says that it waits, and for how long it does where the
-#: store does not say.
-_LOOK_S, _SAY_S, _PATIENCE_S = 0.02, 30.0, 1800.0
-#: For how long rank 0 stays, when it gives up, for the others to hear who is missing.
+#: How often rank 0 checks whether others have come, how often it logs that it waits, and for how long it waits where
+#: the store does not say. Seconds.
+_POLL_S, _LOG_EVERY_S, _PATIENCE_S = 0.02, 30.0, 1800.0
+#: How long rank 0 stays, when it gives up, so that the others read which ranks are missing. Seconds.
 _GIVE_UP_S = 5.0
 #: Ranks that a message names.
 _SHOWN = 8
@@ -63,7 +63,7 @@ class Store(Protocol):
     """What is used of ``torch.distributed.Store``."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Keep a value."""
+        """Store a value."""
 
     def get(self, key: str, /) -> bytes:
         """Wait for a value."""
@@ -78,7 +78,8 @@ def job_place(
     """The job's name, and its part of the store where torch's process group is initialised. Collective there.
 
     A run that nothing has named, as one whose script gave the process group a store of its own, is named by rank 0,
-    which the store tells the others. ``limit_s``: how long a rank waits for another there; never longer than the store.
+    and the store has the name for the others. ``limit_s``: how long a rank waits for another there; never longer than
+    the store.
 
     Raises:
         ConfigError: nothing has named it, and there is no store.
@@ -101,29 +102,29 @@ def job_place(
         )
     if world.rank == 0:
         store.set(_NAME, f"{secrets.token_hex(8)}/{exchange}")
-    return _said(store, _NAME, 0), store
+    return _read(store, _NAME, 0), store
 
 
 def fresh(store: Store, job: str, world: World) -> Store:
     """A part of ``store`` in which nothing is older than this attempt at the job. Collective.
 
     torchrun keeps its store when it starts ranks again, and in it whatever they said before. So a rank asks who rank 0
-    is under a number that it has just drawn, and is told rank 0's, under which all meet. What an earlier process has
-    asked may be answered once more; nobody listens.
+    is under a number that it has just drawn, and gets rank 0's, under which all meet. What an earlier process has
+    asked may be answered once more, to no reader.
     """
     place, own = f"foresee/{job}", secrets.token_hex(8)
     if world.rank == 0:
-        _gather(store, place, own, world)
+        _announce(store, place, own, world)
         return _Part(store, f"{place}/{own}")
     store.set(f"{place}/asks/{world.rank}", own)
-    number = _said(store, f"{place}/answer/{own}", 0)
+    number = _read(store, f"{place}/answer/{own}", 0)
     place = f"{place}/{number}"
     store.set(f"{place}/here/{world.rank}", own)
-    _hear_of_missing(store, place, world)
+    _wait_for_all(store, place, world)
     return _Part(store, place)
 
 
-def _hear_of_missing(store: Store, place: str, world: World) -> None:
+def _wait_for_all(store: Store, place: str, world: World) -> None:
     """Wait until rank 0 knows that all ranks are here.
 
     Raises:
@@ -139,7 +140,7 @@ def _hear_of_missing(store: Store, place: str, world: World) -> None:
                 missing = [rank for rank in others if not store.check([f"{place}/here/{rank}"])]
                 # Where all others are here, it is rank 0 that does not go on.
                 raise _absent(missing or [0], patience)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         missing = [int(rank) for rank in store.get(f"{place}/all").decode().split()]
         if missing:
             store.set(f"{place}/heard/{world.rank}", "")
@@ -153,18 +154,18 @@ def _hear_of_missing(store: Store, place: str, world: World) -> None:
 
 
 def _give_up(store: Store, place: str, missing: list[int], world: World) -> None:
-    """Tell the ranks that are here which ones are missing, before the store goes with this process."""
+    """Report the missing ranks to those that are here, before the store ends with this process."""
     store.set(f"{place}/all", " ".join(map(str, missing)))
     until = time.monotonic() + _GIVE_UP_S
     here = [rank for rank in range(1, world.size) if rank not in missing]
     while here and time.monotonic() < until:
         here = [rank for rank in here if not store.check([f"{place}/heard/{rank}"])]
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _gather(store: Store, place: str, own: str, world: World) -> None:
-    """Tell every rank that asks who rank 0 is, until all have heard it, and then that they have."""
-    began = said = time.monotonic()
+def _announce(store: Store, place: str, own: str, world: World) -> None:
+    """Answer every rank that asks who rank 0 is, until all are here, and then report that they are."""
+    began = logged = time.monotonic()
     patience = patience_s(store)
     missing = list(range(1, world.size))
     while missing:
@@ -176,16 +177,16 @@ def _gather(store: Store, place: str, own: str, world: World) -> None:
         if missing and now - began > patience:
             _give_up(store, f"{place}/{own}", missing, world)
             raise _absent(missing, patience)
-        if missing and now - said > _SAY_S:
-            said = now
+        if missing and now - logged > _LOG_EVERY_S:
+            logged = now
             _log.warning("%.0f s: waiting for %s to come here, too", now - began, _ranks(missing))
         if missing:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     store.set(f"{place}/{own}/all", "")
 
 
-def _said(store: Store, key: str, rank: int) -> str:
-    """What a rank puts into the store.
+def _read(store: Store, key: str, rank: int) -> str:
+    """Read what a rank puts into the store.
 
     Raises:
         RankLost: it did not, for as long as the store waits.
@@ -277,7 +278,7 @@ def job_secret(
         return None if own else drawn
     if own:
         return None
-    carried = _said(store, _SECRET, 0)
+    carried = _read(store, _SECRET, 0)
     if carried == _OWN:
         raise ConfigError(
             f"rank {rank} has no secret, and rank 0 has; set {TOKEN} or pass secret_file= on every rank"
@@ -299,7 +300,7 @@ def own_address(world: World, environ: Mapping[str, str] | None = None) -> str:
         return env[ADDRESS]
     alone = world.local_size == world.size
     meeting = env.get("MASTER_ADDR")
-    for place in (meeting, None if alone else _ELSEWHERE):
+    for place in (meeting, None if alone else _REMOTE):
         found = _address_towards(place) if place else None
         # The machine on which the ranks meet may know itself by a name that is a loopback address.
         if found and (alone or not ipaddress.ip_address(found).is_loopback):
@@ -325,7 +326,7 @@ def share_address(world: World, address: str, store: Store | None, *, every: int
             "torch.distributed.init_process_group() first, or give addresses of servers"
         )
     store.set(f"server/{world.rank}", address)
-    return [_said(store, f"server/{rank}", rank) for rank in range(0, world.size, every)]
+    return [_read(store, f"server/{rank}", rank) for rank in range(0, world.size, every)]
 
 
 class _Bounded:

@@ -1,34 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether all ranks train with the same settings: compared at the start, and again whenever a rank's settings change.
+"""What all ranks have to have alike: the plan, the values at the start, and the settings that they train with.
 
-A small tensor travels with the rounds in which a rank's settings changed, a checkpoint was loaded, or ``state_dict()``
-was called on some rank. Its mean equals a rank's own values if all ranks sent the same. So no rank waits for a
-comparison alone, and rank 0 may call ``state_dict()`` by itself. Only where the mean differs do all ranks, which all
-see it, exchange their settings in words.
+Settings are compared at the start, and again whenever a rank's settings change: a small tensor travels with the rounds
+in which they changed, a checkpoint was loaded, or ``state_dict()`` was called on some rank. Its mean equals a rank's
+own values if all ranks sent the same, so no rank waits for a comparison alone, and rank 0 may call ``state_dict()`` by
+itself. Only where the mean differs, which all ranks see, do they exchange their settings in words.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from foresee.errors import ConfigError
-from foresee.torch._exchange import Exchange, TensorSpec, as_tensor
+from foresee.torch._exchange import GradientExchange, TensorSpec, as_tensor
 from foresee.torch.gradients import _settings
+from foresee.torch.gradients._initial import share
 from foresee.torch.gradients._random import SEEDS, state
 
 if TYPE_CHECKING:
+    from foresee.torch._rank_group import RankGroup
+    from foresee.torch.gradients._buffers import Buffers
     from foresee.torch.gradients._optimizers import Stepper
-    from foresee.torch.gradients._plan import Plan
+    from foresee.torch.gradients._plan import Entry, Plan
+    from foresee.torch.gradients._round_state import RoundState
     from foresee.torch.gradients._settings import Line
+    from foresee.torch.gradients._timeline import Timeline
+    from foresee.torch.gradients._transfer import Transfer
 
-__all__ = ["DIFFERS", "Agreement", "compare"]
+__all__ = ["DIFFERS", "Described", "PlanAgreement", "SettingsCheck", "compare"]
 
 NAME = "settings of the optimizers"
-#: Where there is no time to say what.
+#: Where the settings cannot be exchanged in words.
 DIFFERS = (
     "settings or state of the optimizers differ between ranks, so weights would drift apart; set and load the same on "
     "every rank"
@@ -40,22 +47,23 @@ _HEADER = struct.Struct("<16sQ")
 _VALUE_MAX = 60
 
 
-def compare(exchange: Exchange, lines: Sequence[Line]) -> None:
+def compare(group: RankGroup, lines: Sequence[Line]) -> None:
     """Compare what ranks describe. Collective, with nothing in flight.
 
     Raises:
         ConfigError: two ranks differ; the message names the first difference, both values and both ranks.
     """
-    if exchange.world == 1:
+    world = group.exchange.world
+    if world == 1:
         return
     own = _settings.encoded(lines)
     header = _HEADER.pack(_settings.digest(lines), len(own))
-    heads = exchange.gather(header, dict.fromkeys(range(exchange.world), _HEADER.size))
+    heads = group.gather(header, dict.fromkeys(range(world), _HEADER.size))
     first = min(heads)
     other = next((rank for rank in sorted(heads) if heads[rank] != heads[first]), None)
     if other is None:
         return
-    texts = exchange.gather(own, {rank: _HEADER.unpack(heads[rank])[1] for rank in (first, other)})
+    texts = group.gather(own, {rank: _HEADER.unpack(heads[rank])[1] for rank in (first, other)})
     found = _settings.first_difference(texts[first], texts[other])
     if found is None:
         return
@@ -71,10 +79,18 @@ class Described:
     Args:
         steppers: the optimizers.
         plan: names of parameters.
+        rounds: how often each optimizer was stepped.
         arguments: of ``synchronize``, that have to be equal.
     """
 
-    def __init__(self, steppers: Sequence[Stepper], plan: Plan, arguments: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        steppers: Sequence[Stepper],
+        plan: Plan,
+        rounds: RoundState[Entry],
+        arguments: Mapping[str, object],
+    ) -> None:
+        self._rounds = rounds
         self._steppers = steppers
         self._optimizers = [one.optimizer for one in steppers]
         self._plan = plan
@@ -110,10 +126,14 @@ class Described:
 
     def _counts(self) -> dict[str, int]:
         several = len(self._steppers) > 1
-        return {f"steps of optimizers[{one.number}]": one.steps for one in self._steppers if several}
+        return {
+            f"steps of optimizers[{number}]": steps
+            for number, steps in enumerate(self._rounds.steps)
+            if several
+        }
 
 
-class Agreement:
+class SettingsCheck:
     """This rank's part in the comparisons of a run.
 
     Args:
@@ -121,15 +141,15 @@ class Agreement:
         described: what is compared.
     """
 
-    def __init__(self, exchange: Exchange, described: Described) -> None:
+    def __init__(self, exchange: GradientExchange, described: Described) -> None:
         self.active = exchange.world > 1
         self.pending = False
-        """Whether the tensor of the last round has not been looked at."""
+        """Whether the tensor of the last round has not been compared."""
         self._exchange = exchange
         self._described = described
         self._last = described.fingerprint() if self.active else ""
-        self._asks = self._asked = False
-        self._loaded = False
+        self._is_requesting = self._is_requested = False
+        self._is_loaded = False
         self._sent = torch.zeros(_NUMBERS, dtype=torch.float64)
         self._id = -1
 
@@ -138,35 +158,33 @@ class Agreement:
         self._id = id_
         return TensorSpec(id_, NAME, "gradient", torch.float64, (_NUMBERS,), (1,), _NUMBERS * 8, 0)
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Have all ranks compare settings, state and weights, with the round after the next."""
-        self._asks = self.active
+        self._is_requesting = self.active
 
-    def loaded(self) -> None:
+    def record_load(self) -> None:
         """State or weights were replaced on this rank: all ranks have to have done the same."""
-        self._loaded = self.active
+        self._is_loaded = self.active
 
-    def push(self) -> list[int]:
-        """At the end of a round: send what has changed. Returns what is absent from the round."""
+    def push(self) -> None:
+        """At the end of a round: push what has changed."""
         if not self.active:
-            return []
+            return
         text = self._described.fingerprint()
-        whole = self._loaded or self._asked
+        whole = self._is_loaded or self._is_requested
         changed = whole or text != self._last
         digest = _settings.digest(self._described.lines()) if whole else _settings.digest([("", text, "")])
         numbers = struct.unpack("<4I", digest)
-        # The exchange keeps what was pushed: a tensor of its own for each round.
+        # The exchange retains what was pushed: a tensor of its own for each round.
         self._sent = torch.tensor(
-            [float(changed), float(self._asks), *map(float, numbers)], dtype=torch.float64
+            [float(changed), float(self._is_requesting), *map(float, numbers)], dtype=torch.float64
         )
-        pushes = changed or self._asks
-        if pushes:
+        if changed or self._is_requesting:
             sent = self._sent.clone() if changed else self._sent * torch.tensor([0.0, 1, 0, 0, 0, 0]).double()
             self._exchange.push(self._id, sent.data_ptr(), _NUMBERS * 8, sent)
         self._last = text
-        self._asks = self._asked = self._loaded = False
+        self._is_requesting = self._is_requested = self._is_loaded = False
         self.pending = True
-        return [] if pushes else [self._id]
 
     def differs(self, wait: Callable[[Sequence[int]], None]) -> bool:
         """Wait for the tensor of the last round; whether ranks seem to differ, which all of them see alike."""
@@ -175,10 +193,80 @@ class Agreement:
         if not self._exchange.used(self._id):
             return False
         mean = as_tensor(self._exchange.received(self._id), self.spec(self._id))
-        self._asked = bool(mean[1] > 0)
+        self._is_requested = bool(mean[1] > 0)
         if mean[0] == 0:
             return False
         return bool(mean[0] != 1 or (mean[2:] != self._sent[2:]).any())
+
+
+class PlanAgreement:
+    """The agreements of a group on plan, values and settings. Collective, with nothing in flight.
+
+    Args:
+        group: all ranks.
+        plan: this rank's.
+        transfer: of the tensors in the plan.
+        buffers: the same in every rank after an agreement.
+        described: the settings.
+        timeline: has to know of new plans; None: there is none.
+    """
+
+    def __init__(
+        self,
+        group: RankGroup,
+        plan: Plan,
+        transfer: Transfer,
+        buffers: Buffers,
+        described: Described,
+        timeline: Timeline | None,
+    ) -> None:
+        self.check = SettingsCheck(group.exchange, described)
+        self._group = group
+        self._plan = plan
+        self._transfer = transfer
+        self._buffers = buffers
+        self._described = described
+        self._timeline = timeline
+
+    def adopt(self, entries: Sequence[Entry], round_: int) -> None:
+        """Agree on the plan, which begins with ``round_``, and copy rank 0's values of ``entries``."""
+        with self._new_plan(round_):
+            self._group.agree(self._specs())
+            with self._transfer.on_host([(entry.spec, entry.tensor) for entry in entries]) as tensors:
+                self._group.broadcast(tensors)
+        for entry in entries:
+            # The exchange wrote behind torch's back; autograd must not trust what it saved of the old values.
+            torch.autograd.graph.increment_version(entry.tensor)
+            if entry.is_buffer:
+                self._buffers.adopt(entry)
+
+    def share(self, model: torch.nn.Module, round_: int) -> None:
+        """Copy rank 0's values of what no round carries, and compare settings and state."""
+        with self._new_plan(round_):
+            share(self._group, self._plan.constant(model), self._specs())
+            compare(self._group, self._described.lines(weights=False))
+
+    def update_classes(self, round_: int) -> None:
+        """Agree on the plan with its present classes."""
+        with self._new_plan(round_):
+            self._group.agree(self._specs())
+
+    def compare(self, round_: int) -> None:
+        """Compare settings, state and weights in words."""
+        with self._new_plan(round_):
+            compare(self._group, self._described.lines())
+
+    @contextlib.contextmanager
+    def _new_plan(self, round_: int) -> Iterator[None]:
+        if self._timeline is not None:
+            self._timeline.finish()
+        yield
+        if self._timeline is not None:
+            self._timeline.begin_plan(round_)
+
+    def _specs(self) -> list[TensorSpec]:
+        specs = self._plan.specs
+        return [*specs, self.check.spec(len(specs))] if self.check.active else specs
 
 
 def _value(text: str | None) -> str:

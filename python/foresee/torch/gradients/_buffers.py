@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffers of a synchronized model, which the first rank that is left sends to all others after every step.
 
-Separate from the rounds because buffers have an owner among the ranks and no optimizer. A buffer that did not change
-does not travel.
+Buffers have a sender among the ranks and no optimizer. A buffer that did not change is not sent.
 """
 
 from __future__ import annotations
@@ -13,50 +12,46 @@ from foresee.torch.gradients import _errors
 from foresee.torch.gradients._plan import form
 
 if TYPE_CHECKING:
-    from foresee.torch._exchange import Exchange
-    from foresee.torch.gradients._courier import Courier
+    from foresee.torch._exchange import GradientExchange
     from foresee.torch.gradients._plan import Entry
+    from foresee.torch.gradients._transfer import Transfer
 
 __all__ = ["Buffers"]
 
 
 class Buffers:
-    """Who sends them, and what each rank does with what it receives."""
+    """Their sender, and what each rank does with what it receives."""
 
-    def __init__(self, exchange: Exchange, courier: Courier) -> None:
+    def __init__(self, exchange: GradientExchange, transfer: Transfer) -> None:
         self._exchange = exchange
-        self._courier = courier
+        self._transfer = transfer
         self._sender = 0
         """In the last round that ended."""
 
     def adopt(self, entry: Entry) -> None:
         """All ranks have the values that ``entry`` has now."""
-        self._courier.remember(entry.spec, entry.tensor)
+        self._transfer.record_shared(entry.spec, entry.tensor)
         if self._exchange.rank != self._sender:
-            self._courier.keep(entry.spec, entry.tensor)
+            self._transfer.record_received(entry.spec, entry.tensor)
 
     def choose_sender(self) -> None:
         """The first rank that is left sends; a new one does not know what the last one's ranks have."""
         first = self._exchange.first
         if first != self._sender:
             self._sender = first
-            self._courier.forget()
+            self._transfer.forget_shared()
 
-    def push(self, entry: Entry, round_: int) -> bool:
-        """The first rank sends a buffer that changed since it was last sent; constants never travel."""
+    def push(self, entry: Entry) -> None:
+        """On the first rank, push a buffer that changed since it was last pushed; constants are never sent."""
         if not entry.refresh():
             raise _errors.buffer_form(entry.name, form(entry.spec.dtype, entry.spec.shape))
-        # The version counter would not tell: batch_norm writes its statistics without a trace.
-        if self._exchange.rank != self._sender:
-            return False
-        # The next forward pass writes to the buffer while a copy travels.
-        if not self._courier.push_changed(entry.spec, entry.tensor):
-            return False
-        entry.pushed = round_
-        return True
+        # By content: batch_norm writes its statistics without raising the version counter. And a copy: the next forward
+        # pass writes to the buffer while it is sent.
+        if self._exchange.rank == self._sender:
+            self._transfer.push_changed(entry.spec, entry.tensor)
 
-    def take(self, entry: Entry) -> None:
-        """Copy what was received; not if its sender was lost and may have sent a part only: the next one sends.
+    def receive(self, entry: Entry) -> None:
+        """Copy what was received, unless its sender was lost and may have sent a part only: the next one sends.
 
         A buffer that was not sent is as it was received before, whatever this rank's forward pass made of it: where the
         sender did not come by, as in a branch, others may have. What was written to it since the round's end stays.
@@ -66,7 +61,7 @@ class Buffers:
         if not entry.refresh():
             return
         if self._exchange.used(entry.spec.id):
-            entry.tensor.copy_(self._courier.average(entry.spec, entry.tensor.device))
-            self._courier.keep(entry.spec, entry.tensor)
+            entry.tensor.copy_(self._transfer.average(entry.spec, entry.tensor.device))
+            self._transfer.record_received(entry.spec, entry.tensor)
         elif not entry.pending or entry.tensor._version == entry.version:  # noqa: SLF001
-            self._courier.restore(entry.spec, entry.tensor)
+            self._transfer.restore(entry.spec, entry.tensor)

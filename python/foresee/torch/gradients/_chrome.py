@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's spans as a Chrome trace, for Perfetto and its like.
+"""One rank's spans as a Chrome trace, for Perfetto and similar viewers.
 
-Pushes, sums and pulls have a line per tensor in flight; the other tracks have one line each. Refuses to stop a training
-run: a file that can be written no longer ends with a warning.
+Pushes, sums and pulls have a line per tensor in flight; the other tracks have one line each. A file that can no longer
+be written ends with a warning and does not stop the training run.
 """
 
 from __future__ import annotations

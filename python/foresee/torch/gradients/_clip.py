@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clipping of averaged gradients, in the three ways that a late step allows.
 
-Apart from the rounds because each way needs to see different gradients at different times. All ranks hold the
-same averages, so all compute the same norms and nobody has to ask. Refuses to clip what has not landed.
+Each way needs to see different gradients at different times. All ranks have the same averages, so all compute the same
+norms without asking each other.
 
 ``exact`` is torch's own ``clip_grad_norm_`` over everything, so the next forward pass waits for the last tensor.
 ``per_param`` bounds each tensor's own norm. ``previous_norm`` scales by the total norm of the round before, and
@@ -41,11 +41,11 @@ class Clip:
 
     @property
     def needs_all(self) -> bool:
-        """Whether no tensor may be stepped before every tensor has landed."""
+        """Whether no tensor may be stepped before every tensor was received."""
         return self._mode == "exact" or (self._mode == "previous_norm" and self._previous is None)
 
     def apply(self, entries: Sequence[Entry]) -> None:
-        """Clip the gradients of ``entries``, which have landed and are in ``grad``, in place."""
+        """Clip the gradients of ``entries``, which were received and are in ``grad``, in place."""
         tensors = [entry.tensor for entry in entries if entry.tensor.grad is not None]
         if self._mode is None or not tensors:
             return
@@ -68,7 +68,7 @@ class Clip:
             self._norms.clear()
 
     def _total(self) -> torch.Tensor:
-        """By id, so that the order in which tensors landed leaves no trace."""
+        """By id, so that the order in which tensors were received leaves no trace."""
         norms = [self._norms[id_] for id_ in sorted(self._norms)]
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
         return total

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies to and from CUDA devices, on streams of their own, without the host ever waiting for a device.
 
-Apart from the courier, which decides what is copied when. Refuses CUDA graphs: in a replay nobody would be told of a
-gradient.
+``_transfer`` decides what is copied when. Gradients may not be captured into a CUDA graph: a replay runs no hook.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PINNED_MIN = 64 << 10
 
 
 @dataclass
-class _CudaLeaving:
+class _CudaCopy:
     host: torch.Tensor
     done: torch.cuda.Event
 
@@ -37,9 +36,9 @@ class CudaCopies:
         self._out: dict[torch.device, torch.cuda.Stream] = {}
         self._in: dict[torch.device, torch.cuda.Stream] = {}
         self._locked: dict[int, bool] = {}
-        """By first byte of what lands: whether its pages are locked."""
+        """By first byte of a receive buffer: whether its pages are locked."""
 
-    def leave(self, tensor: torch.Tensor) -> _CudaLeaving:
+    def to_host(self, tensor: torch.Tensor) -> _CudaCopy:
         """Behind what the present stream has been given so far.
 
         Raises:
@@ -61,9 +60,9 @@ class CudaCopies:
             done = torch.cuda.Event()
             done.record(stream)
         tensor.record_stream(stream)
-        return _CudaLeaving(host, done)
+        return _CudaCopy(host, done)
 
-    def arrive(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def to_device(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Beside what the present stream does; what it is given from here on comes after the copy."""
         self._lock(host)
         stream, current = self._stream(self._in, device), torch.cuda.current_stream(device)
@@ -74,7 +73,7 @@ class CudaCopies:
         made.record_stream(current)
         return made
 
-    def arrivals(self) -> Callable[[], None]:
+    def record_reads(self) -> Callable[[], None]:
         """Of all devices."""
         events = []
         for stream in self._in.values():
@@ -100,7 +99,7 @@ class CudaCopies:
         self._locked.clear()
 
     def _lock(self, host: torch.Tensor) -> None:
-        """Lock the pages of memory in which averages land: without, the host waits for each copy from there."""
+        """Lock the pages of a receive buffer: without, the host waits for each copy from there."""
         address, nbytes = host.data_ptr(), host.numel() * host.element_size()
         if nbytes >= _PINNED_MIN and address not in self._locked:
             # Where pages cannot be locked, copies are right and slower.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong in a training loop that shares its gradients, and what to do about it, in words.
+"""Errors of training loops that share their gradients, in words.
 
-Apart from the code that finds it, so that the texts can be read together: each names the parameter, every cause
-that comes to the same place, and a remedy per cause. Refuses to be a warning: whoever ignored one would have
-trained on wrong numbers.
+The texts are in one file so that they can be read together: each names the parameter, every cause that leads to the
+same place, and a remedy per cause. They are errors and not warnings, since the loop would train on wrong numbers.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class GradientMisuse(ForeseeError, RuntimeError):
         return type(self), (str(self), self.tensor)
 
 
-def taken(name: str) -> GradientMisuse:
-    """Something touched the stand-in in ``p.grad``."""
+def in_flight(name: str) -> GradientMisuse:
+    """Code used the placeholder in ``p.grad``."""
     return GradientMisuse(
-        f"{name}: its gradient was taken when backward() computed it and is under way to the servers, so p.grad holds "
+        f"{name}: its gradient was taken when backward() computed it and is in flight to the servers, so p.grad holds "
         "nothing to read, add to or zero. If this is\n"
         "- the step of an optimizer that synchronize() was not given: pass all optimizers of the model in one call, "
         "synchronize(model, [first, second], ...);\n"
@@ -67,10 +66,10 @@ def second_gradient(name: str) -> GradientMisuse:
 
 
 def used_early(name: str) -> GradientMisuse:
-    """A gradient came for a parameter whose update had not landed."""
+    """A gradient was computed from a parameter whose update was pending."""
     return GradientMisuse(
-        f"{name} was used before its update landed, so this gradient is of an old value: some code used it before, or "
-        "outside of, the modules that were seen to use it in the first step. Use it inside of them, or pass "
+        f"{name} was used before its update was received, so this gradient is of an old value: some code used it "
+        "before, or outside of, the modules that were seen to use it in the first step. Use it inside of them, or pass "
         f"{_BACKWARD}; debug=True names the place",
         name,
     )
@@ -79,18 +78,18 @@ def used_early(name: str) -> GradientMisuse:
 def checked_use(name: str, where: str) -> GradientMisuse:
     """``debug=True`` saw such a use."""
     return GradientMisuse(
-        f"{name} was used {where} before its update landed. Use it inside of the modules that used it in the first "
-        f"step, call optimizer.flush() before, or pass {_BACKWARD}",
+        f"{name} was used {where} before its update was received. Use it inside of the modules that used it in the "
+        f"first step, call optimizer.flush() before, or pass {_BACKWARD}",
         name,
     )
 
 
 def modified(name: str) -> GradientMisuse:
-    """The version of a parameter changed while its update was under way."""
+    """The version of a parameter changed while its update was pending."""
     return GradientMisuse(
         f"{name} was modified or assigned to between step() and its update (clamp, EMA copied back, weight reset, "
-        "...), which is under way then and would be lost or come on top. Call optimizer.flush() before, or take the "
-        "parameter from its module or from model.parameters() each time, which land its update",
+        "...), which is in flight then and would be lost or come on top. Call optimizer.flush() before, or take the "
+        "parameter from its module or from model.parameters() each time, which receive its update",
         name,
     )
 
@@ -128,7 +127,7 @@ def unplanned(name: str) -> GradientMisuse:
     )
 
 
-def thawed(name: str) -> GradientMisuse:
+def unfrozen(name: str) -> GradientMisuse:
     """A parameter of no optimizer requires a gradient since the plan was made."""
     return GradientMisuse(
         f"{name} was frozen when synchronize() was called, is in no optimizer, and requires a gradient now, which "
@@ -140,7 +139,7 @@ def thawed(name: str) -> GradientMisuse:
 def late_group(name: str) -> GradientMisuse:
     """A group was added in the middle of a round."""
     return GradientMisuse(
-        f"add_param_group() between backward() and step(): the gradient of {name} is under way; call it before "
+        f"add_param_group() between backward() and step(): the gradient of {name} is in flight; call it before "
         "backward(), on every rank",
         name,
     )

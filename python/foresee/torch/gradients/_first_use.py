@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which module first uses which parameter: seen by watching every torch function of a step.
 
-Apart from the plan that is made of it, because it is the only code that listens to torch. The order in which
-modules were registered is not the order of use, and hooks on leaf modules miss what a parent does with its
-child's weights (``MultiheadAttention`` and its ``out_proj``), so both would leave some update stale in silence.
-Refuses to guess: what it did not see, it does not order.
+The order in which modules were registered is not the order of use, and hooks on leaf modules miss what a parent does
+with its child's weights (``MultiheadAttention`` and its ``out_proj``), so both would leave some update stale in
+silence. What was not seen has no place in the order.
 
 The same watch serves ``debug=True``, where every use is checked against the updates that are still pending.
 """

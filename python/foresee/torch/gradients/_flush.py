@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model and the optimizer that the user gets back: the same objects, of subclasses of their own classes.
 
-Apart from the rounds because it is all about who calls what: ``step()`` becomes a round, and whatever shows the
-weights or the optimizer's state as a whole lands every update first. Copies and files are of the plain classes
-and know of no rounds. Refuses to be a wrapper: ``isinstance``, attributes and names of parameters stay.
+``step()`` ends a round, and methods that show the weights or the optimizer's state as a whole receive every update
+first. ``isinstance``, attributes and names of parameters stay; copies and files are of the plain classes.
 
 Flush points: ``state_dict``, ``load_state_dict``, copies and pickles of both; the model's ``parameters()``,
 ``named_parameters()``, ``to()`` and the like, and ``train()``/``eval()`` where they change the mode; process exit.
@@ -31,7 +30,7 @@ from foresee.torch.gradients._wrappers import around, check_maker
 if TYPE_CHECKING:
     import torch
 
-    from foresee.torch.gradients._rounds import Rounds
+    from foresee.torch.gradients._synchronizer import Synchronizer
 
     # What the methods stand in front of.
     class _Model(Methods, torch.nn.Module): ...
@@ -43,38 +42,40 @@ else:
 
 __all__ = ["SynchronizedModel", "SynchronizedOptimizer", "attach", "detach"]
 
-_KEY = "_foresee_rounds"
-_live: weakref.WeakSet[Rounds] = weakref.WeakSet()
+_KEY = "_foresee_synchronizer"
+_live: weakref.WeakSet[Synchronizer] = weakref.WeakSet()
 
 
-def attach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], rounds: Rounds) -> None:
-    """Make all of them speak to ``rounds``."""
+def attach(
+    model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], synchronizer: Synchronizer
+) -> None:
+    """Connect all of them to ``synchronizer``."""
     model.__dict__.pop("no_sync", None)
-    model.__dict__[_KEY] = rounds
+    model.__dict__[_KEY] = synchronizer
     become(model, SynchronizedModel)
     for optimizer in optimizers:
-        optimizer.__dict__[_KEY] = rounds
+        optimizer.__dict__[_KEY] = synchronizer
         become(optimizer, SynchronizedOptimizer)
         # A schedule that was made earlier has put a step of its own on the instance. It would win over the class, and
-        # our step would silently never run. What it is for, telling that step() was called, ours does.
+        # our step would silently never run. Ours also marks that step() was called, which is its purpose.
         for name in ("step", "close", "flush", "stats"):
             optimizer.__dict__.pop(name, None)
     # Last in, first out: whoever registered before, to save the weights, finds them updated.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
-    _live.add(rounds)
+    _live.add(synchronizer)
 
 
 def detach(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Make all of them what they were."""
     counted: dict[str, float] = {}
     for one in (model, *optimizers):
-        rounds = one.__dict__.pop(_KEY, None)
-        if rounds is not None:
+        synchronizer = one.__dict__.pop(_KEY, None)
+        if synchronizer is not None:
             with suppress(ForeseeError):
-                counted = dict(rounds.stats())
+                counted = dict(synchronizer.stats())
             object.__setattr__(one, "__class__", plain_class(type(one)))
-            _live.discard(rounds)
+            _live.discard(synchronizer)
     # A loop may end in several places, and a model may train on alone.
     model.__dict__["no_sync"] = nullcontext
     # Neither copies nor files of an optimizer have them.
@@ -89,8 +90,8 @@ class SynchronizedModel(_Model):
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes inside keep gradients on this rank; the next one outside pushes the sums."""
-        rounds = _rounds(self)
-        return nullcontext() if rounds is None else rounds.no_sync()
+        synchronizer = _synchronizer(self)
+        return nullcontext() if synchronizer is None else synchronizer.rounds.paused()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's own, with every update in it."""
@@ -98,9 +99,9 @@ class SynchronizedModel(_Model):
         return super().state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's own; no late update lands on top of what was loaded. All ranks have to load the same."""
+        """As the model's own; no late update comes on top of what was loaded. All ranks have to load the same."""
         _flush(self)
-        _loaded(self)
+        _record_load(self)
         return super().load_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
@@ -122,26 +123,26 @@ class SynchronizedModel(_Model):
         return super().named_parameters(*args, **kwargs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the model's own. It looks at gradients alone, so updates stay under way."""
-        rounds = _rounds(self)
-        with nullcontext() if rounds is None else rounds.unread():
+        """As the model's own. It looks at gradients alone, so updates stay in flight."""
+        synchronizer = _synchronizer(self)
+        with nullcontext() if synchronizer is None else synchronizer.unread():
             super().zero_grad(set_to_none)
-        if rounds is not None:
-            rounds.cleared()
+        if synchronizer is not None:
+            synchronizer.clear_due()
 
     def _replicate_for_data_parallel(self) -> Any:
-        if _rounds(self) is not None:
+        if _synchronizer(self) is not None:
             raise around("DataParallel")
         return super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         _flush(self)
-        rounds = _rounds(self)
-        with nullcontext() if rounds is None else rounds.converted():
+        synchronizer = _synchronizer(self)
+        with nullcontext() if synchronizer is None else synchronizer.converted():
             return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy or a file holds the plain class and no rounds."""
+        """A copy or a file holds the plain class and no synchronizer."""
         _flush(self)
         return _reduced(self, super().__reduce_ex__(protocol))
 
@@ -152,22 +153,22 @@ class SynchronizedOptimizer(_Optimizer):
     __slots__ = ()
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """End the round: updates land when their averages do, at the latest before they are used.
+        """End the round: parameters are updated when their averages are received, at the latest before they are used.
 
         A closure is evaluated first, and its value returned, where the optimizer's own ``step`` evaluates it once.
         """
-        rounds = _rounds(self)
-        if rounds is None:
+        synchronizer = _synchronizer(self)
+        if synchronizer is None:
             return super().step(*args, **kwargs)
         closure, *others = (
             (*args, *kwargs.values()) if args or "closure" in kwargs else (None, *kwargs.values())
         )
         if any(value is not None for value in others) or (closure is not None and not callable(closure)):
             raise _errors.step_arguments()
-        value = None if closure is None else rounds.evaluate(self, closure)
+        value = None if closure is None else synchronizer.evaluate(self, closure)
         # What a schedule looks for.
         self.__dict__["_opt_called"] = True
-        rounds.step(self)
+        synchronizer.step(self)
         return value
 
     # Optimizer.__setstate__ would wrap a step that lacks the first mark, schedules one that lacks the second.
@@ -177,91 +178,91 @@ class SynchronizedOptimizer(_Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimizer's own."""
         super().zero_grad(set_to_none)
-        rounds = _rounds(self)
-        if rounds is not None:
-            rounds.cleared(self)
+        synchronizer = _synchronizer(self)
+        if synchronizer is not None:
+            synchronizer.clear_due(self)
 
     def flush(self) -> None:
-        """Land every update now: afterwards all weights and states are as after a stock step."""
+        """Receive every update now: afterwards all weights and states are as after a stock step."""
         _flush(self)
 
     def stats(self) -> Mapping[str, float]:
         """Counters of the exchange.
 
-        ``sent_bytes``, ``window_bytes`` and ``rate_bytes_per_s`` are of the interfaces that reach other machines, if
-        any does; ``local_bytes`` were sent to servers of this machine.
+        ``sent_bytes``, ``window_bytes`` and ``rate_bytes_per_s`` are of the interfaces that reach other nodes, if
+        any does; ``local_bytes`` were sent to servers of this node.
         ``exposed_s``: seconds that this rank stood still for it, ``exposed_last_round_s`` in the round that ended last.
         """
-        rounds = _rounds(self)
-        return {} if rounds is None else rounds.stats()
+        synchronizer = _synchronizer(self)
+        return {} if synchronizer is None else synchronizer.stats()
 
     def close(self) -> None:
-        """Land every update and leave the exchange; the model and all its optimizers are plain ones again.
+        """Receive every update and leave the exchange; the model and all its optimizers are plain ones again.
 
         Of an optimizer ``close()`` and ``flush()`` do nothing then, and ``stats()`` returns the last counters.
         """
-        rounds = _rounds(self)
-        if rounds is not None:
+        synchronizer = _synchronizer(self)
+        if synchronizer is not None:
             try:
-                rounds.close()
+                synchronizer.close()
             finally:
-                detach(rounds.model, rounds.optimizers)
+                detach(synchronizer.model, synchronizer.optimizers)
 
     def state_dict(self) -> Any:
         """As the optimizer's own, with every update in it. All ranks compare settings, state and weights soon after."""
         _flush(self)
-        rounds = _rounds(self)
-        if rounds is not None:
-            rounds.agreement.ask()
+        synchronizer = _synchronizer(self)
+        if synchronizer is not None:
+            synchronizer.check.request()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As the optimizer's own; no late update lands on top of what was loaded. All ranks have to load the same."""
+        """As the optimizer's own; no late update comes on top of what was loaded. All ranks have to load the same."""
         _flush(self)
-        _loaded(self)
+        _record_load(self)
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the optimizer's own, then plan again: collective, every rank has to call it, before ``backward()``."""
         _flush(self)
         super().add_param_group(param_group)
-        rounds = _rounds(self)
-        if rounds is not None:
-            rounds.extend()
+        synchronizer = _synchronizer(self)
+        if synchronizer is not None:
+            synchronizer.extend()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy or a file holds the plain class and no rounds."""
+        """A copy or a file holds the plain class and no synchronizer."""
         _flush(self)
         return _reduced(self, super().__reduce_ex__(protocol))
 
 
-def _rounds(one: Any) -> Rounds | None:
-    """Those of a synchronized object. A copy made behind our back, by a ``__deepcopy__`` of its own, has none."""
-    rounds: Rounds | None = one.__dict__.get(_KEY)
-    return rounds
+def _synchronizer(one: Any) -> Synchronizer | None:
+    """That of a synchronized object. A copy made behind our back, by a ``__deepcopy__`` of its own, has none."""
+    synchronizer: Synchronizer | None = one.__dict__.get(_KEY)
+    return synchronizer
 
 
 def _flush(one: Any) -> None:
-    rounds = _rounds(one)
-    if rounds is not None:
-        rounds.flush()
+    synchronizer = _synchronizer(one)
+    if synchronizer is not None:
+        synchronizer.flush()
 
 
-def _loaded(one: Any) -> None:
-    rounds = _rounds(one)
-    if rounds is not None:
-        rounds.agreement.loaded()
+def _record_load(one: Any) -> None:
+    synchronizer = _synchronizer(one)
+    if synchronizer is not None:
+        synchronizer.check.record_load()
 
 
 def _flush_outside(model: Any) -> None:
     """Not in the forward pass: many models ask their first parameter for its dtype there, and would overlap nothing."""
-    rounds = _rounds(model)
-    if rounds is not None and not rounds.in_forward and rounds.pending:
-        rounds.flush()
+    synchronizer = _synchronizer(model)
+    if synchronizer is not None and not synchronizer.in_forward and synchronizer.watches_reads:
+        synchronizer.flush()
 
 
 def _reduced(one: Any, reduced: Any) -> Any:
-    """What pickling made of ``one``, with its plain class instead of ours and without the rounds."""
+    """What pickling made of ``one``, with its plain class instead of ours and without the synchronizer."""
     if not isinstance(reduced, tuple):
         return reduced
     function, arguments, *rest = reduced
@@ -281,9 +282,9 @@ def _at_exit() -> None:
     if hasattr(sys, "last_value"):
         return
     errors = []
-    for rounds in list(_live):
+    for synchronizer in list(_live):
         try:
-            rounds.close()
+            synchronizer.close()
         except ForeseeError as error:
             errors.append(error)
     if errors:

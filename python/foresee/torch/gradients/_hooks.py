@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hangs on the user's modules and parameters, and stays behind when they are copied or saved.
+"""Hooks on the user's modules and parameters, which stay behind when those are copied or saved.
 
-Apart from the rounds that they report to: hooks are copied with a module (``deepcopy``, ``AveragedModel``) and
-written with it (``torch.save(model)``). A closure would fail to pickle and would tie the copy to the original's
-rounds; these hold weak references, and a copy or a file gets a function of the standard library that does
-nothing, so that the file opens where Foresee is not installed. Refuses to decide anything.
+Hooks are copied with a module (``deepcopy``, ``AveragedModel``) and written with it (``torch.save(model)``). A closure
+would fail to pickle and would tie the copy to the original's synchronizer; these hold weak references, and a copy or a
+file gets a function of the standard library that does nothing, so that the file opens where Foresee is not installed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
     from foresee.torch.gradients._plan import Entry
-    from foresee.torch.gradients._rounds import Rounds
+    from foresee.torch.gradients._synchronizer import Synchronizer
 
 __all__ = ["EndHook", "EnterHook", "FlushHook", "GradientHook", "LeaveHook", "WaitHook", "inert"]
 
@@ -48,26 +47,26 @@ class _Hook:
 class GradientHook(_Hook):
     """On a parameter, after its gradient is complete; runs on autograd's threads."""
 
-    def __init__(self, rounds: Rounds, entry: Entry) -> None:
-        self._rounds = weakref.ref(rounds)
+    def __init__(self, synchronizer: Synchronizer, entry: Entry) -> None:
+        self._synchronizer = weakref.ref(synchronizer)
         self._entry = entry
 
     def __call__(self, parameter: torch.Tensor) -> None:
         """Push the gradient."""
-        rounds = self._rounds()
-        if rounds is not None:
-            rounds.gradient(self._entry, parameter)
+        synchronizer = self._synchronizer()
+        if synchronizer is not None:
+            synchronizer.push_gradient(self._entry, parameter)
 
 
 class WaitHook(_Hook):
     """Before a module that needs updated parameters. ``entries`` may be replaced when uses are profiled again.
 
-    At the root without gradients, everything is landed: an evaluation may take other ways through the model than
+    At the root without gradients, everything is received: an evaluation may take other ways through the model than
     training did (the fast path of ``TransformerEncoderLayer`` calls none of its children) and has nothing to overlap.
     """
 
-    def __init__(self, rounds: Rounds, entries: Sequence[Entry], *, root: bool) -> None:
-        self._rounds = weakref.ref(rounds)
+    def __init__(self, synchronizer: Synchronizer, entries: Sequence[Entry], *, root: bool) -> None:
+        self._synchronizer = weakref.ref(synchronizer)
         self._root = root
         self.entries = tuple(entries)
         # Dynamo must not look inside: it would burn the present state of the round into a graph. Imported here,
@@ -75,26 +74,26 @@ class WaitHook(_Hook):
         self._wait = torch.compiler.disable(self._eager)
 
     def __call__(self, _module: torch.nn.Module, _args: Any) -> None:
-        """Land and step what is pending."""
+        """Receive and update what is pending."""
         self._wait()
 
     def _eager(self) -> None:
-        rounds = self._rounds()
-        if rounds is None:
+        synchronizer = self._synchronizer()
+        if synchronizer is None:
             return
         if self._root:
-            rounds.enter_forward()
+            synchronizer.enter_forward()
         if self._root and not torch.is_grad_enabled():
-            rounds.flush()
+            synchronizer.flush()
         else:
-            rounds.wait_point(self.entries)
+            synchronizer.wait_point(self.entries)
 
 
 class EndHook(_Hook):
     """After the root, even if it raised."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = weakref.ref(rounds)
+    def __init__(self, synchronizer: Synchronizer) -> None:
+        self._synchronizer = weakref.ref(synchronizer)
         self._end = torch.compiler.disable(self._eager)
 
     def __call__(self, _module: torch.nn.Module, _args: Any, _output: Any = None) -> None:
@@ -102,22 +101,22 @@ class EndHook(_Hook):
         self._end()
 
     def _eager(self) -> None:
-        rounds = self._rounds()
-        if rounds is not None:
-            rounds.leave_forward()
+        synchronizer = self._synchronizer()
+        if synchronizer is not None:
+            synchronizer.leave_forward()
 
 
 class FlushHook(_Hook):
     """Before a module's state is read or written as a whole."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = weakref.ref(rounds)
+    def __init__(self, synchronizer: Synchronizer) -> None:
+        self._synchronizer = weakref.ref(synchronizer)
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        """Land and step everything."""
-        rounds = self._rounds()
-        if rounds is not None:
-            rounds.flush()
+        """Receive and update everything."""
+        synchronizer = self._synchronizer()
+        if synchronizer is not None:
+            synchronizer.flush()
 
 
 class EnterHook(_Hook):

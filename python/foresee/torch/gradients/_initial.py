@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values at the start of tensors that no round carries: frozen parameters, and buffers that do not travel.
+"""Values at the start of tensors that no round carries: frozen parameters, and buffers that are not sent.
 
 All ranks begin with rank 0's, as under DistributedDataParallel. Digests are compared first, so tensors that are equal
 on all ranks are not sent.
@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from foresee.torch._exchange import Exchange, TensorSpec
+from foresee.torch._exchange import TensorSpec
+from foresee.torch._rank_group import RankGroup
 from foresee.torch.gradients import _settings
 from foresee.torch.gradients._plan import WIRE_DTYPES, plain
 
@@ -25,30 +26,29 @@ _CHUNK = 64 << 20
 _DIGEST = 16
 
 
-def share(exchange: Exchange, tensors: Sequence[Named], plan: Sequence[TensorSpec]) -> None:
+def share(group: RankGroup, tensors: Sequence[Named], plan: Sequence[TensorSpec]) -> None:
     """Give all ranks the first rank's values of ``tensors``, bit by bit. Collective; ``plan`` holds before and after.
 
     Raises:
         ConfigError: ranks differ in a name, dtype or shape.
     """
     values = [(name, _distinct(tensor)) for name, tensor in _readable(tensors)]
-    if exchange.world == 1 or not values:
+    world = group.exchange.world
+    if world == 1 or not values:
         return
     specs = [_spec(id_, name, value) for id_, (name, value) in enumerate(values)]
-    exchange.agree(specs)
+    group.agree(specs)
     names = {id(value): name for name, value in values}
     own = _settings.digest(_settings.state_lines([], names, [value for _, value in values]))
-    digests = exchange.gather(own, dict.fromkeys(range(exchange.world), _DIGEST))
+    digests = group.gather(own, dict.fromkeys(range(world), _DIGEST))
     for part in _parts(specs) if len(set(digests.values())) > 1 else ():
         copies = [values[spec.id][1].detach().to("cpu", copy=True).contiguous() for spec in part]
-        exchange.broadcast(
-            [(spec.id, copy.data_ptr(), spec.nbytes) for spec, copy in zip(part, copies, strict=True)]
-        )
+        group.broadcast(list(zip(part, copies, strict=True)))
         for spec, copy in zip(part, copies, strict=True):
             value = values[spec.id][1]
             with torch.inference_mode(value.is_inference()), torch.no_grad():
                 value.copy_(copy)
-    exchange.agree(plan)
+    group.agree(plan)
 
 
 def _readable(tensors: Sequence[Named]) -> Iterator[Named]:
@@ -64,7 +64,7 @@ def _readable(tensors: Sequence[Named]) -> Iterator[Named]:
         warnings.warn(
             f"{name} is {what}, which has no plain memory: rank 0's values are not copied to the other ranks, so load "
             "the same on every rank",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

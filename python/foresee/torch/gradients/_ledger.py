@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank's pushes, pulls and waits as entries of the run's ledger.
 
-Beside the loader's, which has a file of its own. Refuses to stop a training run: a ledger that can be written no longer
-ends with a warning.
+The loader's ledger is a file of its own. A ledger that can no longer be written ends with a warning and does not stop
+the training run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foresee.torch.gradients._timeline import Span
 __all__ = ["LedgerSink"]
 
 _log = logging.getLogger("foresee")
-_BOOKED = ("push", "pull", "wait")
+_LEDGER_TRACKS = ("push", "pull", "wait")
 
 
 class LedgerSink:
@@ -37,7 +37,7 @@ class LedgerSink:
 
     def put(self, span: Span) -> None:
         """Add one, if it is of a kind that ledgers know."""
-        if span.track in _BOOKED:
+        if span.track in _LEDGER_TRACKS:
             start = max(span.began_ns - self._began_ns, 0)
             nbytes = 0 if span.track == "wait" else span.nbytes
             self._file.add(span.track, start, span.ended_ns - span.began_ns, span.round, span.tensor, nbytes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizers of a synchronized model: for each its settings as of its last ``step()``, and its own step.
 
-Separate from the rounds, which say when what is stepped. Every step runs as a stock one would, wherever the loop is.
+Every step runs as a stock one would, wherever the loop is.
 """
 
 from __future__ import annotations
@@ -35,29 +35,21 @@ class Stepper:
         self.optimizer = optimizer
         self.number = number
         self.base = type(optimizer)
-        self.round = -1
-        """The last round whose averages it used."""
-        self.steps = 0
         self.entries: list[Entry] = []
         """Its parameters."""
         self.drawn: list[str] = []
         """The random generators that its step draws from."""
         self._hyper: Hyper = []
 
-    def owns(self, entry: Entry) -> bool:
-        """Whether ``entry`` is a parameter of this optimizer."""
-        return entry.place is not None and entry.place[0] == self.number
-
-    def arm(self) -> None:
-        """Note the settings of this moment, with which each parameter is stepped when its average is received."""
+    def copy_settings(self) -> None:
+        """Copy the settings of this moment, with which each parameter is stepped when its average is received."""
         self._hyper = snapshot(self.optimizer)
         for entry in self.entries:
-            entry.armed = True
             # The loop may have edited it since the round ended, by the step of another optimizer.
-            entry.note()
+            entry.record_version()
 
     def step_some(self, chosen: Collection[int]) -> None:
-        """Step the parameters whose ``id()`` is in ``chosen``, with the settings that were noted."""
+        """Step the parameters whose ``id()`` is in ``chosen``, with the settings that were copied."""
         step_some(self.optimizer, self.base, self._hyper, chosen)
 
     def step_whole(self) -> None:

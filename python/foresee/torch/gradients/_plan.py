@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a model and an optimizer that travel: their names, ids, shapes, classes and wait points.
+"""The tensors of a model and its optimizers that are exchanged: their names, ids, shapes and classes.
 
-Apart from the rounds, which move them: a plan changes a few times in a run, a round every step. Ids follow the
-order of registration, which is the same on every rank; classes follow the order of first use, which need not be.
-Refuses tensors that are not one dense piece of memory, of the CPU or of a CUDA device, by name.
+Ids follow the order of registration, which is the same on every rank; classes follow the order of first use, which need
+not be. Every tensor of a plan is one dense piece of memory, of the CPU or of a CUDA device. A plan changes a few times
+in a run; what changes every step is in ``_round_state``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from foresee.torch._exchange import TensorSpec
 from foresee.torch.gradients import _errors
+from foresee.torch.gradients._placeholder import GradPlaceholder, is_placeholder
 from foresee.torch.gradients._reads import own
-from foresee.torch.gradients._taken import Taken, is_taken
+from foresee.torch.gradients._round_state import TensorState
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
@@ -35,30 +36,20 @@ DEVICES = ("cpu", "cuda")
 _CLASSES = 256
 
 
-@dataclass(eq=False)
-class Entry:
-    """One tensor of the plan, and where it is in the present round."""
+@dataclass(eq=False, kw_only=True)
+class Entry(TensorState):
+    """One tensor of the plan: its memory, and its state in the present round."""
 
     spec: TensorSpec
     tensor: torch.Tensor
-    taken: Taken | None
-    """Stand-in for its gradient; None for a buffer."""
-    place: tuple[int, int] | None = None
-    """Number of its optimizer and of its parameter group there; None for buffers and parameters of no optimizer."""
-    pushed: int = -1
-    """The last round in which this rank pushed it."""
-    pending: bool = False
-    """Whether an average may be in flight that has not been received yet."""
-    armed: bool = False
-    """Whether its optimizer was stepped in this round: the parameter is updated when the average is received."""
-    due: bool = False
-    """Whether this rank had no gradient, and is to have the average of the others' in ``grad``."""
+    placeholder: GradPlaceholder | None = None
+    """For its gradient while that is in flight; None for a buffer."""
     version: int = 0
     """The tensor's version counter when it became pending."""
     address: int = 0
     """Of its memory then: an assignment to ``data`` leaves the counter alone."""
     hooked: bool = False
-    """Whether a gradient hook is in place; a frozen parameter has none until it thaws."""
+    """Whether a gradient hook is in place; a frozen parameter has none until it is unfrozen."""
     given: tuple[Any, int] | None = None
     """Weak reference to the average that was put into ``grad``, and its version: what needs no second exchange."""
     owner: tuple[torch.nn.Module, str] | None = None
@@ -88,19 +79,18 @@ class Entry:
         if gradient is None:
             if at_once or self.due:
                 self.put(average.clone())
-        elif at_once or is_taken(gradient) or self.untouched(gradient):
+        elif at_once or is_placeholder(gradient) or self.untouched(gradient):
             self.put(average.clone())
         elif self.due:
             gradient.add_(average)
 
-    def note(self) -> None:
-        """It became pending: note how it is."""
-        self.pending = True
+    def record_version(self) -> None:
+        """Note the version and the memory of the tensor, to see later edits."""
         self.version, self.address = self.tensor._version, self.tensor.data_ptr()  # noqa: SLF001
 
     @property
     def was_edited(self) -> bool:
-        """Whether torch knows of an edit since then."""
+        """Whether torch knows of an edit since ``record_version``."""
         return (self.tensor._version, self.tensor.data_ptr()) != (self.version, self.address)  # noqa: SLF001
 
     def as_planned(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -126,11 +116,6 @@ class Entry:
         average, version = self.given
         return average() is gradient and version == gradient._version  # noqa: SLF001
 
-    @property
-    def name(self) -> str:
-        """As errors call it."""
-        return self.spec.name
-
 
 @dataclass(eq=False)
 class Plan:
@@ -151,22 +136,22 @@ class Plan:
     @property
     def gradients(self) -> list[Entry]:
         """Those of parameters."""
-        return [entry for entry in self.entries if entry.taken is not None]
+        return [entry for entry in self.entries if not entry.is_buffer]
 
     @property
     def unowned(self) -> list[Entry]:
         """Those of parameters that are in no optimizer."""
-        return [entry for entry in self.entries if entry.taken is not None and entry.place is None]
+        return [entry for entry in self.gradients if entry.place is None]
 
     @property
     def buffers(self) -> list[Entry]:
         """Those that rank 0 sends."""
-        return [entry for entry in self.entries if entry.taken is None]
+        return [entry for entry in self.entries if entry.is_buffer]
 
     @property
     def names(self) -> dict[int, str]:
         """Of parameters, by ``id()``."""
-        return {id(entry.tensor): entry.name for entry in self.entries if entry.taken is not None}
+        return {id(entry.tensor): entry.name for entry in self.gradients}
 
     @property
     def specs(self) -> list[TensorSpec]:
@@ -214,7 +199,13 @@ class Plan:
                 faults.append(fault + without)
                 continue
             self._add(
-                Entry(self._spec(name, "gradient", parameter), parameter, Taken(parameter, name), where)
+                Entry(
+                    name=name,
+                    place=where,
+                    spec=self._spec(name, "gradient", parameter),
+                    tensor=parameter,
+                    placeholder=GradPlaceholder(parameter, name),
+                )
             )
         owners = {
             id(buffer): (module, key)
@@ -232,7 +223,8 @@ class Plan:
             if fault:
                 faults.append(f"{fault}, or pass buffers=False")
                 continue
-            self._add(Entry(self._spec(name, "buffer", buffer), buffer, None, owner=(module, key)))
+            spec = self._spec(name, "buffer", buffer)
+            self._add(Entry(name=name, is_buffer=True, spec=spec, tensor=buffer, owner=(module, key)))
         return faults + self._mixed()
 
     def _mixed(self) -> list[str]:
@@ -240,8 +232,8 @@ class Plan:
         kinds = {entry.tensor.device.type: entry for entry in self.entries}
         if len(kinds) < 2:
             return []
-        told = " and ".join(f"{entry.name} on {entry.tensor.device}" for entry in kinds.values())
-        return [f"{told}: all on the CPU, or all on CUDA devices; move the model, or pass buffers=False"]
+        places = " and ".join(f"{entry.name} on {entry.tensor.device}" for entry in kinds.values())
+        return [f"{places}: all on the CPU, or all on CUDA devices; move the model, or pass buffers=False"]
 
     def order(self, profile: FirstUse, model: torch.nn.Module) -> None:
         """Give classes by first use; what was not seen is last, a buffer beside its module's first parameter."""
@@ -279,7 +271,7 @@ class Plan:
         }
         return next(entry.name for entry in self.entries if entry.place and id(entry.tensor) not in present)
 
-    def thawed(self) -> str | None:
+    def unfrozen(self) -> str | None:
         """A parameter of no optimizer that was frozen when the plan was made, and requires a gradient now."""
         return next((name for name, parameter in self.frozen if parameter.requires_grad), None)
 

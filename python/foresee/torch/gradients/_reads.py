@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers that land when they are read from their module, wherever that is.
+"""Parameters and buffers whose pending updates are received when they are read from their module, wherever that is.
 
 Wait points cover what a module uses while it runs. ``F.linear(x, model.head.weight)`` before the head runs, an edit
-of ``model.head.weight.data`` after ``step()`` or a look at ``model.norm.running_mean`` go by no wait point, but they
-all read the tensor from its module, which keeps it in a dict. The dicts of synchronized modules are of a class that
-lands an update that is pending before it hands the tensor out. Copies and files hold plain dicts.
+of ``model.head.weight.data`` after ``step()`` or a look at ``model.norm.running_mean`` pass no wait point, but all of
+them read the tensor from its module, which has it in a dict. The dicts of synchronized modules are of a class that
+receives a pending update before it returns the tensor. Copies and files hold plain dicts.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import ItemsView, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from foresee.torch.gradients._plan import Entry
-    from foresee.torch.gradients._rounds import Rounds
+    from foresee.torch.gradients._synchronizer import Synchronizer
 
 __all__ = ["Reads", "own", "place", "remove"]
 
@@ -27,25 +27,27 @@ _DICTS = ("_parameters", "_buffers")
 class Reads(dict[str, Any]):
     """The parameters or the buffers of one module."""
 
-    __slots__ = ("_buffers", "_rounds")
+    __slots__ = ("_buffers", "_synchronizer")
 
-    def __init__(self, tensors: Mapping[str, Any], rounds: Rounds, buffers: Mapping[str, Entry]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Any], synchronizer: Synchronizer, buffers: Mapping[str, Entry]
+    ) -> None:
         super().__init__(tensors)
-        self._rounds = weakref.ref(rounds)
+        self._synchronizer = weakref.ref(synchronizer)
         # By name: code like ``self.mean = 0.9 * self.mean`` replaces the tensor.
         self._buffers = buffers
 
     def __getitem__(self, name: str) -> Any:
         """The tensor, updated."""
         value = super().__getitem__(name)
-        rounds = self._rounds()
-        if rounds is not None and rounds.pending:
-            rounds.read([self._buffers.get(name) or rounds.entry_of(value)])
+        synchronizer = self._synchronizer()
+        if synchronizer is not None and synchronizer.watches_reads:
+            self._read(synchronizer, [(name, value)])
         return value
 
     def values(self) -> Any:
         """All tensors of the module, updated."""
-        self._land()
+        self._read_all()
         return super().values()
 
     def items(self) -> Any:
@@ -53,7 +55,7 @@ class Reads(dict[str, Any]):
 
         Not in the root's forward pass, where models ask their first parameter for its dtype: wait points see to uses.
         """
-        self._land()
+        self._read_all()
         return super().items()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,15 +66,18 @@ class Reads(dict[str, Any]):
         """Likewise."""
         return self.__reduce__()
 
-    def _land(self) -> None:
-        rounds = self._rounds()
-        if rounds is not None and rounds.pending and not rounds.in_forward:
-            rounds.read(
-                [self._buffers.get(name) or rounds.entry_of(value) for name, value in super().items()]
-            )
+    def _read_all(self) -> None:
+        synchronizer = self._synchronizer()
+        if synchronizer is not None and synchronizer.watches_reads and not synchronizer.in_forward:
+            self._read(synchronizer, super().items())
+
+    def _read(self, synchronizer: Synchronizer, tensors: Iterable[tuple[str, Any]]) -> None:
+        known = synchronizer.plan.by_parameter
+        found = [self._buffers.get(name) or known.get(id(value)) for name, value in tensors]
+        synchronizer.read([entry for entry in found if entry is not None])
 
 
-def place(model: torch.nn.Module, rounds: Rounds, buffers: list[Entry]) -> None:
+def place(model: torch.nn.Module, synchronizer: Synchronizer, buffers: list[Entry]) -> None:
     """Put them in place of the dicts of all modules; those of scripted modules are no dicts and stay."""
     named: dict[int, dict[str, Entry]] = {}
     for entry in buffers:
@@ -84,7 +89,7 @@ def place(model: torch.nn.Module, rounds: Rounds, buffers: list[Entry]) -> None:
             tensors = module.__dict__.get(key)
             if type(tensors) is dict and tensors:
                 owned = named.get(id(module), {}) if key == "_buffers" else {}
-                module.__dict__[key] = Reads(tensors, rounds, owned)
+                module.__dict__[key] = Reads(tensors, synchronizer, owned)
 
 
 def remove(model: torch.nn.Module) -> None:
@@ -96,5 +101,5 @@ def remove(model: torch.nn.Module) -> None:
 
 
 def own(tensors: dict[str, Any]) -> ItemsView[str, Any]:
-    """What the dict of a module holds, without landing anything."""
+    """What the dict of a module holds, without receiving anything."""
     return dict.items(tensors)

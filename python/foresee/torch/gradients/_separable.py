@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether an optimizer may be stepped one parameter at a time, and which must not be used at all.
 
-Apart from ``_steps`` so that the judgement can be read, and tried, without any gradient under way. Classes that
-we tried bit by bit are listed; every other is tried on a toy when it is wrapped. Refuses to trust a subclass of a
-listed class: it may have another step.
+Classes that were tried bit by bit are listed; every other is tried on a toy when it is wrapped, and so is a subclass of
+a listed class, which may have another step.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
 
 
 def _own(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    apart = ("state", "param_groups", "_foresee_rounds")
+    apart = ("state", "param_groups", "_foresee_synchronizer")
     return {key: value for key, value in vars(optimizer).items() if key not in apart and "hooks" not in key}
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments that say where and how gradients travel: what is wrong with them, and the exchange they open.
+"""The arguments of ``synchronize`` and ``DdpState`` that concern servers: their faults, and the group that they open.
 
-Apart from ``synchronize`` and ``ddp_hook`` so that one mistake has one message in both. Refuses to raise: callers
-report the faults of all their arguments at once.
+Faults are returned, so that callers report those of all their arguments at once.
 """
 
 from __future__ import annotations
@@ -12,22 +11,23 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from foresee.torch._exchange import RANKS, Exchange, ExchangeSettings
-from foresee.torch._network import open_exchange
+from foresee.torch._exchange import RANKS, ExchangeSettings, GradientExchange
+from foresee.torch._network import NetworkGroup
+from foresee.torch._rank_group import RankGroup
 
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-__all__ = ["START_TIMEOUT_S", "TIMEOUT_S", "is_number", "opened", "wrong"]
+__all__ = ["START_TIMEOUT_S", "TIMEOUT_S", "is_number", "open_group", "wrong"]
 
-#: Seconds without a sign of life before ranks give up, and for a lost server to be replaced.
+#: Seconds without a heartbeat before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
 #: Seconds that ranks wait for each other at the start, as torch's process group does.
 START_TIMEOUT_S = 1800.0
 
 _REMEDY = (
     'servers="host:port,host:port" or "tls://host:port,tls://host:port", a list of such, "ranks" alone or among them, '
-    "or an Exchange"
+    "or a GradientExchange"
 )
 _opened = 0
 
@@ -59,7 +59,7 @@ def wrong(
         faults.append(f"secret_file={secret_file!r}; the path of a file, or None")
     if not isinstance(local_average, bool):
         faults.append(f"local_average={local_average!r}; True or False")
-    if not isinstance(servers, Exchange):
+    if not isinstance(servers, GradientExchange):
         return faults + _addresses(servers)
     stock: dict[str, tuple[object, object]] = {
         "wire": (wire, None),
@@ -71,14 +71,14 @@ def wrong(
         "local_average": (local_average, True),
     }
     return faults + [
-        f"{name}={value!r} is a matter of the Exchange that was passed as servers=; set it there"
+        f"{name}={value!r} is a matter of the GradientExchange that was passed as servers=; set it there"
         for name, (value, usual) in stock.items()
         if value != usual
     ]
 
 
-def opened(
-    servers: str | Sequence[str] | Exchange,
+def open_group(
+    servers: str | Sequence[str] | GradientExchange,
     *,
     wire: Literal["f32", "f16", "bf16"] | None,
     on_rank_loss: Literal["raise", "continue"],
@@ -88,10 +88,10 @@ def opened(
     local_average: bool,
     timeline: int = 0,
     start_timeout: float = START_TIMEOUT_S,
-) -> Exchange:
-    """The exchange: as it was passed, or connected to. Arguments were found right."""
-    if isinstance(servers, Exchange):
-        return servers
+) -> RankGroup:
+    """The ranks, around the exchange that was passed or over servers. Arguments were found right."""
+    if isinstance(servers, GradientExchange):
+        return RankGroup(servers)
     global _opened  # noqa: PLW0603 - numbers the exchanges of a process, in the same order on every rank
     job = f"exchange-{_opened}"
     _opened += 1
@@ -107,7 +107,7 @@ def opened(
         start_timeout_s=start_timeout,
         recover=recover,
     )
-    return open_exchange(settings)
+    return NetworkGroup(settings)
 
 
 def is_number(value: object) -> TypeGuard[float]:

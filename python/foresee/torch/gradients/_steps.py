@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's optimizer, unmodified, stepped over some of its parameters as of an earlier ``step()``.
 
-Apart from the rounds, which say when and over which. No update rule is written anew here: an object of the
-user's own class, with the user's own state dict and the parameter groups cut down, runs the class's own step.
-For a class whose parameters do not know of each other this gives the bits of one whole step.
-Refuses to judge whether a class is such a one: ``_separable`` does.
+No update rule is written anew here: an object of the user's own class, with the user's own state dict and the parameter
+groups cut down, runs the class's own step. For a class whose parameters are independent of each other, which
+``_separable`` finds out, this gives the bits of one whole step.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def snapshot(optimizer: torch.optim.Optimizer) -> Hyper:
     value must not reach an update that belongs to the step before.
     """
     return [
-        {key: _kept(value) for key, value in group.items() if key not in ("params", "param_names")}
+        {key: _copied(value) for key, value in group.items() if key not in ("params", "param_names")}
         for group in optimizer.param_groups
     ]
 
@@ -65,9 +64,9 @@ def original_step(base: type[torch.optim.Optimizer]) -> Any:
     return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
-def _kept(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_kept, value)) if type(value) in (list, tuple) else copy.copy(value)
+        return type(value)(map(_copied, value)) if type(value) in (list, tuple) else copy.copy(value)
     return copy.copy(value) if isinstance(value, dict) else value

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a step goes on one rank, tensor by tensor: what the exchange and the rounds noted, as spans.
+"""Where the time of a step goes on one rank, tensor by tensor, as spans between events of the exchange and updates.
 
-Apart from the rounds, which only say what they did and when, and from the files that spans end up in. What the exchange
-noted is taken over once a round and handed on, so that memory does not grow with the run. Refuses to interpret: a span
-is from one thing that happened to another.
+Events are read from the exchange once a round and passed to the sinks, so that memory does not grow with the run.
 
 ========== ==================================================================================
 track      spans
@@ -33,7 +31,7 @@ EVENTS_PER_ROUND = 1 << 18
 
 Track = Literal["backward", "push", "sum", "pull", "wait", "step"]
 
-_PUSHED, _SENT, _LANDED, _WAITING, _RESUMED = (
+_PUSHED, _SENT, _RECEIVED, _WAITING, _RESUMED = (
     TIMELINE_KINDS.index(kind) for kind in ("pushed", "sent", "landed", "waiting", "resumed")
 )
 _NAMES_SHOWN = 3
@@ -97,20 +95,20 @@ class Timeline:
         self._waiting = 0
         self._left_out = 0
 
-    def planned(self, first_round: int) -> None:
+    def begin_plan(self, first_round: int) -> None:
         """A plan was agreed on, whose first round is the rank's ``first_round``; what came before it is forgotten."""
         self._exchange.timeline()
         self._tensors = self._exchange.tensors()
         self._first_round = first_round
         self._trips.clear()
 
-    def stepped(self, names: Sequence[str], began_ns: int, ended_ns: int) -> None:
+    def record_update(self, names: Sequence[str], began_ns: int, ended_ns: int) -> None:
         """These parameters were updated."""
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
         self._put(Span("step", shown, 0, 0, 0, began_ns, ended_ns))
 
-    def round_ended(self) -> None:
-        """This rank ended a round, so everything of the one before has landed: it is handed on."""
+    def end_round(self) -> None:
+        """This rank ended a round, so everything of the one before was received: it is handed on."""
         latest = self._take()
         self._end_trips(before=latest)
 
@@ -152,7 +150,7 @@ class Timeline:
             self._before = at
         elif kind == _SENT:
             trip.sent = at
-        elif kind == _LANDED:
+        elif kind == _RECEIVED:
             trip.first = trip.first or at
             trip.last = at
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files the spans of a rank go to: a Chrome trace that the user asks for, the ledger of a run folder, or none.
-
-Apart from what makes the spans and from the forms of the files. Refuses a timeline of an exchange that notes nothing.
-"""
+"""Which files the spans of a rank go to: a Chrome trace that the user asks for, the ledger of a run folder, or none."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ import os
 
 from foresee.config import Settings
 from foresee.errors import ConfigError
-from foresee.torch._exchange import Exchange, Traced
+from foresee.torch._exchange import GradientExchange, Traced
+from foresee.torch._rank_group import RankGroup
 from foresee.torch.gradients._chrome import ChromeFile, file_of
 from foresee.torch.gradients._ledger import LedgerSink
 from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, Sink, Timeline
@@ -24,7 +22,7 @@ def wrong_timeline(timeline: object, servers: object) -> list[str]:
         return []
     if not isinstance(timeline, str) or not timeline:
         return [f"timeline={timeline!r}; the path of a file, or None"]
-    if isinstance(servers, Exchange) and not isinstance(servers, Traced):
+    if isinstance(servers, GradientExchange) and not isinstance(servers, Traced):
         kind = type(servers).__name__
         return [
             f"timeline={timeline!r}: {kind} does not tell what its packets do; pass addresses as servers="
@@ -45,21 +43,22 @@ class Tracing:
 
     @property
     def events(self) -> int:
-        """How many the exchange has to keep between two looks; 0: nothing is asked for."""
+        """How many the exchange logs between two calls of ``timeline()``; 0: nothing is asked for."""
         return 0 if self._timeline is None and self._run_dir is None else EVENTS_PER_ROUND
 
-    def of(self, exchange: Exchange) -> Timeline | None:
-        """The timeline of an exchange with its files open; None where nothing is asked for.
+    def of(self, group: RankGroup) -> Timeline | None:
+        """The timeline of a group's exchange with its files open; None where nothing is asked for.
 
         Raises:
-            ConfigError: a file cannot be written. The exchange is closed then.
+            ConfigError: a file cannot be written. The group is closed then.
         """
+        exchange = group.exchange
         if not isinstance(exchange, Traced):
             return None
         try:
             sinks = self._sinks(exchange.rank)
         except BaseException:
-            exchange.close()
+            group.close()
             raise
         return Timeline(exchange, sinks) if sinks else None
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Before which modules an update has to land: hooks placed by what the profile saw.
+"""Before which modules an update has to be received: hooks placed by what the profile saw.
 
-Apart from the profile, which only looks, and from the rounds, which only wait. Refuses to rely on one forward
-pass alone: besides the modules that used a tensor, the module that registered it waits, which covers branches
-that the profiled step did not take; what was not seen at all waits at the root, or, if it has a gradient all the
-same, in ``step()``.
+One forward pass does not decide alone: besides the modules that used a tensor, the module that registered it waits,
+which covers branches that the profiled step did not take. What was not seen at all waits at the root, or, if it has a
+gradient all the same, in ``step()``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from foresee.torch.gradients._reads import own, place, remove
 if TYPE_CHECKING:
     from foresee.torch.gradients._first_use import FirstUse
     from foresee.torch.gradients._plan import Entry, Plan
-    from foresee.torch.gradients._rounds import Rounds
+    from foresee.torch.gradients._synchronizer import Synchronizer
 
 __all__ = ["WaitPoints"]
 
@@ -33,13 +32,13 @@ _NAMES_SHOWN = 5
 class WaitPoints:
     """The hooks of one model."""
 
-    def __init__(self, rounds: Rounds, model: torch.nn.Module) -> None:
+    def __init__(self, synchronizer: Synchronizer, model: torch.nn.Module) -> None:
         self.placed = False
         self.something_new = False
         """A tensor that was never seen in use got a gradient: the next step is worth profiling."""
         self.at_step: list[Entry] = []
         """What is used where no hook can be placed: ``step()`` itself waits for it."""
-        self._rounds = weakref.ref(rounds)
+        self._synchronizer = weakref.ref(synchronizer)
         self._model = model
         self._hooks: dict[torch.nn.Module, WaitHook] = {}
         self._handles: list[Any] = []
@@ -54,8 +53,8 @@ class WaitPoints:
 
     def place(self, plan: Plan, profile: FirstUse, round_: int) -> None:
         """Hook the modules by what was seen in ``round_``, the round that ended just now."""
-        rounds = self._rounds()
-        assert rounds is not None
+        synchronizer = self._synchronizer()
+        assert synchronizer is not None
         homes = self._homes()
         root = self._model
         points: dict[torch.nn.Module, dict[int, Entry]] = {root: {}}
@@ -66,7 +65,7 @@ class WaitPoints:
             if seen and seen[0] is None:
                 self.at_step.append(entry)
             elif not seen:
-                if entry.taken is not None and entry.pushed == round_:
+                if not entry.is_buffer and entry.pushed == round_:
                     self.at_step.append(entry)
                 else:
                     self._unseen.add(entry.spec.id)
@@ -76,14 +75,14 @@ class WaitPoints:
                 if module in homes:
                     points.setdefault(homes[module], {})[entry.spec.id] = entry
         for module, entries in points.items():
-            self._hook(module, rounds, entries.values())
+            self._hook(module, synchronizer, entries.values())
         for module, hook in self._hooks.items():
             if module not in points:
                 hook.entries = ()
         if not self.placed:
-            self._handles.append(root.register_forward_hook(EndHook(rounds), always_call=True))
-            self._place_flushes(rounds)
-            place(root, rounds, plan.buffers)
+            self._handles.append(root.register_forward_hook(EndHook(synchronizer), always_call=True))
+            self._place_flushes(synchronizer)
+            place(root, synchronizer, plan.buffers)
         self.placed = True
         self.something_new = False
         self._say(plan)
@@ -96,18 +95,18 @@ class WaitPoints:
         self._hooks.clear()
         remove(self._model)
 
-    def _hook(self, module: torch.nn.Module, rounds: Rounds, entries: Iterable[Entry]) -> None:
+    def _hook(self, module: torch.nn.Module, synchronizer: Synchronizer, entries: Iterable[Entry]) -> None:
         ordered = sorted(entries, key=lambda entry: entry.spec.priority)
         if module in self._hooks:
             self._hooks[module].entries = tuple(ordered)
             return
-        hook = self._hooks[module] = WaitHook(rounds, ordered, root=module is self._model)
+        hook = self._hooks[module] = WaitHook(synchronizer, ordered, root=module is self._model)
         # First of all hooks: the user's may look at the weights.
         self._handles.append(module.register_forward_pre_hook(hook, prepend=True))
 
-    def _place_flushes(self, rounds: Rounds) -> None:
+    def _place_flushes(self, synchronizer: Synchronizer) -> None:
         """Children are saved and loaded on their own, too."""
-        hook = FlushHook(rounds)
+        hook = FlushHook(synchronizer)
         for module in self._model.modules():
             if module._parameters or module._buffers:  # noqa: SLF001
                 self._handles.append(module.register_state_dict_pre_hook(hook))
@@ -141,7 +140,7 @@ class WaitPoints:
         return homes
 
     def _say(self, plan: Plan) -> None:
-        gradients = [entry.name for entry in self.at_step if entry.taken is not None]
+        gradients = [entry.name for entry in self.at_step if not entry.is_buffer]
         if gradients:
             shown = ", ".join(gradients[:_NAMES_SHOWN]) + (", ..." if len(gradients) > _NAMES_SHOWN else "")
             self._warn(

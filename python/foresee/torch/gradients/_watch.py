@@ -93,7 +93,7 @@ class Watch:
         return self._uses.running
 
     def read(self, entry: Entry) -> None:
-        """It was read from its module, where an update lands: its uses outside of modules are no worry."""
+        """It was read from its module, which receives its update: its uses outside of modules are safe."""
         if self._uses.running:
             self._read.add(entry.spec.id)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``ft.synchronize``: one line that makes a training loop share its gradients.
 
-Apart from the rounds, which run afterwards: here arguments are checked, the plan is agreed on, and both objects
-are handed over. Refuses everything that is wrong at once, each fault with its remedy.
+It checks the arguments, reporting all faults at once, each with its remedy; makes the plan; connects to the other
+ranks; and returns the model and the optimizers, whose later calls ``_flush`` takes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 
 from foresee.errors import ConfigError
-from foresee.torch._exchange import Exchange
+from foresee.torch._exchange import GradientExchange
 from foresee.torch.gradients import _separable
 from foresee.torch.gradients._clip import Clip, ClipMode
-from foresee.torch.gradients._courier import courier_for
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
 from foresee.torch.gradients._plan import Plan
-from foresee.torch.gradients._rounds import Options, Rounds
-from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, is_number, opened, wrong
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, is_number, open_group, wrong
+from foresee.torch.gradients._synchronizer import Options, Synchronizer
 from foresee.torch.gradients._tracing import Tracing, wrong_timeline
+from foresee.torch.gradients._transfer import transfer_for
 from foresee.torch.gradients._wrappers import name_of
 
 __all__ = ["synchronize"]
@@ -41,7 +41,7 @@ def synchronize(
     model: Model,
     optimizer: Optimizer,
     *,
-    servers: str | Sequence[str] | Exchange,
+    servers: str | Sequence[str] | GradientExchange,
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
@@ -61,7 +61,7 @@ def synchronize(
     model: Model,
     optimizer: Sequence[Optimizer],
     *,
-    servers: str | Sequence[str] | Exchange,
+    servers: str | Sequence[str] | GradientExchange,
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
@@ -80,7 +80,7 @@ def synchronize(
     model: Model,
     optimizer: Optimizer | Sequence[Optimizer],
     *,
-    servers: str | Sequence[str] | Exchange,
+    servers: str | Sequence[str] | GradientExchange,
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
@@ -108,7 +108,7 @@ def synchronize(
 
     - ``p.grad`` cannot be read: it raises. Clip with ``clip=``, or choose ``overlap="backward"``.
     - gradients are accumulated under ``with model.no_sync():``, all but the last backward.
-    - the root's ``state_dict()``, ``parameters()``, ``eval()`` and ``optimizer.flush()`` land all updates;
+    - the root's ``state_dict()``, ``parameters()``, ``eval()`` and ``optimizer.flush()`` receive all updates;
       the ``parameters()`` of a child do not.
 
     With ``overlap="backward"``, as in DDP, ``backward()`` returns with the averages in ``p.grad``: stock clipping,
@@ -126,13 +126,13 @@ def synchronize(
         optimizer: one, or a list of those that share the model, no parameter in two of them. Parameters of theirs that
             the model does not have are averaged too, but ``step()`` waits for them. LBFGS, SAM and others that need a
             closure are refused.
-        servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is
-            a server beside each rank, in its process, which needs torch's process group to be found; or an
-            ``Exchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry twice that.
-            ``tls://host:port``, of all of them or of none, encrypts: for servers with a certificate (``foresee serve
-            --tls-cert --tls-key``), which may be any. The secret proves both ends, and that nobody sits between them.
-            Without it, the secret keeps strangers out, and gradients travel in the clear. Those of ``"ranks"`` have no
-            certificate.
+        servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is a
+            server beside each rank, in its process, which needs torch's process group to be found; or a
+            ``GradientExchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry
+            twice that. ``tls://host:port``, of all of them or of none, encrypts: for servers with a certificate
+            (``foresee serve --tls-cert --tls-key``), which may be any. The secret proves both ends, and that nobody
+            sits between them. Without it, the secret keeps strangers out, and gradients travel in the clear. Those of
+            ``"ranks"`` have no certificate.
         overlap: see above.
         clip: ``exact``: torch's ``clip_grad_norm_`` over all averages, bit for bit; the next forward pass then waits
             for the last tensor. ``per_param``: each tensor's own norm. ``previous_norm``: scales by the total norm of
@@ -149,20 +149,20 @@ def synchronize(
             one at its address, unless it is beside a rank. What was lost is pushed again, with the same bits; a line of
             the log says so. Until every rank has everything of a step, its gradients are kept for that: as much memory
             again as the gradients. False: every rank raises at once. The same on every rank.
-        timeout: seconds without a sign of life, above 0, before every rank raises and names who is missing.
+        timeout: seconds without a heartbeat, above 0, before every rank raises and names who is missing.
         start_timeout: seconds that this rank waits at the start for ranks that have not come, above 0, before it raises
             ``RankLost`` with their numbers.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.
-        local_average: average the ranks of one machine first, in shared memory, and exchange the machine's mean: what
-            travels does not grow with the ranks of a machine. The reference is then the mean over machines of the mean
-            over each machine's ranks. On Linux, where the launcher says how many ranks a machine has, equally many on
-            each and in the order of the machines; elsewhere, or with False, every rank exchanges by itself. The same on
+        local_average: average the ranks of one node first, in shared memory, and exchange the node's mean: what
+            is sent does not grow with the ranks of a node. The reference is then the mean over nodes of the mean
+            over each node's ranks. On Linux, where the launcher says how many ranks a node has, equally many on
+            each and in the order of the nodes; elsewhere, or with False, every rank exchanges by itself. The same on
             every rank.
         timeline: write a Chrome trace of every tensor's way, for Perfetto: ``step.json`` becomes ``step.rank0.json``
             and so on. Written round by round; ``optimizer.close()`` ends it. Where ``FORESEE_TRACE`` names a run
             folder, pushes, pulls and waits are also entries of its ledger.
-        debug: check every use of every tensor, and say where it was if an update had not landed. Slow, and without
+        debug: check every use of every tensor, and say where it was if an update was pending. Slow, and without
             compiled code.
 
     Returns:
@@ -206,7 +206,7 @@ def synchronize(
             )
         overlap = "backward"
     tracing = Tracing(timeline)
-    exchange = opened(
+    group = open_group(
         servers,
         wire=wire,
         on_rank_loss=on_rank_loss,
@@ -217,22 +217,22 @@ def synchronize(
         local_average=local_average,
         timeline=tracing.events,
     )
-    rounds = Rounds(
+    synchronizer = Synchronizer(
         model,
         optimizers,
-        exchange,
+        group,
         plan,
         Clip(clip, max_norm or 0.0),
         Options(overlap=overlap, buffers=buffers, recover=recover, debug=debug),
-        courier_for(exchange, (entry.tensor for entry in plan.entries)),
-        tracing.of(exchange),
+        transfer_for(group.exchange, (entry.tensor for entry in plan.entries)),
+        tracing.of(group),
     )
     try:
-        rounds.start()
+        synchronizer.start()
     except BaseException:
-        rounds.close()
+        synchronizer.close()
         raise
-    attach(model, optimizers, rounds)
+    attach(model, optimizers, synchronizer)
     return (model, optimizers[0]) if alone else (model, optimizers)
 
 

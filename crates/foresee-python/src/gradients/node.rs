@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Classes `GradientMachine` and `GradientHub`: ranks of one machine that exchange as one, and where they meet.
+//! Classes `GradientNode` and `GradientLeader`: ranks of one node that exchange as one, through the first of them.
 //!
-//! Refuses to find anybody: an address is Python's to bring.
+//! The ranks find their leader's address in Python.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ use super::{GradientExchange, GradientServer, patiently};
 use crate::errors::of_exchange;
 use crate::own::Own;
 
-/// What every rank of a machine is told.
+/// Settings that are equal on every rank of a node.
 #[pyclass(frozen, module = "foresee._native")]
-pub(crate) struct GradientMachine {
+pub(crate) struct GradientNode {
     options: MachineOptions,
 }
 
 #[pymethods]
-impl GradientMachine {
+impl GradientNode {
     #[new]
     #[pyo3(signature = (
         *, job, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0
@@ -54,39 +54,39 @@ impl GradientMachine {
         Ok(Self { options })
     }
 
-    fn listen(&self) -> PyResult<GradientHub> {
+    fn listen(&self) -> PyResult<GradientLeader> {
         let options = self.options.clone();
         let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
-        Ok(GradientHub { hub: Own::new(Arc::new(hub)), options })
+        Ok(GradientLeader { hub: Own::new(Arc::new(hub)), options })
     }
 
-    #[pyo3(signature = (rank, address, *, hub=None))]
+    #[pyo3(signature = (rank, address, *, leader=None))]
     fn join(
         &self,
         py: Python<'_>,
         rank: u32,
         address: &str,
-        hub: Option<&GradientHub>,
+        leader: Option<&GradientLeader>,
     ) -> PyResult<GradientExchange> {
         let options = self.options.clone();
-        let hub = hub.map(|hub| hub.hub.get()).transpose()?.map(Arc::clone);
+        let hub = leader.map(|leader| leader.hub.get()).transpose()?.map(Arc::clone);
         let address = address_of(address)?;
-        let what = || "the first rank of this machine".into();
+        let what = || "the leader of this node".into();
         let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
         let joined = joined.map_err(|why| of_exchange(&why))?;
         Ok(GradientExchange { exchange: Own::new(Arc::new(joined)) })
     }
 }
 
-/// The exchange of a machine, in the process of its first rank.
+/// The exchange of a node, in the process of its first rank.
 #[pyclass(frozen, module = "foresee._native")]
-pub(crate) struct GradientHub {
+pub(crate) struct GradientLeader {
     hub: Own<Arc<Hub>>,
     options: MachineOptions,
 }
 
 #[pymethods]
-impl GradientHub {
+impl GradientLeader {
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.hub.get()?.address().to_string())

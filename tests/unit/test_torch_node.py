@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks exchange as one, and how they find each other on their machine."""
+"""Which ranks of a node exchange as one, and how its members find their leader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from foresee._world import World, detect
 from foresee.errors import ConfigError, RankLost
-from foresee.torch import _machine
-from foresee.torch._machine import Meeting, first_rank, meet
+from foresee.torch import _node
+from foresee.torch._node import LeaderAddress, leader_rank, wait_for_leader
 
 
 @pytest.fixture(autouse=True)
@@ -25,17 +25,17 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (World(4, 8, 0, 4, True), 4),
         (World(0, 2, 0, 2, True), 0),
         (World(3, 4, 0, 1, True), None),
-        # Unevenly spread, not in the order of the machines, or not known.
+        # Unevenly spread, not in the order of the nodes, or not known.
         (World(1, 5, 1, 2, True), None),
         (World(1, 4, 0, 2, True), None),
         (World(1, 2, 1, 2, False), None),
     ],
 )
-def test_ranks_of_even_machines_in_order_exchange_as_one(world: World, first: int | None) -> None:
-    assert first_rank(world) == first
+def test_ranks_of_equal_nodes_in_order_exchange_as_one(world: World, first: int | None) -> None:
+    assert leader_rank(world) == first
 
 
-def test_only_a_launcher_that_says_how_many_ranks_a_machine_has_is_believed() -> None:
+def test_only_a_launcher_that_says_how_many_ranks_a_node_has_is_believed() -> None:
     both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert detect(environ=both).local_size_known
     assert detect(1, 2, environ=both).local_size_known
@@ -47,25 +47,25 @@ def test_only_a_launcher_that_says_how_many_ranks_a_machine_has_is_believed() ->
 
 
 def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
-    folder = Path(_machine._path("job", 0)).parent
+    folder = Path(_node._path("job", 0)).parent
     folder.chmod(0o755)
     with pytest.raises(ConfigError, match="not this user's alone"):
-        Meeting("job", 0, "127.0.0.1:5", 0.1)
+        LeaderAddress("job", 0, "127.0.0.1:5", 0.1)
 
 
-def test_whoever_waits_for_the_first_says_so(
+def test_a_wait_for_the_leader_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_machine, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(_node, "LOG_EVERY_S", 0.0)
     answers = iter([None, None, "127.0.0.1:6"])
-    monkeypatch.setattr(_machine, "find", lambda job, first: next(answers))
-    assert meet("job", 4, 60.0) == "127.0.0.1:6"
-    assert "waiting for rank 4, which exchanges for this machine" in caplog.text
+    monkeypatch.setattr(_node, "find_leader", lambda job, leader: next(answers))
+    assert wait_for_leader("job", 4, 60.0) == "127.0.0.1:6"
+    assert "waiting for rank 4, which exchanges for this node" in caplog.text
 
 
-def test_a_first_rank_that_never_comes_is_named_and_not_waited_for_without_end() -> None:
+def test_a_leader_that_never_comes_is_named_after_a_limit() -> None:
     with pytest.raises(
-        RankLost, match=r"rank 4, which exchanges for this machine, did not come .* within 0 s"
+        RankLost, match=r"rank 4, which exchanges for this node, did not come .* within 0 s"
     ) as lost:
-        meet("job", 4, 0.1)
+        wait_for_leader("job", 4, 0.1)
     assert lost.value.rank == 4

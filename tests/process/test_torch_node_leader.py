@@ -11,8 +11,8 @@ import pytest
 from support.processes import child, run
 
 from foresee.errors import ConfigError
-from foresee.torch import _machine
-from foresee.torch._machine import Meeting, find, meet
+from foresee.torch import _node
+from foresee.torch._node import LeaderAddress, find_leader, wait_for_leader
 
 
 @pytest.fixture(autouse=True)
@@ -25,54 +25,54 @@ def elsewhere(job: str, first: int, folder: Path) -> str | None:
     source = """
         import sys, tempfile
         from support.processes import say
-        from foresee.torch._machine import find
+        from foresee.torch._node import find_leader
         tempfile.tempdir = sys.argv[1]
-        say(found=find(sys.argv[2], int(sys.argv[3])))
+        say(found=find_leader(sys.argv[2], int(sys.argv[3])))
     """
     (said,) = run(source, str(folder), job, str(first), warm=True)
     found: str | None = said["found"]
     return found
 
 
-def test_the_address_is_found_while_the_meeting_lasts(tmp_path: Path) -> None:
-    with Meeting("job", 4, "127.0.0.1:29600", 1.0) as meeting:
+def test_the_address_is_found_until_it_is_closed(tmp_path: Path) -> None:
+    with LeaderAddress("job", 4, "127.0.0.1:29600", 1.0) as address:
         assert elsewhere("job", 4, tmp_path) == "127.0.0.1:29600"
-        # Neither another machine's nor another job's.
+        # Neither another node's nor another job's.
         assert elsewhere("job", 0, tmp_path) is None
         assert elsewhere("other", 4, tmp_path) is None
-    meeting.close()
+    address.close()
     assert elsewhere("job", 4, tmp_path) is None
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_no_address(tmp_path: Path) -> None:
-    path = Path(_machine._path("job", 0))
+    path = Path(_node._path("job", 0))
     path.write_text("127.0.0.1:1\n")
-    assert find("job", 0) is None
+    assert find_leader("job", 0) is None
     # The next one takes the file over.
-    with Meeting("job", 0, "127.0.0.1:2", 1.0):
+    with LeaderAddress("job", 0, "127.0.0.1:2", 1.0):
         assert elsewhere("job", 0, tmp_path) == "127.0.0.1:2"
 
 
-def test_one_process_at_a_time_has_the_meeting(tmp_path: Path) -> None:
+def test_one_process_at_a_time_publishes_an_address(tmp_path: Path) -> None:
     source = """
         import signal, sys, tempfile
         from support.processes import say
-        from foresee.torch._machine import Meeting
+        from foresee.torch._node import LeaderAddress
         tempfile.tempdir = sys.argv[1]
-        meeting = Meeting("job", 0, "127.0.0.1:3", 1.0)
+        address = LeaderAddress("job", 0, "127.0.0.1:3", 1.0)
         say(has_it=True)
         signal.pause()
     """
     with child(source, str(tmp_path), warm=True) as other:
         assert other.line() == {"has_it": True}
         with pytest.raises(ConfigError, match="FORESEE_JOB"):
-            Meeting("job", 0, "127.0.0.1:4", 0.1)
-        assert meet("job", 0, 60.0) == find("job", 0) == "127.0.0.1:3"
+            LeaderAddress("job", 0, "127.0.0.1:4", 0.1)
+        assert wait_for_leader("job", 0, 60.0) == find_leader("job", 0) == "127.0.0.1:3"
         # Killed, as it may be: the lock goes with it.
         timer = threading.Timer(0.1, other.send, [signal.SIGKILL])
         timer.start()
-        with Meeting("job", 0, "127.0.0.1:4", 60.0):
+        with LeaderAddress("job", 0, "127.0.0.1:4", 60.0):
             assert elsewhere("job", 0, tmp_path) == "127.0.0.1:4"
         timer.join()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in ``p.grad`` while the gradient is under way: a tensor without storage that raises on any use.
+"""The placeholder in ``p.grad`` while the gradient is in flight: a tensor without storage that raises on any use.
 
-Apart from the hooks that put it there, since it knows nothing of rounds. ``None`` in its place would be
-silent: ``clip_grad_norm_`` would return 0.0 and clip nothing, a second ``backward()`` would overwrite what was
-pushed. Refuses every function of torch; only what Python itself does with an object (``is None``, ``id``) works.
+Every function of torch raises; only what Python itself does with an object (``is None``, ``id``) works. ``None`` in its
+place would be silent: ``clip_grad_norm_`` would return 0.0 and clip nothing, and a second ``backward()`` would
+overwrite what was pushed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 
 from foresee.torch.gradients import _errors
 
-__all__ = ["Taken", "is_taken"]
+__all__ = ["GradPlaceholder", "is_placeholder"]
 
 _GRAD: Any = torch.Tensor.grad  # the descriptor, whatever its type says
 _SETTER = _GRAD.__set__
 
 
-class Taken(torch.Tensor):
-    """Stand-in for the gradient of one parameter, of its shape, strides, dtype and device."""
+class GradPlaceholder(torch.Tensor):
+    """Placeholder for the gradient of one parameter, of its shape, strides, dtype and device."""
 
     _foresee_name: str
 
-    def __new__(cls, like: torch.Tensor, name: str) -> Taken:
-        """Make the stand-in for the gradient of ``like``, which errors call ``name``."""
-        made: Taken = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001
+    def __new__(cls, like: torch.Tensor, name: str) -> GradPlaceholder:
+        """Make the placeholder for the gradient of ``like``, which errors call ``name``."""
+        made: GradPlaceholder = torch.Tensor._make_wrapper_subclass(  # noqa: SLF001
             cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
         )
         made.__dict__["_foresee_name"] = name
@@ -42,7 +42,7 @@ class Taken(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Refuse; but let it be put into ``p.grad`` under somebody's function mode."""
+        """Refuse; but let it be put into ``p.grad`` under a function mode of the user's."""
         if func != _SETTER:
             _refuse(args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
@@ -61,22 +61,22 @@ class Taken(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override] # torch types it oddly
         """Say what it is, so that printing a model's gradients explains itself."""
-        return f"Taken({self.__dict__['_foresee_name']}: this step's gradient is under way)"
+        return f"GradPlaceholder({self.__dict__['_foresee_name']}: this step's gradient is in flight)"
 
 
-def is_taken(gradient: object) -> bool:
-    """Whether ``gradient`` is a stand-in."""
-    return type(gradient) is Taken
+def is_placeholder(gradient: object) -> bool:
+    """Whether ``gradient`` is a placeholder."""
+    return type(gradient) is GradPlaceholder
 
 
 def _refuse(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> NoReturn:
     name = next(_names([*args, *(kwargs or {}).values()]), "a parameter")
-    raise _errors.taken(name)
+    raise _errors.in_flight(name)
 
 
 def _names(values: Iterable[Any]) -> Iterator[str]:
     for value in values:
-        if is_taken(value):
+        if is_placeholder(value):
             yield value.__dict__["_foresee_name"]
         elif isinstance(value, (list, tuple)):
             yield from _names(value)

@@ -6,9 +6,8 @@
 //!         Exchange  sender thread          a thread per rank     sender thread             a thread per server
 //! ```
 //!
-//! Decides nothing: which packet goes next, whose turn it is, what has landed, and what a rank may do, are answers of
-//! `foresee-grad-queue`; plans, connections and losses are `foresee-grad-session`'s; how bytes travel is `foresee-wire`'s.
-//! Here are threads, clocks and memory.
+//! Threads, clocks and memory are here. `foresee-grad-queue` decides which packet goes next, whose turn it is, what was
+//! received and what a rank may do; `foresee-grad-session` has plans, connections and losses, `foresee-wire` the bytes.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -17,15 +16,15 @@
 //! | `rank` | calls of a rank, its readers, and what its machine asks for |
 //! | `server` | jobs, slots, answers, and what a job's machine asks for |
 //! | `machine` | ranks of one machine that exchange as one (Linux) |
-//! | `carrier` | what a rank asks of either way |
+//! | `gradient_exchange` | the contract of a rank's exchange, its own or that of its machine |
 //! | `timer` | the wait of a thread that reports passed time |
 //! | `translate` | frames of the wire from and to messages of the machines |
 //! | `timeline` | what happened when, for whoever asks |
 //! | `options`, `error` | what has to be told, and what is told back |
 
-mod carrier;
 mod control;
 mod error;
+mod gradient_exchange;
 mod interface;
 #[cfg(target_os = "linux")]
 mod machine;
@@ -36,8 +35,8 @@ mod timeline;
 mod timer;
 mod translate;
 
-pub use carrier::Carrier;
 pub use error::{ExchangeError, Lost};
+pub use gradient_exchange::GradientExchange;
 pub use interface::{InterfaceStats, Interfaces};
 #[cfg(target_os = "linux")]
 pub use machine::{Hub, LocalRank};

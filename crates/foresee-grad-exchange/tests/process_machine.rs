@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use foresee_grad_exchange::{
-    Carrier, ExchangeError, Gradient, Hub, LocalRank, Lost, MachineOptions, RankOptions, Server,
+    ExchangeError, Gradient, GradientExchange, Hub, LocalRank, Lost, MachineOptions, RankOptions, Server,
     ServerOptions, Waited,
 };
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};

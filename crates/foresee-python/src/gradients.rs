@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_exchange::{
-    Carrier, Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, Server, ServerOptions, Waited,
+    Event, EventKind, Exchange, Gradient, InterfaceStats, Interfaces, Server, ServerOptions, Waited,
 };
 use foresee_grad_queue::{PACKET_BYTES_MIN, TensorId, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond, Rank};
@@ -51,7 +51,7 @@ pub(crate) fn gradient_packet_bytes(bytes_per_s: u64) -> u32 {
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientExchange {
-    exchange: Own<Arc<dyn Carrier>>,
+    exchange: Own<Arc<dyn foresee_grad_exchange::GradientExchange>>,
 }
 
 /// Owner of the memory of an array that `received` returns.
@@ -363,7 +363,7 @@ impl Clock {
 }
 
 /// Says in the log what was lost and is back.
-fn say_notices(py: Python<'_>, exchange: &Arc<dyn Carrier>) -> PyResult<()> {
+fn say_notices(py: Python<'_>, exchange: &Arc<dyn foresee_grad_exchange::GradientExchange>) -> PyResult<()> {
     py.detach(|| exchange.take_notices()).into_iter().try_for_each(|notice| warn(py, notice))
 }
 

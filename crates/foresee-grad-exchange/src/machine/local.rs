@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rank's part in the exchange of its machine: it copies what it pushes into the shared memory, and out of it what has
-//! landed.
+//! A rank's part in the exchange of its machine: it copies its gradients into the shared memory, and averages out of it.
 //!
-//! Copies, because the caller may write to an average, and needs its gradient's memory again. Refuses to know servers.
+//! It copies because the caller may write to an average, and needs its gradient's memory again.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -20,9 +19,9 @@ use foresee_wire::{
 use super::fault;
 use super::hub::Hub;
 use super::segment::Segment;
-use crate::carrier::Carrier;
 use crate::control::{Control, Ear, End};
 use crate::error::ExchangeError;
+use crate::gradient_exchange::GradientExchange;
 use crate::options::MachineOptions;
 use crate::rank::{Gradient, Landing, RankStats, Received, Waited, named, reach};
 use crate::timeline::{Event, EventKind, Timeline};
@@ -147,7 +146,7 @@ impl LocalRank {
     }
 }
 
-impl Carrier for LocalRank {
+impl GradientExchange for LocalRank {
     fn rank(&self) -> Rank {
         self.core.rank
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank asks of whoever carries its gradients: an exchange of its own, or that of its machine.
+//! [`GradientExchange`], the contract of one rank's exchange: with the servers, or with the leader of its node.
 //!
-//! Refuses to say which it is.
+//! The Python class of this name is one of either kind.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::ExchangeError;
 use crate::rank::{Exchange, Gradient, RankStats, Received, Waited};
 use crate::timeline::Event;
 
-/// Carries gradients; each method is described at [`Exchange`].
-pub trait Carrier: Send + Sync + std::fmt::Debug {
+/// One rank's exchange of gradients; each method is described at [`Exchange`].
+pub trait GradientExchange: Send + Sync + std::fmt::Debug {
     /// This rank.
     fn rank(&self) -> Rank;
 
@@ -93,7 +93,7 @@ pub trait Carrier: Send + Sync + std::fmt::Debug {
     fn close(&self);
 }
 
-impl Carrier for Exchange {
+impl GradientExchange for Exchange {
     fn rank(&self) -> Rank {
         self.rank()
     }

@@ -125,7 +125,7 @@ class SynchronizedModel(_Model):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the model's own. It looks at gradients alone, so updates stay in flight."""
         synchronizer = _synchronizer(self)
-        with nullcontext() if synchronizer is None else synchronizer.unread():
+        with nullcontext() if synchronizer is None else synchronizer.without_reads():
             super().zero_grad(set_to_none)
         if synchronizer is not None:
             synchronizer.clear_due()
@@ -138,7 +138,7 @@ class SynchronizedModel(_Model):
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         _flush(self)
         synchronizer = _synchronizer(self)
-        with nullcontext() if synchronizer is None else synchronizer.converted():
+        with nullcontext() if synchronizer is None else synchronizer.converting():
             return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def __reduce_ex__(self, protocol: Any) -> Any:

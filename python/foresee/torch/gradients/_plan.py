@@ -79,7 +79,7 @@ class Entry(TensorState):
         if gradient is None:
             if at_once or self.due:
                 self.put(average.clone())
-        elif at_once or is_placeholder(gradient) or self.untouched(gradient):
+        elif at_once or is_placeholder(gradient) or self.is_untouched(gradient):
             self.put(average.clone())
         elif self.due:
             gradient.add_(average)
@@ -89,7 +89,7 @@ class Entry(TensorState):
         self.version, self.address = self.tensor._version, self.tensor.data_ptr()  # noqa: SLF001
 
     @property
-    def was_edited(self) -> bool:
+    def is_edited(self) -> bool:
         """Whether torch knows of an edit since ``record_version``."""
         return (self.tensor._version, self.tensor.data_ptr()) != (self.version, self.address)  # noqa: SLF001
 
@@ -109,7 +109,7 @@ class Entry(TensorState):
         sent = gradient.detach()
         return sent if same_memory(sent, spec) else in_strides(spec, sent)
 
-    def untouched(self, gradient: torch.Tensor) -> bool:
+    def is_untouched(self, gradient: torch.Tensor) -> bool:
         """Whether ``gradient`` is the average that was put there, and nobody wrote to it since."""
         if self.given is None:
             return False

@@ -80,7 +80,7 @@ class Pushes:
         """Push a gradient that no hook pushed: of ``no_sync()`` alone, just unfrozen, or set by hand."""
         gradient = entry.tensor.grad
         # After a backward that did not reach it, its average of an earlier one is still right and needs no exchange.
-        if gradient is None or entry.untouched(gradient):
+        if gradient is None or entry.is_untouched(gradient):
             return False
         if is_placeholder(gradient):
             raise _errors.in_flight(entry.name)

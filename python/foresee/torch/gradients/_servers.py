@@ -18,7 +18,7 @@ from foresee.torch._rank_group import RankGroup
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-__all__ = ["START_TIMEOUT_S", "TIMEOUT_S", "is_number", "open_group", "wrong"]
+__all__ = ["START_TIMEOUT_S", "TIMEOUT_S", "is_number", "open_group", "server_faults"]
 
 #: Seconds without a heartbeat before ranks give up, and for a lost server to be replaced.
 TIMEOUT_S = 30.0
@@ -32,7 +32,7 @@ _REMEDY = (
 _opened = 0
 
 
-def wrong(
+def server_faults(
     servers: object,
     *,
     wire: object,

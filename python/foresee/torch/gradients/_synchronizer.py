@@ -135,7 +135,7 @@ class Synchronizer:
 
     def wait_point(self, entries: Sequence[Entry]) -> None:
         """Before a module runs in a forward pass with gradients: ``wait``."""
-        self._uses.watch.point()
+        self._uses.watch.mark_wait_point()
         self.wait(entries)
 
     def wait(self, entries: Sequence[Entry]) -> None:
@@ -156,7 +156,7 @@ class Synchronizer:
             assert gradient is not None, "autograd has put it there"
         self.rounds.check_first(entry)
         self._pushes.push(entry, gradient)
-        self._uses.points.pushed(entry)
+        self._uses.points.record_gradient(entry)
         if not self._overlaps:
             task = torch._C._current_graph_task_id()  # noqa: SLF001
             if self.rounds.begin_backward(task, entry):
@@ -216,12 +216,12 @@ class Synchronizer:
     def read(self, entries: Sequence[Entry]) -> None:
         """Tensors are read from their module: receive and update them."""
         for entry in entries:
-            self._uses.watch.read(entry)
+            self._uses.watch.record_read(entry)
         if any(entry.pending for entry in entries):
             self.wait(entries)
 
     @contextlib.contextmanager
-    def unread(self) -> Iterator[None]:
+    def without_reads(self) -> Iterator[None]:
         """Tensors are listed inside, and their values are not looked at."""
         self._unread += 1
         try:
@@ -230,7 +230,7 @@ class Synchronizer:
             self._unread -= 1
 
     @contextlib.contextmanager
-    def converted(self) -> Iterator[None]:
+    def converting(self) -> Iterator[None]:
         """The model is moved or converted inside, with its gradients: placeholders of earlier rounds are taken out."""
         ended = [
             entry

@@ -13,10 +13,10 @@ from foresee.torch.gradients._chrome import ChromeFile, file_of
 from foresee.torch.gradients._ledger import LedgerSink
 from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, Sink, Timeline
 
-__all__ = ["Tracing", "wrong_timeline"]
+__all__ = ["Tracing", "timeline_faults"]
 
 
-def wrong_timeline(timeline: object, servers: object) -> list[str]:
+def timeline_faults(timeline: object, servers: object) -> list[str]:
     """What is wrong with the argument ``timeline``, with its remedy."""
     if timeline is None:
         return []

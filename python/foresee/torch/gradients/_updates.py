@@ -126,7 +126,7 @@ class Updates:
             elif is_placeholder(entry.tensor.grad):
                 entry.put(None)
         for entry in used:
-            if entry.armed and (entry.was_edited or self._uses.watch.edited(entry)):
+            if entry.armed and (entry.is_edited or self._uses.watch.is_edited(entry)):
                 raise _errors.modified(entry.name)
         before = [entry.tensor.grad for entry in used]
         averages = [self._transfer.average(entry.spec, entry.tensor.device) for entry in used]

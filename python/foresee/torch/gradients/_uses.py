@@ -77,16 +77,16 @@ class Uses:
             if is_first:
                 self._plan.order(self._profile, self._model)
             return is_first
-        if self.watch.added_to(self._profile.modules):
+        if self.watch.merge_into(self._profile.modules):
             self.points.place(self._plan, self._profile, round_)
-        elif self.points.something_new:
+        elif self.points.has_new_uses:
             self._profile.start()
         return False
 
     def begin_step(self, step: int) -> None:
         """The ``step``-th step is over, from 1: watch the next one if it is one of those."""
         if self._check is None:
-            self.watch.stepped(step, [entry for entry in self._plan.gradients if entry.armed])
+            self.watch.end_step(step, [entry for entry in self._plan.gradients if entry.armed])
 
     @property
     def are_checked(self) -> bool:

@@ -34,7 +34,7 @@ class WaitPoints:
 
     def __init__(self, synchronizer: Synchronizer, model: torch.nn.Module) -> None:
         self.placed = False
-        self.something_new = False
+        self.has_new_uses = False
         """A tensor that was never seen in use got a gradient: the next step is worth profiling."""
         self.at_step: list[Entry] = []
         """What is used where no hook can be placed: ``step()`` itself waits for it."""
@@ -45,17 +45,17 @@ class WaitPoints:
         self._unseen: set[int] = set()
         self._warned: set[str] = set()
 
-    def pushed(self, entry: Entry) -> None:
+    def record_gradient(self, entry: Entry) -> None:
         """``entry`` has a gradient."""
         if entry.spec.id in self._unseen:
             self._unseen.discard(entry.spec.id)
-            self.something_new = True
+            self.has_new_uses = True
 
     def place(self, plan: Plan, profile: FirstUse, round_: int) -> None:
         """Hook the modules by what was seen in ``round_``, the round that ended just now."""
         synchronizer = self._synchronizer()
         assert synchronizer is not None
-        homes = self._homes()
+        waiting = self._waiting_modules()
         root = self._model
         points: dict[torch.nn.Module, dict[int, Entry]] = {root: {}}
         self.at_step, self._unseen = [], set()
@@ -72,8 +72,8 @@ class WaitPoints:
                     modules.append(root)
             for module in (*modules, *self._registering(entry)):
                 # A module outside of the model's tree, such as a loss, cannot come before the model.
-                if module in homes:
-                    points.setdefault(homes[module], {})[entry.spec.id] = entry
+                if module in waiting:
+                    points.setdefault(waiting[module], {})[entry.spec.id] = entry
         for module, entries in points.items():
             self._hook(module, synchronizer, entries.values())
         for module, hook in self._hooks.items():
@@ -84,8 +84,8 @@ class WaitPoints:
             self._place_flushes(synchronizer)
             place(root, synchronizer, plan.buffers)
         self.placed = True
-        self.something_new = False
-        self._say(plan)
+        self.has_new_uses = False
+        self._warn_of_uses(plan)
 
     def remove(self) -> None:
         """Leave the modules as they were."""
@@ -120,26 +120,28 @@ class WaitPoints:
             if any(one is tensor for _, one in (*own(module._parameters), *own(module._buffers)))  # noqa: SLF001
         ]
 
-    def _homes(self) -> dict[torch.nn.Module, torch.nn.Module]:
+    def _waiting_modules(self) -> dict[torch.nn.Module, torch.nn.Module]:
         """Each module's wait point: itself, or the outermost compiled module around it.
 
         Inside of compiled code every wait would break the graph, so a compiled block waits once, before it runs.
         """
-        homes: dict[torch.nn.Module, torch.nn.Module] = {}
+        waiting: dict[torch.nn.Module, torch.nn.Module] = {}
 
-        def walk(module: torch.nn.Module, home: torch.nn.Module | None) -> None:
-            if module in homes:
+        def walk(module: torch.nn.Module, outermost: torch.nn.Module | None) -> None:
+            if module in waiting:
                 return
-            if home is None and _compiled(module):
-                home = module
-            homes[module] = module if home is None else home  # a module may have a length, and be false
+            if outermost is None and _compiled(module):
+                outermost = module
+            waiting[module] = (
+                module if outermost is None else outermost
+            )  # a module may have a length, and be false
             for child in module.children():
-                walk(child, home)
+                walk(child, outermost)
 
         walk(self._model, None)
-        return homes
+        return waiting
 
-    def _say(self, plan: Plan) -> None:
+    def _warn_of_uses(self, plan: Plan) -> None:
         gradients = [entry.name for entry in self.at_step if not entry.is_buffer]
         if gradients:
             shown = ", ".join(gradients[:_NAMES_SHOWN]) + (", ..." if len(gradients) > _NAMES_SHOWN else "")

@@ -61,7 +61,7 @@ class Watch:
         self._outside: set[int] = set()
         """Used outside of modules, and not read from one before."""
 
-    def point(self) -> None:
+    def mark_wait_point(self) -> None:
         """A wait point in a forward pass with gradients."""
         self._marks.append(_peek())
 
@@ -69,7 +69,7 @@ class Watch:
         """Know new tensors too."""
         self._uses.watch(entries)
 
-    def added_to(self, known: dict[int, list[torch.nn.Module | None]]) -> bool:
+    def merge_into(self, known: dict[int, list[torch.nn.Module | None]]) -> bool:
         """End the watch of a step, and add the uses that it saw to ``known``; whether there were others."""
         self.stop()
         added = False
@@ -92,12 +92,12 @@ class Watch:
         """Whether this step is watched."""
         return self._uses.running
 
-    def read(self, entry: Entry) -> None:
+    def record_read(self, entry: Entry) -> None:
         """It was read from its module, which receives its update: its uses outside of modules are safe."""
         if self._uses.running:
             self._read.add(entry.spec.id)
 
-    def stepped(self, step: int, pending: Sequence[Entry]) -> None:
+    def end_step(self, step: int, pending: Sequence[Entry]) -> None:
         """``step()`` has ended the ``step``-th step, from 1: begin the watch if the next one is watched."""
         self._marks.append(_peek())
         graph = hash(tuple(later - first for first, later in zip(self._marks, self._marks[1:], strict=False)))
@@ -112,7 +112,7 @@ class Watch:
             self._uses.start(eager=False)
             self._sums = {entry.spec.id: _sums(entry.tensor) for entry in pending}
 
-    def edited(self, entry: Entry) -> bool:
+    def is_edited(self, entry: Entry) -> bool:
         """Whether the contents of ``entry`` are others than at ``step()``; False where they were not noted."""
         before = self._sums.pop(entry.spec.id, None)
         return before is not None and not torch.equal(before, _sums(entry.tensor))

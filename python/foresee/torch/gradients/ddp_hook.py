@@ -29,8 +29,8 @@ from foresee.torch._exchange import GradientExchange, TensorSpec
 from foresee.torch.gradients import _settings
 from foresee.torch.gradients._agreement import compare
 from foresee.torch.gradients._plan import DEVICES
-from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, open_group, wrong
-from foresee.torch.gradients._tracing import Tracing, wrong_timeline
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, open_group, server_faults
+from foresee.torch.gradients._tracing import Tracing, timeline_faults
 from foresee.torch.gradients._transfer import Transfer, transfer_for
 
 __all__ = ["DdpState", "ddp_hook"]
@@ -95,7 +95,7 @@ class DdpState:
         local_average: bool = True,
         timeline: str | None = None,
     ) -> None:
-        faults = wrong(
+        faults = server_faults(
             servers,
             wire=wire,
             on_rank_loss=on_rank_loss,
@@ -105,7 +105,7 @@ class DdpState:
             secret_file=secret_file,
             local_average=local_average,
         )
-        faults += wrong_timeline(timeline, servers)
+        faults += timeline_faults(timeline, servers)
         if faults:
             raise ConfigError(faults)
         tracing = Tracing(timeline)

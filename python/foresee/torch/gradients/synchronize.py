@@ -21,9 +21,9 @@ from foresee.torch.gradients import _separable
 from foresee.torch.gradients._clip import Clip, ClipMode
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
 from foresee.torch.gradients._plan import Plan
-from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, is_number, open_group, wrong
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, is_number, open_group, server_faults
 from foresee.torch.gradients._synchronizer import Options, Synchronizer
-from foresee.torch.gradients._tracing import Tracing, wrong_timeline
+from foresee.torch.gradients._tracing import Tracing, timeline_faults
 from foresee.torch.gradients._transfer import transfer_for
 from foresee.torch.gradients._wrappers import name_of
 
@@ -172,7 +172,7 @@ def synchronize(
     Raises:
         ConfigError: every wrong argument at once; or ranks that disagree on a tensor.
     """
-    faults = wrong(
+    faults = server_faults(
         servers,
         wire=wire,
         on_rank_loss=on_rank_loss,
@@ -182,12 +182,12 @@ def synchronize(
         secret_file=secret_file,
         local_average=local_average,
     )
-    faults += _own(overlap=overlap, clip=clip, max_norm=max_norm)
-    faults += wrong_timeline(timeline, servers)
+    faults += _own_faults(overlap=overlap, clip=clip, max_norm=max_norm)
+    faults += timeline_faults(timeline, servers)
     alone = not isinstance(optimizer, (list, tuple))
     optimizers: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    faults += _optimizers(optimizers, alone=alone)
-    faults += _model(model)
+    faults += _optimizer_faults(optimizers, alone=alone)
+    faults += _model_faults(model)
     if faults:
         raise ConfigError(faults)
     plan, faults = Plan.of(model, optimizers, buffers=buffers)
@@ -236,7 +236,7 @@ def synchronize(
     return (model, optimizers[0]) if alone else (model, optimizers)
 
 
-def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
+def _own_faults(*, overlap: object, clip: object, max_norm: object) -> list[str]:
     """What is wrong with the arguments that concern this rank alone."""
     faults = []
     if overlap not in ("forward", "backward"):
@@ -254,7 +254,7 @@ def _own(*, overlap: object, clip: object, max_norm: object) -> list[str]:
     return faults
 
 
-def _optimizers(optimizers: Sequence[object], *, alone: bool) -> list[str]:
+def _optimizer_faults(optimizers: Sequence[object], *, alone: bool) -> list[str]:
     if not optimizers:
         return ["optimizer=[] names none; one torch.optim.Optimizer, or a list of them"]
     faults = []
@@ -274,7 +274,7 @@ def _optimizers(optimizers: Sequence[object], *, alone: bool) -> list[str]:
     return faults
 
 
-def _model(model: object) -> list[str]:
+def _model_faults(model: object) -> list[str]:
     if not isinstance(model, torch.nn.Module):
         return [f"model is a {type(model).__name__}; a torch.nn.Module"]
     if isinstance(model, SynchronizedModel):

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foresee import _native
-from foresee._steps import Meter, mark
+from foresee._runtime.step_times import Meter, mark
 
 #: What torch's DataLoader has for one worker: batches that are ready, beside the one that is being read.
 AHEAD = 2

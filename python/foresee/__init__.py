@@ -38,7 +38,7 @@ from foresee.errors import (
 )
 
 if TYPE_CHECKING:
-    from foresee._batch import Batch
+    from foresee._loading.batch import Batch
     from foresee._native import Index, __version__
     from foresee.config import Cache
     from foresee.loader import Loader
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Batch": "foresee._batch",
+    "Batch": "foresee._loading.batch",
     "Cache": "foresee.config",
     "Index": "foresee._native",
     "Loader": "foresee.loader",

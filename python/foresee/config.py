@@ -140,7 +140,7 @@ class Cache:
             ConfigError: ``ram`` is above the memory limit of this process.
         """
         from foresee import _native
-        from foresee._steps import cache_apart
+        from foresee._runtime.step_times import cache_apart
 
         with _handles:
             if not self._handle or self._handle[0] != os.getpid():

@@ -33,7 +33,7 @@ import numpy as np
 
 import foresee.torch as ft
 from foresee import _native
-from foresee._packages import pillow
+from foresee._loading.packages import pillow
 from foresee.errors import ConfigError, IndexInvalid, PackageMissing
 
 try:

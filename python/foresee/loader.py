@@ -11,13 +11,14 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from foresee import _orders, _source, _world
-from foresee._arguments import checked, milliseconds, plain
-from foresee._epoch import EpochIterator
-from foresee._face import Face
+from foresee._loading import data_source, orders
+from foresee._loading.arguments import checked, milliseconds, plain
+from foresee._loading.base_loader import Face
+from foresee._loading.epoch import EpochIterator
+from foresee._loading.session import Session
+from foresee._runtime import ranks
+from foresee._runtime.step_times import Meter
 from foresee._schema.files import user_path
-from foresee._session import Session
-from foresee._steps import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from foresee import _native
-    from foresee._batch import Batch, Receipt
-    from foresee._faults import OnError
-    from foresee._progress import Place, Progress
-    from foresee._source import PathLike
-    from foresee._steps import Lap
-    from foresee._world import World
+    from foresee._loading.batch import Batch, Receipt
+    from foresee._loading.data_source import PathLike
+    from foresee._loading.on_error import OnError
+    from foresee._loading.progress import Place, Progress
+    from foresee._runtime.ranks import World
+    from foresee._runtime.step_times import Lap
 
 __all__ = ["Loader"]
 
@@ -122,8 +123,8 @@ class Loader(Face):
             raise ConfigError(faults)
         if isinstance(seed, int) and not shuffle:
             _log.info("seed=%s is not used: shuffle=False", seed)
-        world = _world.detect(rank, world_size, provisional=True)
-        source = _source.resolve(
+        world = ranks.detect(rank, world_size, provisional=True)
+        source = data_source.resolve(
             data,
             layout=layout,
             extensions=extensions,
@@ -133,14 +134,14 @@ class Loader(Face):
             options=storage_options,
         )
         if uri is not None:
-            source = _source.Source(source.index, user_path(uri, "uri"), source.options)
+            source = data_source.Source(source.index, user_path(uri, "uri"), source.options)
         samples = len(source.index)
         if seed is None or not shuffle:
-            known = _orders.sequential(samples)
+            known = orders.sequential(samples)
         elif order == "keyed":
-            known = _orders.keyed(samples, seed)
+            known = orders.keyed(samples, seed)
         else:
-            known = _orders.shuffled(samples, seed)
+            known = orders.shuffled(samples, seed)
         self._open_session = partial(
             Session,
             source,

@@ -17,7 +17,7 @@ from support.ranks import run
 from support.waiting import WATCHDOG, wait_until
 
 from foresee._native import GradientExchange, GradientServer
-from foresee._world import World
+from foresee._runtime.ranks import World
 from foresee.errors import Closed, ConfigError, ForeseeError, ServerLost
 from foresee.torch import _network
 from foresee.torch._exchange import ExchangeSettings, TensorSpec, as_tensor

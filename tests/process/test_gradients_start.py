@@ -15,7 +15,7 @@ from support.waiting import WATCHDOG
 
 import foresee.torch as ft
 from foresee._native import GradientServer
-from foresee._world import World
+from foresee._runtime.ranks import World
 from foresee.errors import ConfigError, RankLost
 from foresee.torch import _network, _rendezvous
 from foresee.torch._exchange import ExchangeSettings, TensorSpec

@@ -17,10 +17,13 @@ LINTER = pathlib.Path(sysconfig.get_path("scripts")) / "lint-imports"
 
 #: Lines that break a layer, by the module to which they are added, and what the report says of each.
 PLANTS = {
-    "_session.py": ("import torch", "foresee._session -> torch"),
+    "_session.py": ("import torch", "foresee._loading.session -> torch"),
     "cli/index.py": ("import foresee.torch", "foresee.cli.index -> foresee.torch"),
-    "_world.py": ("import foresee.loader", "foresee._world -> foresee.loader"),
-    "torch/folder.py": ("import foresee.torch._plans", "foresee.torch.folder -> foresee.torch._plans"),
+    "_world.py": ("import foresee.loader", "foresee._runtime.ranks -> foresee.loader"),
+    "torch/folder.py": (
+        "import foresee.torch.data.plans",
+        "foresee.torch.data.folder -> foresee.torch.data.plans",
+    ),
 }
 
 

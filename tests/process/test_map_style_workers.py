@@ -15,7 +15,7 @@ from torchvision.transforms.functional import to_tensor
 
 import foresee.torch as ft
 from foresee.errors import WorkerDied
-from foresee.torch import _start
+from foresee.torch.data import worker_start
 
 N = 40
 
@@ -106,7 +106,7 @@ def test_every_start_method_gives_the_same_batches(method: str) -> None:
 def test_workers_of_the_next_epoch_are_started_while_this_one_ends_and_get_the_dataset_then(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_start, "_LARGE_PAYLOAD", 100)
+    monkeypatch.setattr(worker_start, "_LARGE_PAYLOAD", 100)
     dataset, offset = Blocks(), 1
     with ft.DataLoader(
         dataset,

@@ -13,13 +13,13 @@ import threading
 
 from support.waiting import WATCHDOG, pause
 
-from foresee import _steps
-from foresee._steps import Followed, Meter
-from foresee._world import World
+from foresee._runtime import step_times
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import Followed, Meter
 
 
 def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
-    gate = os.open(tmp_path / _steps.GATE, os.O_RDWR | os.O_CREAT)
+    gate = os.open(tmp_path / step_times.GATE, os.O_RDWR | os.O_CREAT)
     meter = Meter(str(tmp_path), World(0, 1))
     file = Followed(str(tmp_path / "rank-0.steps"))
     lap = meter.lap(steps=3)
@@ -47,7 +47,7 @@ def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
 
 def test_a_kill_loses_no_step_that_had_ended(tmp_path: pathlib.Path) -> None:
     script = (
-        "import os, signal\nfrom foresee._steps import Meter\n"
+        "import os, signal\nfrom foresee._runtime.step_times import Meter\n"
         "lap = Meter(os.environ['FORESEE_STEPS']).lap()\n"
         "for _ in range(1000):\n    lap.ask()\n    lap.got()\n"
         "lap.ask()\nos.kill(os.getpid(), signal.SIGKILL)\n"

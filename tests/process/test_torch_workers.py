@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 
 import foresee.torch as ft
 from foresee.errors import SampleFault, WorkerDied
-from foresee.torch import _workers
+from foresee.torch.data import workers
 
 PER_WORKER = 2
 
@@ -97,8 +97,8 @@ def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
 
     dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
     runs = []
-    for workers in (1, 2):
-        with make(folder, dataset, num_workers=workers) as loader:
+    for count in (1, 2):
+        with make(folder, dataset, num_workers=count) as loader:
             runs.append([batch.tolist() for batch, _ in loader])
     assert runs[0] == runs[1]
     samples = [tuple(sample[1:]) for batch in runs[0] for sample in batch]
@@ -329,7 +329,7 @@ def test_a_message_of_a_worker_that_cannot_be_read_ends_the_wait_with_its_cause(
     def torn(channel):
         raise ValueError("torn")
 
-    monkeypatch.setattr(_workers, "receive", torn)
+    monkeypatch.setattr(workers, "receive", torn)
     dataset = ft.FolderDataset(small_folder, decode=None)
     with pytest.raises(WorkerDied, match="ValueError: torn"):
         list(ft.DataLoader(dataset, batch_size=4, num_workers=1))

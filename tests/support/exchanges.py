@@ -344,7 +344,7 @@ def in_process(world: int, **disorder: Any) -> list[GradientExchange]:
 def over_servers(servers: int = 1) -> Iterator[Callable[..., list[GradientExchange]]]:
     """The same through real servers of this process and real sockets; what ``disorder`` asks for they do by themselves."""
     from foresee._native import GradientServer
-    from foresee._world import World
+    from foresee._runtime.ranks import World
     from foresee.torch import _network
     from foresee.torch._exchange import ExchangeSettings
     from foresee.torch._network import NetworkGroup

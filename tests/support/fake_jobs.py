@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from foresee._steps import APART, CACHES, Meter, mark
-from foresee._world import World
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import APART, CACHES, Meter, mark
 from foresee.jobspec import Job
 from foresee.stagger.job_monitor import Watched
 from foresee.stagger.runner import Local

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import foresee.torch as ft
-from foresee._world import detect
+from foresee._runtime.ranks import detect
 from support.processes import Child, descriptors, engine_threads, run, say
 from support.ranks import Training
 from support.reference import WIDTH, Net

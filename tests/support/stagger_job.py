@@ -22,7 +22,7 @@ import numpy as np
 # As a program of its own it finds no package of the tests.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from foresee._steps import CACHES, Meter, mark
+from foresee._runtime.step_times import CACHES, Meter, mark
 from foresee.config import Cache
 from support.waiting import pause
 

@@ -177,7 +177,9 @@ def test_what_slurm_refuses_is_said(tmp_path: pathlib.Path, slurm: Slurm) -> Non
 def test_ranks_are_those_that_srun_started_and_a_batch_script_is_none(
     tmp_path: pathlib.Path, slurm: Slurm
 ) -> None:
-    code = "from foresee._world import detect; made = detect(); print(made.rank, made.size, flush=True)"
+    code = (
+        "from foresee._runtime.ranks import detect; made = detect(); print(made.rank, made.size, flush=True)"
+    )
     script = tmp_path / "script"
     script.write_text(f"#!/bin/sh\n{sys.executable} -c '{code}'\nsrun -l {sys.executable} -c '{code}'\n")
     told = slurm.ask("sbatch", "--wait", "-n", "2", "-o", str(tmp_path / "out"), str(script))

@@ -13,9 +13,9 @@ from torch.utils.data import BatchSampler, SequentialSampler
 import foresee
 import foresee.torch as ft
 from foresee import _native
-from foresee._mix import substitute
-from foresee._steps_of_state import StateSteps, avoiding
-from foresee._world import World
+from foresee._loading.mix import substitute
+from foresee._loading.steps_of_state import StateSteps, avoiding
+from foresee._runtime.ranks import World
 from foresee.cli import main
 from foresee.errors import ConfigError, StateMismatch
 

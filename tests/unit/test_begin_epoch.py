@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import foresee.torch as ft
-from foresee._orders import EpochSamples
-from foresee._progress import Place
-from foresee._session import Session
-from foresee._world import World
+from foresee._loading.orders import EpochSamples
+from foresee._loading.progress import Place
+from foresee._loading.session import Session
+from foresee._runtime.ranks import World
 from foresee.errors import ConfigError
 
 N = 23

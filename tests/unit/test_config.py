@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import foresee
-from foresee import _world
+from foresee._runtime import ranks
 from foresee.config import Settings, parse_size
 from foresee.errors import ConfigError
 
@@ -92,15 +92,15 @@ def test_wrong_environment_variables_are_reported_together():
 
 
 def test_arguments_win_over_every_launcher():
-    world = _world.detect(1, 4, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    world = ranks.detect(1, 4, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
     assert (world.rank, world.size, world.local_rank, world.local_size) == (1, 4, 0, 2)
 
 
 def test_a_batch_scripts_own_place_on_its_machine_is_not_that_of_what_it_starts() -> None:
     script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "4"}
-    world = _world.detect(3, 4, script)
+    world = ranks.detect(3, 4, script)
     assert (world.local_rank, world.local_size, world.local_size_known) == (0, 1, False)
-    world = _world.detect(3, 4, {**script, "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0"})
+    world = ranks.detect(3, 4, {**script, "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0"})
     assert (world.local_rank, world.local_size, world.local_size_known) == (3, 4, True)
 
 
@@ -140,7 +140,7 @@ def test_a_batch_scripts_own_place_on_its_machine_is_not_that_of_what_it_starts(
     ],
 )
 def test_the_rank_comes_from_the_first_launcher_that_is_set(environ, expected):
-    world = _world.detect(environ=environ)
+    world = ranks.detect(environ=environ)
     assert (world.rank, world.size, world.local_rank, world.local_size) == expected
 
 
@@ -158,9 +158,9 @@ def test_the_rank_comes_from_the_first_launcher_that_is_set(environ, expected):
 )
 def test_incomplete_or_disagreeing_launchers_are_named(environ, named):
     with pytest.raises(ConfigError, match=named):
-        _world.detect(environ=environ)
+        ranks.detect(environ=environ)
 
 
 def test_rank_without_world_size_is_refused():
     with pytest.raises(ConfigError, match="both or neither"):
-        _world.detect(1, None, {})
+        ranks.detect(1, None, {})

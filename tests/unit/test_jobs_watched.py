@@ -10,8 +10,8 @@ from support.fake_clock import FakeClock
 from support.stagger_runs import write
 
 from foresee import jobspec
-from foresee._steps import Meter
-from foresee._world import World
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import Meter
 from foresee.errors import ConfigError
 from foresee.stagger import local_job
 from foresee.stagger.external_job import Already

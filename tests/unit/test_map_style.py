@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 import foresee.torch as ft
-from foresee import _orders
-from foresee._epoch_steps import EpochSteps
-from foresee._world import World
+from foresee._loading import orders
+from foresee._loading.epoch_steps import EpochSteps
+from foresee._runtime.ranks import World
 from foresee.errors import ConfigError, SampleFault, StateMismatch
 
 N = 23
@@ -196,7 +196,7 @@ def test_stats_have_the_waits_and_no_reads() -> None:
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans(), st.data())
 def test_steps_are_counted_as_they_come(n, size, batch_size, drop_last, cut, data) -> None:
     world = World(data.draw(st.integers(0, size - 1)), size)
-    order = _orders.RunOrder("torch.distributed", n, seed=3, drop_last=cut)
+    order = orders.RunOrder("torch.distributed", n, seed=3, drop_last=cut)
     position = data.draw(st.integers(0, n))
     steps = EpochSteps(order, world, batch_size, drop_last=drop_last)
     steps.begin_epoch(2, position)

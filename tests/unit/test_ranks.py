@@ -13,7 +13,7 @@ import torch
 
 import foresee
 import foresee.torch as ft
-from foresee import _world
+from foresee._runtime import ranks
 from foresee.errors import ConfigError, StateMismatch
 
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1"}
@@ -25,7 +25,7 @@ def group(monkeypatch):
     """Call it with rank and size to have a process group, and without to have none."""
 
     def be(*rank_and_size: int) -> None:
-        monkeypatch.setattr(_world, "_process_group", lambda: rank_and_size or None)
+        monkeypatch.setattr(ranks, "_process_group", lambda: rank_and_size or None)
 
     be()
     return be
@@ -49,7 +49,7 @@ def jax(monkeypatch):
 @pytest.fixture
 def variables(monkeypatch):
     """Have only these variables of launchers."""
-    for launcher in _world._LAUNCHERS:
+    for launcher in ranks._LAUNCHERS:
         for name in launcher[1:]:
             monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
@@ -105,7 +105,7 @@ def share(whole: list[int], rank: int) -> list[int]:
 )
 def test_the_process_group_says_the_rank_and_variables_the_place_on_the_node(group, environ, expected):
     group(1, 2)
-    world = _world.detect(environ=environ)
+    world = ranks.detect(environ=environ)
     assert (world.rank, world.size, world.local_rank, world.local_size) == expected
 
 
@@ -122,24 +122,24 @@ def test_the_process_group_says_the_rank_and_variables_the_place_on_the_node(gro
 def test_a_process_group_against_the_variables_is_refused_and_both_are_named(group, environ, named):
     group(1, 2)
     with pytest.raises(ConfigError, match=named):
-        _world.detect(environ=environ)
-    assert _world.detect(0, 1, environ).size == 1
+        ranks.detect(environ=environ)
+    assert ranks.detect(0, 1, environ).size == 1
 
 
 def test_an_initialized_jax_says_the_rank(group, jax):
     jax()
-    assert _world.detect(environ={}).size == 1
-    assert _world.detect(environ={"RANK": "1", "WORLD_SIZE": "4"}).size == 4
+    assert ranks.detect(environ={}).size == 1
+    assert ranks.detect(environ={"RANK": "1", "WORLD_SIZE": "4"}).size == 4
     jax(1, 2)
-    assert (_world.detect(environ={}).rank, _world.detect(environ={}).size) == (1, 2)
+    assert (ranks.detect(environ={}).rank, ranks.detect(environ={}).size) == (1, 2)
     with pytest.raises(ConfigError, match="JAX says rank 1 of 2, but WORLD_SIZE=4"):
-        _world.detect(environ={"RANK": "1", "WORLD_SIZE": "4"})
+        ranks.detect(environ={"RANK": "1", "WORLD_SIZE": "4"})
     group(1, 2)
-    assert _world.detect(environ={}).size == 2
+    assert ranks.detect(environ={}).size == 2
     group(0, 2)
     with pytest.raises(ConfigError, match="process group says rank 0 of 2, JAX says rank 1 of 2; pass rank="):
-        _world.detect(environ={})
-    assert _world.detect(0, 1, {}).size == 1
+        ranks.detect(environ={})
+    assert ranks.detect(0, 1, {}).size == 1
 
 
 def test_a_loader_that_was_made_before_jax_was_initialized_reads_its_share(make, jax):

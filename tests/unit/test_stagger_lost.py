@@ -12,8 +12,8 @@ from support.fake_jobs import FakeJob
 from support.stagger_runs import write
 from support.virtual import Virtual
 
-from foresee._steps import Meter, mark
-from foresee._world import World
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import Meter, mark
 
 
 @pytest.fixture

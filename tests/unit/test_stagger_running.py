@@ -15,7 +15,7 @@ import pytest
 from support.stagger_runs import write
 
 from foresee import jobspec
-from foresee._steps import Head, mark
+from foresee._runtime.step_times import Head, mark
 from foresee.errors import ConfigError
 from foresee.stagger import actions as actions_
 from foresee.stagger import managed_job, outcome, scheduler, spacing, timing

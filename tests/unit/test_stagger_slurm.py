@@ -17,8 +17,8 @@ from support.fake_clock import FakeClock
 from support.fake_slurm import FakeController
 
 from foresee import jobspec
-from foresee._steps import GATE, Meter
-from foresee._world import World
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import GATE, Meter
 from foresee.errors import ConfigError, SlurmUnreachable
 from foresee.stagger import slurm_commands
 from foresee.stagger.slurm import Slurm, SlurmJob, Way

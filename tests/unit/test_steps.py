@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import foresee
 import foresee.torch as ft
-from foresee import _steps
-from foresee._steps import Followed, Meter, mark
-from foresee._world import World
+from foresee._runtime import step_times
+from foresee._runtime.ranks import World
+from foresee._runtime.step_times import Followed, Meter, mark
 from foresee.errors import ConfigError
 
 DATA = TensorDataset(torch.arange(10))
@@ -32,7 +32,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "steps"
 
 
-def rows(folder: Path, rank: int = 0) -> tuple[_steps.Head, np.ndarray]:
+def rows(folder: Path, rank: int = 0) -> tuple[step_times.Head, np.ndarray]:
     file = Followed(str(folder / f"rank-{rank}.steps"))
     new = file.poll()
     assert file.head is not None
@@ -40,7 +40,7 @@ def rows(folder: Path, rank: int = 0) -> tuple[_steps.Head, np.ndarray]:
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    assert not doctest.testmod(_steps).failed
+    assert not doctest.testmod(step_times).failed
 
 
 def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
     example = re.findall(r"^```\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[-1]
     (tmp_path / "rank-1.steps").write_bytes(bytes.fromhex(example))
     head, steps = rows(tmp_path, 1)
-    assert head == _steps.Head(rank=1, ranks=2, steps=3, order=mark("sequential 10"))
+    assert head == step_times.Head(rank=1, ranks=2, steps=3, order=mark("sequential 10"))
     assert steps.tolist() == [(10**9, 2 * 10**6, 5 * 10**6, 0, 0)]
 
 
@@ -84,7 +84,7 @@ def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: P
     lap.end()
     (second,) = file.poll()
     assert second.tolist() == (began + 60_000_000, 30_000_000, 70_000_000, 0, 1)
-    assert file.head == _steps.Head(rank=1, ranks=2, steps=3, order=7)
+    assert file.head == step_times.Head(rank=1, ranks=2, steps=3, order=7)
     stats = meter.stats()
     assert (stats["steps"], stats["epochs"]) == (2, 1)
     assert stats["wait_seconds"] == pytest.approx(0.025)
@@ -137,7 +137,7 @@ def test_a_stock_loader_tells_steps_epochs_and_its_order(told: Path) -> None:
     for _ in range(2):
         list(loader)
     head, steps = rows(told)
-    assert head == _steps.Head(rank=0, ranks=1, steps=3, order=mark("sequential 10"))
+    assert head == step_times.Head(rank=0, ranks=1, steps=3, order=mark("sequential 10"))
     assert steps["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
     assert steps["step"].tolist() == [0, 1, 2, 0, 1, 2]
     assert (np.diff(steps["begin_ns"].astype(np.int64)) > 0).all()
@@ -227,7 +227,7 @@ def test_our_loaders_tell_the_same_without_a_wrapper(
         with make() as loader:
             assert sum(1 for _ in range(2) for _ in loader) == 12
         head, steps = rows(tmp_path / str(i))
-        assert head == _steps.Head(rank=0, ranks=1, steps=6, order=expected)
+        assert head == step_times.Head(rank=0, ranks=1, steps=6, order=expected)
         assert steps["step"].tolist() == [*range(6), *range(6)]
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import foresee
 import foresee.torch as ft
-from foresee import _summary
-from foresee._steps_of_state import avoiding
+from foresee._loading import summary
+from foresee._loading.steps_of_state import avoiding
 
 
 def make(data, **changes):
@@ -70,7 +70,7 @@ def test_datasets_show_samples_size_classes_and_place(folder, array):
     ],
 )
 def test_secrets_of_a_uri_are_not_shown(uri, shown):
-    assert _summary.shown_uri(uri) == shown
+    assert summary.shown_uri(uri) == shown
 
 
 def test_a_report_says_where_bytes_came_from_and_what_the_loop_waited_for(folder):
@@ -101,21 +101,21 @@ def stats(waits, elapsed=100.0, **more):
     return told | {"operations": {}, "on_error": {"replaced": 0, "skipped": 0}, "avoided": 0} | more
 
 
-@pytest.mark.parametrize("cause", _summary._HINTS)
+@pytest.mark.parametrize("cause", summary._HINTS)
 def test_the_longest_wait_has_a_hint(cause):
-    lines = _summary.report(stats({"plan": 1.0, cause: 50.0})).splitlines()
+    lines = summary.report(stats({"plan": 1.0, cause: 50.0})).splitlines()
     assert lines[0].startswith(
         f"waited    {50 if cause == 'plan' else 51} s of 100 s since start: {cause} 50 s"
     )
-    assert lines[1] == f"hint      {cause}: {_summary._HINTS[cause]}"
+    assert lines[1] == f"hint      {cause}: {summary._HINTS[cause]}"
 
 
 def test_every_cause_of_waiting_has_a_hint(folder):
-    assert set(make(folder).stats()["waits"]) == set(_summary._HINTS)
+    assert set(make(folder).stats()["waits"]) == set(summary._HINTS)
 
 
 def test_a_loop_that_hardly_waited_is_told_so_and_odd_samples_are_counted():
-    report = _summary.report(
+    report = summary.report(
         stats(
             {"copy": 0.5},
             origin={"retries": 2, "throttles": 0, "hedges": 1},
@@ -133,4 +133,4 @@ def test_a_loop_that_hardly_waited_is_told_so_and_odd_samples_are_counted():
     [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (1500, "1.5 kB"), (10**18, "1e+03 PB")],
 )
 def test_sizes_have_three_digits(count, shown):
-    assert _summary.shown_bytes(count) == shown
+    assert summary.shown_bytes(count) == shown

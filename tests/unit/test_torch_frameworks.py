@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DistributedSampler
 
 import foresee.torch as ft
-from foresee.torch._frameworks import Iterated
+from foresee.torch.data.frameworks import Iterated
 
 
 def make(folder, samples, rank=0, **arguments):

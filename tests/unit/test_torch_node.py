@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foresee._world import World, detect
+from foresee._runtime.ranks import World, detect
 from foresee.errors import ConfigError, RankLost
 from foresee.torch import _node
 from foresee.torch._node import LeaderAddress, leader_rank, wait_for_leader

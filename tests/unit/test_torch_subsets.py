@@ -17,8 +17,8 @@ from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subs
 
 import foresee.torch as ft
 from foresee.errors import ConfigError, StateMismatch
-from foresee.torch._pipe import dump, load
-from foresee.torch._selected import SelectedDataset
+from foresee.torch.data.pipe import dump, load
+from foresee.torch.data.selected import SelectedDataset
 
 N = 12
 

@@ -12,8 +12,8 @@ import torch
 
 import foresee
 import foresee.torch as ft
-from foresee._plain import PlainEngine
-from foresee._waits import Turns, Waits
+from foresee._loading.plain import PlainEngine
+from foresee._runtime.waits import Turns, Waits
 from foresee.errors import OriginMissing, SampleFault
 
 MS = 1_000_000

@@ -27,7 +27,7 @@ from foresee.calibrate.sweep import (
 from foresee.jobspec import Figure
 
 if TYPE_CHECKING:
-    from foresee._source import Source
+    from foresee._loading.data_source import Source
 
 __all__ = ["available_memory", "checksum", "disk", "load", "memcpy", "origin", "ram"]
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from foresee import _native, _source
-from foresee._world import World, detect
+from foresee import _native
+from foresee._loading import data_source
+from foresee._runtime.ranks import World, detect
 from foresee.calibrate import decode, fio, parts, ranks
 from foresee.calibrate.sweep import cores
 from foresee.errors import ConfigError
@@ -54,7 +55,7 @@ class Asked:
     """A calibration without faults."""
 
     seconds: float = SECONDS
-    origin: _source.Source | None = None
+    origin: data_source.Source | None = None
     disks: tuple[Disk, ...] = ()
     results: tuple[Figure, ...] = field(default=(), repr=False)
     """Of fio."""

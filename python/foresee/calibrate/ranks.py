@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator, Mapping
 
 from foresee import _native
+from foresee._runtime.ranks import World
 from foresee._schema import addresses
-from foresee._world import World
 from foresee.calibrate.sweep import REPEATS, rate, time_of
 from foresee.errors import ConfigError
 from foresee.jobspec import Figure

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
     from foresee import calibrate
-    from foresee._source import Source
+    from foresee._loading.data_source import Source
     from foresee.jobspec import Profile
 
 _HELP = "measure this machine's memory, disks, origin and network, and write profile.toml"
@@ -155,7 +155,7 @@ def _check_file(options: argparse.Namespace) -> None:
 
 
 def _source_of(options: argparse.Namespace) -> Source | None:
-    from foresee import _source
+    from foresee._loading import data_source
 
     if options.origin is None:
         return None
@@ -165,7 +165,7 @@ def _source_of(options: argparse.Namespace) -> Source | None:
     )
     keys = _origin.keys(options.keys)
     if keys is not None:
-        listed = _source.build(
+        listed = data_source.build(
             options.origin,
             layout=options.layout,
             allow_empty=options.allow_empty,
@@ -174,8 +174,10 @@ def _source_of(options: argparse.Namespace) -> Source | None:
             exclude=options.exclude,
             options=storage,
         )
-        return _source.Source(listed, _source.split(options.origin, options.layout)[0], storage, listed=True)
-    return _source.resolve(
+        return data_source.Source(
+            listed, data_source.split(options.origin, options.layout)[0], storage, listed=True
+        )
+    return data_source.resolve(
         options.origin,
         index=options.index,
         layout=options.layout,

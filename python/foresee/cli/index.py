@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from foresee import _native, _source
+    from foresee import _native
+    from foresee._loading import data_source
 
     if options.output is None:
         raise ConfigError("-o FILE is missing: where shall the index go?")
@@ -61,7 +62,7 @@ def _build(options: argparse.Namespace) -> int:
         )
     layout = options.layout if old is None or options.layout != "auto" else old.layout
     began = time.monotonic()
-    index = _source.build(
+    index = data_source.build(
         options.uri,
         layout=layout,
         extensions=None if options.extensions is None else _extensions(options.extensions),

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foresee._waits import PREPARING
+from foresee._runtime.waits import PREPARING
 from foresee.cli import _svg
 from foresee.cli._status import Status
 from foresee.errors import ConfigError

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._waits import PREPARING
+from foresee._runtime.waits import PREPARING
 from foresee.errors import ConfigError
 from foresee.storage.analysis import ledger
 

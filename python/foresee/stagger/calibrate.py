@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._steps import APART
+from foresee._runtime.step_times import APART
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobspec import Job
 from foresee.stagger.catalog import Catalog

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._steps import CACHES, GATE, ROW, Followed, Head
+from foresee._runtime.step_times import CACHES, GATE, ROW, Followed, Head
 from foresee.errors import JobFailed
 from foresee.jobspec import Job
 from foresee.stagger.clock import SYSTEM, Clock

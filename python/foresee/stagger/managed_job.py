@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._steps import Head
+from foresee._runtime.step_times import Head
 from foresee.jobspec import Job
 from foresee.stagger.outcome import Outcome
 from foresee.stagger.reports import expected_steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from foresee._steps import Head
+from foresee._runtime.step_times import Head
 from foresee.errors import ConfigError
 from foresee.jobspec import Job
 from foresee.stagger.inputs import steps_per_epoch

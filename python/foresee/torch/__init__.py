@@ -12,14 +12,14 @@ except ModuleNotFoundError as error:
         "foresee.Loader works without it"
     ) from error
 
-from foresee.torch.array import ArrayDataset
-from foresee.torch.audit import audit
-from foresee.torch.files import FileDataset
-from foresee.torch.folder import FolderDataset
+from foresee.torch.data.array import ArrayDataset
+from foresee.torch.data.audit import audit
+from foresee.torch.data.files import FileDataset
+from foresee.torch.data.folder import FolderDataset
+from foresee.torch.data.loader import DataLoader
+from foresee.torch.data.measure import measure
+from foresee.torch.data.tokens import TokenDataset
 from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchronize, trace_model
-from foresee.torch.loader import DataLoader
-from foresee.torch.measure import measure
-from foresee.torch.tokens import TokenDataset
 
 __all__ = [
     "ArrayDataset",

@@ -16,8 +16,8 @@ import weakref
 from dataclasses import dataclass
 
 from foresee._native import GradientExchange, GradientServer
+from foresee._runtime.ranks import World, detect
 from foresee._schema.addresses import resolve
-from foresee._world import World, detect
 from foresee.errors import ConfigError, ForeseeError
 from foresee.torch import _rendezvous
 from foresee.torch._exchange import RANKS, ExchangeSettings

@@ -24,7 +24,7 @@ from foresee.errors import ConfigError, RankLost
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from foresee._world import World
+    from foresee._runtime.ranks import World
 
 __all__ = ["LOG_EVERY_S", "LeaderAddress", "find_leader", "leader_rank", "wait_for_leader"]
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 
-from foresee._world import World
+from foresee._runtime.ranks import World
 from foresee.errors import ConfigError, RankLost
 
 __all__ = [

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that both loaders have: what is wrong with them, and what a timeout means.
+
+Apart from the loaders so that one mistake has one message. Refuses to raise: a loader reports the faults of
+all its arguments at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from foresee._loading.on_error import checked as on_error_faults
+from foresee.config import Cache
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from foresee._loading.on_error import OnError
+
+_T = TypeVar("_T")
+# Seconds, 146 years. No lock can wait for TIMEOUT_MAX, and deadlines are sums: half of it, plus what a clock
+# shows, still is a wait.
+_TIMEOUT_MAX = threading.TIMEOUT_MAX / 2
+
+
+def checked(
+    *,
+    batch_size: object,
+    epochs: object,
+    seed: object,
+    order: object,
+    timeout: object,
+    drop_last: object,
+    cache: object,
+    on_error: OnError,
+) -> list[str]:
+    """Everything that is wrong with them, each with its remedy."""
+    faults = []
+    if not whole(batch_size) or batch_size < 1:
+        faults.append(f"batch_size={batch_size!r}; a whole number of 1 or more")
+    if epochs is not None and (not whole(epochs) or epochs < 1):
+        faults.append(f"epochs={epochs!r}; a whole number of 1 or more, or None if unknown")
+    if seed is not None and (not whole(seed) or not -(2**63) <= seed < 2**64):
+        faults.append(f"seed={seed!r}; a whole number from -2**63 to 2**64 - 1, as torch takes it")
+    if order not in (None, "keyed"):
+        faults.append(f'order={order!r}; use "keyed", or leave it out')
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+        faults.append(f"timeout={timeout!r}; seconds, 0 or more")
+    if not isinstance(drop_last, bool):
+        faults.append(f"drop_last={drop_last!r}; True or False")
+    if cache is not None and not isinstance(cache, Cache):
+        faults.append(f'cache={cache!r}; a foresee.Cache, such as foresee.Cache(ram="16GB")')
+    return faults + on_error_faults(on_error)
+
+
+def plain(value: _T) -> _T | int:
+    """``value``, but Python's int where it is an integer of NumPy's."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def whole(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def milliseconds(timeout: float) -> int | None:
+    """Milliseconds for the engine, 1 or more, of ``timeout`` in seconds; None waits as long as it takes: for
+    0, and for what is longer than any lock could wait, such as infinity.
+    """
+    return None if timeout == 0 or timeout > _TIMEOUT_MAX else max(1, round(timeout * 1000))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a sample that cannot be delivered: ``on_error``.
+
+Only permanent faults (missing, changed, denied, corrupt, undecodable) are for ``on_error``; a timeout was
+retried and is raised. No choice changes the number of steps, so ranks stay in step without talking, and
+substitutes are a function of (seed, epoch, sample), so a resumed run has the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from foresee._loading.mix import substitute
+from foresee.errors import ConfigError, OriginChanged, OriginDenied, OriginError, OriginMissing, SampleFault
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from foresee._loading.batch import Batch, RawBatch
+    from foresee._loading.data_source import Source
+    from foresee._loading.map_source import MapSource
+
+OnError = Literal["raise", "replace", "skip"] | Callable[[SampleFault], int]
+"""``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable
+that gets the error and returns the id of the sample to take instead."""
+
+_log = logging.getLogger("foresee")
+# So many substitutes in a row that cannot be read mean a broken origin, not broken samples.
+_TRIES_MAX = 100
+_KEPT_MAX = 1000
+
+_CAUSES: dict[str, tuple[type[OriginError] | None, str]] = {
+    "missing": (OriginMissing, "restore the object, or list the data anew with `foresee index --update`"),
+    "changed": (OriginChanged, "list the data anew with `foresee index --update`"),
+    "denied": (OriginDenied, "grant read access to the prefix, or mend what the answer names, then resume"),
+    "corrupt": (OriginError, "restore the object; its checksum is wrong at the origin"),
+    "throttled": (
+        OriginError,
+        "start fewer ranks at a time, give the store more capacity, or keep more samples in cache=, then resume",
+    ),
+    "timeout": (OriginError, "check the origin and the network, then resume"),
+    "failed": (OriginError, "check the origin and the network, then resume"),
+    "decode": (None, 'repair the object, or pass on_error="replace" or "skip"'),
+    "transform": (None, 'repair the transform, or pass on_error="replace" or "skip"'),
+    "dataset": (None, 'repair the dataset, or pass on_error="replace" or "skip"'),
+}
+
+
+def checked(on_error: OnError) -> list[str]:
+    """What is wrong with the argument."""
+    if callable(on_error) or on_error in ("raise", "replace", "skip"):
+        return []
+    return [f'on_error={on_error!r}; use "raise", "replace", "skip" or a callable(error) -> sample']
+
+
+@dataclass(frozen=True)
+class Change:
+    """One sample that was not what the order asked for."""
+
+    epoch: int
+    position: int
+    sample: int
+    substitute: int | None
+    """None: skipped."""
+    cause: str
+
+
+class Faults:
+    """Applies ``on_error``; keeps count. Called from any thread."""
+
+    def __init__(
+        self,
+        on_error: OnError,
+        source: Source | MapSource,
+        rank: int,
+        seed: int,
+        read: Callable[[int], bytes],
+        *,
+        avoid: frozenset[int] = frozenset(),
+    ) -> None:
+        if faults := checked(on_error):
+            raise ConfigError(faults)
+        self._on_error = on_error
+        self._source = source
+        self._rank = rank
+        self._seed = seed
+        self._read = read
+        self._avoid = avoid
+        self._lock = threading.Lock()
+        self._changes: list[Change] = []
+        self._counts = {"replaced": 0, "skipped": 0}
+
+    @property
+    def raises(self) -> bool:
+        """Whether every fault is raised."""
+        return self._on_error == "raise"
+
+    def error(self, sample: int, kind: str, cause: str, *, permanent: bool) -> SampleFault:
+        """The error for a fault of ``kind``, with the builtin it stands for as its cause."""
+        origin, remedy = _CAUSES.get(kind, (OriginError, "see the cause"))
+        error = SampleFault(
+            sample, self._source.sample_uri(sample), self._rank, kind, cause, remedy, permanent=permanent
+        )
+        if origin is not None:
+            error.__cause__ = origin(cause)
+        return error
+
+    def settle(self, raw: RawBatch, batch: Batch) -> Batch:
+        """``batch``, made of ``raw``, with its unreadable samples dealt with.
+
+        Raises:
+            SampleFault: ``on_error`` says so, or the fault is not permanent.
+        """
+        if not raw.faults:
+            return batch
+        return self.mend(
+            batch,
+            {
+                place: self.error(int(raw.ids[place]), kind, message, permanent=permanent)
+                for place, kind, message, permanent in raw.faults
+            },
+        )
+
+    def mend(self, batch: Batch, faults: dict[int, SampleFault]) -> Batch:
+        """A batch in which the places of ``faults`` are replaced or left out; see ``settle``."""
+        for error in faults.values():
+            if self._on_error == "raise" or not error.permanent:
+                raise error
+        skip = self._on_error == "skip"
+        # A batch is never empty: if every place is at fault, the first one is replaced.
+        keep = min(faults) if skip and len(faults) == len(batch) else None
+        chosen: list[tuple[int, int, NDArray[np.uint8], int, int]] = []
+        for place in range(len(batch)):
+            tries = int(batch.tries[place])
+            if place not in faults:
+                chosen.append(
+                    (place, int(batch.ids[place]), batch.sample(place), int(batch.labels[place]), tries)
+                )
+            elif skip and place != keep:
+                self._note(batch, place, None, faults[place])
+            else:
+                sample, data, tries = self._substitute(batch, place, faults[place])
+                label = self._source.label(sample)
+                chosen.append((place, sample, data, -1 if label is None else label, tries))
+                self._note(batch, place, sample, faults[place])
+        return batch.with_samples(chosen)
+
+    def _substitute(self, batch: Batch, place: int, error: SampleFault) -> tuple[int, NDArray[np.uint8], int]:
+        planned, first = int(batch.planned[place]), int(batch.tries[place])
+        for tries in range(first, _TRIES_MAX):
+            if callable(self._on_error):
+                sample = int(self._on_error(error))
+                if not 0 <= sample < len(self._source):
+                    raise ValueError(
+                        f"on_error returned {sample}; the data set has {len(self._source)} samples"
+                    ) from error
+                if sample in self._avoid:
+                    raise ValueError(
+                        f"on_error returned {sample}, which the loaded state avoids; return another sample"
+                    ) from error
+            else:
+                sample = substitute(self._seed, batch.epoch, planned, tries, len(self._source))
+            if sample == planned or sample in self._avoid:
+                continue
+            try:
+                return sample, np.frombuffer(self._read(sample), dtype=np.uint8), tries + 1
+            except (OriginMissing, OriginChanged, OriginDenied) as failed:
+                error = self.error(sample, _kind(failed), str(failed), permanent=True)
+            except OriginError as failed:
+                # Taking the next one now would make a resumed run differ from this one.
+                raise self.error(sample, "failed", str(failed), permanent=False) from failed
+        raise error
+
+    def _note(self, batch: Batch, place: int, sample: int | None, error: SampleFault) -> None:
+        change = Change(
+            batch.epoch, int(batch.positions[place]), int(batch.planned[place]), sample, error.cause
+        )
+        _log.warning("%s; %s", error, "skipped" if sample is None else f"replaced by sample {sample}")
+        with self._lock:
+            self._counts["skipped" if sample is None else "replaced"] += 1
+            if len(self._changes) < _KEPT_MAX:
+                self._changes.append(change)
+
+    def counts(self) -> dict[str, int]:
+        """Samples ``replaced`` and ``skipped`` since the loader started."""
+        with self._lock:
+            return dict(self._counts)
+
+    def changes(self, epoch: int) -> list[Change]:
+        """The changes of ``epoch``; the first thousand of a run are kept."""
+        with self._lock:
+            return [change for change in self._changes if change.epoch == epoch]
+
+
+def _kind(error: OriginError) -> str:
+    return next(kind for kind, (origin, _) in _CAUSES.items() if origin is type(error))

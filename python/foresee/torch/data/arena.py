@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for the batches of a worker process, shared with the training process and used again and again.
+
+A batch that torch's ``default_collate`` would make is stacked in it, so that its bytes are written once; what a
+``collate_fn`` made is copied into it. The training process maps the same memory, and says when it is free again: new
+pages are costly, because the kernel fills them with zeros.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils import collate as torch_collate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from foresee._loading.batch import Bytes
+
+# Buffers start at multiples of this, which suits every dtype and a cache line.
+_ALIGNMENT = 64
+
+
+class Segment:
+    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has
+    grown.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._array: Bytes = np.zeros(0, np.uint8)
+
+    @staticmethod
+    def create(name: str) -> Segment:
+        """A new one, empty; ``name`` shows in ``/proc`` only."""
+        return Segment(os.memfd_create(name, os.MFD_CLOEXEC))
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that are mapped."""
+        return len(self._array)
+
+    def view(self, count: int) -> Bytes:
+        """Its first ``count`` bytes; valid until the next ``view`` or ``write``."""
+        self._map_at_least(count)
+        return self._array[:count]
+
+    def lease(self, count: int) -> Bytes:
+        """As ``view``, but an array of its own, which all views of it keep alive: its end is the end of their use."""
+        self._map_at_least(count)
+        return (
+            np.frombuffer(self._map, np.uint8, count) if self._map is not None and count else self._array[:0]
+        )
+
+    def write(self, buffers: Sequence[Bytes]) -> list[tuple[int, int]]:
+        """Copy ``buffers`` one after another; returns where each one begins and ends."""
+        return self.append(buffers, 0)
+
+    def append(self, buffers: Sequence[Bytes], end: int) -> list[tuple[int, int]]:
+        """As ``write``, behind the first ``end`` bytes; a buffer that is in this memory stays where it is."""
+        spans: list[tuple[int, int]] = []
+        start, capacity = self._array.ctypes.data, self.capacity
+        for buffer in buffers:
+            at = buffer.ctypes.data - start
+            if at >= 0 and at + len(buffer) <= capacity and len(buffer):
+                spans.append((at, at + len(buffer)))
+            else:
+                begin = _aligned(end)
+                end = begin + len(buffer)
+                spans.append((begin, end))
+        if end > capacity:
+            # A little more than needed, so that batches of like size do not remap each time.
+            os.ftruncate(self.descriptor, max(end + end // 4, mmap.PAGESIZE))
+        target = self.view(end)
+        for (begin, stop), buffer in zip(spans, buffers, strict=True):
+            if begin != buffer.ctypes.data - start or stop > capacity:
+                target[begin:stop] = buffer
+        return spans
+
+    def close(self) -> None:
+        """Close the descriptor; the memory goes with the last map."""
+        os.close(self.descriptor)
+
+    def _map_at_least(self, count: int) -> None:
+        if count <= len(self._array):
+            return
+        size = os.fstat(self.descriptor).st_size
+        if count > size:
+            raise ConnectionError(
+                f"{count} bytes announced, {size} there: the other end is no Foresee worker"
+            )
+        self._map = mmap.mmap(self.descriptor, size)
+        self._array = np.frombuffer(self._map, dtype=np.uint8)
+
+
+class Arena:
+    """Segments of one worker; one of them has the batch that is being made."""
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+        self._free: list[int] = []
+        self._current = 0
+        self._end = 0
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """The training process no longer uses the batches in these segments."""
+        self._free.extend(numbers)
+
+    def begin(self) -> None:
+        """A new batch."""
+        if not self._free:
+            self._free.append(len(self._segments))
+            self._segments.append(Segment.create("foresee-batch"))
+        self._current, self._end = self._free[-1], 0
+
+    def finish(self, buffers: Sequence[Bytes]) -> tuple[int, int, list[tuple[int, int]]]:
+        """The batch consists of ``buffers``: number and descriptor of its segment, and where each one is in it."""
+        self._free.pop()
+        segment = self._segments[self._current]
+        return self._current, segment.descriptor, segment.append(buffers, self._end)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """As torch's ``default_collate``."""
+        known = torch_collate.default_collate_fn_map
+        if known.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
+            return torch_collate.default_collate(samples)
+        return torch_collate.collate(samples, collate_fn_map={**known, torch.Tensor: self._stack})
+
+    def _stack(self, tensors: Any, *, collate_fn_map: Any = None) -> Any:
+        first = tensors[0]
+        count = first.numel() * len(tensors)
+        dense = first.layout is torch.strided and first.device.type == "cpu" and not first.is_nested
+        if not dense or first.requires_grad or not count:
+            return torch_collate.collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
+        begin = _aligned(self._end)
+        end = begin + count * first.element_size()
+        segment = self._segments[self._current]
+        if end > segment.capacity:
+            # Copied when the batch is finished; the segment then has room for the next one.
+            return torch.stack(tensors, 0)
+        self._end = end
+        memory = torch.from_numpy(segment.view(end)[begin:]).view(first.dtype)
+        return torch.stack(tensors, 0, out=memory.view(len(tensors), *first.shape))
+
+
+def _aligned(end: int) -> int:
+    return -(-end // _ALIGNMENT) * _ALIGNMENT

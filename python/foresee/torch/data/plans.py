@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose order it is: ours for the whole run, or torch's, drawn anew each epoch.
+
+A plan answers for each epoch which samples come, and draws from torch's generators exactly what the stock
+``DataLoader`` draws, at the same points, so that a script's other random numbers stay what they were. That is
+why torch's own samplers do the drawing. Plans know nothing of bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
+
+from foresee._loading.map_source import MapSource
+from foresee._loading.orders import EpochSamples, RunOrder
+from foresee._loading.progress import Place, Progress
+from foresee.errors import ConfigError, StateMismatch
+
+if TYPE_CHECKING:
+    from foresee._loading.data_source import Source
+    from foresee._runtime.ranks import World
+
+Samples: TypeAlias = Sampler[int] | Iterable[int]
+Batches: TypeAlias = Sampler[list[int]] | Iterable[list[int]]
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """The 63 bits that the stock loader and ``RandomSampler`` draw; None: the global generator."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class Plan(ABC):
+    """The order of one loader. ``order`` is set where it is known for the whole run."""
+
+    order: RunOrder | None = None
+    counts_batches = False
+    """Whether a state's position counts batches, not samples."""
+    repeats = False
+    """Whether an iterator that handed out no batch, or one of several, costs no epoch: where it draws nothing."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self._generator = generator
+        self._base_seed: int | None = None
+
+    @property
+    def base_seed(self) -> int:
+        """What was drawn for this epoch, as the stock loader does for its workers."""
+        return 0 if self._base_seed is None else self._base_seed
+
+    @property
+    def seed(self) -> int:
+        """Seed of this epoch's random transforms."""
+        return self.base_seed if self.order is None else self.order.seed
+
+    def before_iter(self, progress: Progress) -> None:
+        """Last word on the next epoch's number."""
+
+    def before_start(self, progress: Progress) -> None:
+        """Last word on the epoch's number, when its first batch is requested."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """The user named the next epoch."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What a state keeps of the order."""
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
+        """What a state keeps of the epoch's random numbers; ``begun``: whether they are drawn already."""
+        return None
+
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Go on at ``place`` of a saved state with the next ``open``; ``draw``: what the state keeps of the epoch.
+
+        Raises:
+            StateMismatch: ``draw`` is missing or damaged.
+        """
+
+    def open(self, place: Place, *, base: bool) -> None:
+        """An epoch begins: draw what the stock loader draws at ``iter()``.
+
+        ``base``: whether the stock loader would draw a ``base_seed`` now (with persistent workers only the first
+        time).
+        """
+        if base:
+            self._base_seed = draw_seed(self._generator)
+
+    def draw_order(self, place: Place) -> EpochSamples | None:
+        """Return this rank's samples from ``place`` on, or None where ``order`` has them.
+
+        Draws what the stock loader draws at its first ``next``.
+        """
+        return None
+
+    def handed(self, batches: int) -> None:
+        """The stock loader would have asked its batch sampler for ``batches`` batches of this epoch by
+        now.
+        """
+
+
+class RunPlan(Plan):
+    """``seed=``, ``shuffle=False``, ``order="keyed"``."""
+
+    repeats = True
+
+    def __init__(self, order: RunOrder, generator: torch.Generator | None) -> None:
+        super().__init__(generator)
+        self.order: RunOrder = order
+
+    def describe(self) -> dict[str, Any]:
+        """The order, whole."""
+        return self.order.describe()
+
+
+class DistributedPlan(RunPlan):
+    """``sampler=DistributedSampler(...)``: its epoch is the sampler's, and repeats without ``set_epoch``."""
+
+    repeats = False
+
+    def __init__(
+        self, sampler: DistributedSampler[Any], samples: int, generator: torch.Generator | None
+    ) -> None:
+        order = RunOrder(
+            "torch.distributed",
+            samples,
+            seed=sampler.seed,
+            shuffle=sampler.shuffle,
+            drop_last=sampler.drop_last,
+        )
+        super().__init__(order, generator)
+        self._sampler = sampler
+
+    def before_iter(self, progress: Progress) -> None:
+        """The sampler's epoch counts, whoever set it."""
+        progress.follow(self._sampler.epoch)
+
+    def before_start(self, progress: Progress) -> None:
+        """Follow a sampler that was set since: torch asks it at the first ``next``."""
+        if progress.place.epoch != self._sampler.epoch:
+            progress.follow(self._sampler.epoch)
+
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Give the sampler the state's epoch, for a caller that does not."""
+        self._sampler.set_epoch(place.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass it on."""
+        self._sampler.set_epoch(epoch)
+
+
+class RandomPlan(Plan):
+    """``shuffle=True`` without seed, or a plain ``RandomSampler``: torch's order, known for one epoch."""
+
+    def __init__(
+        self,
+        sampler: RandomSampler,
+        samples: int,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        generator: torch.Generator | None,
+        world: World,
+    ) -> None:
+        super().__init__(generator)
+        self._sampler = sampler
+        self._samples = samples
+        self._world = world
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._exhausted_by = 0
+        self._draw: dict[str, Any] | None = None
+        self._resumed: tuple[Place, dict[str, Any]] | None = None
+        self._rest: Iterator[int] = iter(())
+
+    @property
+    def _own(self) -> torch.Generator | None:
+        return self._sampler.generator  # type: ignore[no-any-return] # untyped in torch
+
+    def describe(self) -> dict[str, Any]:
+        """Its kind: the numbers are in ``draw``."""
+        return {"name": "torch.random", "generator": self._own is not None, "n": self._samples}
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
+        """Enough to have the epoch's permutation again; before it the same keys, see ``SamplerPlan.draw``."""
+        if begun:
+            return self._draw
+        state = None if self._own is None else _pack(self._own.get_state())
+        return {"base": True, "base_seed": None, "generator": state, "sampler_seed": None}
+
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Keep ``draw`` for the rest of its epoch; behind an epoch's end bring the generator there, too."""
+        self._resumed = None
+        if draw is None:
+            if place.position > 0 and not (place.finished and self._own is None):
+                raise StateMismatch(
+                    "this state of a random order has no 'draw', without which its permutation is not known; save and "
+                    "load all of what state_dict() returns"
+                )
+            return
+        try:
+            kept = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
+            if kept["generator"] is not None:
+                _unpack(kept["generator"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateMismatch(f"damaged state: draw={draw!r}") from error
+        self._resumed = place, kept
+        if place.finished:
+            self._skip()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Leave the loaded epoch where another one is named."""
+        if self._resumed is not None and self._resumed[0].epoch != epoch:
+            self._skip()
+
+    def open(self, place: Place, *, base: bool) -> None:
+        """The generator's state, then the base seed, as the stock loader at ``iter()``."""
+        self._rest = iter(())
+        if place.finished:
+            return
+        if self._resumed is not None:
+            resumed, draw = self._resumed
+            if (resumed.epoch, resumed.position) == (place.epoch, place.position):
+                self._resumed = None
+                self._reopen(draw)
+                return
+            self._skip()
+        state = None if self._own is None else _pack(self._own.get_state())
+        super().open(place, base=base)
+        self._draw = {"base": base, "base_seed": self.base_seed, "generator": state, "sampler_seed": None}
+
+    def draw_order(self, place: Place) -> EpochSamples:
+        """Draw the permutation: now, as the stock sampler at its first ``next``."""
+        assert self._draw is not None, "open comes first"
+        own = self._own
+        if own is None:
+            if self._draw["sampler_seed"] is None:
+                self._draw["sampler_seed"] = draw_seed(None)
+            own = torch.Generator()
+            own.manual_seed(self._draw["sampler_seed"])
+        # Torch's own sampler draws. Stopped right after the last index, it has not drawn its tail yet.
+        self._rest = iter(RandomSampler(range(self._samples), generator=own))
+        ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
+        rest = ids[place.position :]
+        # The stock BatchSampler asks past the end with its short last batch, or else after its last full one:
+        # that is the same request, whether the short batch is then handed out or dropped.
+        self._exhausted_by = len(rest) // self._batch_size + 1
+        return EpochSamples(rest, None)
+
+    def handed(self, batches: int) -> None:
+        """Draw the tail where the stock sampler would."""
+        if batches >= self._exhausted_by:
+            next(self._rest, None)
+
+    def _reopen(self, draw: dict[str, Any]) -> None:
+        """Draw again what the epoch of ``draw`` drew at its ``iter()``."""
+        own = self._own
+        if own is not None and draw["generator"] is not None:
+            own.set_state(_unpack(draw["generator"]))
+        if draw["base"] and (draw["base_seed"] is None or (own is not None and self._generator is own)):
+            draw["base_seed"] = draw_seed(self._generator)
+        self._base_seed, self._draw = draw["base_seed"], draw
+
+    def _skip(self) -> None:
+        """Bring the generator behind the loaded epoch: draw all of it, unless it had not begun."""
+        assert self._resumed is not None, "a state was loaded"
+        (place, draw), self._resumed = self._resumed, None
+        if self._own is None:
+            return
+        if draw["base_seed"] is None:
+            self._own.set_state(_unpack(draw["generator"]))
+            return
+        self._reopen(draw)
+        self.draw_order(Place(place.epoch, 0))
+        next(self._rest, None)
+
+
+class SamplerPlan(Plan):
+    """Any finite ``sampler=`` or ``batch_sampler=``: asked once per epoch, all at once."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        source: Source | MapSource,
+        *,
+        counts_batches: bool,
+        generator: torch.Generator | None,
+        world: World,
+    ) -> None:
+        super().__init__(generator)
+        self._batches = batches
+        self._source = source
+        self._world = world
+        self.counts_batches = counts_batches
+        self._iterator: Iterator[list[int]] = iter(())
+        self._resumed: tuple[Place, int] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass it on, where the sampler has it."""
+        for sampler in (self._batches, getattr(self._batches, "sampler", None)):
+            call = getattr(sampler, "set_epoch", None)
+            if callable(call):
+                call(epoch)
+
+    def describe(self) -> dict[str, Any]:
+        """Its kind: the sampler is the user's, and so is its state."""
+        return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": len(self._source)}
+
+    def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
+        """Give the sampler the state's epoch, and keep the base seed for the rest of it."""
+        self._resumed = None
+        needed = place.position > 0 and not place.finished and self._world.size == 1
+        if needed or (draw is not None and draw.get("base_seed", 0) is not None):
+            try:
+                self._resumed = place, int((draw or {})["base_seed"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateMismatch(
+                    f"this state has draw={draw!r}, without which random transforms do not go on as they would have; "
+                    "save and load all of what state_dict() returns"
+                ) from error
+        self.set_epoch(place.epoch)
+
+    def open(self, place: Place, *, base: bool) -> None:
+        """The sampler's ``iter()``, then the base seed, in the stock loader's order."""
+        self._iterator = iter(self._batches)
+        super().open(place, base=base)
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None and resumed[0] == place:
+            self._base_seed = resumed[1]
+
+    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
+        """The base seed, on which random transforms depend. Not over several ranks, whose states must be equal.
+
+        The key is there before the epoch, too: ``torch.distributed.checkpoint`` loads the keys that the state of a new
+        loader has, and no others.
+        """
+        return {"base_seed": self.base_seed if begun else None} if self._world.size == 1 else None
+
+    def draw_order(self, place: Place) -> EpochSamples:
+        """All indices of the epoch."""
+        batches = [list(batch) for batch in self._iterator]
+        skipped = place.position if self.counts_batches else 0
+        lengths = np.array([len(batch) for batch in batches[skipped:]], dtype=np.int64)
+        if (lengths == 0).any():
+            raise ConfigError("the batch sampler gave an empty batch; a batch has at least one sample")
+        ids = self._source.ids([key for batch in batches[skipped:] for key in batch])
+        if self.counts_batches:
+            return EpochSamples(ids, lengths)
+        return EpochSamples(ids[place.position // self._world.size :], None)
+
+
+class RunSampler(DistributedSampler[int]):
+    """This rank's indices of the next epoch: what ``loader.sampler`` is when the order is ours.
+
+    A ``DistributedSampler``, because that is what frameworks look for: Ray replaces any other sampler, and training
+    scripts call ``set_epoch`` of no other.
+    """
+
+    def __init__(self, order: RunOrder, world: World, progress: Progress) -> None:
+        data = range(order.n)  # nothing but its length counts
+        super().__init__(
+            data,  # type: ignore[arg-type]
+            world.size,
+            world.rank,
+            shuffle=order.shuffle,
+            seed=order.seed,
+            drop_last=order.drop_last,
+        )
+        self._order = order
+        self._world = world
+        self._progress = progress
+        self._length = len(order.ids(0, 0, world))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order.ids(self._progress.peek().epoch, 0, self._world).tolist())
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that ``iter()`` gives."""
+        return self._progress.peek().epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        # The base class sets 0 while it is made.
+        if hasattr(self, "_progress"):
+            self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As ``loader.set_epoch``: frameworks call it here."""
+        self._progress.set_epoch(epoch)
+
+
+def of_sampler(
+    sampler: Samples,
+    batches: BatchSampler,
+    source: Source | MapSource,
+    world: World,
+    generator: torch.Generator | None,
+) -> Plan:
+    """The plan of ``sampler=``: as far ahead as its kind allows."""
+    samples = len(source)
+    if (
+        isinstance(sampler, DistributedSampler)
+        and type(sampler) is DistributedSampler
+        and _length(sampler.dataset) == samples
+    ):
+        return DistributedPlan(sampler, samples, generator)
+    if world.size == 1 and _is_plain_random(sampler, samples):
+        assert isinstance(sampler, RandomSampler)
+        return RandomPlan(
+            sampler,
+            samples,
+            batch_size=batches.batch_size,
+            drop_last=batches.drop_last,
+            generator=generator,
+            world=world,
+        )
+    return SamplerPlan(batches, source, counts_batches=False, generator=generator, world=world)
+
+
+def _is_plain_random(sampler: object, samples: int) -> bool:
+    return (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == samples
+        and _length(sampler.data_source) == samples
+    )
+
+
+def _length(sized: Any) -> int:
+    return len(sized)
+
+
+def _pack(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _unpack(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)

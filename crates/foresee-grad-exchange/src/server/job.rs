@@ -284,9 +284,9 @@ impl Job {
                 });
             }
             Work::FindOwed(ticket, session) => {
-                let owed = session.owed(ticket.round());
+                let owed = session.owed(&ticket);
                 let text = owed.first().map(|_| owed.describe(session.plan()).to_string());
-                self.report(|machine, _| machine.handle_owed(ticket, text.as_deref()));
+                self.report(|machine, _| machine.handle_owed(&ticket, text.as_deref()));
             }
         }
     }

@@ -12,7 +12,7 @@ use foresee_grad_queue::{
     Answer, Buffer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId,
     ParkBudget, Plan, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict, Waits,
 };
-use foresee_grad_session::{EndTicket, Installation};
+use foresee_grad_session::{EndTicket, Installation, OwedTicket};
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
 
@@ -232,12 +232,12 @@ impl Session {
         Ok(())
     }
 
-    /// What ranks owe to the sums of a round that others have begun. Goes through all slots.
-    pub(super) fn owed(&self, round: Round) -> Waits {
-        let (mut waits, members) = (Waits::new(round), self.members());
+    /// What the ranks that are waited for owe to the sums of a round that others have begun. Goes through all slots.
+    pub(super) fn owed(&self, ticket: &OwedTicket) -> Waits {
+        let mut waits = Waits::new(ticket.round());
         for (index, slot) in (0..).zip(&self.slots) {
             if let Some(packet) = self.shard.packet(&self.plan, index) {
-                waits.add(packet, &lock(slot), &members);
+                waits.add(packet, &lock(slot), ticket.waited_for());
             }
         }
         waits

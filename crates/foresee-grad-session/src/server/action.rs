@@ -61,7 +61,8 @@ pub enum JobAction {
     },
     /// Tell the slots which tensors a rank skipped, then report [`handle_skipped`](super::ServerJob::handle_skipped).
     Skip(EndTicket),
-    /// Search the slots for what ranks owe to a round, then report [`handle_owed`](super::ServerJob::handle_owed).
+    /// Search the slots for what the ranks that are waited for owe to a round, then report
+    /// [`handle_owed`](super::ServerJob::handle_owed).
     FindOwed(OwedTicket),
     /// Drop the slots: the job has ended.
     Uninstall,
@@ -112,15 +113,21 @@ impl EndTicket {
 }
 
 /// A wait of ranks for the end of a round, until the slots were searched for its cause.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OwedTicket {
     pub(super) round: Round,
     pub(super) wanted: Wanted,
+    pub(super) waited_for: Members,
 }
 
 impl OwedTicket {
     /// The round.
     pub fn round(&self) -> Round {
         self.round
+    }
+
+    /// The ranks that are waited for.
+    pub fn waited_for(&self) -> &Members {
+        &self.waited_for
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use foresee_grad_queue::Round;
+use foresee_grad_queue::{Members, Round};
 use foresee_units::{Nanos, Rank};
 
 use super::ServerJob;
@@ -47,7 +47,7 @@ impl ServerJob {
             return;
         }
         self.next_look = now.saturating_add(self.settings.look);
-        let Some((wanted, _)) = self.wait() else {
+        let Some((wanted, whom)) = self.wait() else {
             self.waits = None;
             return;
         };
@@ -58,7 +58,11 @@ impl ServerJob {
         match wanted {
             _ if !is_reported => {}
             Wanted::End(round) | Wanted::Got(round) => {
-                self.actions.push_back(JobAction::FindOwed(OwedTicket { round, wanted }));
+                // What another rank has pushed may be behind a payload that waits for these.
+                if let Ok(waited_for) = Members::of(generation, self.settings.world, whom) {
+                    let ticket = OwedTicket { round, wanted, waited_for };
+                    self.actions.push_back(JobAction::FindOwed(ticket));
+                }
             }
             Wanted::Plan => self.report_wait(wanted, None),
         }
@@ -90,7 +94,7 @@ impl ServerJob {
     }
 
     /// The slots were searched for what ranks owe to a round; `None` if they owe nothing.
-    pub fn handle_owed(&mut self, ticket: OwedTicket, owed: Option<&str>) {
+    pub fn handle_owed(&mut self, ticket: &OwedTicket, owed: Option<&str>) {
         self.report_wait(ticket.wanted, owed);
     }
 

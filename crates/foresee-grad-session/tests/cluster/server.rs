@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use foresee_grad_queue::{
     Discarded, JobView, Members, Outcome, PacketId, ParkBudget, Plan, QueueError, Round, ServerId, Shard,
-    SlotPair, Sum,
+    SlotPair, Sum, Waits,
 };
-use foresee_grad_session::{EndTicket, Installation, Peer, ServerJob};
+use foresee_grad_session::{EndTicket, Installation, OwedTicket, Peer, ServerJob};
 use foresee_units::{Bytes, Nanos, Rank};
 
 /// A result that waits to be sent.
@@ -115,6 +115,16 @@ impl Slots {
         };
         let generation = self.members.generation();
         to.into_iter().map(|peer| Offer { peer, generation, round, packet, sum: Arc::clone(&sum) }).collect()
+    }
+
+    /// What the ranks that are waited for owe to the sums of a round that others have begun.
+    pub(crate) fn owed(&self, ticket: &OwedTicket) -> Option<String> {
+        let mut waits = Waits::new(ticket.round());
+        for (index, pair) in (0..).zip(&self.pairs) {
+            let packet = self.shard.packet(&self.plan, index).expect("it is the shard's");
+            waits.add(packet, pair, ticket.waited_for());
+        }
+        waits.first().map(|_| waits.describe(&self.plan).to_string())
     }
 
     pub(crate) fn adopt(&mut self, members: Members) {

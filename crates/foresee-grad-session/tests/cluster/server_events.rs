@@ -187,8 +187,10 @@ impl World {
                 }
             }
             JobAction::FindOwed(ticket) => {
-                if let Some(job) = &mut self.servers[server].job {
-                    job.handle_owed(ticket, None);
+                let node = &mut self.servers[server];
+                let owed = node.slots.as_ref().and_then(|slots| slots.owed(&ticket));
+                if let Some(job) = &mut node.job {
+                    job.handle_owed(&ticket, owed.as_deref());
                 }
             }
             JobAction::Uninstall => self.servers[server].slots = None,

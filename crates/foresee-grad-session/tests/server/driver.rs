@@ -244,7 +244,7 @@ impl Driver {
                 }
                 JobAction::FindOwed(ticket) => {
                     assert!(self.has_slots, "there are slots");
-                    self.job.handle_owed(ticket, Some("2 packets of 't0' of rank 1"));
+                    self.job.handle_owed(&ticket, Some("2 packets of 't0' of rank 1"));
                 }
                 JobAction::Uninstall => self.has_slots = false,
             }

@@ -15,6 +15,7 @@ mod replay;
 mod resume;
 mod rounds;
 mod status;
+mod used;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use agree::Agreement;
 use connection::ServerConnection;
 use membership::Membership;
 use replay::Replay;
+use used::UsedReports;
 
 /// Settings of a rank.
 #[derive(Clone, Debug)]
@@ -98,6 +100,7 @@ struct RankPlan {
     collect: Collect,
     /// What the last rounds used, oldest first.
     used: VecDeque<(Round, TensorSet)>,
+    reports: UsedReports,
     replay: Replay,
     /// Sums of rounds up to this one may have been sent under the membership before the last change.
     changed_in: Option<Round>,

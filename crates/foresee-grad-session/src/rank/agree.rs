@@ -12,6 +12,7 @@ use foresee_units::Nanos;
 
 use super::connection::ConnectionState;
 use super::replay::Replay;
+use super::used::UsedReports;
 use super::{RankAction, RankFailure, RankPlan, RankSession};
 use crate::{RankMessage, proposals};
 
@@ -173,6 +174,7 @@ impl RankSession {
             plan,
             collect,
             used: VecDeque::new(),
+            reports: UsedReports::default(),
             replay: Replay::default(),
             changed_in: None,
             replaced_in: None,

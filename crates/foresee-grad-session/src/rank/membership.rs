@@ -127,6 +127,7 @@ impl RankSession {
             )));
         }
         plan.collect.handle_generation(change.generation);
+        plan.reports.clear();
         plan.changed_in = Some(plan.collect.current());
         for server in self.ids() {
             self.send(server, RankMessage::Change(change.clone()));

@@ -134,6 +134,9 @@ impl RankSession {
         self.resuming.retain(|other| *other != server);
         // A round that it reported as done may be one that the next server sums once more.
         self.done_later.retain(|(other, _)| *other != server);
+        if let Some(plan) = &mut self.plan {
+            plan.reports.forget(server);
+        }
         self.agreement.forget(server);
         if let Err(failure) = self.act_on_answers(now) {
             self.fail(failure);

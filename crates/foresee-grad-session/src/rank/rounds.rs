@@ -2,10 +2,12 @@
 //! Rounds of the plan: what this rank pushes and ends, sums that arrive, and what servers report of rounds.
 
 use foresee_grad_queue::{
-    Arrival, Claim, CollectAction, Landed, PacketId, Round, ServerId, SumHeader, TensorId, TensorSet,
+    Arrival, Claim, CollectAction, Landed, PacketId, QueueError, Round, ServerId, SumHeader, TensorId,
+    TensorSet,
 };
 
 use super::connection::{Breaks, ConnectionState};
+use super::used::summing;
 use super::{RankAction, RankFailure, RankSession, SumAdmission, accuse};
 use crate::RankMessage;
 
@@ -109,17 +111,26 @@ impl RankSession {
         }
     }
 
-    /// A server reports what a round used.
+    /// A server reports what a round used. It counts once all servers have reported the same.
     pub(super) fn receive_used(
         &mut self,
         server: ServerId,
         round: Round,
         set: &[u8],
     ) -> Result<(), RankFailure> {
+        let rank = self.settings.rank;
         let plan = self.plan_mut()?;
         let used = TensorSet::from_bytes(set, plan.plan.tensors())?;
-        plan.collect.handle_used(server, round, &used)?;
-        if plan.used.back().is_none_or(|(last, _)| *last < round) {
+        let current = plan.collect.current();
+        if round >= current {
+            return Err(QueueError::ServerAhead { server, round, rank, current }.into());
+        }
+        if round < plan.collect.oldest_kept() || plan.collect.used(round).is_some() {
+            plan.collect.handle_used(server, round, &used)?;
+        } else if plan.reports.add(&plan.plan, server, round, &used)? {
+            for server in summing(&plan.plan) {
+                plan.collect.handle_used(server, round, &used)?;
+            }
             plan.used.push_back((round, used));
             if plan.used.len() > 2 {
                 plan.used.pop_front();

@@ -18,7 +18,8 @@ const ORDINARY: u64 = 512;
 const SOAK: u64 = 10_000;
 
 /// Seeds that have found a defect, by case. A change of what the simulator draws makes them other runs.
-const EXAMPLES: [(&str, u64); 7] = [
+const EXAMPLES: [(&str, u64); 8] = [
+    ("a_peer_that_lies_is_named", 7_199_476_557_752_507_175),
     ("a_peer_that_lies_is_named", 8_971_775_624_894_241_172),
     ("a_peer_that_lies_is_named", 2_421_516_165_584_815_862),
     ("a_peer_that_lies_is_named", 270_569_998_972_202_663),

@@ -32,7 +32,7 @@ fn changed(generation: u32) -> ServerMessage {
 fn a_rank_reports_its_state_and_offers_again_under_a_new_membership() {
     let mut driver = Driver::running(survivor(2));
     driver.end(&[EMBEDDING, BIAS]);
-    driver.hear(0, ServerMessage::Used(Used { round: Round(0), used: set(&[EMBEDDING, BIAS]) }));
+    driver.used(0, &[EMBEDDING, BIAS]);
     driver.arrive(0, BIAS);
     driver.sent.clear();
     driver.hear(0, members(2));

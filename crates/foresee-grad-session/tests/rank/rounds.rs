@@ -53,6 +53,27 @@ fn a_round_does_not_end_before_the_last_one_has_arrived() {
 }
 
 #[test]
+fn what_a_round_used_counts_once_all_servers_report_the_same() {
+    let report = |tensors: &[u32]| ServerMessage::Used(Used { round: Round(0), used: set(tensors) });
+    let mut driver = Driver::running(settings(2));
+    driver.end(&[]);
+    driver.hear(0, report(&[]));
+    driver.push(BIAS).expect_err("the other server may still sum it");
+    // The next server reports again.
+    driver.close(0, broken());
+    driver.resume(0, 10, 0, false);
+    driver.hear(1, report(&[]));
+    driver.push(BIAS).expect_err("the word of a lost server does not count");
+    driver.hear(0, report(&[]));
+    driver.push(BIAS).unwrap();
+    let mut driver = Driver::running(settings(2));
+    driver.end(&[]);
+    driver.hear(0, report(&[]));
+    let Err(RankFailure::Disagree(text)) = driver.message(1, report(&[BIAS])) else { panic!("they differ") };
+    assert!(text.contains("server 1") && text.contains("views of the round differ"), "{text}");
+}
+
+#[test]
 fn a_rank_is_needed_until_others_have_everything_that_it_may_push_again() {
     let mut driver = Driver::running(settings(1));
     assert!(!driver.rank.is_needed(), "it has pushed nothing");

@@ -2,9 +2,7 @@
 //! A rank's exchange: connect, agree on a plan, then push, end rounds, wait, take.
 //!
 //! Calls come from one thread at a time, but for pushes, which come from autograd's and never wait. The others end with
-//! what they wait for, an error, or a tick.
-//!
-//! Refuses to know modules and optimizers: a tensor is a number of the plan.
+//! what they wait for, an error, or a tick. A tensor is a number of the plan here.
 
 mod agree;
 mod connect;
@@ -347,8 +345,9 @@ impl Exchange {
 
     /// Leaves in peace. A wait of another thread ends with [`ExchangeError::Closed`]; a second call does nothing.
     ///
-    /// Where everything has landed here, it stays for a moment until it has everywhere, and for as long as a server is
-    /// being replaced: what this rank keeps may be wanted again.
+    /// It stays for up to two seconds until its last results are here, and with them its part in those of other ranks;
+    /// then until every rank has all results, and for as long as a server is being replaced: what this rank retains may
+    /// be needed again.
     pub fn close(&self) {
         let (lost, controls) = {
             let mut state = self.stay();
@@ -383,19 +382,19 @@ impl Exchange {
         self.core.timer.close();
     }
 
-    /// Waits while another rank may lack something of the last round: a server this one's word that it has ended, or what
-    /// this one would have to push again.
+    /// Waits while another rank may lack something of the last round: this rank's part of it, its end, or what this rank
+    /// would have to push again.
     fn stay(&self) -> MutexGuard<'_, State> {
         let mut state = self.core.lock();
         let mut until = Instant::now() + FAREWELL;
         while state.machine.is_needed() {
-            let open = state.machine.is_connected();
-            if !open {
-                // What it has to push again takes its time once somebody is back.
+            let is_bounded = state.machine.is_connected() || state.machine.is_waiting();
+            if !is_bounded {
+                // What it has to push again takes its time once a server is back.
                 until = Instant::now() + FAREWELL;
             }
             match self.core.wait_until(state, until) {
-                Err(again) if open => return again,
+                Err(again) if is_bounded => return again,
                 Ok(again) | Err(again) => state = again,
             }
         }

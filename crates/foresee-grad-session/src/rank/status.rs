@@ -89,13 +89,24 @@ impl RankSession {
         self.plan.as_ref().is_none_or(RankPlan::is_quiet) && !self.membership.is_changing()
     }
 
-    /// Whether another rank may lack something that this one has to push again, or a server the end of the last round.
+    /// Whether another rank may lack something of the rounds that this one has ended: what it has pushed and may have to
+    /// push again, or the end of the last round.
     pub fn is_needed(&self) -> bool {
-        let Some(plan) = self.plan.as_ref().filter(|plan| !plan.is_waiting()) else { return false };
+        let Some(plan) = self.plan.as_ref().filter(|_| !self.is_over) else { return false };
+        let has_others = self.settings.world > self.settings.local;
+        if plan.is_waiting() {
+            // Its own part is known to have arrived once the result is here.
+            return has_others;
+        }
         let last = plan.last_round();
         let is_done = self.done_later.iter().any(|(_, round)| Some(*round) >= last);
-        let others = self.settings.retains() && self.settings.world > self.settings.local;
-        !self.is_over && (!plan.has_reported() || others && !plan.is_quiet() && !is_done)
+        let may_replay = has_others && self.settings.retains();
+        !plan.has_reported() || may_replay && !plan.is_quiet() && !is_done
+    }
+
+    /// Whether results of the last round that ended are missing here.
+    pub fn is_waiting(&self) -> bool {
+        self.plan.as_ref().is_some_and(RankPlan::is_waiting)
     }
 
     /// Whether every server is connected and knows the job.

@@ -76,6 +76,16 @@ fn ranks_that_close_early_are_left_behind_or_named() {
 }
 
 #[test]
+fn a_rank_that_closes_without_its_last_results_leaves_its_part_to_the_others() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup { recover: !dice.one_in(3), ..Setup::draw(dice) };
+        let setup = Setup { hasty: Some(dice.below(setup.ranks as usize)), ..setup };
+        setup.with(dice, Fault::Pause, 2)
+    };
+    every_seed(setup, nobody_fails);
+}
+
+#[test]
 fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { beside: dice.one_in(4), ..Setup::draw(dice) };

@@ -118,6 +118,7 @@ impl World {
                 if self.ranks.iter().enumerate().any(is_left) && have_plans {
                     self.culprits.ranks.insert(rank);
                     self.ranks[rank].is_leaving = true;
+                    self.ranks[rank].is_impatient = self.dice.one_in(2);
                 }
             }
             Fault::Lie => self.lie(),

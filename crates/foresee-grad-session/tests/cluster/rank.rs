@@ -8,6 +8,8 @@ use foresee_grad_queue::{Collect, PacketId, Plan, Round, ServerId, TensorId};
 use foresee_grad_session::{RankFailure, RankSession};
 use foresee_units::Nanos;
 
+use crate::setup::Setup;
+
 /// What a rank does in a round: which tensors it uses in its forward pass, and which gradients follow.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -51,6 +53,8 @@ pub(crate) struct RankNode {
     pub(crate) dials_since: Option<Nanos>,
     /// It closes as soon as nobody needs it.
     pub(crate) is_leaving: bool,
+    /// It closes without the results of the rounds that it has ended, too.
+    pub(crate) is_impatient: bool,
     /// Packets to be sent, by server; those of a group may not overtake those of the groups before.
     pub(crate) queues: Vec<BTreeMap<Round, Vec<Waiting>>>,
     pub(crate) gradients: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
@@ -75,6 +79,7 @@ impl RankNode {
             known: vec![None; servers],
             dials_since: None,
             is_leaving: false,
+            is_impatient: false,
             queues: (0..servers).map(|_| BTreeMap::new()).collect(),
             gradients: BTreeMap::new(),
             retained: BTreeSet::new(),
@@ -123,16 +128,21 @@ impl RankNode {
         self.queues[server].values().any(|group| !group.is_empty())
     }
 
+    /// Whether it may close before it has taken all steps. A driver does not wait for long for its own results.
+    pub(crate) fn may_leave(&self) -> bool {
+        let is_needed = self.session.is_needed() && !(self.is_impatient && self.session.is_waiting());
+        self.is_leaving && !is_needed
+    }
+
     /// Whether its next step is possible.
-    pub(crate) fn may_step(&self, rounds: u64) -> bool {
+    pub(crate) fn may_step(&self, at: usize, setup: &Setup) -> bool {
+        let rounds = setup.rounds;
         match self.phase {
             Phase::Start => return true,
             Phase::Agree => return self.has_agreement(),
             Phase::Finished => return false,
             Phase::Stay => return !self.session.is_needed(),
-            Phase::Forward(_) | Phase::Backward(_) if self.is_leaving && !self.session.is_needed() => {
-                return true;
-            }
+            Phase::Forward(_) | Phase::Backward(_) if self.may_leave() => return true,
             Phase::Forward(_) | Phase::Backward(_) => {}
         }
         let Some(collect) = self.session.collect() else { return false };
@@ -140,7 +150,7 @@ impl RankNode {
         if round.0 >= rounds {
             let is_last = self.plan + 1 == self.programs.len();
             return if is_last {
-                collect.is_round_settled(Round(rounds - 1))
+                setup.hasty == Some(at) || collect.is_round_settled(Round(rounds - 1))
             } else {
                 self.session.is_quiet()
             };

@@ -27,9 +27,7 @@ impl World {
             }
             Phase::Stay => self.leave(at),
             Phase::Finished => {}
-            Phase::Forward(_) | Phase::Backward(_) if rank.is_leaving && !rank.session.is_needed() => {
-                self.leave(at);
-            }
+            Phase::Forward(_) | Phase::Backward(_) if rank.may_leave() => self.leave(at),
             Phase::Forward(_) | Phase::Backward(_) => self.step_round(at),
         }
         self.settle_rank(at);

@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) slow: Option<usize>,
     /// Whether ranks start one after the other.
     pub(crate) is_late: bool,
+    /// The rank that closes without waiting for the results of its last round.
+    pub(crate) hasty: Option<usize>,
     /// Faults, in random order.
     pub(crate) faults: Vec<Fault>,
 }
@@ -54,6 +56,7 @@ impl Setup {
             is_dense: false,
             slow: None,
             is_late: dice.one_in(4),
+            hasty: None,
             faults: Vec::new(),
         }
     }

@@ -186,9 +186,10 @@ impl World {
     }
 
     fn check_end(&self) {
-        for rank in self.ranks.iter().filter(|rank| rank.is_alive && rank.failure.is_none()) {
+        let ranks = self.ranks.iter().enumerate();
+        for (at, rank) in ranks.filter(|(_, rank)| rank.is_alive && rank.failure.is_none()) {
             let is_whole = rank.plan + 1 == self.plans.len() && rank.compared == Round(self.setup.rounds);
-            assert!(is_whole || rank.is_leaving, "all was compared");
+            assert!(is_whole || rank.is_leaving || self.setup.hasty == Some(at), "all was compared");
         }
     }
 
@@ -226,7 +227,7 @@ impl World {
         for at in 0..self.ranks.len() {
             let rank = &self.ranks[at];
             let may_step =
-                rank.is_running() && rank.paused_until <= self.now && rank.may_step(self.setup.rounds);
+                rank.is_running() && rank.paused_until <= self.now && rank.may_step(at, &self.setup);
             events.extend(may_step.then_some(Event::Step(at)));
             for (server, pair) in self.pairs[at].iter().enumerate() {
                 let Some(pair) = pair else { continue };

@@ -78,6 +78,7 @@ fn a_rank_is_needed_until_others_have_everything_that_it_may_push_again() {
     let mut driver = Driver::running(settings(1));
     assert!(!driver.rank.is_needed(), "it has pushed nothing");
     driver.end(&[BIAS]);
+    assert!(driver.rank.is_needed(), "its part may be on the way");
     driver.used(0, &[BIAS]);
     driver.arrive(0, BIAS);
     assert!(driver.rank.is_needed());
@@ -85,6 +86,7 @@ fn a_rank_is_needed_until_others_have_everything_that_it_may_push_again() {
     assert!(!driver.rank.is_needed());
     let mut alone = Driver::running(RankSettings { world: 1, ..settings(1) });
     alone.end(&[BIAS]);
+    assert!(!alone.rank.is_needed(), "its part is in no result of another rank");
     alone.used(0, &[BIAS]);
     alone.arrive(0, BIAS);
     assert!(!alone.rank.is_needed());

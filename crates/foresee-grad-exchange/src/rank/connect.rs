@@ -62,6 +62,7 @@ pub(super) fn open(options: RankOptions) -> Result<Exchange, ExchangeError> {
     let timeline = Timeline::new(options.timeline);
     let processes: Vec<u64> = pairs.iter().map(Pair::process).collect();
     let state = Mutex::new(State {
+        rank: options.rank,
         machine: RankSession::new(settings(&options), &processes),
         links: Vec::new(),
         routes: Arc::new([]),

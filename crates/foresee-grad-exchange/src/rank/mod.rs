@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{Collect, Plan, Round, ServerId, TensorId};
 use foresee_units::{Bytes, Rank};
-use foresee_wire::{Fault, FaultCode, Message, WireError};
+use foresee_wire::WireError;
 
 use crate::error::ExchangeError;
 use crate::interface::{Interface, InterfaceStats, Interfaces};
@@ -349,24 +349,19 @@ impl Exchange {
     /// then until every rank has all results, and for as long as a server is being replaced: what this rank retains may
     /// be needed again.
     pub fn close(&self) {
-        let (lost, controls) = {
+        let controls: Vec<_> = {
             let mut state = self.stay();
             if std::mem::replace(&mut state.closed, true) {
                 return;
             }
-            let lost = state.failed.as_ref().and_then(|why| self.farewell(why));
             state.fail(ExchangeError::Closed);
-            let controls: Vec<_> = state.links.iter().map(|link| link.control.clone()).collect();
-            (lost, controls)
+            if let Some(why) = &state.failed {
+                state.send_goodbye(why);
+            }
+            state.links.iter().map(|link| link.control.clone()).collect()
         };
         self.core.changed.notify_all();
         let until = Instant::now() + FAREWELL;
-        for control in &controls {
-            match &lost {
-                Some(fault) => control.close(Message::Error(fault.clone())),
-                None => control.bye("the rank is done"),
-            }
-        }
         for control in &controls {
             control.drain(until.saturating_duration_since(Instant::now()));
         }
@@ -399,21 +394,6 @@ impl Exchange {
             }
         }
         state
-    }
-
-    /// What servers are told where this rank goes because somebody else is lost: should it be the first to know, the others
-    /// are to hear who that is, and not that this rank has left.
-    fn farewell(&self, why: &ExchangeError) -> Option<Fault> {
-        let whom = match why {
-            ExchangeError::RankLost { rank, .. } => Some(rank.0),
-            // A refusal of one server is no news to the others.
-            ExchangeError::ServerLost { .. } | ExchangeError::Refused { .. } => None,
-            // Ranks of one machine differ: only their hub knows.
-            ExchangeError::Disagree(why) => return Some(Fault::new(FaultCode::Plan, why.as_str())),
-            _ => return None,
-        };
-        let text = format!("rank {} has {why}", self.rank());
-        Some(Fault { rank: whom, ..Fault::new(FaultCode::Lost, text) })
     }
 }
 

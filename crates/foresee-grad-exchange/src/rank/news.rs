@@ -63,7 +63,8 @@ impl Exchange {
         self.core.changed.notify_all();
     }
 
-    /// Nothing goes on, for this reason unless there was one before; servers hear of it with [`close`](Self::close).
+    /// Nothing goes on, for this reason unless there was one before. Servers hear of a lost rank at once, and of anything
+    /// else with [`close`](Self::close).
     pub(crate) fn fail(&self, why: ExchangeError) {
         self.core.fail(why);
     }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use foresee_grad_queue::{Collect, Flow, Plan, QueueError, Round, ServerId, TensorId};
 use foresee_grad_session::{RankAction, RankFailure, RankSession};
 use foresee_units::{Nanos, Rank};
+use foresee_wire::{Bye, Fault, FaultCode, Message};
 
 use super::Core;
 use super::landing::Landing;
@@ -24,6 +25,7 @@ use crate::translate;
 /// Behind the lock.
 #[derive(Debug)]
 pub(super) struct State {
+    pub(super) rank: Rank,
     pub(super) machine: RankSession,
     /// By server.
     pub(super) links: Vec<ServerLink>,
@@ -76,9 +78,24 @@ impl State {
     }
 
     /// Nothing goes on, for this reason unless there was one before.
+    ///
+    /// Where a rank is lost, servers are told at once: should this process end before it closes, they would take it for
+    /// the rank that was lost first.
     pub(super) fn fail(&mut self, why: ExchangeError) {
-        self.failed.get_or_insert(why);
         self.machine.handle_stopped();
+        if self.failed.is_some() {
+            return;
+        }
+        if matches!(why, ExchangeError::RankLost { .. }) {
+            self.send_goodbye(&why);
+        }
+        self.failed = Some(why);
+    }
+
+    /// Sends every server a last message: that this rank leaves, and where another party is lost, which.
+    pub(super) fn send_goodbye(&self, why: &ExchangeError) {
+        let last = goodbye(self.rank, why);
+        self.links.iter().for_each(|link| link.control.close(last.clone()));
     }
 
     /// The interfaces to all servers, be they open or not.
@@ -180,6 +197,21 @@ impl Core {
             }
         }
     }
+}
+
+/// What servers are told where this rank ends. Should it be the first to know that another party is lost, the others
+/// are to hear of that one, and not that this rank has left.
+fn goodbye(rank: Rank, why: &ExchangeError) -> Message {
+    let whom = match why {
+        ExchangeError::RankLost { rank, .. } => Some(rank.0),
+        // A refusal of one server is no news to the others.
+        ExchangeError::ServerLost { .. } | ExchangeError::Refused { .. } => None,
+        // Ranks of one machine differ: only their hub knows.
+        ExchangeError::Disagree(why) => return Message::Error(Fault::new(FaultCode::Plan, why.as_str())),
+        _ => return Message::Bye(Bye { reason: "the rank is done".into() }),
+    };
+    let text = format!("rank {rank} has {why}");
+    Message::Error(Fault { rank: whom, ..Fault::new(FaultCode::Lost, text) })
 }
 
 fn error(options: &RankOptions, failure: RankFailure) -> ExchangeError {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that exchange as one with the others of their machine: every average has the bits of the nested reference, and
-//! whoever is lost is named on every machine. Machines are hubs of one process, which share nothing but servers.
+//! Ranks that exchange as one with the others of their machine, over shared memory.
+//!
+//! Machines are hubs of one process, which share nothing but servers.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -8,9 +9,8 @@
 
 mod values;
 
-use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use foresee_grad_exchange::{
     ServerOptions, Waited,
 };
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};
-use foresee_testkit::{WATCHDOG, pause, wait_until};
+use foresee_testkit::WATCHDOG;
 use foresee_units::{Nanos, Rank};
 use foresee_wire::{LinkOptions, Secret, Timeouts};
 
@@ -86,31 +86,24 @@ impl Setup {
         }
     }
 
-    fn serve(&self, secret: &Secret) -> Vec<Server> {
-        (0..self.servers).map(|_| self.serve_at("127.0.0.1:0".parse().unwrap(), secret)).collect()
-    }
-
-    fn serve_at(&self, place: SocketAddr, secret: &Secret) -> Server {
-        let options = ServerOptions::new(place, secret.clone());
+    fn serve(&self, secret: &Secret) -> Server {
+        let options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone());
         Server::start(ServerOptions { timeouts: self.timeouts(), ..options }).unwrap()
     }
 
-    /// Starts `body` on every rank, each in a thread of its own.
-    fn start<T: Send + 'static>(
-        &self,
-        secret: &Secret,
-        body: impl Fn(LocalRank) -> T + Send + Sync + 'static,
-    ) -> (Vec<Server>, Vec<JoinHandle<T>>) {
-        let servers = self.serve(secret);
+    /// Runs `body` on every rank, each in a thread of its own.
+    fn run<T: Send + 'static>(&self, body: impl Fn(LocalRank) -> T + Send + Sync + 'static) -> Vec<T> {
+        let secret = Secret::draw().unwrap();
+        let servers: Vec<_> = (0..self.servers).map(|_| self.serve(&secret)).collect();
         let body = Arc::new(body);
         let mut ranks = Vec::new();
         for machine in 0..self.machines {
-            let options = self.machine(machine, secret);
+            let options = self.machine(machine, &secret);
             let hub = Arc::new(Hub::listen(options.clone()).unwrap());
             let address = hub.address();
-            let (outer, inside) = (self.rank(machine, &servers, secret), Arc::clone(&hub));
+            let (outer, inside) = (self.rank(machine, &servers, &secret), Arc::clone(&hub));
             thread::spawn(move || {
-                // Its ranks would wait for ever.
+                // Its ranks would wait forever.
                 if let Err(why) = inside.connect(outer) {
                     inside.close(Duration::ZERO);
                     panic!("{why}");
@@ -125,12 +118,7 @@ impl Setup {
                 }));
             }
         }
-        (servers, ranks)
-    }
-
-    fn run<T: Send + 'static>(&self, body: impl Fn(LocalRank) -> T + Send + Sync + 'static) -> Vec<T> {
-        let (_servers, ranks) = self.start(&Secret::draw().unwrap(), body);
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        ranks.into_iter().map(|rank: JoinHandle<T>| rank.join().unwrap()).collect()
     }
 }
 
@@ -220,59 +208,21 @@ fn rounds(core: &LocalRank, setup: &Setup, count: u64) {
 }
 
 #[test]
-fn every_rank_gets_the_bits_of_the_nested_reference() {
+fn every_rank_gets_the_bits_of_the_nested_reference_plan_after_plan() {
     for (machines, local, servers) in [(1, 2, 1), (2, 2, 2), (3, 1, 1), (2, 3, 1)] {
         let setup = Setup::new(machines, local, servers);
         let inside = setup.clone();
         setup.run(move |core| {
             rounds(&core, &inside, 7);
             assert_eq!(core.stats().rounds, 7);
+            rounds(&core, &inside, 2);
             core.close();
         });
     }
-}
-
-#[test]
-fn fewer_bits_travel_between_machines_only() {
+    // Fewer bits travel between machines only.
     let setup = Setup { wire: Wire::Bf16, ..Setup::new(2, 2, 1) };
     let inside = setup.clone();
     setup.run(move |core| rounds(&core, &inside, 4));
-}
-
-#[test]
-fn a_second_plan_takes_the_place_of_the_first() {
-    let setup = Setup::new(2, 2, 1);
-    let inside = setup.clone();
-    setup.run(move |core| {
-        rounds(&core, &inside, 3);
-        rounds(&core, &inside, 2);
-    });
-}
-
-#[test]
-fn what_crosses_the_network_does_not_grow_with_the_ranks_of_a_machine() {
-    let sent = |local| {
-        let setup = Setup::new(2, local, 1);
-        let inside = setup.clone();
-        let bytes = setup.run(move |core| {
-            let specs = vec![spec("weight", Dtype::F32, 50_000, 0)];
-            core.agree(specs.clone()).unwrap();
-            for round in 0..3 {
-                let bytes = gradient(&specs[0], core.rank().0, round);
-                core.push(TensorId(0), Gradient::from_bytes(bytes)).unwrap();
-                core.end_round(LONG).unwrap().unwrap();
-                assert_eq!(core.wait_all(LONG).unwrap(), Waited::Landed);
-            }
-            // Of the hub's process alone. What has left is counted a moment later.
-            let sent = || core.stats().interfaces.iter().map(|interface| interface.sent.get()).sum::<u64>();
-            if core.rank().0.is_multiple_of(inside.local) {
-                wait_until("the end of what is sent", || sent() >= 3 * 200_000);
-            }
-            sent()
-        });
-        bytes.into_iter().sum::<u64>()
-    };
-    assert_eq!((sent(1), sent(4)), (2 * 3 * 200_000, 2 * 3 * 200_000));
 }
 
 #[test]
@@ -337,87 +287,4 @@ fn a_rank_that_goes_early_is_named_on_every_machine() {
         };
         assert!(is_three && why.to_string().contains("the same number of steps"), "rank {rank}: {why}");
     }
-}
-
-#[test]
-fn a_server_that_ends_is_named_by_every_rank_of_a_machine() {
-    let setup = Setup { timeout: Nanos::from_secs(2), ..Setup::new(1, 3, 1) };
-    let barrier = Arc::new(Barrier::new(4));
-    let inside = Arc::clone(&barrier);
-    let (servers, ranks) = setup.start(&Secret::draw().unwrap(), move |core| {
-        core.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
-        inside.wait();
-        loop {
-            let done = core
-                .push(TensorId(0), Gradient::from_bytes(vec![0; 4000]))
-                .and_then(|()| core.end_round(LONG))
-                .and_then(|_| core.wait_all(LONG));
-            if let Err(why) = done {
-                return why;
-            }
-        }
-    });
-    barrier.wait();
-    let address = servers[0].address();
-    drop(servers);
-    for rank in ranks {
-        let why = rank.join().unwrap();
-        assert!(
-            matches!(&why, ExchangeError::OfMachine { lost: Lost::Server(at), .. } if *at == address),
-            "{why}"
-        );
-    }
-}
-
-#[test]
-fn a_server_in_the_place_of_a_lost_one_gives_the_bits_of_the_nested_reference() {
-    let setup = Setup::new(2, 2, 2);
-    let (secret, inside) = (Secret::draw().unwrap(), setup.clone());
-    let (begun, all_begun) = mpsc::channel();
-    let (mut servers, ranks) = setup.start(&secret, move |core| {
-        rounds(&core, &inside, 1);
-        begun.send(()).unwrap();
-        rounds(&core, &inside, 60);
-        core.close();
-    });
-    // Whoever still opens its connections is not there to be waited for.
-    for _ in &ranks {
-        all_begun.recv_timeout(LONG).unwrap();
-    }
-    for lost in [0, 1, 0] {
-        pause(Duration::from_millis(40));
-        let place = servers[lost].address();
-        servers[lost].close();
-        servers[lost] = setup.serve_at(place, &secret);
-    }
-    for rank in ranks {
-        rank.join().unwrap();
-    }
-}
-
-#[test]
-fn a_machine_with_other_numbers_is_refused_with_the_remedy() {
-    let setup = Setup::new(2, 2, 1);
-    let secret = Secret::draw().unwrap();
-    let servers = setup.serve(&secret);
-    let hub = Hub::listen(setup.machine(0, &secret)).unwrap();
-    let stranger = LocalRank::join(setup.machine(0, &secret), Rank(2), hub.address(), None).unwrap_err();
-    assert!(stranger.to_string().contains("local_average=False"), "{stranger}");
-    hub.connect(setup.rank(0, &servers, &secret)).unwrap();
-    let alone = RankOptions { rank: Rank(2), local: 1, ..setup.rank(0, &servers, &secret) };
-    let refused = foresee_grad_exchange::Exchange::open(alone).unwrap_err();
-    assert!(refused.to_string().contains("rank 2 of job 'job' exchanges for 1 ranks"), "{refused}");
-    let uneven = RankOptions { local: 3, ..setup.rank(0, &servers, &secret) };
-    let refused = foresee_grad_exchange::Exchange::open(uneven).unwrap_err();
-    assert!(matches!(refused, ExchangeError::Setting { .. }), "{refused}");
-    hub.close(Duration::ZERO);
-}
-
-#[test]
-fn nobody_at_the_hub_is_an_error_that_names_the_rank() {
-    let setup = Setup { timeout: Nanos::from_millis(300), ..Setup::new(1, 2, 1) };
-    let secret = Secret::draw().unwrap();
-    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let why = LocalRank::join(setup.machine(0, &secret), Rank(1), place, None).unwrap_err();
-    assert!(matches!(why, ExchangeError::RankLost { rank: Rank(0), .. }), "{why}");
 }

@@ -74,7 +74,7 @@ impl Shared {
     }
 }
 
-/// Hears the messages of one rank.
+/// Reads the messages of one rank.
 struct RankEar {
     shared: Arc<Shared>,
     rank: Rank,
@@ -103,5 +103,40 @@ impl Ear for RankEar {
             End::Broken(why) => self.shared.lose(self.rank, why.to_string()),
             End::Silent(time) => self.shared.lose(self.rank, format!("it was silent for {time}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foresee_grad_queue::Wire;
+    use foresee_wire::{Secret, Timeouts};
+
+    use super::*;
+    use crate::options::MachineOptions;
+
+    #[test]
+    fn ranks_of_other_machines_and_second_processes_are_refused_with_the_reason() {
+        let hub = Shared::new(MachineOptions {
+            job: "job".into(),
+            world: 4,
+            first: Rank(2),
+            local: 2,
+            secret: Secret::from_text("a secret of 24 characters").unwrap(),
+            timeouts: Timeouts::default(),
+            wire: Wire::Own,
+            timeline: 0,
+        });
+        let hello = |rank, world| Hello::new(Purpose::Gradients, Role::Control, "job", rank, world);
+        for stranger in [hello(1, 4), hello(2, 5), Hello { job: "other".into(), ..hello(2, 4) }] {
+            let fault = hub.expects(&stranger).unwrap_err();
+            assert!(fault.code == FaultCode::Plan && fault.text.contains("local_average=False"), "{fault}");
+        }
+        assert_eq!(
+            hub.expects(&Hello { role: Role::Data, ..hello(2, 4) }).unwrap_err().code,
+            FaultCode::Protocol
+        );
+        hub.expects(&hello(3, 4)).unwrap();
+        let fault = hub.expects(&hello(3, 4)).unwrap_err();
+        assert!(fault.code == FaultCode::Busy && fault.text.contains("in another process"), "{fault}");
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How what ended an exchange is passed on between the processes of one machine, so that each raises the same.
+//! Errors of an exchange between the processes of one machine, so that each raises the same.
 //!
 //! A fault of the wire has a rank, and no address: that of a lost server stands before the text, with a space behind it.
-//!
-//! Refuses to add words.
+
+use std::sync::Arc;
 
 use foresee_units::Rank;
-use foresee_wire::{Fault, FaultCode};
+use foresee_wire::{Fault, FaultCode, WireError};
 
 use crate::error::{ExchangeError, Lost};
 
@@ -49,9 +49,34 @@ pub(super) fn heard(fault: Fault) -> ExchangeError {
     }
 }
 
+/// Why a rank could not join the hub in the process of rank `first`.
+pub(super) fn unreachable(first: Rank, why: WireError) -> ExchangeError {
+    match why {
+        WireError::Denied { fault, .. } => heard(*fault),
+        WireError::NobodyThere { .. }
+        | WireError::Late { .. }
+        | WireError::Cut { .. }
+        | WireError::Ended { .. } => {
+            let why = format!("it exchanges for this machine, and cannot be reached: {why}");
+            ExchangeError::RankLost { rank: first, why, missing: "no plan was agreed on".into() }
+        }
+        why => ExchangeError::System(Arc::new(why)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hub_that_cannot_be_reached_is_the_loss_of_its_rank() {
+        let peer = "127.0.0.1:9".parse().unwrap();
+        let why = unreachable(Rank(4), WireError::NobodyThere { peer });
+        assert!(matches!(why, ExchangeError::RankLost { rank: Rank(4), .. }), "{why}");
+        let denied = Box::new(Fault::new(FaultCode::Plan, "pass local_average=False on all"));
+        let why = unreachable(Rank(4), WireError::Denied { peer, fault: denied });
+        assert!(matches!(why, ExchangeError::Disagree(_)), "{why}");
+    }
 
     #[test]
     fn what_is_passed_on_keeps_its_words_and_whom_it_is_about() {

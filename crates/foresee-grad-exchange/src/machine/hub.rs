@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exchange of a machine, in the process of its first rank: takes what its ranks pushed to the servers as one, and
-//! says in the shared memory what came of it.
+//! The exchange of a machine, in the process of its first rank: it exchanges with servers for all ranks of the machine.
 //!
 //! One thread goes up: it offers a tensor when every rank of the machine has pushed it, or all have ended the round; the
-//! mean is computed when a packet leaves. Another goes down, with what has landed.
-//!
-//! Refuses to outlive its ranks: it ends when all have left, and fails all when one is lost.
+//! mean is computed when a packet leaves. Another one notes in the shared memory what has landed. The exchange ends when
+//! all ranks have left, and fails all of them when one is lost.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -83,12 +81,7 @@ impl Hub {
         let keys = Arc::new(move |_: &foresee_wire::Hello| Some(secret.clone()));
         let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), keys, listen).map_err(system)?;
         let (address, closer) = (listener.address(), listener.closer());
-        let shared = Arc::new(Shared {
-            options,
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            exchange: OnceLock::new(),
-        });
+        let shared = Arc::new(Shared::new(options));
         let hub = Self { shared, address, closer, threads: Mutex::default() };
         let inside = Arc::clone(&hub.shared);
         hub.start("foresee-machine", move || inside.receive(listener))?;
@@ -179,6 +172,11 @@ impl Drop for Hub {
 }
 
 impl Shared {
+    /// A hub to which no rank has come.
+    pub(super) fn new(options: MachineOptions) -> Self {
+        Self { options, state: Mutex::default(), changed: Condvar::new(), exchange: OnceLock::new() }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rank's part in the exchange of its machine: it copies its gradients into the shared memory, and averages out of it.
+//! A rank's part in the exchange of its machine.
 //!
-//! It copies because the caller may write to an average, and needs its gradient's memory again.
+//! It copies what it pushes into the shared memory, and results out of it: the caller may write to a result, and needs its
+//! gradient's memory again. It knows its hub and no server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -12,9 +13,7 @@ use foresee_grad_queue::{
     PACKET_BYTES_MIN, Pattern, Plan, PlanConfig, QueueError, Round, TensorId, TensorSet, TensorSpec,
 };
 use foresee_units::{Bytes, Rank};
-use foresee_wire::{
-    DialOptions, Fault, FaultCode, Hello, Message, Purpose, Role, Wait, WireError, draw_session,
-};
+use foresee_wire::{DialOptions, Fault, FaultCode, Hello, Message, Purpose, Role, Wait, draw_session};
 
 use super::fault;
 use super::hub::Hub;
@@ -91,18 +90,8 @@ impl LocalRank {
         };
         let how = DialOptions { timeouts: options.timeouts, ..DialOptions::default() };
         let until = Wait::within(options.timeouts.timeout);
-        let first = options.first;
-        let connection = reach(address, &hello, &options.secret, &how, until).map_err(|why| match why {
-            WireError::Denied { fault, .. } => fault::heard(*fault),
-            WireError::NobodyThere { .. }
-            | WireError::Late { .. }
-            | WireError::Cut { .. }
-            | WireError::Ended { .. } => {
-                let why = format!("it exchanges for this machine, and cannot be reached: {why}");
-                ExchangeError::RankLost { rank: first, why, missing: "no plan was agreed on".into() }
-            }
-            why => ExchangeError::System(Arc::new(why)),
-        })?;
+        let connection = reach(address, &hello, &options.secret, &how, until)
+            .map_err(|why| fault::unreachable(options.first, why))?;
         let timeline = Timeline::new(options.timeline);
         let (timeouts, state, changed) = (options.timeouts, Mutex::default(), Condvar::new());
         let core = Arc::new(Core { options, rank, state, changed, timeline });

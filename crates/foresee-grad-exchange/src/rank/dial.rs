@@ -104,3 +104,29 @@ fn fault(why: &WireError) -> DialFault {
         _ => DialFault::Temporary,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foresee_wire::Fault;
+
+    use super::*;
+
+    #[test]
+    fn another_secret_or_version_in_the_place_of_a_lost_server_is_permanent() {
+        let peer = "127.0.0.1:9".parse().unwrap();
+        let denied = |code| WireError::Denied { peer, fault: Box::new(Fault::new(code, "no")) };
+        let version = FrameFault::Version { found: 200 };
+        let permanent = [
+            WireError::SecretDiffers { peer },
+            WireError::Malformed { peer, fault: version },
+            denied(FaultCode::Plan),
+        ];
+        for why in permanent {
+            assert_eq!(fault(&why), DialFault::Permanent, "{why}");
+        }
+        assert_eq!(fault(&WireError::NobodyThere { peer }), DialFault::NobodyThere);
+        for why in [denied(FaultCode::Busy), denied(FaultCode::Closing), WireError::Ended { peer }] {
+            assert_eq!(fault(&why), DialFault::Temporary, "{why}");
+        }
+    }
+}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sits between a dialler and its listener: passes their bytes on, and says or damages what it likes once they have
-//! proved themselves to each other.
+//! A tap between a dialler and its listener: it passes their bytes on, and sends bytes of its own to either.
 //!
-//! Refuses to understand a frame, but for the length of the two that each side needs for its proof.
+//! It reads frames only until both sides have proved themselves to each other.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,18 +25,6 @@ pub(crate) enum Way {
     Down,
 }
 
-/// One byte that arrives as another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Damage {
-    /// Of which connection, in the order of their dials.
-    pub(crate) connection: usize,
-    pub(crate) way: Way,
-    /// Its place behind the proofs.
-    pub(crate) at: usize,
-    /// What is turned over in it.
-    pub(crate) bits: u8,
-}
-
 pub(crate) struct Tap {
     address: SocketAddr,
     pairs: Arc<Mutex<Vec<Pair>>>,
@@ -52,7 +39,7 @@ struct Pair {
 
 impl Tap {
     /// Before the listener at `target`, for `connections` of one dialler.
-    pub(crate) fn before(target: SocketAddr, connections: usize, damage: Option<Damage>) -> Self {
+    pub(crate) fn before(target: SocketAddr, connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let pairs: Arc<Mutex<Vec<Pair>>> = Arc::default();
@@ -65,16 +52,12 @@ impl Tap {
                     end.set_nodelay(true).unwrap();
                     end.set_read_timeout(Some(LONG)).unwrap();
                 }
-                let damage = damage.filter(|damage| damage.connection == connection);
                 let twice = |stream: &TcpStream| stream.try_clone().unwrap();
                 let mut all = kept.lock().unwrap();
                 // There before its first byte has passed.
                 all.push(Pair { near: twice(&near), far: twice(&far), pumps: Vec::new() });
-                for (way, from, to) in
-                    [(Way::Up, twice(&near), twice(&far)), (Way::Down, twice(&far), twice(&near))]
-                {
-                    let damage = damage.filter(|damage| damage.way == way);
-                    all[connection].pumps.push(thread::spawn(move || pump(from, to, damage)));
+                for (from, to) in [(twice(&near), twice(&far)), (twice(&far), twice(&near))] {
+                    all[connection].pumps.push(thread::spawn(move || pump(from, to)));
                 }
             }
         });
@@ -106,7 +89,7 @@ impl Tap {
 }
 
 /// Passes bytes on until either end is gone; false if neither ever is.
-fn pump(mut from: TcpStream, mut to: TcpStream, damage: Option<Damage>) -> bool {
+fn pump(mut from: TcpStream, mut to: TcpStream) -> bool {
     let ended = (|| -> std::io::Result<()> {
         for _ in 0..PROOF_FRAMES {
             let mut header = [0; HEADER_BYTES];
@@ -117,18 +100,12 @@ fn pump(mut from: TcpStream, mut to: TcpStream, damage: Option<Damage>) -> bool 
             to.write_all(&header)?;
             to.write_all(&body)?;
         }
-        let (mut passed, mut room) = (0, [0; 4096]);
+        let mut room = [0; 4096];
         loop {
             let count = from.read(&mut room)?;
             if count == 0 {
                 return Ok(());
             }
-            if let Some(Damage { at, bits, .. }) = damage
-                && (passed..passed + count).contains(&at)
-            {
-                room[at - passed] ^= bits;
-            }
-            passed += count;
             to.write_all(&room[..count])?;
         }
     })();

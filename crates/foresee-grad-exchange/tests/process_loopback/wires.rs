@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wires between ranks and servers: they pass bytes on, and break when told, for a moment or for ever.
+//! Wires between ranks and servers: they pass bytes on, and break when told, for a moment or forever.
 //!
-//! Refuses to say goodbye: what is on its way when a wire breaks is lost, and either end may have half of it.
+//! What is on its way when a wire breaks is lost, and either end may have half of it.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use foresee_grad_session::{
 };
 use foresee_units::{Nanos, Rank};
 
-use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, set, settings};
+use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, resume, set, settings};
 
 #[test]
 fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
@@ -278,9 +278,13 @@ fn a_rank_that_never_had_both_connections_may_try_again() {
 #[test]
 fn a_plan_with_more_packets_than_slots_can_be_is_refused() {
     let alone = settings(1);
-    let mut driver = Driver::new(alone.clone());
-    let peer = driver.join(&alone, 0);
-    driver.message(peer, RankMessage::Plan(plan(16 << 24)));
-    let text = driver.reason(peer);
-    assert!(text.contains("take larger packets, or more servers"), "{text}");
+    // It is proposed, or comes from a lost server.
+    let body = plan(16 << 24);
+    for message in [RankMessage::Plan(body.clone()), RankMessage::Resume(resume(1, 0, body))] {
+        let mut driver = Driver::new(alone.clone());
+        let peer = driver.join(&alone, 0);
+        driver.message(peer, message);
+        let text = driver.reason(peer);
+        assert!(text.contains("take larger packets, or more servers"), "{text}");
+    }
 }

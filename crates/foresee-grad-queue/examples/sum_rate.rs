@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast one core adds up the packets of four ranks, beside a STREAM-add of the same run: one object of JSON.
+//! Benchmark of packet summation on one core, next to a STREAM-add of the same run. Prints one JSON object.
 //!
-//! `sum`: bytes of payload that went through verdict and slot per second, each packet in a buffer of its own, from memory that
-//! no cache holds. `received`: the same of packets that were written a moment before, as a server's reader has them from its
-//! connection; writing them is not in it. `stream_add`:
-//! bytes of `c[i] = a[i] + b[i]` read and written per second, over arrays as large. All take turns, and the best stretch of
-//! each counts: a rate is what the machine can do, not what its neighbours let it do.
+//! `sum`: payload bytes per second through `verdict` and `take`, for packets of four ranks in separate buffers
+//! that no cache holds. `received`: the same for packets that were written immediately before, as a server's
+//! reader has them; the write is not timed. `stream_add`: bytes of `c[i] = a[i] + b[i]` read and written per
+//! second, over arrays of the same size. The three measurements alternate, and each reports its fastest stretch,
+//! because a slower one shows the load of the machine.
 
 #![expect(clippy::print_stdout, reason = "a program that prints a result")]
 #![expect(clippy::cast_precision_loss, reason = "rates have three digits")]
@@ -23,15 +23,15 @@ use foresee_units::{Bytes, Rank};
 
 const RANKS: u32 = 4;
 const PACKET: u32 = 32 << 10;
-/// Of each rank's gradient, and of each array.
+/// Bytes of each rank's gradient, and of each array.
 const BYTES: usize = 64 << 20;
-/// Of each rate: some seconds, which outlast what a neighbour does for a moment.
+/// Stretches per rate. They span some seconds, which outlasts a short load of other processes.
 const STRETCHES: usize = 40;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let (mut summing, mut stream) = (Summing::new()?, Stream::new());
     let (mut sum, mut received, mut stream_add) = (0.0_f64, 0.0_f64, 0.0_f64);
-    // The first two rounds take the memory of both slots.
+    // The first two rounds allocate the memory of both slots.
     for round in 0..2 {
         summing.stretch(Round(round))?;
     }
@@ -44,12 +44,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A server's part of one tensor, and what its ranks push.
+/// A server's share of one tensor, and the packets that its ranks push.
 struct Summing {
     plan: Plan,
     members: Members,
     park: Arc<ParkBudget>,
-    /// Of each rank, its packets.
+    /// The packets of each rank.
     gradients: Vec<Vec<Buffer>>,
     slots: Vec<SlotPair>,
 }
@@ -74,7 +74,7 @@ impl Summing {
         Ok(Self { plan, members, park, gradients, slots })
     }
 
-    /// One round; bytes of payload per second.
+    /// Sum one round; return payload bytes per second.
     fn stretch(&mut self, round: Round) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         self.each(round, |slot, job, ticket, packet| {
@@ -84,7 +84,7 @@ impl Summing {
         Ok(payload_per_s(start.elapsed()))
     }
 
-    /// One round, of packets that come one after the other into one buffer; bytes of payload per second of adding them up.
+    /// Sum one round whose packets arrive in one reused buffer; return payload bytes per second of the additions.
     fn received(&mut self, round: Round) -> Result<f64, Box<dyn Error>> {
         let (mut room, mut took) = (Buffer::zeroed(PACKET as usize), Duration::ZERO);
         self.each(round, |slot, job, ticket, packet| {
@@ -97,7 +97,7 @@ impl Summing {
         Ok(payload_per_s(took))
     }
 
-    /// Each packet of each rank, in rank order.
+    /// Visit each packet of each rank, in rank order.
     fn each(
         &mut self,
         round: Round,
@@ -136,7 +136,7 @@ impl Stream {
         Self { a: vec![1.0; count], b: vec![2.0; count], c: vec![0.0; count] }
     }
 
-    /// One pass; bytes read and written per second.
+    /// Run one pass; return bytes read and written per second.
     fn stretch(&mut self) -> f64 {
         let start = Instant::now();
         for ((c, a), b) in self.c.iter_mut().zip(&self.a).zip(&self.b) {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes that begin on a cache line.
+//! Byte buffers that begin on a cache line.
 //!
-//! Apart from the slots, so that the one place with `unsafe` is a page. A packet is read into one, and where it is the
-//! first of its sum that memory becomes the sum's: no byte is copied.
-//!
-//! Refuses to leave more memory with a packet than its bytes need: what is kept for many packets is counted by their bytes.
+//! The only `unsafe` code of the slots is here. A packet is read into a buffer, and the memory of the first
+//! packet of a sum becomes the sum's memory without a copy. A buffer that is stored with a packet is no larger
+//! than its bytes need, because budgets count bytes.
 
-/// Bytes at a multiple of 64, zeroed where nobody has written. The default is empty and has no memory.
+/// Bytes aligned to 64, initially zero. The default is empty and allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Buffer {
     lines: Box<[Line]>,
@@ -22,12 +21,13 @@ impl Line {
 }
 
 impl Buffer {
-    /// So many zeros.
+    /// Return a buffer of `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         Self { lines: vec![Line([0; Line::BYTES]); len.div_ceil(Line::BYTES)].into(), len }
     }
 
-    /// Holds `len` bytes from now on, which may be anything. Memory that is large enough is kept; it never shrinks.
+    /// Set the length to `len`; the content is unspecified. Reuses memory that is large enough, and never shrinks
+    /// it.
     pub fn make(&mut self, len: usize) {
         if len > self.lines.len() * Line::BYTES {
             *self = Self::zeroed(len);
@@ -35,7 +35,8 @@ impl Buffer {
         self.len = len;
     }
 
-    /// Gives both each other's memory where they hold as many bytes and have room for as many; whether they did.
+    /// Swap memory with `other` if both lengths are equal and neither buffer has too much memory; return whether
+    /// it did.
     pub(crate) fn trade(&mut self, other: &mut Self) -> bool {
         let alike = (self.len, self.lines.len()) == (other.len, other.lines.len());
         if alike {
@@ -44,7 +45,7 @@ impl Buffer {
         alike
     }
 
-    /// What it holds, in memory that is no larger: its own, which leaves it empty, or a copy.
+    /// Return the content in memory that is no larger than needed: either this buffer's own memory or a copy.
     pub(crate) fn give(&mut self) -> Self {
         if self.lines.len() == self.len.div_ceil(Line::BYTES) {
             std::mem::take(self)
@@ -53,14 +54,14 @@ impl Buffer {
         }
     }
 
-    /// What it holds.
+    /// The content.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the lines are that many plain, initialized bytes without padding (size 64, alignment 64), one
         // after another; `len` does not exceed them, and they are borrowed for as long as the slice.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 
-    /// The same, to write to.
+    /// The content, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the lines are borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_kept_where_it_is_large_enough() {
+    fn memory_that_is_large_enough_is_reused() {
         let mut buffer = Buffer::default();
         for (len, lines) in [(0, 0), (100, 2), (7, 2), (128, 2), (129, 3)] {
             buffer.make(len);
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_traded_for_as_much() {
+    fn memory_is_swapped_between_buffers_of_equal_length() {
         let mut one = Buffer::from(&[1; 65][..]);
         for (other, traded) in [(65, true), (64, false), (66, false), (129, false)] {
             let mut other = Buffer::zeroed(other);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_has_no_more_memory_than_it_needs() {
+    fn a_stored_buffer_has_no_more_memory_than_it_needs() {
         let mut buffer = Buffer::from(&[3; 130][..]);
         buffer.make(65);
         let (given, place) = (buffer.give(), buffer.bytes().as_ptr());

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank has pushed, what has landed with it, and what it may therefore do next.
+//! Round state of one rank: which tensors it pushed, which sums it received, and what it may do next.
 //!
-//! The other half of [`Rounds`](crate::Rounds): it sends a rank's round ends and says when everything of a round
-//! is there. Per round and tensor it counts packets down, with a bit for each, so that what servers send twice
-//! after a broken connection is known and dropped. A rank keeps the two rules of
-//! [`SlotPair`](crate::SlotPair) by asking: [`Collect::is_settled`] before it uses a tensor,
+//! This is the counterpart of [`Rounds`](crate::Rounds): it sends a rank's round ends and reports when a round is
+//! complete. For each round and tensor it counts packets down and holds one bit per packet, so that it drops sums
+//! that a server sends twice after a broken connection. A rank keeps the two rules of
+//! [`SlotPair`](crate::SlotPair) with two queries: [`Collect::is_settled`] before it uses a tensor, and
 //! [`Collect::may_end`] before it ends a round.
-//!
 //! ```text
 //! push -> (sum, sum, ...) -> landed      skip -> USED: unused, or (sum, sum, ...) -> landed
 //! ```
 //!
-//! Apart from the memory of gradients: it knows which have to be kept for a server that may be lost, and never
-//! sees a byte of them. Refuses sums that cannot be, since whoever sends them has another plan.
+//! It knows which gradients must be retained in case a server is lost, but holds no gradient bytes. It rejects
+//! sums that the plan does not allow, because their sender has another plan.
 
 mod claim;
 mod round;
@@ -27,46 +26,47 @@ use round::OpenRound;
 
 use crate::{Plan, QueueError, Round, ServerId, TensorId, TensorSet};
 
-/// What a rank is to tell a server.
+/// A message that a rank sends to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectAction {
-    /// Everything of a round was pushed; the tensors that were not are [`Collect::skipped`].
+    /// All pushes of the round were made; [`Collect::skipped`] has the other tensors.
     End(ServerId, Round),
-    /// Everything of a round has landed.
+    /// All sums of the round were received.
     Got(ServerId, Round),
 }
 
-/// A rank's rounds that are not done.
+/// The open rounds of one rank.
 #[derive(Clone, Debug)]
 pub struct Collect {
     plan: Arc<Plan>,
     rank: Rank,
     generation: u32,
-    /// Rounds that still matter, without a gap. The last is the one that the rank pushes.
+    /// Open rounds without a gap. The last one is the current round.
     open: VecDeque<OpenRound>,
-    /// The first of them.
+    /// The first open round.
     first: Round,
     /// Rounds before this one are done.
     done: Round,
     servers: Vec<Talk>,
 }
 
-/// How far the talk with a server is. All are rounds before which something holds.
+/// Progress of the message exchange with one server. Each round is the first one for which the statement does
+/// not hold.
 #[derive(Clone, Debug)]
 struct Talk {
     server: ServerId,
-    /// Its end was sent.
+    /// The end of the round was sent.
     ended: Round,
-    /// That it has landed was sent.
+    /// The confirmation of receipt was sent.
     got: Round,
-    /// What it used was heard.
+    /// The set of used tensors was received.
     used: Round,
-    /// Sums of it that are being read.
+    /// Sums from this server that are being read.
     claims: u32,
 }
 
 impl Collect {
-    /// A rank that starts with round `first`, 0 in a new job.
+    /// Create the state of a rank that starts at round `first`: 0 for a new job.
     pub fn new(plan: Arc<Plan>, rank: Rank, generation: u32, first: Round) -> Self {
         let talks =
             (0_u16..).map(ServerId).zip(plan.config().pattern.shares()).filter(|(_, share)| **share > 0);
@@ -77,11 +77,11 @@ impl Collect {
         Self { plan, rank, generation, open, first, done: first, servers }
     }
 
-    /// The rank pushes a tensor in the current round.
+    /// Note that the rank pushes a tensor in the current round.
     ///
     /// # Panics
-    /// If the plan has no such tensor, or it was pushed before, or [`may_push`](Self::may_push) says no: defects of
-    /// the caller, which asks before it hands a gradient over.
+    /// If the plan has no such tensor, if it was pushed before, or if [`may_push`](Self::may_push) is false: the
+    /// caller has to check this before it hands over a gradient.
     pub fn handle_push(&mut self, tensor: TensorId) {
         assert!(self.may_push(tensor), "tensor {} was handed over before its last update landed", tensor.0);
         let current = self.current_round();
@@ -89,21 +89,21 @@ impl Collect {
         current.push(tensor);
     }
 
-    /// The rank ends the current round: it skips whatever it has not pushed. The next round is current then.
+    /// End the current round and skip all tensors that were not pushed. The next round becomes current.
     ///
     /// # Panics
-    /// If [`may_end`](Self::may_end) says no: a defect of the caller.
+    /// If [`may_end`](Self::may_end) is false: the caller has to check this.
     pub fn handle_end(&mut self) {
         assert!(self.may_end(), "a round was ended before everything of the last one landed");
         self.current_round().end();
         self.open.push_back(OpenRound::new(&self.plan));
     }
 
-    /// A server says which tensors a round used.
+    /// Handle a server's report of the tensors that a round used.
     ///
     /// # Errors
-    /// [`QueueError::UsedDiffers`] if another server said otherwise, or if this rank's own pushes are missing;
-    /// [`QueueError::ServerAhead`] if the rank has not ended the round; [`QueueError::TensorSet`].
+    /// [`QueueError::UsedDiffers`] if another server reported a different set, or if the set lacks this rank's
+    /// own pushes; [`QueueError::ServerAhead`] if the rank has not ended the round; [`QueueError::TensorSet`].
     pub fn handle_used(
         &mut self,
         server: ServerId,
@@ -129,10 +129,11 @@ impl Collect {
         Ok(())
     }
 
-    /// A server says that every rank holds everything of a round: its gradients need not be kept.
+    /// Handle a server's report that every rank has all sums of a round: its gradients need no longer be
+    /// retained.
     ///
     /// # Errors
-    /// [`QueueError::ServerAhead`] if something of it has not landed with this one.
+    /// [`QueueError::ServerAhead`] if this rank lacks a sum of the round.
     pub fn handle_done(&mut self, server: ServerId, round: Round) -> Result<(), QueueError> {
         let (rank, current) = (self.rank, self.current());
         let landed = |round: Round| self.place(round).is_none_or(|at| self.open[at].has_landed());
@@ -141,7 +142,7 @@ impl Collect {
         }
         self.done = self.done.max(round.next());
         if let Some(talk) = self.talk(server) {
-            // Whoever is done with a round knows what it used.
+            // A server that reports a round as done also knows which tensors it used.
             talk.used = talk.used.max(round.next());
         }
         for at in (self.first.0..=round.0).map_while(|round| self.place(Round(round))).collect::<Vec<_>>() {
@@ -151,9 +152,9 @@ impl Collect {
         Ok(())
     }
 
-    /// A connection to a server broke and was made again: what the rank told it may be lost, and is told again.
-    /// The rank names [`oldest_kept`](Self::oldest_kept) and sends what it pushed again, as far as
-    /// [`has_landed`](Self::has_landed) denies it.
+    /// A connection to a server was re-established: messages may be lost, so the rank repeats them. The rank
+    /// names [`oldest_kept`](Self::oldest_kept) and retransmits its pushes, except those for which
+    /// [`has_landed`](Self::has_landed) is true.
     pub fn handle_reconnect(&mut self, server: ServerId) {
         let first = self.first;
         if let Some(talk) = self.talk(server) {
@@ -161,18 +162,19 @@ impl Collect {
         }
     }
 
-    /// A server was lost and another one, which knows nothing, has taken its place; rounds before `oldest` are done,
-    /// being the latest that any rank named as [`oldest_kept`](Self::oldest_kept).
+    /// A server was lost and a replacement without state took its place. Rounds before `oldest` are done: it is
+    /// the latest round that any rank named as [`oldest_kept`](Self::oldest_kept).
     ///
-    /// From when it named its own until this call the rank holds back [`handle_done`](Self::handle_done): the server counts
-    /// on it for what was not done then. Of several such servers it waits for all, and begins with the oldest round.
+    /// After a rank has named its own oldest round, it defers [`handle_done`](Self::handle_done) until this call,
+    /// because the replacement relies on the gradients of rounds that were not done at that time. With several
+    /// replacements the rank waits for all, and begins with the oldest round.
     ///
-    /// The rank sends the server's packets of every gradient that it keeps again, whether or not their sums have
-    /// landed here, since they may not have landed elsewhere; a tensor's next round only when
-    /// [`may_push_to`](Self::may_push_to) allows. The sums have the same bits.
+    /// The rank sends the server's packets of every retained gradient again, including those whose sums it has
+    /// received, because other ranks may lack them. A tensor's next round follows only when
+    /// [`may_push_to`](Self::may_push_to) is true. The repeated sums have the same bits.
     ///
     /// # Errors
-    /// [`QueueError::ServerAhead`] if something of the rounds before `oldest` has not landed here.
+    /// [`QueueError::ServerAhead`] if a sum of the rounds before `oldest` is missing on this rank.
     ///
     /// # Panics
     /// If a payload of the lost server is still being read: a defect of the caller.
@@ -190,13 +192,14 @@ impl Collect {
                 open.ask_again(&self.plan, server);
             }
         }
-        // What was complete may have to be confirmed anew, to the new server.
+        // Complete rounds may need a second confirmation, to the replacement.
         self.forget_done();
         Ok(())
     }
 
-    /// A new membership, after a loss: the rank says again what it pushed and has no sum of. Its first word to every
-    /// server is [`oldest_kept`](Self::oldest_kept), since it may have forgotten what is done elsewhere.
+    /// Start a new membership after a loss: the rank repeats its pushes that have no sum yet. Its first message
+    /// to each server is [`oldest_kept`](Self::oldest_kept), because it may have dropped rounds that other ranks
+    /// do not know to be done.
     pub fn handle_generation(&mut self, generation: u32) {
         self.generation = generation;
         for talk in &mut self.servers {
@@ -204,13 +207,13 @@ impl Collect {
         }
     }
 
-    /// What to tell a server next; each exactly once, in an order that every server can follow.
+    /// Return the next message to a server. Each is returned exactly once, in an order that every server accepts.
     pub fn poll_action(&mut self) -> Option<CollectAction> {
         let (first, done, open) = (self.first, self.done, &self.open);
         let at = |round: Round| open.get(usize::try_from(round.0.checked_sub(first.0)?).ok()?);
         for talk in &mut self.servers {
             if talk.got < talk.ended {
-                // What every rank holds need not come once more from a new server.
+                // A replacement need not send the sums that every rank has.
                 if talk.got < done || at(talk.got).is_some_and(OpenRound::is_confirmed) {
                     let action = CollectAction::Got(talk.server, talk.got);
                     talk.got = talk.got.next();
@@ -218,7 +221,7 @@ impl Collect {
                     return Some(action);
                 }
             } else if talk.used >= talk.ended && at(talk.ended).is_some_and(OpenRound::has_ended) {
-                // What a new server still sums of the last round, it has to finish or to hear that it is done.
+                // A replacement that still sums the last round has to finish it, or be informed that it is done.
                 let last = talk.ended.0.checked_sub(1).and_then(|last| at(Round(last)));
                 if last.is_some_and(|last| last.asks_server_again(talk.server)) {
                     continue;
@@ -231,18 +234,18 @@ impl Collect {
         None
     }
 
-    /// The round that the rank pushes now.
+    /// The current round: the one that the rank pushes.
     pub fn current(&self) -> Round {
         Round(self.first.0 + self.open.len() as u64 - 1)
     }
 
-    /// The generation that sums have to have.
+    /// The generation that sums must have.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether a tensor has no update outstanding from rounds before `round`: each is there, or was used by nobody.
-    /// The second rule: a rank asks this before it uses the tensor, also where it skipped it.
+    /// Whether all updates of a tensor from rounds before `round` were received or are known not to exist. This
+    /// is the second rule: a rank checks it before it uses the tensor, also for a tensor that it skipped.
     pub fn is_settled(&self, tensor: TensorId, before: Round) -> bool {
         (self.first.0..before.0)
             .map_while(|round| self.place(Round(round)))
@@ -254,53 +257,55 @@ impl Collect {
         self.is_settled(tensor, self.current())
     }
 
-    /// Whether the packets that a server sums of a kept gradient of `round` may be sent to it: everything of the
-    /// tensor's earlier rounds is there, also what a new server has to sum once more, unless that server is done.
+    /// Whether the packets of a retained gradient of `round` may be sent to a server. All sums of the tensor's
+    /// earlier rounds must be present, including those that a replacement repeats, unless that server is done.
     pub fn may_push_to(&self, server: ServerId, tensor: TensorId, round: Round) -> bool {
         let mut earlier = (self.first.0..round.0).map_while(|round| self.place(Round(round)));
         earlier.all(|at| self.open[at].is_known(tensor) && !self.open[at].is_asked_again(tensor, server))
     }
 
-    /// Whether the current round may be ended: the first rule, and every server has heard the end of the last one.
+    /// Whether the current round may be ended: the first rule holds, and every server has received the end of the
+    /// last round.
     pub fn may_end(&self) -> bool {
         let Some(last) = self.open.len().checked_sub(2) else { return true };
         let heard = Round(self.first.0 + last as u64);
         self.open.range(..=last).all(OpenRound::has_landed) && self.has_told_end(heard)
     }
 
-    /// Whether every server was told that this rank has ended a round.
+    /// Whether this rank's end of a round was sent to every server.
     pub fn has_told_end(&self, round: Round) -> bool {
         self.servers.iter().all(|talk| talk.ended > round)
     }
 
-    /// Whether everything of a round has landed, or was used by nobody.
+    /// Whether all sums of a round were received, or are known not to exist.
     pub fn is_round_settled(&self, round: Round) -> bool {
         round < self.first || self.place(round).is_some_and(|at| self.open[at].has_landed())
     }
 
-    /// Whether any rank pushed a tensor in an ended round; `None` while that is not known.
+    /// Whether any rank pushed a tensor in an ended round; `None` while this is unknown.
     pub fn is_used(&self, round: Round, tensor: TensorId) -> Option<bool> {
         self.open[self.place(round)?].is_used(tensor)
     }
 
-    /// What a round used, once known: ranks gather it before members are lost, for
+    /// The tensors that a round used, once known. Ranks collect them after a loss of members, for
     /// [`Rounds::handle_members`](crate::Rounds::handle_members).
     pub fn used(&self, round: Round) -> Option<&TensorSet> {
         self.open[self.place(round)?].used()
     }
 
-    /// The tensors that a round, once ended, did not push: what travels with its end.
+    /// The tensors that an ended round did not push, which its end message carries.
     pub fn skipped(&self, round: Round) -> Option<TensorSet> {
         let open = &self.open[self.place(round)?];
         open.has_ended().then(|| open.pushed().complement())
     }
 
-    /// The oldest round whose gradients are kept, because some rank may not hold its results.
+    /// The oldest round whose gradients are retained because some rank may lack its results.
     pub fn oldest_kept(&self) -> Round {
         self.done
     }
 
-    /// The tensors whose gradients of a round are kept, in case a server is lost; `None` for rounds that are done.
+    /// The tensors whose gradients of a round are retained in case a server is lost; `None` for rounds that are
+    /// done.
     pub fn kept(&self, round: Round) -> Option<&TensorSet> {
         if round < self.done {
             return None;
@@ -308,12 +313,12 @@ impl Collect {
         Some(self.open[self.place(round)?].pushed())
     }
 
-    /// How many packets a tensor still waits for in a round: for the one line that says who waits for what.
+    /// The number of packets of a tensor that are missing in a round, for diagnostics of a long wait.
     pub fn missing(&self, round: Round, tensor: TensorId) -> u32 {
         self.place(round).map_or(0, |at| self.open[at].missing(tensor))
     }
 
-    /// Tensors of a round that wait for packets, with how many.
+    /// Tensors of a round with missing packets, with their number.
     pub fn waiting(&self, round: Round) -> impl Iterator<Item = (TensorId, u32)> + '_ {
         let tensors = (0..self.plan.tensors()).map(TensorId);
         tensors.map(move |tensor| (tensor, self.missing(round, tensor))).filter(|(_, missing)| *missing > 0)
@@ -333,7 +338,7 @@ impl Collect {
         Some(&mut self.servers[at])
     }
 
-    /// Drops rounds that are done, once every server has heard so from this rank and none is asked to repeat them.
+    /// Drop rounds that are done, once this rank has reported so to every server and none has to repeat them.
     fn forget_done(&mut self) {
         let told = self.servers.iter().map(|talk| talk.got).min().unwrap_or(self.done);
         while self.first < self.done.min(told) && !self.open[0].asks_again() {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plan, a membership or a message can be wrong about.
+//! Errors of plans, memberships and messages.
 //!
-//! Faults of configuration are found before the first round. Faults of protocol come from the network: the
-//! peer that sent them is wrong or speaks another language, and its connection ends with the message.
+//! Configuration errors are found before the first round. Protocol errors come from the network: the peer is
+//! faulty or has another version, and its connection ends with the message.
 
 use foresee_units::Rank;
 
 use crate::{Difference, Round, ServerId};
 
-/// Why something was refused. Messages name the rank, the tensor and the value.
+/// Why an input was rejected. Messages name the rank, the tensor and the value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -28,7 +28,7 @@ pub enum QueueError {
         /// The most that a plan holds.
         most: usize,
     },
-    /// A name is what ranks find each other's tensors by.
+    /// Ranks match tensors by name.
     #[error("the name of tensor {index} has {bytes} bytes; names have 1 to {most}")]
     NameLength {
         /// The tensor's place.
@@ -58,7 +58,7 @@ pub enum QueueError {
         /// The most of either.
         most: usize,
     },
-    /// Gradients are exchanged as memory lies; holes and overlaps have no place in it.
+    /// Gradients are exchanged in memory order; holes and overlaps are not supported.
     #[error(
         "tensor '{tensor}' of shape {shape:?} and strides {strides:?} is not dense; make it contiguous before it is \
          synchronized"
@@ -71,7 +71,7 @@ pub enum QueueError {
         /// Its strides, in elements.
         strides: Vec<i64>,
     },
-    /// Sizes and offsets are 64 bits, packets of a tensor 32.
+    /// Sizes and offsets have 64 bits, packet numbers of a tensor 32.
     #[error(
         "tensor '{tensor}' of shape {shape:?} is too large for packets of {packet_bytes} bytes; take larger packets"
     )]
@@ -83,7 +83,7 @@ pub enum QueueError {
         /// The packet size.
         packet_bytes: u32,
     },
-    /// A class belongs to another tensor that has none of its own.
+    /// A tensor shares the class of a tensor that has no class of its own.
     #[error(
         "tensor {index} shares the class of tensor {with}, which is not an earlier one with a class of its own"
     )]
@@ -93,7 +93,7 @@ pub enum QueueError {
         /// The place of the other.
         with: usize,
     },
-    /// The bytes of a plan do not mean one.
+    /// The bytes do not encode a plan.
     #[error("byte {at} of a plan: {problem}; the peer may be of another version")]
     PlanBytes {
         /// Offset of the fault.
@@ -101,10 +101,10 @@ pub enum QueueError {
         /// What is wrong there.
         problem: &'static str,
     },
-    /// Two ranks do not train the same model, or not with the same settings.
+    /// Two ranks train different models, or use different settings.
     #[error("{0}; {remedy}", remedy = .0.remedy())]
     PlansDiffer(Difference),
-    /// A pattern needs servers, and they need shares.
+    /// A pattern needs at least one server with a share above 0.
     #[error(
         "{servers} servers with shares that add up to {total} make no pattern; at most {most_servers} servers, 1 to \
          {most_total} in all"
@@ -125,14 +125,14 @@ pub enum QueueError {
         /// Ranks as given.
         world: u32,
     },
-    /// A membership without members, or with strangers.
+    /// A membership is empty, or names ranks outside the world.
     #[error(
         "generation {generation} cannot have {ranks} ranks of a world of {world}; name 1 to {world} different ones"
     )]
     Members {
         /// The generation.
         generation: u32,
-        /// Ranks as given, strangers and repetitions left out.
+        /// Ranks as given, without unknown and repeated ones.
         ranks: u32,
         /// The world.
         world: u32,
@@ -157,7 +157,7 @@ pub enum QueueError {
         /// Tensors of the plan.
         tensors: u32,
     },
-    /// A packet beyond the end of its tensor.
+    /// A packet number beyond the end of its tensor.
     #[error("rank {rank} speaks of packet {packet} of '{tensor}', which has {packets}; it has another plan")]
     NoSuchPacket {
         /// The rank.
@@ -183,7 +183,7 @@ pub enum QueueError {
         /// Bytes by the plan.
         expected: u64,
     },
-    /// A packet at a server that does not sum it.
+    /// A packet was sent to a server that does not sum it.
     #[error(
         "packet {packet} of '{tensor}' with rank {rank} belongs to server {expected}, not to server {server}"
     )]
@@ -199,7 +199,7 @@ pub enum QueueError {
         /// The server of the plan.
         expected: ServerId,
     },
-    /// A rank that left, or never was there.
+    /// A rank that left, or never was a member.
     #[error("rank {rank} is not a member of generation {generation}; it has to join a later one")]
     NotAMember {
         /// The rank.
@@ -207,7 +207,7 @@ pub enum QueueError {
         /// The generation.
         generation: u32,
     },
-    /// A round for which there is no slot: the rank went on without the others.
+    /// No slot is free for the round: the rank went on without the others.
     #[error(
         "rank {rank} sends '{tensor}' of round {round} while round {held} of it is still being summed; a rank waits for \
          each tensor's last update before it pushes the next"
@@ -222,17 +222,17 @@ pub enum QueueError {
         /// The round in the slot, or in the other one.
         held: Round,
     },
-    /// A round that nobody can have reached.
+    /// A round that no rank can have reached.
     #[error("rank {rank} speaks of round {round} while round {oldest} is open; it belongs to another run")]
     RoundAhead {
         /// The rank.
         rank: Rank,
-        /// The round that it names.
+        /// The round in the message.
         round: Round,
         /// The oldest open round.
         oldest: Round,
     },
-    /// A rank that contradicts itself.
+    /// A rank pushed and skipped the same tensor.
     #[error("rank {rank} both pushes '{tensor}' in round {round} and says that it does not")]
     PushedAndSkipped {
         /// The rank.
@@ -242,7 +242,7 @@ pub enum QueueError {
         /// The round.
         round: Round,
     },
-    /// A rank that is ahead of what every rank has finished.
+    /// A rank ended a round before every rank had received the previous one.
     #[error("rank {rank} ends round {round} before it has landed round {before}, which is still open")]
     EndedEarly {
         /// The rank.
@@ -252,7 +252,7 @@ pub enum QueueError {
         /// The oldest round that is open.
         before: Round,
     },
-    /// A rank cannot have landed what it has not ended.
+    /// A rank confirmed a round that it has not ended.
     #[error("rank {rank} says that it has landed round {round}, which it has not ended")]
     GotEarly {
         /// The rank.
@@ -272,7 +272,7 @@ pub enum QueueError {
         /// This rank's round.
         current: Round,
     },
-    /// A sum that cannot be: this rank has neither pushed nor skipped the tensor.
+    /// A sum that cannot be complete: this rank has neither pushed nor skipped the tensor.
     #[error("server {server} sends '{tensor}' of round {round}, to which rank {rank} has not said its part")]
     UnexpectedSum {
         /// The server.
@@ -284,7 +284,7 @@ pub enum QueueError {
         /// This rank.
         rank: Rank,
     },
-    /// Servers that do not agree on what a round used.
+    /// Servers disagree on the tensors that a round used.
     #[error(
         "server {server} says of round {round} what no other server says; the ranks' views of the round differ"
     )]

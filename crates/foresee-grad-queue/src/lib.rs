@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors to packets, packets by priority, packets to sums, sums back.
+//! Gradient exchange without I/O: packets of tensors, their order on the network, and their sums.
 //!
 //! ```text
 //! rank:    tensor -> Collect (may it go?) -> Schedule (which packet next?) -> wire
@@ -7,24 +7,24 @@
 //! rank:    wire -> Collect (what landed?) -> tensor
 //! ```
 //!
-//! A tensor is cut into packets by the [`Plan`], which says what every number in a frame means. [`SlotPair`], [`Rounds`]
-//! and [`Collect`] speak of the same few messages and keep the same two rules, so that two accumulators per packet are
-//! enough and a lost connection or server changes no bit.
+//! The [`Plan`] cuts tensors into packets and gives every number in a frame its meaning. [`SlotPair`], [`Rounds`]
+//! and [`Collect`] share the same messages and the same two rules. Therefore two accumulators per packet suffice,
+//! and a lost connection or server changes no bit of a sum.
 //!
-//! Refuses to know a socket, a thread or a clock: bytes, times and connections are arguments.
+//! The crate uses no socket, thread or clock: bytes, times and connections are arguments.
 //!
-//! | file | what it decides |
+//! | file | content |
 //! |---|---|
 //! | `plan`, `pattern` | tensors, their packets, and the server of each |
-//! | `schedule` | which packet goes next over an interface |
-//! | `link` | what the link delivers, which sets the window of the schedule |
-//! | `policy`, `sizing` | what the schedule obeys; how large packets and windows are |
-//! | `members` | who is alive |
-//! | `slot_pair`, `slot`, `park` | whose contribution is added when, waits, or is refused |
-//! | [`sum`] | how it is added |
-//! | `rounds` | what a server knows of the ranks' rounds |
-//! | `collect` | what a rank may push, use and end |
-//! | `waits` | who waits for whom |
+//! | `schedule` | the order of packets over an interface |
+//! | `link` | the delivery rate of a link, which sets the window of the schedule |
+//! | `policy`, `sizing` | rules of the schedule; sizes of packets and windows |
+//! | `members` | the live ranks |
+//! | `slot_pair`, `slot`, `park` | which contribution is added, waits, or is discarded |
+//! | [`sum`] | the arithmetic of sums |
+//! | `rounds` | round progress of all ranks, on a server |
+//! | `collect` | round progress of one rank |
+//! | `waits` | missing contributions, for diagnostics |
 
 #![deny(
     clippy::disallowed_methods,

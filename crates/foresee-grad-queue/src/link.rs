@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the link of one interface delivers, and for how long it had nothing to carry.
+//! Meter of one interface's link: its delivery rate, and how long it was idle while packets waited.
 //!
-//! The sending thread reports bytes and times: what was granted, what is in flight, and when it looked. The answers set
-//! the window of a [`Schedule`](crate::Schedule). An interface whose traffic stays on its node has a meter of its own.
+//! The sending thread reports bytes granted, bytes in flight, and the time of each observation. The results set
+//! the window of a [`Schedule`](crate::Schedule). An interface whose traffic stays on its node has a meter of its
+//! own.
 //!
 //! | file | what it decides |
 //! |---|---|
@@ -21,45 +22,46 @@ use rate::RateMeter;
 
 /// Measures the link of one interface.
 ///
-/// The sending thread runs in turns: it asks how much is in flight ([`LinkMeter::handle_progress`]), writes packets
-/// ([`LinkMeter::handle_granted`] for each), and reports whether any still wait ([`LinkMeter::handle_sent`]).
+/// The sending thread runs in turns. It reports the bytes in flight ([`LinkMeter::handle_progress`]), writes
+/// packets ([`LinkMeter::handle_granted`] for each), and reports whether any still wait
+/// ([`LinkMeter::handle_sent`]).
 #[derive(Debug, Default)]
 pub struct LinkMeter {
     rate: RateMeter,
     lateness: Lateness,
-    /// Payload that was granted since the start, and that which was in flight on connections that are gone.
+    /// Payload granted since the start, and (`gone`) the part that was in flight on closed connections.
     granted: u64,
     gone: u64,
-    /// Payload that was granted since the last report of what was sent.
+    /// Payload granted since the last call of [`LinkMeter::handle_sent`].
     given: u64,
-    /// When the link will have carried what it was given; `None` while its capacity is not known.
+    /// When the link will have delivered all granted bytes; `None` while its capacity is unknown.
     carried: Option<Nanos>,
-    /// Since when something waits that the window does not allow, as far as it is not accounted for.
+    /// Start of the current wait for the window, as far as it is not accounted for.
     held: Option<Nanos>,
 }
 
-/// What one turn of the sending thread shows of the link.
+/// The result of one turn of the sending thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkProgress {
-    /// What the link delivers; `None` if this turn ended no interval of measurement.
+    /// The delivery rate; `None` if this turn ended no interval of measurement.
     pub rate: Option<BytesPerSecond>,
-    /// How much longer the window has to last than link and packets ask for.
+    /// How much longer than link and packets require the window has to last.
     pub late: Nanos,
 }
 
 impl LinkMeter {
-    /// `bytes` of payload may be written.
+    /// `bytes` of payload were granted.
     pub fn handle_granted(&mut self, bytes: Bytes) {
         self.granted += bytes.get();
         self.given += bytes.get();
     }
 
-    /// A connection is gone, and `in_flight` bytes with it: neither acknowledged nor in flight any more.
+    /// A connection closed with `in_flight` unacknowledged bytes, which no longer count as in flight.
     pub fn handle_closed(&mut self, in_flight: Bytes) {
         self.gone += in_flight.get();
     }
 
-    /// At `now`, `in_flight` bytes are in flight over all connections, and `waits` says whether more wait to be sent.
+    /// At `now`, `in_flight` bytes are in flight over all connections; `waits` is true if more wait to be sent.
     /// `min_rtt`: the shortest round trip seen.
     pub fn handle_progress(
         &mut self,
@@ -69,17 +71,18 @@ impl LinkMeter {
         min_rtt: Nanos,
     ) -> LinkProgress {
         let acked = self.granted.saturating_sub(in_flight.get() + self.gone);
-        // What waits goes next: that nothing is in flight is then the thread's doing and no pause.
+        // Waiting packets go next, so an empty link is then a delay of the thread and not a pause.
         let busy = in_flight > Bytes::ZERO || waits;
         let rate = self.rate.handle_progress(now, acked, busy, min_rtt);
-        // The link has been dry since it carried all it was given, although more waited.
+        // The link has been idle since it delivered all granted bytes, although packets waited.
         let held = self.held.take();
         let dry = held.zip(self.carried).map_or(Nanos::ZERO, |(since, at)| now.saturating_sub(since.max(at)));
         let waited = held.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
         LinkProgress { rate, late: self.lateness.handle_wait(waited, dry) }
     }
 
-    /// At `now` the thread has written what it may; `waits` says whether more wait until the window opens.
+    /// At `now` the thread has written all that the window allows; `waits` is true if packets wait until it
+    /// opens.
     pub fn handle_sent(&mut self, now: Nanos, waits: bool) {
         let given = Bytes::new(std::mem::take(&mut self.given));
         let time = self.rate.capacity().and_then(|capacity| capacity.time_for(given));

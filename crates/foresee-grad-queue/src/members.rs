@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which ranks are alive in a generation, in rank order.
+//! The live ranks of one generation, in rank order.
 //!
-//! Apart from the slots, which ask one question of it ("who comes after rank j?"), and from the rounds,
-//! which count answers against it. Refuses to change: a loss or a join makes a new generation, so what was
-//! decided under the old one can be told apart.
+//! A membership never changes: a loss or a join creates a new generation. Therefore decisions under the old
+//! membership can be told apart from those under the new one.
 
 use foresee_units::Rank;
 
@@ -22,12 +21,12 @@ pub struct Members {
 const WORLD_MAX: u32 = 65_535;
 
 impl Members {
-    /// Every rank of the world.
+    /// Membership of every rank of the world.
     pub fn all(generation: u32, world: u32) -> Result<Self, QueueError> {
         Self::of(generation, world, (0..world.min(WORLD_MAX)).map(Rank))
     }
 
-    /// The named ranks, each once, in any order.
+    /// Membership of the named ranks, each given once, in any order.
     pub fn of(
         generation: u32,
         world: u32,
@@ -48,7 +47,7 @@ impl Members {
         Ok(Self { generation, world, live, count })
     }
 
-    /// The next generation, without the ranks that were lost.
+    /// The next generation, without the lost ranks.
     pub fn without(&self, lost: &[Rank]) -> Result<Self, QueueError> {
         let left = self.iter().filter(|rank| !lost.contains(rank));
         Self::of(self.generation.wrapping_add(1), self.world, left)
@@ -59,12 +58,12 @@ impl Members {
         self.generation
     }
 
-    /// Ranks that the job began with.
+    /// Number of ranks at the start of the job.
     pub fn world(&self) -> u32 {
         self.world
     }
 
-    /// How many are alive: 1 to 65535.
+    /// Number of live ranks: 1 to 65535.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -74,12 +73,12 @@ impl Members {
         self.live.contains(rank)
     }
 
-    /// The first rank of every sum.
+    /// The first live rank, with which every sum begins.
     pub fn first(&self) -> Option<Rank> {
         self.live.at_or_after(0)
     }
 
-    /// The rank whose contribution follows `rank`'s.
+    /// The next live rank after `rank`.
     pub fn after(&self, rank: Rank) -> Option<Rank> {
         self.live.at_or_after(rank.0.saturating_add(1))
     }
@@ -90,7 +89,7 @@ impl Members {
     }
 }
 
-/// A set of ranks. Up to 64 ranks it is one word in place, as there are two sets per slot.
+/// A set of ranks. A world of up to 64 ranks takes one inline word, because every slot holds two sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RankSet {
     Few(u64),
@@ -116,7 +115,7 @@ impl RankSet {
         }
     }
 
-    /// Whether it was not there before.
+    /// Add `rank`; return whether it was absent before.
     pub(crate) fn insert(&mut self, rank: Rank) -> bool {
         let word = &mut self.words_mut()[(rank.0 / 64) as usize];
         let before = *word;
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_come_in_rank_order_whatever_order_they_were_named_in() {
+    fn ranks_are_in_rank_order_for_any_order_of_the_input() {
         for world in [3, 64, 65, 200, 65_535] {
             let last = Rank(world - 1);
             let members = Members::of(7, world, [last, Rank(0), Rank(1)]).unwrap();
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_worlds_strangers_and_repetitions_are_refused() {
+    fn invalid_worlds_unknown_ranks_and_repetitions_are_refused() {
         assert_eq!(Members::all(0, 0), Err(QueueError::World { world: 0 }));
         assert_eq!(Members::all(0, 65_536), Err(QueueError::World { world: 65_536 }));
         assert!(Members::of(0, 2, [Rank(2)]).is_err());
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn covering_looks_at_members_only() {
+    fn covering_considers_members_only() {
         let members = Members::of(0, 130, [Rank(1), Rank(129)]).unwrap();
         let mut set = RankSet::with_room_for(130);
         assert!(set.insert(Rank(1)) && !set.insert(Rank(1)) && set.insert(Rank(64)));

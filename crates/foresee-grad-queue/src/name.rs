@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names that frames carry: which round, tensor, packet, server, and who says so.
+//! Identifiers in frames: round, tensor, packet, server and sender.
 //!
-//! Apart from everything that decides, so that the wire's side and the deciders' side agree on words.
-//! Refuses to check: whether a tensor exists is the plan's question.
+//! They are separate from all deciders because the wire's side uses them too. Whether a tensor exists is a
+//! question for the plan.
 
 use std::fmt;
 
 use foresee_units::Rank;
 
-/// One exchange of all gradients, that is, one optimizer step; from 0.
+/// One exchange of all gradients, which is one optimizer step; counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Round(pub u64);
 
@@ -19,20 +19,20 @@ impl Round {
         Self(self.0.saturating_add(1))
     }
 
-    /// What travels: the low 32 bits. Only neighbouring rounds are legal, so nothing is lost.
+    /// The low 32 bits, which frames carry. Only neighbouring rounds are legal, so the high bits are redundant.
     #[expect(clippy::cast_possible_truncation, reason = "the low half is meant; `near` finds the rest")]
     pub const fn low(self) -> u32 {
         self.0 as u32
     }
 
-    /// The round with these low bits that lies nearest to `around`, never below 0.
+    /// The round with these low bits that is nearest to `around`, never below 0.
     #[must_use]
     #[expect(clippy::cast_possible_wrap, reason = "a difference of 32 bits, taken as signed on purpose")]
     pub const fn near(low: u32, around: Self) -> Self {
         let ahead = low.wrapping_sub(around.low()) as i32;
         match around.0.checked_add_signed(ahead as i64) {
             Some(round) => Self(round),
-            // Nothing lies below round 0, and nothing above the last: the other neighbour is meant.
+            // At either end of the range only one neighbour exists.
             None => Self(if ahead < 0 {
                 around.0.wrapping_add(low.wrapping_sub(around.low()) as u64)
             } else {
@@ -48,11 +48,11 @@ impl fmt::Display for Round {
     }
 }
 
-/// A tensor, by its place in the plan: 0 is used first.
+/// A tensor, by its index in the plan: the forward pass uses 0 first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorId(pub u32);
 
-/// A server, by its place in the pattern: co-located ones first, by rank.
+/// A server, by its index in the pattern: co-located ones first, by rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u16);
 
@@ -67,11 +67,11 @@ impl fmt::Display for ServerId {
 pub struct PacketId {
     /// The tensor.
     pub tensor: TensorId,
-    /// Which of its packets, from 0.
+    /// Index of the packet in the tensor, from 0.
     pub packet: u32,
 }
 
-/// Who says something about which round, under which membership.
+/// The sender of a message, with its round and membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// The rank that the connection is bound to.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much may wait for its turn in a sum.
+//! Memory budget for contributions that arrive before their turn in a sum.
 //!
-//! Contributions that come too early are kept, within a budget that all packets of a server share, each
-//! under its own lock. Room is taken before the payload is read, so the bound holds while readers are at
-//! work. Refuses beyond the budget: the payload then stays in the connection.
+//! All packets of a server share one budget, although each has its own lock. Memory is reserved before the
+//! payload is read, so the bound holds while readers are at work. When the budget is used up, the payload stays
+//! in its connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foresee_units::Bytes;
 
-/// The budget of one server.
+/// The early buffer's budget of one server.
 #[derive(Debug)]
 pub struct ParkBudget {
     limit: u64,
@@ -19,27 +19,27 @@ pub struct ParkBudget {
 }
 
 impl ParkBudget {
-    /// At most `limit` bytes; 0 parks nothing, and sums still end.
+    /// A budget of `limit` bytes; with 0 nothing is buffered, and sums still complete.
     pub fn new(limit: Bytes) -> Arc<Self> {
         Arc::new(Self { limit: limit.get(), taken: AtomicU64::new(0), peak: AtomicU64::new(0) })
     }
 
-    /// Bytes that may be parked.
+    /// Bytes that may be buffered.
     pub fn limit(&self) -> Bytes {
         Bytes::new(self.limit)
     }
 
-    /// Bytes parked, or promised to a payload that is being read.
+    /// Bytes buffered, or reserved for a payload that is being read.
     pub fn parked(&self) -> Bytes {
         Bytes::new(self.taken.load(Ordering::Relaxed))
     }
 
-    /// The most that was ever parked or promised.
+    /// The maximum of [`ParkBudget::parked`] so far.
     pub fn peak(&self) -> Bytes {
         Bytes::new(self.peak.load(Ordering::Relaxed))
     }
 
-    /// Room for `bytes`, given back when the result is dropped.
+    /// Reserve `bytes`; the reservation is released when the result is dropped.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<ParkRoom> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.limit);
         let before = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
@@ -48,7 +48,7 @@ impl ParkBudget {
     }
 }
 
-/// Room taken from a budget.
+/// A reservation of a budget.
 #[derive(Debug)]
 pub(crate) struct ParkRoom {
     budget: Arc<ParkBudget>,
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_given_within_the_limit_and_comes_back() {
+    fn reservations_stay_within_the_limit_and_are_released() {
         let budget = ParkBudget::new(Bytes::new(100));
         let first = budget.reserve(60).unwrap();
         assert!(budget.reserve(41).is_none());

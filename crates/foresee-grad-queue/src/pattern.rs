@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which server sums which packet: a smooth weighted round robin over the servers.
+//! Assignment of packets to servers: a smooth weighted round robin.
 //!
-//! Packets, not tensors, are dealt out, so that one huge layer loads every server alike. Each place of the
-//! pattern goes to the server whose next packet is due first; a server is due within its own period, as in
-//! fair scheduling of periodic tasks, so no server ever is a whole packet ahead of its share or behind it.
+//! Packets are distributed instead of tensors, so that one huge layer loads all servers equally. Each place of
+//! the pattern goes to the server with the earliest deadline. Deadlines follow from each server's period, as in
+//! fair scheduling of periodic tasks, so no server is ever a whole packet ahead of its share or behind it.
 //!
-//! Refuses a table per packet or per tensor: counts, n-th packets and their inverse are computed.
+//! No table per packet or per tensor exists: counts, n-th packets and their inverse are computed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,15 +19,15 @@ const SERVERS_MAX: usize = 65_535;
 /// The longest pattern: 4 MiB of tables, and a share of one millionth.
 const LENGTH_MAX: u64 = 1 << 20;
 
-/// A pattern of servers, repeated for ever; a tensor starts somewhere in it.
+/// A repeating pattern of servers. Each tensor starts at some place of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pattern {
     shares: Vec<u32>,
     /// The server of each place.
     places: Vec<u16>,
-    /// Which of its server's places each place is.
+    /// For each place, its index among the places of its server.
     nth: Vec<u32>,
-    /// The places of all servers, those of a server together and ascending; server s has `starts[s]..starts[s + 1]`.
+    /// Places grouped by server, ascending; server s has `starts[s]..starts[s + 1]`.
     of_server: Vec<u32>,
     starts: Vec<u32>,
 }
@@ -39,8 +39,8 @@ impl std::fmt::Debug for Pattern {
 }
 
 impl Pattern {
-    /// Servers with the given shares, in any unit: 1 to 65535 of them, with a sum of 1 to 2^20 once common
-    /// factors are taken out. A server with share 0 sums nothing.
+    /// A pattern for the given shares, in any unit: 1 to 65535 servers, whose shares sum to 1 to 2^20 after
+    /// common factors are removed. A server with share 0 sums nothing.
     pub fn new(shares: &[u32]) -> Result<Self, QueueError> {
         let divisor = shares.iter().fold(0, |a, b| greatest_common_divisor(a, *b)).max(1);
         let total: u64 = shares.iter().map(|share| u64::from(share / divisor)).sum();
@@ -69,9 +69,10 @@ impl Pattern {
         Ok(Self { shares, places, nth, of_server, starts })
     }
 
-    /// Servers beside `ranks` ranks, one on each rank's machine, and `extra` ones on machines of their own, with the
-    /// shares that carry most: of `n^2 + k (n - 2)` parts, `n - k` for each co-located server and `2 (n - 1)` for
-    /// each extra one. From `k = n` on the extra ones carry everything; without them it is all-reduce's volume.
+    /// A pattern of one co-located server on the node of each of `ranks` ranks, and `extra` servers on nodes of
+    /// their own, with the shares of highest throughput. Of `n^2 + k (n - 2)` parts, each co-located server has
+    /// `n - k` and each extra one `2 (n - 1)`. With `k >= n` the extra servers sum everything; with `k = 0` the
+    /// volume is that of all-reduce.
     ///
     /// Co-located servers come first, by rank. Shares too fine for a pattern of 2^20 places are rounded.
     pub fn mixed(ranks: u16, extra: u16) -> Result<Self, QueueError> {
@@ -93,14 +94,14 @@ impl Pattern {
         Self::new(&shares)
     }
 
-    /// Only servers on machines of their own, with equal shares.
+    /// A pattern of dedicated servers with equal shares.
     pub fn dedicated(servers: u16) -> Result<Self, QueueError> {
         Self::new(&vec![1; usize::from(servers)])
     }
 
-    /// How many servers there are, those with share 0 included.
+    /// The number of servers, including those with share 0.
     pub fn servers(&self) -> u16 {
-        // Checked when the pattern was made: there are no more than that.
+        // The constructor has checked that the number fits.
         u16::try_from(self.shares.len()).unwrap_or(u16::MAX)
     }
 
@@ -109,20 +110,20 @@ impl Pattern {
         &self.shares
     }
 
-    /// Places after which the pattern repeats, 1 to 2^20; also the sum of the shares.
+    /// The length of the pattern, 1 to 2^20; also the sum of the shares.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u32 {
         self.starts[self.shares.len()]
     }
 
-    /// Where a tensor with this number starts: anywhere, so that first packets spread as well.
+    /// The place where tensor number `tensor` starts: pseudo-random, so that first packets spread as well.
     pub(crate) fn start_of(&self, tensor: u32) -> u32 {
         let spread = SplitMix64::new(u64::from(tensor)).next() % u64::from(self.len());
         u32::try_from(spread).expect("less than the length")
     }
 
-    /// The server of packet `packet` of a tensor that starts at place `start`, and how many of the tensor's packets
-    /// that server has before it.
+    /// The server of packet `packet` of a tensor that starts at place `start`, and the number of the tensor's
+    /// earlier packets on that server.
     pub(crate) fn locate(&self, start: u32, packet: u64) -> (ServerId, u64) {
         let (cycle, place) = self.place(start, packet);
         let server = self.places[place as usize];
@@ -132,18 +133,18 @@ impl Pattern {
         (ServerId(server), cycle * u64::from(share) + u64::from(nth))
     }
 
-    /// How many of the first `packets` packets of a tensor that starts at `start` are `server`'s.
+    /// The number of `server`'s packets among the first `packets` packets of a tensor that starts at `start`.
     pub(crate) fn count(&self, start: u32, packets: u64, server: ServerId) -> u64 {
         let Some(share) = self.shares.get(usize::from(server.0)) else { return 0 };
         let (cycles, end) = self.place(start, packets);
         let from = self.before(server.0, start);
         let to = self.before(server.0, end);
-        // A window that wraps has the places from `start` on and those before `end`.
+        // A window that wraps covers the places from `start` on and those before `end`.
         let rest = if end < start { share - from + to } else { to - from };
         cycles * u64::from(*share) + u64::from(rest)
     }
 
-    /// The `nth` packet, from 0, that `server` has of a tensor that starts at `start`, were it endless.
+    /// The `nth` packet, from 0, of `server` in an unbounded tensor that starts at `start`.
     pub(crate) fn nth_packet(&self, start: u32, server: ServerId, nth: u64) -> Option<u64> {
         let share = *self.shares.get(usize::from(server.0)).filter(|share| **share > 0)?;
         let (cycle, nth) = (nth / u64::from(share), u32::try_from(nth % u64::from(share)).ok()?);
@@ -160,7 +161,7 @@ impl Pattern {
         (packet / len, u32::try_from(place).expect("less than the length"))
     }
 
-    /// How many places below `place` are `server`'s.
+    /// The number of `server`'s places below `place`.
     fn before(&self, server: u16, place: u32) -> u32 {
         let before = self.places_of(server).partition_point(|own| *own < place);
         u32::try_from(before).expect("at most the length")
@@ -172,17 +173,17 @@ impl Pattern {
     }
 }
 
-/// Gives each of `total` places to the server whose next packet is due first, among those that may have one already.
+/// Assign each of `total` places to the released server with the earliest deadline.
 ///
-/// The j-th packet of a server with share w may not come before place `floor(j T / w)` and has to come before
-/// `ceil((j + 1) T / w)`. As the shares add up to one, giving way to the earliest end always keeps every end.
+/// The j-th packet of a server with share w is released at place `floor(j T / w)` and due before `ceil((j + 1) T
+/// / w)`. The shares sum to one, so earliest deadline first meets every deadline.
 fn deal(shares: &[u32], total: u64) -> Vec<u16> {
     let window = |server: u16, nth: u64| {
         let share = u64::from(shares[usize::from(server)]);
         (nth * total / share, ((nth + 1) * total).div_ceil(share))
     };
     let active = (0_u16..).zip(shares).filter(|(_, share)| **share > 0).map(|(server, _)| server);
-    // Both by (place, server): the first of equals is the lower server.
+    // Both by (place, server): of equals, the lower server is first.
     let mut waiting = BinaryHeap::new();
     let mut due: BinaryHeap<_> = active.map(|server| Reverse((window(server, 0).1, server, 0_u64))).collect();
     let mut places = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
@@ -218,7 +219,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn mixed_shares_are_those_of_the_formula() {
+    fn mixed_shares_follow_the_formula() {
         let shares = |n, k| Pattern::mixed(n, k).unwrap().shares().to_vec();
         assert_eq!(shares(4, 0), [1, 1, 1, 1]);
         assert_eq!(shares(4, 1), [1, 1, 1, 1, 2]);
@@ -254,7 +255,7 @@ mod tests {
             for (packets, server) in (1..).zip(&pattern.places) {
                 counts[usize::from(*server)] += 1;
                 for (count, share) in counts.iter().zip(&pattern.shares) {
-                    // |count - packets * share / len| < 1, in whole numbers.
+                    // |count - packets * share / len| < 1, in integers.
                     prop_assert!((count * len).abs_diff(packets * u64::from(*share)) < len);
                 }
             }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is exchanged every round: the tensors, their packets, and where each is summed.
+//! What is exchanged in every round: the tensors, their packets, and the server of each packet.
 //!
-//! Apart from everything that moves, because all ranks and servers have to agree on it before the first
-//! packet: a number in a frame means what the plan says. It is made from a model, or from the bytes of a
-//! peer ([`Plan::decode`]), and checked alike. Offsets are 64 bits; nothing is stored per packet.
-//!
-//! Refuses tensors with holes or overlaps, sizes that overflow, and two tensors of one name.
+//! All ranks and servers agree on the plan before the first packet, because it gives the numbers in frames their
+//! meaning. A plan is built from a model or from a peer's bytes ([`Plan::decode`]), and both are validated alike.
+//! Offsets have 64 bits; nothing is stored per packet. Tensors with holes or overlaps, sizes that overflow, and
+//! repeated names are errors.
 
 mod class;
 mod codec;
@@ -28,38 +27,41 @@ const TENSORS_MAX: usize = 1 << 20;
 const NAME_MAX: usize = 4096;
 /// The most dimensions, as many as `PyTorch` has.
 const DIMENSIONS_MAX: usize = 64;
-/// The largest packet, 1 GiB: a whole tensor at once, for comparison; 1408 to 261,888 bytes serve better.
+/// The largest packet, 1 GiB: a whole tensor at once, for comparison. Sizes from 1408 to 261,888 bytes perform
+/// better.
 const PACKET_BYTES_MAX: u32 = 1 << 30;
-/// Packets start at multiples of this, so that every element is whole and every start is on a cache line.
+/// Packets start at multiples of this, so that no element is split and every start is on a cache line.
 const PACKET_ALIGN: u32 = 64;
-/// All tensors together stay below this, so that no sum of sizes or offsets can overflow.
+/// Upper bound of the total size, so that no sum of sizes or offsets can overflow.
 const TOTAL_MAX: u64 = 1 << 56;
 
 /// A tensor as its rank describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSpec {
-    /// What ranks find each other's tensors by: 1 to 4096 bytes, unique in a plan.
+    /// The name by which ranks match tensors: 1 to 4096 bytes, unique in a plan.
     pub name: String,
     /// The type of its elements in the model.
     pub dtype: Dtype,
-    /// Elements along each dimension, at most 64; none for a scalar, a 0 among them for no elements.
+    /// Elements along each dimension, at most 64 dimensions; empty for a scalar, with a 0 for a tensor without
+    /// elements.
     pub shape: Vec<u64>,
-    /// Elements from one to the next along each dimension; dense in some order of dimensions.
+    /// Elements from one index to the next along each dimension; dense in some order of dimensions.
     pub strides: Vec<i64>,
     /// Priority, 0 first.
     pub class: u8,
-    /// What the servers compute of it.
+    /// The operation of the servers.
     pub op: Op,
 }
 
-/// In which dtype the elements of a mean travel. A [`Op::Sum`] has every bit: it may be a copy.
+/// The dtype in which the elements of a mean travel. An [`Op::Sum`] always travels unchanged, because it may be a
+/// copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wire {
-    /// As they are.
+    /// Unchanged.
     Own,
-    /// f32 as bf16, the others as they are: half the volume, eight bits of precision.
+    /// f32 as bf16, others unchanged: half the volume, eight bits of precision.
     Bf16,
-    /// f32 as f16, the others as they are: half the volume, eleven bits of precision, a range up to 65504.
+    /// f32 as f16, others unchanged: half the volume, eleven bits of precision, a range up to 65504.
     F16,
 }
 
@@ -74,7 +76,7 @@ impl fmt::Display for Wire {
 }
 
 impl Wire {
-    /// What a tensor's elements become on their way.
+    /// The dtype of a tensor's elements on the wire.
     pub const fn dtype_of(self, tensor: &TensorSpec) -> Dtype {
         match (self, tensor.op, tensor.dtype) {
             (Self::Bf16, Op::Mean, Dtype::F32) => Dtype::Bf16,
@@ -101,7 +103,7 @@ impl Wire {
     }
 }
 
-/// What holds for all tensors of a plan.
+/// Settings of all tensors of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanConfig {
     /// P, the bytes of a packet on the wire: a multiple of 64, from 64 to 2^30.
@@ -112,16 +114,16 @@ pub struct PlanConfig {
     pub pattern: Pattern,
 }
 
-/// What all ranks and servers of a generation agree on.
+/// The plan that all ranks and servers of a generation share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     config: PlanConfig,
     tensors: Vec<Entry>,
-    /// The tensors' places, by name.
+    /// Indices of the tensors, sorted by name.
     by_name: Vec<u32>,
 }
 
-/// A tensor with what follows from its description.
+/// A tensor with values derived from its specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     spec: TensorSpec,
@@ -129,12 +131,12 @@ struct Entry {
     /// Bytes on the wire.
     bytes: u64,
     packets: u32,
-    /// Where in the pattern packet 0 is.
+    /// The place of packet 0 in the pattern.
     start: u32,
 }
 
 impl Plan {
-    /// Tensors in the order in which a forward pass first uses them; at most 2^20.
+    /// A plan of tensors in the order of first use by a forward pass; at most 2^20.
     pub fn new(config: PlanConfig, tensors: Vec<TensorSpec>) -> Result<Self, QueueError> {
         let packet_bytes = config.packet_bytes;
         if packet_bytes == 0 || !packet_bytes.is_multiple_of(PACKET_ALIGN) || packet_bytes > PACKET_BYTES_MAX
@@ -164,17 +166,17 @@ impl Plan {
         Ok(Self { config, tensors: entries, by_name })
     }
 
-    /// What holds for all tensors.
+    /// The settings of all tensors.
     pub fn config(&self) -> &PlanConfig {
         &self.config
     }
 
-    /// How many tensors there are; their ids are `0..tensors`.
+    /// The number of tensors; their ids are `0..tensors`.
     pub fn tensors(&self) -> u32 {
         fitting(self.tensors.len() as u64)
     }
 
-    /// A tensor's description, if the plan has it.
+    /// A tensor's specification; `None` if the plan has no such tensor.
     pub fn tensor(&self, tensor: TensorId) -> Option<&TensorSpec> {
         Some(&self.entry(tensor)?.spec)
     }
@@ -187,7 +189,7 @@ impl Plan {
         Some(TensorId(self.by_name[place.ok()?]))
     }
 
-    /// A tensor's name for a message; its number, were it not in the plan.
+    /// A tensor's name for a message; its number if it is not in the plan.
     pub fn name(&self, tensor: TensorId) -> String {
         self.tensor(tensor).map_or_else(|| format!("#{}", tensor.0), |spec| spec.name.clone())
     }
@@ -207,17 +209,17 @@ impl Plan {
         Some(Bytes::new(self.entry(tensor)?.bytes))
     }
 
-    /// Bytes of all tensors on the wire: what a rank pushes in a round, and pulls.
+    /// Bytes of all tensors on the wire: the volume that a rank pushes in a round, and pulls.
     pub fn total_bytes(&self) -> Bytes {
         Bytes::new(self.tensors.iter().map(|entry| entry.bytes).sum())
     }
 
-    /// Packets of a tensor: 0 if it has no elements.
+    /// Packets of a tensor; 0 if it has no elements.
     pub fn packets(&self, tensor: TensorId) -> Option<u32> {
         Some(self.entry(tensor)?.packets)
     }
 
-    /// Where a packet begins in its tensor and how many bytes it has, both on the wire.
+    /// Offset and length of a packet in its tensor, in bytes on the wire.
     pub fn range(&self, packet: PacketId) -> Option<(u64, u32)> {
         let entry = self.entry(packet.tensor)?;
         if packet.packet >= entry.packets {
@@ -228,21 +230,21 @@ impl Plan {
         Some((offset, fitting(bytes)))
     }
 
-    /// The server that sums a packet, and how many of its tensor's packets that server has before it.
+    /// The server of a packet, and the number of the tensor's earlier packets on that server.
     pub fn server(&self, packet: PacketId) -> Option<(ServerId, u32)> {
         let entry = self.entry(packet.tensor).filter(|entry| packet.packet < entry.packets)?;
         let (server, nth) = self.config.pattern.locate(entry.start, u64::from(packet.packet));
         Some((server, fitting(nth)))
     }
 
-    /// How many of a tensor's packets a server sums.
+    /// The number of a tensor's packets on a server.
     pub fn packets_at(&self, tensor: TensorId, server: ServerId) -> Option<u32> {
         let entry = self.entry(tensor)?;
         let count = self.config.pattern.count(entry.start, u64::from(entry.packets), server);
         Some(fitting(count))
     }
 
-    /// The `nth` packet, from 0, of those that a server sums of a tensor.
+    /// The `nth` packet, from 0, of a tensor on a server.
     pub fn nth_packet_at(&self, tensor: TensorId, server: ServerId, nth: u32) -> Option<PacketId> {
         let entry = self.entry(tensor)?;
         let packet = self.config.pattern.nth_packet(entry.start, server, u64::from(nth))?;
@@ -250,7 +252,7 @@ impl Plan {
         Some(PacketId { tensor, packet })
     }
 
-    /// Whether a frame of `bytes` bytes with `rank` at its other or at this end can be that packet.
+    /// Whether a frame of `bytes` bytes, sent or received by `rank`, is valid for that packet.
     pub(crate) fn check(&self, rank: Rank, packet: PacketId, bytes: u64) -> Result<(), QueueError> {
         let PacketId { tensor, packet: number } = packet;
         let Some(entry) = self.entry(tensor) else {
@@ -294,7 +296,7 @@ impl Entry {
         let mut entry =
             Self { spec, elements: 0, bytes: 0, packets: 0, start: config.pattern.start_of(index) };
         let width = config.wire.dtype_of(&entry.spec).bytes() as u64;
-        // The element size in the model counts as well: its buffers exist on the ranks.
+        // The model's element size counts too, because ranks hold buffers of it.
         let widest = entry.spec.dtype.bytes().max(sum::accumulator_bytes(entry.spec.dtype)) as u64;
         let sizes = || {
             let elements = elements(&entry.spec.shape)?;
@@ -320,12 +322,12 @@ impl Entry {
     }
 }
 
-/// A count that the checks of a plan keep within 32 bits.
+/// Convert a count that the validation of a plan bounds to 32 bits.
 fn fitting(count: u64) -> u32 {
     u32::try_from(count).expect("checked when the plan was made")
 }
 
-/// The product of a shape; a 0 anywhere makes it 0, however large the rest is.
+/// The product of a shape; 0 if any dimension is 0, even if the others overflow.
 fn elements(shape: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -333,7 +335,7 @@ fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1_u64, |product, size| product.checked_mul(*size))
 }
 
-/// Whether the elements fill their memory once, in some order of dimensions, as `channels_last` does.
+/// Whether the elements fill their memory exactly once in some order of dimensions, as `channels_last` does.
 fn is_dense(shape: &[u64], strides: &[i64]) -> bool {
     let mut dimensions: Vec<(i64, u64)> =
         strides.iter().copied().zip(shape.iter().copied()).filter(|(_, size)| *size != 1).collect();

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policies that papers and frameworks name, each in one constructor.
+//! The scheduling policies of papers and frameworks, one constructor each.
 //!
-//! All of them run in the same scheduler, over the same sockets, with the same server and the same packets
-//! on the wire, so that a difference between two of them is a difference of scheduling. A policy is data:
-//! what the scheduler of a rank obeys, what that of a server obeys, what is cut into packets, and when a
-//! server answers.
-//!
-//! Apart from the scheduler, which has no use for pushes, pulls and servers.
+//! All policies run in the same scheduler, with the same sockets, server and packets, so that measured
+//! differences are differences of scheduling. A policy is data: the rules of a rank's scheduler, those of a
+//! server's, the packet size, and when a server answers.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -21,11 +18,11 @@ use crate::schedule::{Order, Rules, Scope, Window};
 pub enum Answer {
     /// When the whole tensor is summed.
     Tensor,
-    /// Packet by packet, each when it is summed.
+    /// For each packet, when it is summed.
     Packet,
 }
 
-/// What is compared in a benchmark, and what a run uses.
+/// A scheduling policy, for benchmarks and for runs.
 ///
 /// # Examples
 /// ```
@@ -44,7 +41,7 @@ pub struct Policy {
     answer: Answer,
 }
 
-/// As they get ready, into sockets as the system makes them.
+/// Order of readiness, with the sockets' default behaviour.
 const NATIVE: Rules = Rules {
     order: Order::Readiness,
     scope: Scope::Interface,
@@ -54,20 +51,21 @@ const NATIVE: Rules = Rules {
     window_factor_more: 0,
     credit: None,
 };
-/// The same at a server.
+/// The same on a server.
 const NATIVE_PULL: Rules = pulled(NATIVE);
-/// As a server has it: a window of three times a rank's for one rank, and two more for each further one. What a server sends
-/// was pushed to it first, so that its queues are bounded by the ranks' windows already; but its acknowledgments come back
-/// late, behind what every rank has under way to it (`docs/notes/028`).
+/// A server's rules. Its window is three times a rank's for one rank, and two more for each further one. The
+/// ranks' windows already bound a server's queues, because it sends only what was pushed to it. Its
+/// acknowledgments arrive late, behind all bytes that the ranks have in flight to it (`docs/notes/028`).
 const fn pulled(rules: Rules) -> Rules {
     Rules { window_factor: NonZeroU32::new(3).expect("not 0"), window_factor_more: 2, ..rules }
 }
-/// [`NATIVE`] where packets go first in, first out, on both sides: nothing is urgent, so what is under way may be as much as
-/// keeps all links busy. With three times a rank's, steps at 200 Mbit/s took 4 to 5 % longer (`docs/notes/015`).
+/// [`NATIVE`] for first-in-first-out order on both sides: nothing is urgent, so the window may be large enough to
+/// keep all links busy. With three times a rank's window, steps at 200 Mbit/s took 4 to 5 % longer
+/// (`docs/notes/015`).
 const FIFO: Rules = Rules { window_factor: NonZeroU32::new(8).expect("not 0"), ..NATIVE };
 
 impl Policy {
-    /// Every name that [`Policy::from_str`] knows.
+    /// All names that [`Policy::from_str`] accepts.
     pub const NAMES: [&'static str; 8] = [
         "foresee",
         "mercury",
@@ -93,8 +91,8 @@ impl Policy {
         })
     }
 
-    /// What a run uses: class by class over all connections of an interface, in both directions, with a
-    /// window on the sum of what its connections have in flight.
+    /// The default: class order over all connections of an interface, in both directions, with a window on the
+    /// sum of the bytes in flight.
     pub const fn foresee() -> Self {
         Self {
             name: "foresee",
@@ -105,11 +103,11 @@ impl Policy {
         }
     }
 
-    /// Tensors in the order in which backward yields them; the server answers when it has summed all of one.
-    /// Wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) and a parameter server as it comes.
+    /// Tensors in the order in which backward yields them; the server answers when it has summed a whole tensor.
+    /// This is wait-free backpropagation (Zhang et al., "Poseidon", ATC 2017) with a plain parameter server.
     ///
-    /// With a window on both sides it is a large one: nothing is urgent, and whole tensors come back at once, between
-    /// which acknowledgments of what is pushed meanwhile are late.
+    /// Its window, if any, is large: nothing is urgent, and whole tensors return at once, which delays the
+    /// acknowledgments of concurrent pushes.
     pub const fn fifo_tensor() -> Self {
         Self { name: "fifo_tensor", push: FIFO, pull: FIFO, partition: None, answer: Answer::Tensor }
     }
@@ -119,24 +117,24 @@ impl Policy {
         Self { name: "fifo_packet", answer: Answer::Packet, ..Self::fifo_tensor() }
     }
 
-    /// `ByteScheduler` (Peng et al., SOSP 2019): partitions of `size` bytes go class by class, the next one
-    /// when an acknowledgement frees credit; `credit` bytes are under way at most. The paper's own values
-    /// are tuned per model, 4 MB and 16 MB are a fair start. Give its best of a grid.
+    /// `ByteScheduler` (Peng et al., SOSP 2019): partitions of `size` bytes go in class order, the next one when
+    /// an acknowledgment frees credit; at most `credit` bytes are in flight. The paper tunes both values per
+    /// model; 4 MB and 16 MB are a fair start. A benchmark should use the best of a grid.
     pub const fn partition(size: NonZeroU32, credit: NonZeroU64) -> Self {
         let push = Rules { order: Order::Class, credit: Some(credit), ..NATIVE };
         Self { name: "partition", push, pull: NATIVE_PULL, partition: Some(size), answer: Answer::Packet }
     }
 
-    /// `BytePS` as it comes (Jiang et al., OSDI 2020): partitions, without scheduling and without a bound.
-    /// Its PyTorch side passes no priority, so that tensors go as they get ready; where several are ready at
-    /// once it sorts by name, hence they are to be offered in that order. Its size: [`BYTEPS_PARTITION`].
+    /// Unmodified `BytePS` (Jiang et al., OSDI 2020): partitions, without scheduling and without a bound. Its
+    /// PyTorch plugin passes no priority, so tensors go in order of readiness. It sorts tensors that are ready at
+    /// the same time by name, so callers must offer them in that order. Its default size is [`BYTEPS_PARTITION`].
     pub const fn partition_unbounded(size: NonZeroU32) -> Self {
         let answer = Answer::Packet;
         Self { name: "partition_unbounded", push: NATIVE, pull: NATIVE_PULL, partition: Some(size), answer }
     }
 
-    /// The paper's policy (Duan et al., "Mercury", TPDS 2023): packets by class on each connection by itself,
-    /// into sockets as the system makes them; answers packet by packet, as they get ready.
+    /// The paper's policy (Duan et al., "Mercury", TPDS 2023): packets in class order on each connection
+    /// separately, with the sockets' default behaviour; answers packet by packet, in order of readiness.
     pub const fn mercury() -> Self {
         let push = Rules { order: Order::Class, scope: Scope::Connection, ..NATIVE };
         Self { name: "mercury", push, pull: NATIVE_PULL, partition: None, answer: Answer::Packet }
@@ -147,15 +145,15 @@ impl Policy {
         Self { name: "mercury_windowed", ..Self::mercury() }.windowed(Window::Connection)
     }
 
-    /// Ablation, second step: one scheduler over all connections, with the window on their sum. What is
-    /// missing is the priority of pulls.
+    /// Ablation, second step: one scheduler over all connections, with the window on their sum. Only the priority
+    /// of pulls is missing.
     pub const fn mercury_interface() -> Self {
         let mercury = Self::mercury();
         let push = Rules { scope: Scope::Interface, ..mercury.push };
         Self { name: "mercury_interface", push, ..mercury }.windowed(Window::Interface)
     }
 
-    /// The same with another window, in both directions. For `partition` with our window.
+    /// The same policy with another kind of window in both directions, such as `partition` with Foresee's window.
     #[must_use]
     pub const fn windowed(mut self, window: Window) -> Self {
         self.push.window = window;
@@ -163,7 +161,7 @@ impl Policy {
         self
     }
 
-    /// The same with a window of fixed size, in both directions, whatever the link: for sweeps.
+    /// The same policy with a window of fixed size in both directions, for sweeps.
     #[must_use]
     pub const fn with_window_bytes(mut self, bytes: Bytes) -> Self {
         self.push.window_bytes = Some(bytes);
@@ -171,19 +169,18 @@ impl Policy {
         self
     }
 
-    /// What the scheduler of a rank obeys.
+    /// The rules of a rank's scheduler.
     pub const fn push(&self) -> Rules {
         self.push
     }
 
-    /// What the scheduler of a server obeys.
+    /// The rules of a server's scheduler.
     pub const fn pull(&self) -> Rules {
         self.pull
     }
 
-    /// The bytes into which tensors are cut where `packet` is the packet size of the link: the partition
-    /// where the policy has one, which then is the packet. Schedulers are made with `packet` all the same:
-    /// the window is a matter of the link.
+    /// The size into which tensors are cut when the link's packet size is `packet`: the partition if the policy
+    /// has one. Schedulers still take `packet`, because the window depends on the link.
     pub fn packet_bytes(&self, packet: NonZeroU32) -> NonZeroU32 {
         self.partition.unwrap_or(packet)
     }
@@ -193,17 +190,17 @@ impl Policy {
         self.answer
     }
 
-    /// The name of its constructor.
+    /// The name of the constructor.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 }
 
-/// A policy in words, for settings: the name of its constructor, and what differs from its defaults.
+/// A policy as text, for settings: the name of its constructor, and values that differ from its defaults.
 ///
-/// `partition` has partitions of 4 MB and a credit of 16 MB, `partition_unbounded` those of [`BYTEPS_PARTITION`]; both
-/// take `size=BYTES`, the first also `credit=BYTES`. Every policy takes `window=BYTES`, fixed instead of following the
-/// link, and `window=interface`, `window=connection` or `window=none`.
+/// `partition` has partitions of 4 MB and a credit of 16 MB, `partition_unbounded` has [`BYTEPS_PARTITION`]. Both
+/// accept `size=BYTES`, the first also `credit=BYTES`. Every policy accepts `window=interface`,
+/// `window=connection` or `window=none`, and `window=BYTES` for a fixed size.
 ///
 /// # Examples
 /// ```
@@ -243,7 +240,7 @@ impl Policy {
             "none" => self.windowed(Window::None),
             "connection" => self.windowed(Window::Connection),
             "interface" => self.windowed(Window::Interface),
-            // A size is of a window that is there.
+            // A size needs a window.
             _ if self.push.window == Window::None => return None,
             bytes => self.with_window_bytes(Bytes::new(bytes.parse().ok()?)),
         })
@@ -261,7 +258,7 @@ impl Policy {
     }
 }
 
-/// Words that are no policy.
+/// A text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("policy '{text}': {rule}")]
 pub struct PolicyError {
@@ -269,11 +266,11 @@ pub struct PolicyError {
     rule: String,
 }
 
-/// Where nobody has tuned `ByteScheduler` for the model: between the values that its authors found for theirs.
+/// Default partition of an untuned `ByteScheduler`, between the values that its authors found for their models.
 const FAIR_PARTITION: NonZeroU32 = NonZeroU32::new(4_000_000).expect("not 0");
 const FAIR_CREDIT: NonZeroU64 = NonZeroU64::new(16_000_000).expect("not 0");
 
-/// The partition that `BytePS` uses unless told otherwise, in bytes.
+/// Default partition of `BytePS`, in bytes.
 pub const BYTEPS_PARTITION: NonZeroU32 = NonZeroU32::new(4_096_000).expect("not 0");
 
 impl fmt::Display for Policy {
@@ -307,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_that_of_its_policy_and_no_other_word_is_one() {
+    fn each_name_parses_to_its_policy_and_other_texts_are_refused() {
         for name in Policy::NAMES {
             assert_eq!(name.parse().map(|policy: Policy| policy.name()), Ok(name));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far the ranks of a job are, as one server sees it: who has ended a round, and who holds its results.
+//! Round progress of all ranks, as one server sees it: which have ended a round, and which have all its results.
 //!
 //! ```text
 //! rank -> server   ROUND_END(r, tensors not pushed)   once all of r - 1 has landed with the rank
@@ -8,11 +8,12 @@
 //! server -> ranks  ROUND_DONE(r)                      once every live rank has got r
 //! ```
 //!
-//! On one connection a rank's messages alternate: end 0, got 0, end 1, got 1. So at most two rounds are open, r
-//! and r + 1, and a rank that ends r + 1 before it got r, or before USED(r) left, broke the first rule of
-//! [`SlotPair`](crate::SlotPair).
+//! On one connection a rank's messages alternate: end 0, got 0, end 1, got 1. Therefore at most two rounds are
+//! open, r and r + 1. A rank that ends r + 1 before it got r, or before USED(r) was sent, violates the first rule
+//! of [`SlotPair`](crate::SlotPair).
 //!
-//! Apart from the slots, which know packets and no end. Refuses to time out: it says who is missing.
+//! The slots are separate: they know packets, but not the end of a round. Nothing here times out; a query names
+//! the missing ranks.
 
 use std::collections::VecDeque;
 
@@ -21,30 +22,30 @@ use foresee_units::Rank;
 use crate::members::RankSet;
 use crate::{Members, QueueError, Round, Sender, TensorSet};
 
-/// How far a rank can be ahead of the oldest round that a server knows to be open. By the rules it is two rounds; one
-/// more may go by while what the server is told is lost in a connection that is about to be found broken, and one is
-/// for the round that is named as not begun. Whoever claims more belongs to another run.
+/// How far a rank can be ahead of the oldest round that a server knows to be open. The rules allow two rounds.
+/// One more may pass while messages to the server are lost in a connection that is about to fail, and one is for
+/// a round that has not begun. A message further ahead belongs to another run.
 pub(crate) const AHEAD_MAX: u64 = 4;
 
-/// What a server is to tell every live rank.
+/// A message that a server sends to every live rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundAction {
-    /// Every rank has ended the round; these tensors were pushed by at least one.
+    /// Every rank has ended the round; at least one rank pushed each of these tensors.
     Used(Round, TensorSet),
-    /// Every rank holds everything of the round: gradients that are kept for it may go.
+    /// Every rank has all results of the round: gradients retained for it may be dropped.
     Done(Round),
 }
 
-/// Whether a message counted.
+/// How a message was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// It did.
+    /// It was counted.
     Counted,
-    /// It was known.
+    /// It was a repetition.
     Repeated,
-    /// It was sent under an earlier membership; what still matters is sent again.
+    /// It was sent under an earlier membership; senders repeat it where it still matters.
     OldGeneration,
-    /// It was sent under a membership that is not known here yet: keep it, and repeat it then.
+    /// It was sent under a membership that is unknown here: retain it, and handle it after the change.
     NewGeneration,
 }
 
@@ -63,9 +64,9 @@ pub struct Rounds {
 struct Open {
     ended: RankSet,
     got: RankSet,
-    /// Tensors that some of those that ended have pushed.
+    /// Tensors that any rank which ended the round has pushed.
     pushed: TensorSet,
-    /// What USED says, from when it is known.
+    /// The content of USED, once known.
     used: Option<TensorSet>,
 }
 
@@ -77,14 +78,14 @@ impl Open {
 }
 
 impl Rounds {
-    /// A job of `tensors` tensors whose rounds before `oldest` are done: 0 for a new one, for one that goes on with a
-    /// new server the latest that any of its ranks names as the oldest it keeps gradients of.
+    /// A job of `tensors` tensors whose rounds before `oldest` are done. `oldest` is 0 for a new job; for a
+    /// replacement server it is the latest round that any rank names as the oldest with retained gradients.
     pub fn new(members: Members, tensors: u32, oldest: Round) -> Self {
         let open = [Open::new(&members, tensors), Open::new(&members, tensors)];
         Self { members, tensors, oldest, open, actions: VecDeque::new() }
     }
 
-    /// A rank has pushed all that it will push in a round, and not these tensors. The slots hear of those first.
+    /// Handle a rank's end of a round, with the tensors that it did not push. The slots must handle those first.
     ///
     /// # Errors
     /// [`QueueError::EndedEarly`] if the rank broke the first rule, [`QueueError::NotAMember`],
@@ -113,7 +114,7 @@ impl Rounds {
         Ok(Heard::Counted)
     }
 
-    /// Everything of a round has landed with a rank.
+    /// Handle a rank's report that it has all results of a round.
     ///
     /// # Errors
     /// [`QueueError::GotEarly`] if it has not ended the round, [`QueueError::NotAMember`].
@@ -132,8 +133,8 @@ impl Rounds {
         Ok(Heard::Counted)
     }
 
-    /// Somebody knows that every round before `oldest` is done: another server said so. Ranks name it whenever they
-    /// connect, since a server may have missed what was on its way in a connection that broke.
+    /// Another server reported that every round before `oldest` is done. Ranks name `oldest` at each connect,
+    /// because a server may have missed messages on a connection that broke.
     ///
     /// # Errors
     /// [`QueueError::RoundAhead`] if the ranks cannot have come so far without this server.
@@ -148,12 +149,12 @@ impl Rounds {
         Ok(())
     }
 
-    /// A new membership, after a loss: rounds before `oldest` are done, and the open ones used what `promised` says, as
-    /// far as any rank that is left has heard; what was told to one holds for all. What this server knows besides, and
-    /// has told to nobody who is left, it forgets, for other servers may find otherwise: ranks do not listen to it from
-    /// when they say what they know until it has changed.
+    /// Start a new membership after a loss. Rounds before `oldest` are done. The open ones used what `promised`
+    /// contains: the USED sets that any remaining rank has received, which then hold for all. Any other USED set
+    /// of this server is dropped, because other servers may compute a different one; ranks ignore this server
+    /// between their report and its change.
     ///
-    /// Ranks say again what they pushed; what they hold they hold.
+    /// Ranks repeat their pushes; results that they have remain valid.
     ///
     /// # Errors
     /// [`QueueError::TensorSet`] if a set is of another plan; [`QueueError::RoundAhead`] as
@@ -172,7 +173,7 @@ impl Rounds {
         self.members = members;
         self.actions.clear();
         for (round, open) in [self.oldest, self.oldest.next()].into_iter().zip(&mut self.open) {
-            // Who holds all of a round needs not end it again: it may have forgotten how.
+            // A rank that has all results need not end the round again, and may have dropped its state.
             open.ended.clone_from(&open.got);
             open.used = promised.iter().find(|(of, _)| *of == round).map(|(_, used)| used.clone());
             match &open.used {
@@ -184,28 +185,28 @@ impl Rounds {
         Ok(())
     }
 
-    /// What to tell the ranks next, in this order.
+    /// The next message to the ranks, in order.
     pub fn poll_action(&mut self) -> Option<RoundAction> {
         self.actions.pop_front()
     }
 
-    /// Rounds before this one are done; it and the next are open.
+    /// Rounds before this one are done; it and the next one are open.
     pub fn oldest(&self) -> Round {
         self.oldest
     }
 
-    /// The membership that counts.
+    /// The current membership.
     pub fn members(&self) -> &Members {
         &self.members
     }
 
-    /// What a round used, while it is open and once it is known: for a rank whose connection broke.
+    /// The tensors that an open round used, once known, for a rank that reconnects.
     pub fn used(&self, round: Round) -> Option<&TensorSet> {
         let at = round.0.checked_sub(self.oldest.0)?;
         self.open.get(usize::try_from(at).ok()?)?.used.as_ref()
     }
 
-    /// The live ranks that have not ended the oldest round that somebody waits to see ended, and that round.
+    /// The oldest round whose end any rank waits for, and the live ranks that have not ended it.
     pub fn waiting_for_end(&self) -> (Round, impl Iterator<Item = Rank> + '_) {
         let [first, second] = &self.open;
         let (round, open) =
@@ -214,19 +215,20 @@ impl Rounds {
         (round, self.members.iter().filter(|rank| !ended.contains(*rank)))
     }
 
-    /// The live ranks that do not hold everything of the oldest round.
+    /// The live ranks that lack results of the oldest round.
     pub fn waiting_for_got(&self) -> impl Iterator<Item = Rank> + '_ {
         self.members.iter().filter(|rank| !self.open[0].got.contains(*rank))
     }
 
-    /// Whether a rank has reported that it holds everything of a round.
+    /// Whether a rank has reported that it has all results of a round.
     pub fn has_got(&self, rank: Rank, round: Round) -> bool {
         let Some(at) = round.0.checked_sub(self.oldest.0) else { return true };
         let open = usize::try_from(at).ok().and_then(|at| self.open.get(at));
         open.is_some_and(|open| open.got.contains(rank))
     }
 
-    /// Which of the open rounds a message is about: 0, 1, or 2 and more for none yet; or why it does not matter.
+    /// Index of the open round of a message: 0, 1, or 2 and more if it has not begun; or why the message does not
+    /// matter.
     fn place(&self, sender: Sender) -> Result<Result<usize, Heard>, QueueError> {
         let Sender { rank, generation, round } = sender;
         let current = self.members.generation();
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_used_by_what_any_rank_pushed_and_done_when_all_hold_it() {
+    fn a_round_uses_the_tensors_that_any_rank_pushed_and_is_done_when_all_ranks_have_it() {
         let mut rounds = rounds(2);
         assert_eq!(rounds.handle_end(from(0, 0), &set(&[0, 2])), Ok(Heard::Counted));
         assert_eq!(rounds.poll_action(), None);
@@ -327,13 +329,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_the_survivors_end_again_and_what_was_told_stays() {
+    fn after_a_loss_survivors_end_the_round_again_and_reported_sets_stay() {
         let mut rounds = rounds(3);
         for rank in 0..3 {
             rounds.handle_end(from(rank, 0), &set(&[rank, (rank + 1) % 3])).unwrap();
         }
         rounds.handle_got(from(0, 0)).unwrap();
-        // Everybody who is left has heard it, or somebody has.
+        // Either every remaining rank has received it, or one has.
         let promised = [(Round(0), set(&[0, 1, 2]))];
         let left = rounds.members().without(&[Rank(2)]).unwrap();
         rounds.handle_members(left, Round(0), &promised).unwrap();
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_who_is_left_has_heard_is_found_anew_without_the_lost_one() {
+    fn a_used_set_that_no_survivor_received_is_computed_again_without_the_lost_rank() {
         let mut rounds = rounds(3);
         for rank in 0..3 {
             rounds.handle_end(from(rank, 0), &set(if rank == 2 { &[] } else { &[1, 2] })).unwrap();
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_missing_may_be_the_one_that_is_lost() {
+    fn a_round_completes_when_the_last_missing_rank_is_lost() {
         let mut rounds = rounds(2);
         rounds.handle_end(from(0, 0), &set(&[0])).unwrap();
         let left = rounds.members().without(&[Rank(1)]).unwrap();
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_missed_the_end_of_rounds_catches_up() {
+    fn a_server_that_missed_round_ends_catches_up() {
         let mut rounds = rounds(2);
         rounds.handle_end(from(0, 0), &set(&[])).unwrap();
         rounds.handle_oldest(Rank(1), Round(1)).unwrap();

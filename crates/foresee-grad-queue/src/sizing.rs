@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How large a packet is, and how much of an interface's data may be under way.
+//! Sizes of packets and windows.
 //!
-//! Apart from the scheduler, which takes both figures as given: they follow from facts of the link alone, a
-//! model of a network needs them too, and a plan has to name the packet size before any scheduler exists.
-//!
-//! Refuses to measure: rates and round-trip times are arguments.
+//! Both follow from properties of the link alone. They are separate from the scheduler because network models
+//! need them too, and because a plan contains the packet size before any scheduler exists. Rates and round-trip
+//! times are arguments; nothing is measured here.
 
 use std::num::NonZeroU32;
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// The smallest packet: it and its header fill a segment of Ethernet. Below this headers cost more than waiting.
+/// The smallest packet: with its header it fills an Ethernet segment. Below this, headers cost more than waiting.
 pub const PACKET_BYTES_MIN: NonZeroU32 = NonZeroU32::new(1408).expect("not 0");
-/// The largest packet: above this an urgent one waits long behind one that has started, and little is saved (`docs/notes/046`).
+/// The largest packet. A larger one would delay urgent packets longer and saves little (`docs/notes/046`).
 pub const PACKET_BYTES_MAX: NonZeroU32 = NonZeroU32::new(372 * 1408).expect("not 0");
-/// Packets are whole segments of Ethernet, since half a segment costs as much as a whole one; and whole cache lines, so
-/// that no two packets share one while they are summed.
+/// Packets are whole Ethernet segments, because half a segment costs as much as a whole one, and whole cache
+/// lines, so that no two packets share one while they are summed.
 pub const PACKET_BYTES_UNIT: u64 = 1408;
-/// Time on the slowest link that a packet takes, but for rounding: what an urgent one waits for a started one. Each packet
-/// costs the machine some 0.1 ms of a core at both ends together, whatever its size (`docs/notes/023`).
+/// Approximate time of a packet on the slowest link, which is the time that an urgent packet waits for a started
+/// one. Each packet costs about 0.1 ms of a core at both ends together, for any size (`docs/notes/023`).
 pub const PACKET_TIME: Nanos = Nanos::new(230_000);
-/// Links up to this rate, 1 Gbit/s, have packets of [`PACKET_TIME`]. On faster links the cores become the limit, so a packet
-/// takes longer, in proportion to the rate.
+/// Links up to this rate, 1 Gbit/s, have packets of [`PACKET_TIME`]. On faster links the cores become the limit,
+/// so the packet time grows in proportion to the rate.
 pub const PACKET_RATE: BytesPerSecond = BytesPerSecond::new(125_000_000);
-/// Packets that a window has room for. With fewer, what one server is slow to take holds up all others.
+/// Packets per window. With fewer, one slow server delays all others.
 pub const WINDOW_PACKETS: u64 = 4;
-/// And at least, where links are so quick that [`WINDOW_BOUND`] has no room for as many.
+/// Minimum of packets per window, for links so fast that [`WINDOW_BOUND`] does not allow [`WINDOW_PACKETS`].
 pub const WINDOW_PACKETS_MIN: u64 = 3;
-/// What a window holds beyond the round trip: a thread has to wake and write before the link runs dry.
+/// Extra time of a window beyond the round trip: a thread has to wake up and write before the link is idle.
 pub const WINDOW_SLACK: Nanos = Nanos::new(200_000);
-/// As far as a fourth packet and lateness make a window grow: a little less than three packets at 1 Gbit/s. More has a price: what is urgent
-/// waits behind all of it (`docs/notes/022`), and what waits where a link is shaped costs the machine time, so that whoever
-/// has no core to spare is later still.
+/// Bound up to which a fourth packet and lateness enlarge a window: slightly less than three packets at 1 Gbit/s.
+/// A larger window delays urgent packets (`docs/notes/022`). On a shaped link the queued bytes also cost CPU
+/// time, which makes a busy node even later.
 pub const WINDOW_BOUND: u64 = 86 << 10;
 
-/// The packet size for links of which the slowest moves `slowest`: `slowest x 0.23 ms x max(1, slowest / 1 Gbit/s)`, rounded up
+/// The packet size for the rate of the slowest link: `slowest x 0.23 ms x max(1, slowest / 1 Gbit/s)`, rounded up
 /// to a multiple of 1408 bytes, 1408 to 523,776. A rate of 0 gives the smallest.
 ///
-/// Mercury (Duan et al., TPDS 2023, section 5) found 16 to 256 KB alike, 8 KB and less slower, and 1 MB and more slower, on links
-/// of 10 Gbit/s and more, where this gives 523,776 bytes. Up to 1 Gbit/s a packet's time counts: n ranks send the same packet to the
-/// same server at once, so it takes n of them to cross that server's link, and as many on the way back
-/// (`docs/notes/012`), and what of a tensor some ranks have sent and others have not is of no use (`docs/notes/015`).
+/// Mercury (Duan et al., TPDS 2023, section 5) found no difference from 16 to 256 KB, and lower speed at 8 KB and
+/// less and at 1 MB and more. It used links of at least 10 Gbit/s, for which this gives 523,776 bytes. Up to 1
+/// Gbit/s the packet time matters. n ranks send the same packet to the same server at once, so it takes n packet
+/// times to cross that server's link, and as many on the way back (`docs/notes/012`). Packets of a tensor that
+/// only some ranks have sent are of no use (`docs/notes/015`).
 ///
 /// # Examples
 /// ```
@@ -58,15 +58,15 @@ pub fn packet_bytes(slowest: BytesPerSecond) -> NonZeroU32 {
     NonZeroU32::new(whole).map_or(PACKET_BYTES_MIN, |whole| whole.min(PACKET_BYTES_MAX))
 }
 
-/// How many unsent and unacknowledged bytes an interface may have before another packet starts:
-/// `max(4 packets, rate x (min_rtt + 0.2 ms)) + rate x late`, but at most 86 KiB, unless
-/// `max(3 packets, rate x (min_rtt + 0.2 ms))` is more: then that. Rounded down; saturates.
+/// The unsent and unacknowledged bytes that an interface may have before another packet starts: `max(4 packets,
+/// rate x (min_rtt + 0.2 ms)) + rate x late`, at most 86 KiB, unless `max(3 packets, rate x (min_rtt + 0.2 ms))`
+/// is larger, which then applies. Rounded down; saturates.
 ///
-/// `rate`: what the interface delivers, summed over its connections; `min_rtt`: the smallest round trip
-/// seen, so without queues. A started packet is finished, hence up to the window and one packet may be
-/// under way. `late`: by how much longer the window has to last, because acknowledgments or whoever sends come late. Where
-/// the rate was measured under a window that is too small, this one is larger than what was used, so the window grows by
-/// itself up to the product of bandwidth and delay.
+/// `rate`: the interface's delivery rate, summed over its connections. `min_rtt`: the shortest round trip seen,
+/// which contains no queueing. `late`: extra duration for late acknowledgments or a late sender. A started packet
+/// is finished, so up to the window and one packet may be in flight. If the rate was measured under a window that
+/// is too small, the result is larger than that window, so the window converges to the product of bandwidth and
+/// delay.
 ///
 /// # Examples
 /// ```
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn where_links_are_quick_a_window_is_three_packets() {
+    fn on_fast_links_a_window_is_three_packets() {
         let window = |packet, megabit: u64, late| {
             let rate = BytesPerSecond::new(megabit * 125_000);
             window_bytes(Bytes::new(packet), rate, Nanos::ZERO, late).get()
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_needs_as_much_more_under_way_within_a_bound() {
+    fn lateness_enlarges_the_window_within_a_bound() {
         let (packet, slow, late) =
             (Bytes::new(16 << 10), BytesPerSecond::new(6_250_000), Nanos::from_millis(2));
         assert_eq!(window_bytes(packet, slow, Nanos::ZERO, late), Bytes::new((64 << 10) + 12_500));

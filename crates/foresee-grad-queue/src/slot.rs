@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One accumulator: the contributions to one packet in one round, added in rank order.
 //!
-//! Apart from [`SlotPair`](crate::SlotPair), which decides whether a message fits a slot at all: here the
-//! round and the generation are right, and the question is whose turn it is. `next` is the live rank whose
-//! contribution is missing; the first two may come in either order, since x + y == y + x.
+//! [`SlotPair`](crate::SlotPair) checks round and generation before it calls a slot, which only decides on the
+//! turn of a rank. `next` is the live rank whose contribution is missing; the first two may come in either order,
+//! because x + y == y + x.
 //!
-//! The first contribution is not copied, where its elements are summed as wide as they travel: slot and reader trade
-//! memory. Of four ranks' packets three are added and none is written twice.
+//! If elements are summed in their own width, the first contribution is not copied: slot and reader swap memory.
+//! Of four ranks' packets three are added and none is written twice.
 //!
-//! Refuses to add what is not there: a rank without a contribution is stepped over, not added as 0.0,
-//! which would turn -0.0 into 0.0.
+//! A rank without a contribution is skipped and not added as 0.0, which would turn -0.0 into 0.0.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::members::RankSet;
 use crate::park::ParkRoom;
 use crate::{Dtype, Members, Round, sum};
 
-/// A result, in the dtype of the wire: one memory for all that write it out.
+/// A result, in the dtype of the wire; all its writers share the memory.
 #[derive(Debug)]
 pub struct Sum {
     buffer: Buffer,
@@ -29,13 +28,13 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The result's bytes, as they travel; they begin on a cache line.
+    /// The result's bytes on the wire; they begin on a cache line.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer.bytes()[..self.len]
     }
 
-    /// How many ranks contributed: 1 to 65535. 0 only for zeros in place of a lost rank's packet that nobody else
-    /// has, see [`SlotPair::skip`](crate::SlotPair::skip).
+    /// The number of ranks that contributed: 1 to 65535. It is 0 only for zeros that replace a lost rank's
+    /// packet, see [`SlotPair::skip`](crate::SlotPair::skip).
     pub fn contributors(&self) -> u16 {
         self.contributors
     }
@@ -45,47 +44,47 @@ impl Sum {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
     pub(crate) dtype: Dtype,
-    /// By what the sum is divided.
+    /// The divisor of the sum.
     pub(crate) divisor: u32,
     /// Bytes of the packet on the wire.
     pub(crate) bytes: usize,
 }
 
-/// The slot of every second round.
+/// The slot of the even or of the odd rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub(crate) round: Round,
     pub(crate) state: State,
-    /// The accumulator, then the result; kept from round to round. Nobody else has it while it is being filled.
+    /// The accumulator, then the result; reused in later rounds. It is not shared while it is being filled.
     memory: Option<Arc<Sum>>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) enum State {
-    /// Nothing is known of the round.
+    /// The round is unknown.
     #[default]
     Empty,
-    /// Somebody has said its part.
+    /// A rank has contributed or skipped.
     Filling(Filling),
-    /// The result is there, for re-sending until the round after the next takes the slot.
+    /// The result is complete, and available for retransmission until the round after the next takes the slot.
     Ready,
-    /// Every live rank has said that it contributes nothing.
+    /// Every live rank has skipped.
     Unused,
 }
 
-/// What is known of a round under way.
+/// State of an unfinished round.
 #[derive(Debug)]
 pub(crate) struct Filling {
-    /// The first live rank, in rank order, that neither is in the sum nor skipped; `None` past the last.
+    /// The first live rank, in rank order, that is neither in the sum nor skipped; `None` past the last.
     next: Option<Rank>,
     counted: RankSet,
     skipped: RankSet,
-    /// By rank, ascending; none of them is counted.
+    /// Early contributions by rank, ascending; they are not in the sum.
     parked: Vec<Parked>,
     contributors: u32,
-    /// Bytes of the result, once the last contribution was added with it.
+    /// Bytes of the result, if the last contribution was added and divided in one pass.
     finished: Option<usize>,
-    /// A reader was told to wait since `next` last moved.
+    /// Whether a reader was held since `next` last moved.
     pub(crate) held: bool,
 }
 
@@ -93,7 +92,7 @@ pub(crate) struct Filling {
 struct Parked {
     rank: Rank,
     payload: Buffer,
-    /// Its part of the budget, given back when the payload is dropped.
+    /// Its reservation, released when the payload is dropped.
     _room: ParkRoom,
 }
 
@@ -110,12 +109,12 @@ impl Filling {
         }
     }
 
-    /// Whether anything was contributed.
+    /// Whether any rank has contributed.
     pub(crate) fn has_begun(&self) -> bool {
         self.contributors > 0 || !self.parked.is_empty()
     }
 
-    /// Whether the rank's contribution is in the sum, or parked.
+    /// Whether the rank's contribution is in the sum, or buffered.
     pub(crate) fn has(&self, rank: Rank) -> bool {
         self.counted.contains(rank) || self.parked.iter().any(|parked| parked.rank == rank)
     }
@@ -124,14 +123,14 @@ impl Filling {
         self.skipped.contains(rank)
     }
 
-    /// Whether the rank's contribution can be added now. Once true, true until it is counted: what the others do
-    /// in the meantime can only bring its turn nearer, so a payload may be read outside of any lock.
+    /// Whether the rank's contribution can be added now. It stays true until the contribution is counted, because
+    /// other ranks only bring its turn nearer. Therefore a payload may be read outside of any lock.
     pub(crate) fn is_turn_of(&self, rank: Rank, members: &Members) -> bool {
         let Some(next) = self.next else { return false };
         rank == next || self.contributors == 0 && self.second(next, members) == Some(rank)
     }
 
-    /// The rank after `next` that does not skip.
+    /// The next rank after `next` that does not skip.
     fn second(&self, next: Rank, members: &Members) -> Option<Rank> {
         let mut second = members.after(next);
         while second.is_some_and(|rank| self.skipped.contains(rank)) {
@@ -140,7 +139,7 @@ impl Filling {
         second
     }
 
-    /// Whether nothing comes after the contribution of `rank`, which is `next`.
+    /// Whether no contribution follows that of `rank`, which is `next`.
     fn ends_with(&self, rank: Rank, members: &Members) -> bool {
         let said = |rank: &Rank| self.counted.contains(*rank) || self.skipped.contains(*rank);
         let mut after = members.after(rank);
@@ -150,26 +149,26 @@ impl Filling {
         after.is_none()
     }
 
-    /// Keeps the payload until its turn, and no more memory than its room in the budget.
+    /// Buffer the payload until its turn, in no more memory than its reservation.
     pub(crate) fn park(&mut self, rank: Rank, payload: &mut Buffer, room: ParkRoom) {
         let at = self.parked.partition_point(|parked| parked.rank < rank);
         self.parked.insert(at, Parked { rank, payload: payload.give(), _room: room });
     }
 
-    /// Live ranks that have not said their part.
+    /// Live ranks that have neither contributed nor skipped.
     pub(crate) fn missing<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = Rank> + 'a {
         members.iter().filter(|rank| !self.has(*rank) && !self.skipped.contains(*rank))
     }
 }
 
 impl Slot {
-    /// Takes the slot for a round. Its memory is used again.
+    /// Begin a round, and reuse the slot's memory.
     pub(crate) fn begin(&mut self, round: Round, members: &Members) {
         self.round = round;
         self.state = State::Filling(Filling::new(members));
     }
 
-    /// Forgets what was contributed to an unfinished sum; whether there was anything to forget.
+    /// Drop the contributions of an unfinished sum; return whether there were any.
     pub(crate) fn reset(&mut self) -> bool {
         let State::Filling(filling) = &self.state else { return false };
         let had = filling.has_begun();
@@ -189,8 +188,8 @@ impl Slot {
         self.memory.as_ref().filter(|_| matches!(self.state, State::Ready))
     }
 
-    /// Adds a contribution whose turn it is, then the parked ones that follow. Whether `next` moved. What the payload's
-    /// buffer holds afterwards means nothing.
+    /// Add a contribution whose turn it is, then the buffered ones that follow. Returns whether `next` moved. The
+    /// content of the payload's buffer is unspecified afterwards.
     pub(crate) fn count(
         &mut self,
         how: Arithmetic,
@@ -205,14 +204,15 @@ impl Slot {
         before != filling.next
     }
 
-    /// Steps over a rank that contributes nothing, then adds the parked ones that follow.
+    /// Skip a rank that contributes nothing, then add the buffered contributions that follow.
     pub(crate) fn skip(&mut self, how: Arithmetic, members: &Members, rank: Rank) {
         let State::Filling(filling) = &mut self.state else { return };
         filling.skipped.insert(rank);
         Self::go_on(&mut self.memory, how, members, filling);
     }
 
-    /// Ends the round if every live rank has said its part; `promised` ends it with zeros if none has contributed.
+    /// End the round if every live rank has contributed or skipped; `promised` ends it with zeros if none has
+    /// contributed.
     pub(crate) fn settle(&mut self, how: Arithmetic, promised: bool) {
         let State::Filling(filling) = &self.state else { return };
         if filling.next.is_some() {
@@ -252,7 +252,7 @@ impl Slot {
     }
 }
 
-/// The slot's memory, alone in it. A writer may still hold the result of two rounds ago; then there is a new one.
+/// The slot's memory, unshared. If a writer still holds the result of two rounds ago, new memory is allocated.
 fn own(memory: &mut Option<Arc<Sum>>, how: Arithmetic) -> &mut Sum {
     let shared = memory.as_mut().is_none_or(|memory| Arc::get_mut(memory).is_none());
     if shared {
@@ -276,7 +276,7 @@ fn accumulate(
     debug_assert!(!filling.counted.contains(rank), "each rank is counted once");
     let acc = &mut own(memory, how).buffer;
     if filling.contributors == 0 {
-        // Elements that are summed as wide as they travel: the first contribution is the sum so far, where it lies.
+        // If elements are summed in their own width, the first contribution becomes the accumulator in place.
         let as_wide = sum::accumulator_bytes(how.dtype) == how.dtype.bytes();
         if !as_wide || !acc.trade(payload) {
             sum::start(how.dtype, acc.bytes_mut(), payload.bytes());

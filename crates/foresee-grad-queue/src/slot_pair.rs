@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A packet's two slots, one for even rounds and one for odd ones: what may be summed, and what becomes of it.
+//! The two slots of a packet, for even and for odd rounds.
 //!
-//! A rank pushes a tensor only after the tensor's last average has landed with it, so when a packet of round
-//! r + 2 arrives every rank has contributed to r + 1, and therefore holds r: two slots are enough. For tensors
-//! that are skipped in some rounds this needs two rules, which ranks keep and this machine checks:
+//! A rank pushes a tensor only after it has received the tensor's last average. When a packet of round r + 2
+//! arrives, every rank has contributed to r + 1 and therefore has the result of r, so two slots suffice. For
+//! tensors that are skipped in some rounds this needs two rules, which ranks keep and this type checks:
 //!
-//! 1. before a rank ends round r, everything of round r - 1 has landed with it;
+//! 1. before a rank ends round r, it has received all results of round r - 1;
 //! 2. a rank that skipped a tensor waits until it knows whether others used it, and then for its average,
 //!    before it uses the tensor again.
 //!
@@ -13,12 +13,12 @@
 //! Empty -> Filling(next, parked) -> Ready, until round r + 2 takes the slot
 //! ```
 //!
-//! A message is judged twice, both times under the packet's lock: by its header ([`SlotPair::verdict`]), and when
-//! the payload is there ([`SlotPair::take`]). In between the lock is free and other ranks go on; a verdict stays
-//! valid, because the turn of a rank, once come, does not go away, and room for waiting is reserved with it.
-//! A reader that dies in between drops its ticket, and nothing has happened.
+//! A message is checked twice, both times under the packet's lock: by its header ([`SlotPair::verdict`]), and
+//! with its payload ([`SlotPair::take`]). In between, the lock is free for other ranks. A verdict stays valid,
+//! because a rank does not lose its turn, and early payloads have a reservation. If a reader fails in between, it
+//! drops its ticket without an effect.
 //!
-//! Refuses to block: who has to wait is told so, and is told when to ask again.
+//! No call blocks: a caller that has to wait gets [`Verdict::Hold`], and [`Progress`] reports when to ask again.
 
 use std::sync::Arc;
 
@@ -29,56 +29,56 @@ use crate::slot::{Arithmetic, Filling, Slot, State, Sum};
 use crate::{Members, PacketId, ParkBudget, Plan, QueueError, Round, Sender};
 use foresee_units::Rank;
 
-/// What a server knows beside the slots; borrowed for one call.
+/// The server's state outside of the slots, borrowed for one call.
 ///
-/// Take the members after the packet's lock: a lock that was taken later must not see older members.
+/// Read the members after the packet's lock was taken: a later holder of the lock must not see older members.
 #[derive(Clone, Copy, Debug)]
 pub struct JobView<'a> {
-    /// What is exchanged.
+    /// The plan.
     pub plan: &'a Plan,
-    /// Who is alive.
+    /// The live ranks.
     pub members: &'a Members,
-    /// Where to wait.
+    /// The budget of early contributions.
     pub park: &'a Arc<ParkBudget>,
-    /// Rounds before this one are done: every rank holds everything of them.
+    /// Rounds before this one are done: every rank has all their results.
     pub oldest: Round,
 }
 
-/// The two slots of one packet. The default is empty; memory comes with the first contribution, as wide as its sum,
-/// and stays.
+/// The two slots of one packet. The default is empty. Memory is allocated with the first contribution, as wide as
+/// its sum, and is never freed.
 #[derive(Debug, Default)]
 pub struct SlotPair {
     slots: [Slot; 2],
     generation: u32,
 }
 
-/// What to do with a payload that is still in its connection.
+/// What a reader does with a payload that is still in its connection.
 #[derive(Debug)]
 #[must_use]
 pub enum Verdict {
-    /// Read it, outside of the lock, and bring it to [`SlotPair::take`] with this.
+    /// Read it outside of the lock, and pass it to [`SlotPair::take`] with this admission.
     Read(Admission),
-    /// Read it and forget it.
+    /// Read and discard it.
     Discard(Discarded),
-    /// Leave it, read no more from this connection, and ask again when a [`Progress`] of this packet says so, when
-    /// the generation changes, or when a round is done.
+    /// Leave it and read no more from this connection. Ask again when a [`Progress`] of this packet reports it,
+    /// when the generation changes, or when a round is done.
     Hold,
 }
 
-/// Why a payload does not count.
+/// Why a payload is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discarded {
-    /// It was sent under an earlier membership, and is sent again if it is needed.
+    /// It was sent under an earlier membership; its sender repeats it if it is needed.
     OldGeneration,
-    /// The rank's contribution is there already.
+    /// The rank's contribution was counted before.
     Counted,
-    /// The result is there already; the rank seems not to have it, so offer it once more.
+    /// The result is complete; the rank seems to lack it, so send it again.
     Answered,
-    /// Every rank holds the round's result.
+    /// Every rank has the round's result.
     Done,
 }
 
-/// A promise to take a payload. Dropping it breaks the promise without harm.
+/// Permission to take a payload. It may be dropped without an effect.
 #[derive(Debug)]
 #[must_use]
 pub struct Admission {
@@ -95,36 +95,36 @@ impl Admission {
     }
 }
 
-/// What a message led to.
+/// The effect of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Progress {
-    /// What became of it.
+    /// The outcome for its sender.
     pub outcome: Outcome,
-    /// Readers that hold a payload of this packet may ask again.
+    /// Whether readers that hold a payload of this packet may ask again.
     pub wake: bool,
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the sum, or steps out of its way; others are missing.
+    /// It is in the sum, or the rank is skipped; others are missing.
     Counted,
-    /// It waits for its turn.
+    /// It is buffered until its turn.
     Parked,
-    /// The sum is complete: offer it to every live rank.
+    /// The sum is complete: send it to every live rank.
     Ready,
-    /// Nobody contributes: there is no result.
+    /// All ranks skip: there is no result.
     Unused,
-    /// It does not count.
+    /// It was discarded.
     Ignored(Discarded),
 }
 
 impl SlotPair {
-    /// Judges a contribution of `bytes` payload bytes by its header.
+    /// Decide what to do with a contribution of `bytes` payload bytes from its header.
     ///
     /// # Errors
-    /// What the plan or the two rules do not allow, naming rank, tensor and round; the connection's end.
+    /// A violation of the plan or of the two rules, with rank, tensor and round. The connection has to be closed.
     ///
     /// # Panics
     /// If `job` has older members than an earlier call: a defect of the caller.
@@ -138,7 +138,7 @@ impl SlotPair {
         let generation = job.members.generation();
         if sender.generation != generation {
             let old = sender.generation < generation;
-            // The other way round the news has not reached this server: it will.
+            // A newer generation is not known to this server yet: hold the payload until it is.
             return Ok(if old { Verdict::Discard(Discarded::OldGeneration) } else { Verdict::Hold });
         }
         job.plan.check(sender.rank, packet, bytes)?;
@@ -161,11 +161,11 @@ impl SlotPair {
         Ok(Verdict::Hold)
     }
 
-    /// Adds a payload, or parks it. The buffer stays the caller's, but what it holds afterwards means nothing, and it may be
-    /// empty: its memory may have become the sum's, or wait in the slot.
+    /// Add or buffer a payload. The content of the caller's buffer is unspecified afterwards, and it may be
+    /// empty, because the slot may have swapped or taken its memory.
     ///
     /// # Errors
-    /// As [`verdict`](Self::verdict), if the rank has contradicted itself in the meantime.
+    /// As [`verdict`](Self::verdict), if the rank has contradicted itself since then.
     ///
     /// # Panics
     /// If the payload has not [`Admission::bytes`], or as [`verdict`](Self::verdict).
@@ -191,17 +191,17 @@ impl SlotPair {
             filling.park(sender.rank, payload, room.expect("a turn, once come, does not go away"));
             return Ok(Progress { outcome: Outcome::Parked, wake: false });
         }
-        // Its room is free again before the parked ones are drained.
+        // Release its reservation before the buffered contributions are added.
         drop(room);
         let moved = slot.count(how, job.members, sender.rank, payload);
         Ok(after(slot, how, moved, false))
     }
 
-    /// Notes that a rank does not push this packet's tensor in a round.
+    /// Note that a rank does not push this packet's tensor in a round.
     ///
-    /// To be called for every packet of every such tensor before the round's end is given to
-    /// [`Rounds`](crate::Rounds). `promised`: that round's tensors are known already, and this one is among them;
-    /// only a lost rank can have pushed it then, so its packet becomes zeros where its sum was not complete.
+    /// Call this for every packet of every such tensor before the round's end goes to [`Rounds`](crate::Rounds).
+    /// `promised`: the round's set of used tensors is known already and contains this one. Then only a lost rank
+    /// can have pushed it, so its packet becomes zeros if its sum was incomplete.
     ///
     /// # Errors
     /// As [`verdict`](Self::verdict).
@@ -238,10 +238,10 @@ impl SlotPair {
         Ok(after(slot, how, true, promised))
     }
 
-    /// Takes over a new membership: what was being summed is forgotten, since the ranks push it again; results stay.
-    /// Returns how many unfinished sums were forgotten, 0 to 2.
+    /// Apply a new membership: unfinished sums are dropped, because the ranks push them again; results stay.
+    /// Returns the number of dropped sums, 0 to 2.
     ///
-    /// The other calls do this by themselves; a server calls it for every packet, to free memory and to count.
+    /// The other calls do this implicitly; a server calls it for every packet to free memory and to count.
     ///
     /// # Panics
     /// As [`verdict`](Self::verdict).
@@ -255,21 +255,22 @@ impl SlotPair {
         self.slots.iter_mut().map(|slot| u32::from(slot.reset())).sum()
     }
 
-    /// Forgets unfinished sums of rounds before `oldest`, which every rank holds, and what is parked for them. There
-    /// can be any only after a server took the place of a lost one: it is sent what others have long got.
+    /// Drop unfinished sums of rounds before `oldest`, with their early contributions. They exist only on a
+    /// replacement server, which receives contributions to sums that every rank has.
     pub fn forget_done(&mut self, oldest: Round) {
         for slot in self.slots.iter_mut().filter(|slot| slot.round < oldest) {
             slot.reset();
         }
     }
 
-    /// The result of a round, from when it is ready until the round after the next begins.
+    /// The result of a round, from its completion until the round after the next begins.
     pub fn ready(&self, round: Round) -> Option<&Arc<Sum>> {
         let slot = &self.slots[parity(round)];
         slot.result().filter(|_| slot.round == round)
     }
 
-    /// The live ranks whose part in a round under way is missing; nobody, if it has not begun or has ended.
+    /// The live ranks whose contribution to an unfinished round is missing; none if it has not begun or has
+    /// ended.
     pub fn missing<'a>(&'a self, members: &'a Members, round: Round) -> impl Iterator<Item = Rank> + 'a {
         let slot = &self.slots[parity(round)];
         let filling =
@@ -277,7 +278,7 @@ impl SlotPair {
         filling.into_iter().flat_map(|filling| filling.missing(members))
     }
 
-    /// The slot of the sender's round, which takes it if it is free; `None` if the round is over.
+    /// The slot of the sender's round, which it takes if free; `None` if the round is over.
     fn open(
         &mut self,
         job: &JobView<'_>,
@@ -301,7 +302,7 @@ impl SlotPair {
             return Ok(None);
         }
         if round > slot.round || matches!(slot.state, State::Empty) {
-            // Both rules at once: nobody is in round r while a sum of r - 1 or r - 2 lacks anybody.
+            // Both rules at once: no rank can be in round r while a sum of r - 1 or r - 2 lacks a contribution.
             for older in [&*slot, &*other] {
                 let unfinished = older.filling().is_some_and(Filling::has_begun);
                 if unfinished && older.round < round && older.round >= job.oldest {
@@ -315,7 +316,7 @@ impl SlotPair {
     }
 }
 
-/// Why a contribution to an open slot is not wanted.
+/// Why a contribution to an open slot is discarded.
 fn refusal(
     slot: &Slot,
     job: &JobView<'_>,
@@ -336,7 +337,7 @@ fn contradiction(job: &JobView<'_>, packet: PacketId, sender: Sender) -> QueueEr
     QueueError::PushedAndSkipped { rank: sender.rank, tensor, round: sender.round }
 }
 
-/// What has become of a slot after a change.
+/// The progress of a slot after a change.
 fn after(slot: &mut Slot, how: Arithmetic, moved: bool, promised: bool) -> Progress {
     let wake = moved && slot.filling_mut().is_some_and(|filling| std::mem::take(&mut filling.held));
     slot.settle(how, promised);

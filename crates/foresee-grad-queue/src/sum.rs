@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sums of packets: `((g0 + g1) + g2) + ...`, one true division, one rounding.
 //!
-//! Apart from the slots, which decide *what* is added when: here is only *how*, and a benchmark can time it.
-//! The result has the bits of the loop that a reader would write in `PyTorch` over the ranks in order:
-//! 16-bit floats are summed in f32 and rounded once, to nearest even. Integers never wrap in a mean: it is
-//! the exact sum, divided and rounded to the nearest integer, ties to even. A lone contribution that is not
-//! divided comes back with every bit, so that a broadcast is a sum of one.
+//! The slots decide which contributions are added when; this module only computes, so a benchmark can time it
+//! alone. The result has the bits of a simple `PyTorch` loop over the ranks in order: 16-bit floats are summed in
+//! f32 and rounded once, to nearest even. Integers never wrap in a mean: it is the exact sum, divided and rounded
+//! to the nearest integer, ties to even. A single contribution that is not divided is returned unchanged in every
+//! bit, so a broadcast is a sum of one.
 //!
-//! A NaN stays a NaN, and any NaN of a real sum leaves as the one quiet NaN of its dtype; infinities and
-//! -0.0 come through.
+//! A NaN stays a NaN, and any NaN of a real sum becomes the quiet NaN of its dtype; infinities and -0.0 are
+//! preserved.
 //!
-//! Refuses to own memory: accumulators and payloads are the caller's, of any alignment (64 is fastest).
+//! Accumulators and payloads belong to the caller, with any alignment (64 is fastest).
 
 mod fetch;
 mod float;
@@ -23,19 +23,19 @@ use std::fmt;
 
 use crate::Dtype;
 
-/// What a round makes of the contributions.
+/// The operation of a round on the contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Their sum, divided by how many ranks are alive, as `DistributedDataParallel` does: a rank that did not use the
-    /// tensor counts as one that contributes nothing. The division is the server's: dividing before the sum
-    /// would round twice, and a sum of f16 could overflow before a later one.
+    /// Their sum, divided by the number of live ranks, as in `DistributedDataParallel`: a rank that did not use
+    /// the tensor counts as a zero contribution. The server divides: a division before the sum would round twice,
+    /// and a sum of f16 could overflow before a later one.
     Mean,
-    /// Their sum. Integers beyond their dtype wrap, as torch's do. Of one contribution it is a copy in every bit.
+    /// Their sum. Integers beyond their dtype wrap, as in torch. With one contribution it is an exact copy.
     Sum,
 }
 
 impl Op {
-    /// By what a sum is divided where so many ranks are alive.
+    /// The divisor of a sum for `alive` live ranks.
     pub const fn divisor(self, alive: u32) -> u32 {
         match self {
             Self::Mean => alive,
@@ -51,7 +51,7 @@ impl Op {
         }
     }
 
-    /// As errors call it.
+    /// The name in error messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -59,7 +59,7 @@ impl Op {
         }
     }
 
-    /// The operation of a code, if there is one.
+    /// The operation with a code, if there is one.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Self::Mean),
@@ -75,7 +75,8 @@ impl fmt::Display for Op {
     }
 }
 
-/// Bytes of one element while it is being summed: 16-bit floats are summed in f32, integers in twice their bits, which no
+/// Bytes of one element during the sum: 16-bit floats use f32, integers twice their bits, which no world can
+/// overflow, and the others their own dtype.
 /// world can overflow, the others in themselves.
 pub const fn accumulator_bytes(dtype: Dtype) -> usize {
     match dtype {
@@ -90,16 +91,16 @@ pub const fn accumulator_len(dtype: Dtype, bytes: usize) -> usize {
     bytes / dtype.bytes() * accumulator_bytes(dtype)
 }
 
-/// Makes `payload`, of `dtype`, the first contribution in `acc`, whatever that held.
+/// Store `payload`, of `dtype`, as the first contribution in `acc`; its previous content is overwritten.
 ///
 /// # Panics
-/// If `payload` is not whole elements, or `acc` has not [`accumulator_len`] bytes: a defect of the caller.
+/// If `payload` is not whole elements, or `acc` does not have [`accumulator_len`] bytes: a defect of the caller.
 pub fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     check(dtype, acc, payload);
     kernel::start(dtype, acc, payload);
 }
 
-/// Adds `payload` to `acc`, element by element.
+/// Add `payload` to `acc`, element by element.
 ///
 /// # Panics
 /// As [`start`].
@@ -108,8 +109,8 @@ pub fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     kernel::add(dtype, acc, payload);
 }
 
-/// [`add`] and [`finish`] in one pass: what the last contribution, the second or a later one, needs. The same bits.
-/// Returns the bytes of the result.
+/// [`add`] and [`finish`] in one pass with the same bits, for the last contribution if it is the second or a
+/// later one. Returns the bytes of the result.
 ///
 /// # Panics
 /// As [`add`] and [`finish`].
@@ -120,8 +121,8 @@ pub fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) -> u
     payload.len()
 }
 
-/// Turns the sum of `contributors` payloads into the result, in place: `acc` then begins with its quotient by
-/// `divisor`, in `dtype`, and what follows has no meaning. Returns the bytes of the result.
+/// Turn the sum of `contributors` payloads into the result, in place: `acc` then begins with the sum divided by
+/// `divisor`, in `dtype`, and the rest is unspecified. Returns the bytes of the result.
 ///
 /// # Panics
 /// If `contributors` or `divisor` is 0, or `acc` is not whole elements: a defect of the caller.
@@ -132,18 +133,18 @@ pub fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u32) -> 
     acc.len() / accumulator_bytes(dtype) * dtype.bytes()
 }
 
-/// f32 values, 4 bytes each, from elements of `wire`: what a rank does with a result that travelled in fewer
-/// bits. For the other dtypes it copies.
+/// Convert elements of `wire` to f32 values of 4 bytes, for a rank that received a result in fewer bits. Other
+/// dtypes are copied.
 ///
 /// # Panics
-/// If the lengths do not belong together: a defect of the caller.
+/// If the lengths do not match: a defect of the caller.
 pub fn widen(wire: Dtype, wide: &mut [u8], narrow: &[u8]) {
     check_narrowing(wire, wide.len(), narrow.len());
     kernel::widen(wire, wide, narrow);
 }
 
-/// Elements of `wire` from f32 values, to nearest even: what a rank pushes where fewer bits travel. For the other
-/// dtypes it copies.
+/// Convert f32 values to elements of `wire`, to nearest even, for a rank that pushes in fewer bits. Other dtypes
+/// are copied.
 ///
 /// # Panics
 /// As [`widen`].

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A set of a plan's tensors, as it travels at the end of a round.
+//! A set of a plan's tensors, which a round's end message carries.
 //!
-//! Apart from the rounds, which add such sets up on servers, and from the collection, which reads them on
-//! ranks. Refuses bits beyond the plan.
+//! It is separate because servers unite such sets and ranks read them. It has no bits beyond the plan.
 
 use crate::{QueueError, TensorId};
 
@@ -14,18 +13,18 @@ pub struct TensorSet {
 }
 
 impl TensorSet {
-    /// No tensor, of a plan with `tensors`.
+    /// The empty set, for a plan with `tensors`.
     pub fn none(tensors: u32) -> Self {
         Self { words: vec![0; tensors.div_ceil(64) as usize].into(), tensors }
     }
 
-    /// Every tensor of a plan with `tensors`.
+    /// The set of all tensors, for a plan with `tensors`.
     pub fn all(tensors: u32) -> Self {
         let none = Self::none(tensors);
         none.complement()
     }
 
-    /// The set of these bytes: bit t % 8 of byte t / 8 stands for tensor t.
+    /// Decode a set: bit t % 8 of byte t / 8 stands for tensor t.
     pub fn from_bytes(bytes: &[u8], tensors: u32) -> Result<Self, QueueError> {
         let mut set = Self::none(tensors);
         let fault = QueueError::TensorSet { bytes: bytes.len(), tensors };
@@ -41,17 +40,17 @@ impl TensorSet {
         if beyond { Err(fault) } else { Ok(set) }
     }
 
-    /// The bytes that travel: one for each 8 tensors of the plan, the last one's rest 0.
+    /// Encode the set: one byte for each 8 tensors of the plan, padded with zero bits.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(self.tensors.div_ceil(8) as usize);
         bytes
     }
 
-    /// Adds a tensor; whether it was not there.
+    /// Add a tensor; return whether it was absent before.
     ///
     /// # Panics
-    /// If the plan has no such tensor: checked before, where ids come from the network.
+    /// If the plan has no such tensor: ids from the network are checked before.
     pub fn insert(&mut self, tensor: TensorId) -> bool {
         assert!(tensor.0 < self.tensors, "tensor {} is not one of {}", tensor.0, self.tensors);
         let word = &mut self.words[(tensor.0 / 64) as usize];
@@ -65,12 +64,12 @@ impl TensorSet {
         tensor.0 < self.tensors && self.words[(tensor.0 / 64) as usize] >> (tensor.0 % 64) & 1 == 1
     }
 
-    /// How many tensors are in the set.
+    /// The number of tensors in the set.
     pub fn len(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether no tensor is.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
@@ -90,14 +89,14 @@ impl TensorSet {
         Self { words, tensors: self.tensors }
     }
 
-    /// Adds what `other`, a set of the same plan, has.
+    /// Add the tensors of `other`, a set of the same plan.
     pub(crate) fn add(&mut self, other: &Self) {
         for (word, more) in self.words.iter_mut().zip(&other.words) {
             *word |= more;
         }
     }
 
-    /// The tensors of the set, by place in the plan.
+    /// The tensors of the set, in plan order.
     pub fn iter(&self) -> impl Iterator<Item = TensorId> + '_ {
         (0_u32..).zip(&self.words).flat_map(|(index, word)| {
             let mut left = *word;
@@ -125,7 +124,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn bytes_mean_one_set_and_come_back(tensors in 0..200_u32, seed in prop::collection::vec(any::<u32>(), 0..50)) {
+        fn a_set_has_one_encoding_that_decodes_to_it(tensors in 0..200_u32, seed in prop::collection::vec(any::<u32>(), 0..50)) {
             let mut set = TensorSet::none(tensors);
             for id in seed.iter().filter_map(|id| id.checked_rem(tensors)) {
                 set.insert(TensorId(id));

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who owes what: for the one line that a person needs when nothing moves.
+//! Missing contributions of a round, for diagnostics of a long wait.
 //!
-//! Apart from the slots, of which there are many under many locks: a driver passes them by here one after the
-//! other, when a wait has become long, and none is asked on the way of a packet. Refuses to judge: slow is
-//! not lost.
+//! It is separate from the slots, which are many and have a lock each: a driver visits them one after the other
+//! when a wait is long, and never on the path of a packet. It does not decide whether a rank is lost.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +11,14 @@ use foresee_units::Rank;
 
 use crate::{Members, PacketId, Plan, Round, SlotPair, TensorId};
 
-/// What live ranks owe to a round's sums that others have begun.
+/// The packets that live ranks owe to a round's unfinished sums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
     round: Round,
     owed: BTreeMap<(Rank, TensorId), u32>,
 }
 
-/// What one rank owes of one tensor.
+/// The packets of one tensor that one rank owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owed {
     /// The rank that is waited for.
@@ -31,19 +30,19 @@ pub struct Owed {
 }
 
 impl Waits {
-    /// Nothing is known of the round yet.
+    /// An empty collection for a round.
     pub fn new(round: Round) -> Self {
         Self { round, owed: BTreeMap::new() }
     }
 
-    /// Adds what is missing in one packet's slots.
+    /// Add the missing contributions of one packet's slots.
     pub fn add(&mut self, packet: PacketId, pair: &SlotPair, members: &Members) {
         for rank in pair.missing(members, self.round) {
             *self.owed.entry((rank, packet.tensor)).or_default() += 1;
         }
     }
 
-    /// Everything that is owed, by rank, then by tensor.
+    /// All missing contributions, by rank, then by tensor.
     pub fn iter(&self) -> impl Iterator<Item = Owed> + '_ {
         self.owed.iter().map(|((rank, tensor), packets)| Owed {
             rank: *rank,
@@ -52,12 +51,13 @@ impl Waits {
         })
     }
 
-    /// The tensor that is needed first, of the first rank that owes any of it.
+    /// The first such tensor in plan order, of the first rank with any.
     pub fn first(&self) -> Option<Owed> {
         self.iter().min_by_key(|owed| (owed.tensor, owed.rank))
     }
 
-    /// What the first of those ranks owes: `14 packets of 'layer3.weight' and 3 other tensors of rank 2`.
+    /// The missing packets of the first of those ranks as text: `14 packets of 'layer3.weight' and 3 other
+    /// tensors of rank 2`.
     pub fn describe<'a>(&'a self, plan: &'a Plan) -> impl fmt::Display + 'a {
         Line { waits: self, plan }
     }

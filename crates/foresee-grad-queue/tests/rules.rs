@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules that ranks keep so that two slots per packet suffice and no exchange stops, kept and broken.
+//! The rules by which two slots per packet suffice and no exchange stops, both followed and broken.
 //!
-//! One server, one packet per tensor, and ranks that are written anew here, so that they can be made to break a rule.
-//! The slots are the crate's. A rank sends its contributions in a drawn order over one connection, which a payload out of
-//! turn stops where the server has no memory for it. Round ends and results arrive at any time, round ends in their order.
-//! Whole exchanges, with losses, are those of the cluster in `foresee-grad-session`.
+//! One server with one packet per tensor uses the crate's slots. The ranks are implemented here, so that they can
+//! break a rule. A rank sends its contributions in a random order over one connection, which an early payload
+//! blocks if the server has no memory for it. Round ends and results arrive at any time, round ends in order. The
+//! cluster tests of `foresee-grad-session` cover whole exchanges with losses.
 
 #![expect(clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -21,12 +21,12 @@ use foresee_units::{Bytes, Rank};
 
 const ROUNDS: u64 = 5;
 
-/// Which rules the ranks keep.
+/// The rules that the ranks follow.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
-    /// Everything of the last round lands before a round is ended.
+    /// All results of the last round are received before a round is ended.
     land_before_end: bool,
-    /// Whoever skipped a tensor waits to hear whether it was used before using it again.
+    /// A rank that skipped a tensor waits for the report whether it was used before it uses the tensor again.
     wait_for_used: bool,
     /// Contributions of a round are sent before those of later rounds.
     rounds_in_order: bool,
@@ -36,9 +36,9 @@ const KEPT: Rules = Rules { land_before_end: true, wait_for_used: true, rounds_i
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The n-th tensor that the forward pass uses.
+    /// The forward pass uses its n-th tensor.
     Forward(usize),
-    /// The n-th gradient that the backward pass gives.
+    /// The backward pass yields its n-th gradient.
     Backward(usize),
 }
 
@@ -59,7 +59,7 @@ struct Player {
 
 struct Game {
     rules: Rules,
-    /// Contributions are sent when nothing else can happen.
+    /// Contributions are sent only when nothing else can happen.
     is_slow: bool,
     dice: Dice,
     plan: Plan,
@@ -130,14 +130,15 @@ impl Game {
         }
     }
 
-    /// Plays to the end, or says what went wrong.
+    /// Run to the end, or return a description of the fault.
     fn play(mut self) -> Result<(), String> {
         loop {
             let moves = self.moves();
             if moves.is_empty() {
                 break;
             }
-            // A payload without room stays where it is; if only such moves are left, nobody can move.
+            // A payload without memory stays in its connection; if only such moves are left, the exchange is
+            // stuck.
             let is_later = |chosen: &Move| self.is_slow && matches!(chosen, Move::Send(..));
             let (mut later, mut left): (Vec<_>, Vec<_>) = moves.into_iter().partition(is_later);
             loop {
@@ -208,7 +209,7 @@ impl Game {
         })
     }
 
-    /// Makes a move; `false` if it has to wait.
+    /// Make a move; return `false` if it has to wait.
     fn act(&mut self, chosen: Move) -> Result<bool, String> {
         match chosen {
             Move::Step(at) => self.step(at),
@@ -291,7 +292,7 @@ impl Game {
         Ok(())
     }
 
-    /// Acts on a tensor's slots, and sees to it that no result leaves them that a rank still lacks.
+    /// Apply a call to a tensor's slots, and check that no result that a rank still needs is dropped.
     fn on_slot<T>(
         &mut self,
         rank: u32,
@@ -339,7 +340,7 @@ impl Game {
     }
 }
 
-/// What goes wrong in so many games, by kind and how often.
+/// The faults in a range of games, by kind with their number.
 fn faults(rules: Rules, games: Range<u64>) -> BTreeMap<String, u32> {
     let mut faults = BTreeMap::new();
     for seed in games {
@@ -374,7 +375,7 @@ fn without_the_second_rule_a_slot_is_taken_too_early() {
 }
 
 #[test]
-fn a_newer_round_in_front_of_an_older_one_can_stop_everything() {
+fn a_newer_round_ahead_of_an_older_one_can_block_the_exchange() {
     let faults = faults(Rules { rounds_in_order: false, ..KEPT }, seeds(5_000));
     assert!(faults.contains_key("deadlock"), "the harness would not notice: {faults:?}");
 }

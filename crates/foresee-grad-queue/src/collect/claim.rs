@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sum on its way into a rank's memory.
+//! Receipt of one sum by a rank.
 //!
-//! Apart from the counting: readers take a packet in two steps, header and payload, without a lock between
-//! them. A packet that is being read is marked, so no two readers write the same bytes.
+//! A reader takes a packet in two steps, header and payload, and holds no lock between them. A packet that is
+//! being read is marked, so no two readers write the same bytes.
 
 use crate::{Collect, PacketId, QueueError, Round, ServerId, TensorId};
 
 use super::round::Want;
 
-/// What the header of a sum says, and which server's connection it came on.
+/// The header of a sum, and the server whose connection it came on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumHeader {
     /// The server that the connection is bound to.
@@ -23,30 +23,30 @@ pub struct SumHeader {
     pub bytes: u64,
 }
 
-/// What to do with a sum's payload that is still in its connection.
+/// What a reader does with a payload that is still in its connection.
 #[derive(Debug)]
 #[must_use]
 pub enum Arrival {
-    /// Read it to where the claim says, then bring the claim to [`Collect::land`] or [`Collect::abandon`].
+    /// Read it to the offset in the claim, then pass the claim to [`Collect::land`] or [`Collect::abandon`].
     Read(Claim),
-    /// Read it and forget it.
+    /// Read and discard it.
     Discard(Unwanted),
-    /// Leave it until this rank has heard of the new generation.
+    /// Leave it in the connection until this rank knows the new generation.
     Hold,
 }
 
-/// Why a sum is not wanted.
+/// Why a sum is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwanted {
-    /// It was sent under an earlier membership; results are offered again under the new one.
+    /// It was sent under an earlier membership; results are sent again under the new one.
     OldGeneration,
-    /// It has landed before, or another reader is at it.
+    /// It was received before, or another reader has it.
     Repeated,
-    /// Nobody needs anything of the round any more.
+    /// Every rank has all sums of the round.
     Done,
 }
 
-/// A packet that is being read. Neither landed nor abandoned, it would be missing for ever.
+/// A packet that is being read. A claim must be landed or abandoned; otherwise the packet stays missing forever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Claim {
@@ -57,8 +57,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Where the payload belongs in its tensor, in bytes on the wire; `None` if the bytes are there already and only
-    /// their coming counts.
+    /// Byte offset of the payload in the tensor's wire form; `None` if the bytes are present already and only the
+    /// receipt counts.
     pub fn offset(&self) -> Option<u64> {
         (self.want == Want::Bytes).then_some(self.offset)
     }
@@ -74,21 +74,22 @@ impl Claim {
     }
 }
 
-/// What a packet completed.
+/// What the receipt of a packet completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Landed {
-    /// The tensor's update is there, and wanted: wake whoever waits for it.
+    /// The tensor's update is complete and wanted: wake its waiters.
     pub tensor: bool,
-    /// Everything of the round is.
+    /// The round is complete.
     pub round: bool,
 }
 
 impl Collect {
-    /// Judges a sum by its header.
+    /// Decide what to do with a sum from its header.
     ///
     /// # Errors
-    /// What the plan does not allow, [`QueueError::WrongServer`], or a sum that cannot be complete without this rank:
-    /// [`QueueError::ServerAhead`], [`QueueError::UnexpectedSum`]. The connection's end.
+    /// A header that the plan does not allow, [`QueueError::WrongServer`], or a sum that cannot be complete
+    /// without this rank: [`QueueError::ServerAhead`], [`QueueError::UnexpectedSum`]. The connection has to be
+    /// closed.
     pub fn arrive(&mut self, header: SumHeader) -> Result<Arrival, QueueError> {
         let SumHeader { server, generation, round, packet, bytes } = header;
         let (rank, current) = (self.rank, self.current());
@@ -131,7 +132,7 @@ impl Collect {
         Ok(Arrival::Read(Claim { header, offset, nth, want }))
     }
 
-    /// The claim's payload is where it belongs.
+    /// Count the claim's payload as received.
     #[expect(clippy::needless_pass_by_value, reason = "a claim is used up")]
     pub fn land(&mut self, claim: Claim) -> Landed {
         let Claim { header: SumHeader { server, round, packet, .. }, nth, want, .. } = claim;
@@ -143,7 +144,7 @@ impl Collect {
         Landed { tensor: fresh && open.is_known(packet.tensor), round: fresh && open.has_landed() }
     }
 
-    /// The claim's payload did not come: the connection ended.
+    /// Release the claim: the connection ended before the payload was complete.
     #[expect(clippy::needless_pass_by_value, reason = "a claim is used up")]
     pub fn abandon(&mut self, claim: Claim) {
         let Claim { header: SumHeader { server, round, packet, .. }, nth, want, .. } = claim;
@@ -153,13 +154,13 @@ impl Collect {
         }
     }
 
-    /// Whether a packet's sum need not be asked for again: it is there or being read, or nobody needs it.
+    /// Whether a packet's sum need not be requested again: it was received, is being read, or its round is done.
     pub fn has_landed(&self, round: Round, packet: PacketId) -> bool {
         let known = self.plan.range(packet).is_some();
         round < self.first || known && self.place(round).is_some_and(|at| self.open[at].has(packet))
     }
 
-    /// Whether a server that took the place of a lost one has yet to send a tensor of `round` once more.
+    /// Whether a replacement server has yet to repeat a tensor of `round`.
     pub fn is_asked_again(&self, server: ServerId, tensor: TensorId, round: Round) -> bool {
         let known = tensor.0 < self.plan.tensors();
         known && self.place(round).is_some_and(|at| self.open[at].is_asked_again(tensor, server))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One round of a rank: per tensor how many packets are outstanding.
+//! One round of a rank: the number of missing packets per tensor.
 //!
-//! Apart from the order of rounds. A tensor's bits are allocated with its first packet and dropped with its
-//! last. Refuses to be asked about tensors beyond the plan: ids are checked where frames come in.
+//! A tensor's bits are allocated with its first packet and dropped with its last one. Tensor ids must be within
+//! the plan; they are checked when a frame arrives.
 
 use crate::{PacketId, Plan, ServerId, TensorId, TensorSet};
 
@@ -13,24 +13,24 @@ pub(super) struct OpenRound {
     ended: bool,
     used: Option<TensorSet>,
     tensors: Vec<Landing>,
-    /// Tensors that are not known to be there or unused.
+    /// Tensors that are neither complete nor known to be unused.
     unknown: u32,
-    /// Tensors that a new server has to sum once more.
+    /// Tensors that a replacement server has to sum again.
     again: u32,
 }
 
 /// The packets of one tensor.
 #[derive(Clone, Debug)]
 struct Landing {
-    /// Packets that have not landed.
+    /// Packets that were not received.
     left: u32,
-    /// Packets that have landed or are being read; `None` before the first and after the last.
+    /// Packets that were received or are being read; `None` before the first and after the last one.
     bits: Option<Box<[u64]>>,
-    /// Sums to come once more from servers that took the place of lost ones, each with bits for its own packets.
+    /// Sums that replacement servers have to repeat, each with bits for the server's own packets.
     again: Vec<Again>,
 }
 
-/// What a new server sums once more.
+/// The sums that one replacement server repeats.
 #[derive(Clone, Debug)]
 struct Again {
     server: ServerId,
@@ -38,14 +38,14 @@ struct Again {
     bits: Box<[u64]>,
 }
 
-/// How an arriving packet is to be taken.
+/// How an arriving packet counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
-    /// For the first time: its bytes count.
+    /// First receipt: its bytes count.
     Bytes,
-    /// Once more: only that it came counts.
+    /// Repeated receipt: only the arrival counts.
     Word,
-    /// Not at all.
+    /// It does not count.
     Nothing,
 }
 
@@ -66,7 +66,7 @@ impl OpenRound {
         self.ended = true;
     }
 
-    /// Notes what a round used; `None` if that contradicts what is known.
+    /// Store the tensors that a round used; `None` if they contradict an earlier report.
     pub(super) fn hear_used(&mut self, used: &TensorSet) -> Option<()> {
         if let Some(known) = &self.used {
             return (known == used).then_some(());
@@ -97,17 +97,17 @@ impl OpenRound {
         self.ended
     }
 
-    /// Whether every tensor is there or unused, and it is known which.
+    /// Whether every tensor is complete or known to be unused.
     pub(super) fn has_landed(&self) -> bool {
         self.unknown == 0 && self.used.is_some()
     }
 
-    /// As [`has_landed`](Self::has_landed), and nothing has to come once more.
+    /// Whether [`has_landed`](Self::has_landed) is true and no sum has to be repeated.
     pub(super) fn is_confirmed(&self) -> bool {
         self.has_landed() && !self.asks_again()
     }
 
-    /// Whether something has to come once more.
+    /// Whether any sum has to be repeated.
     pub(super) fn asks_again(&self) -> bool {
         self.again > 0
     }
@@ -120,7 +120,7 @@ impl OpenRound {
         }
     }
 
-    /// Whether a tensor's update is there, or there is none.
+    /// Whether a tensor's update is complete or does not exist.
     pub(super) fn is_known(&self, tensor: TensorId) -> bool {
         self.is_used(tensor).is_some_and(|used| !used || self.landing(tensor).left == 0)
     }
@@ -134,7 +134,7 @@ impl OpenRound {
         self.landing(tensor).again.iter().any(|again| again.server == server)
     }
 
-    /// Packets that a tensor waits for; none while it is not known to be used.
+    /// Missing packets of a tensor; 0 while it is not known to be used.
     pub(super) fn missing(&self, tensor: TensorId) -> u32 {
         let landing = self.tensors.get(tensor.0 as usize).filter(|_| self.is_used(tensor) == Some(true));
         landing.map_or(0, |landing| landing.left)
@@ -146,7 +146,7 @@ impl OpenRound {
         let landing = &mut self.tensors[packet.tensor.0 as usize];
         let again = landing.again.iter_mut().find(|again| again.server == server);
         if again.is_some_and(|again| set(&mut again.bits, nth)) {
-            // A packet that was still missing is wanted for its bytes as well, which `left` knows.
+            // A packet that was missing before the loss is also wanted for its bytes, which `left` counts.
             let wanted = !known_unused && landing.left > 0 && set(landing.bits_for(packets), packet.packet);
             return if wanted { Want::Bytes } else { Want::Word };
         }
@@ -156,7 +156,7 @@ impl OpenRound {
         Want::Bytes
     }
 
-    /// Takes a mark back.
+    /// Clear the mark of a packet.
     pub(super) fn abandon(&mut self, packet: PacketId, want: Want, server: ServerId, nth: u32) {
         let landing = &mut self.tensors[packet.tensor.0 as usize];
         if let Some(bits) = landing.bits.as_mut().filter(|_| want == Want::Bytes) {
@@ -167,7 +167,7 @@ impl OpenRound {
         }
     }
 
-    /// Counts a packet that was read.
+    /// Count a packet that was read.
     pub(super) fn land(&mut self, packet: PacketId, want: Want, server: ServerId, nth: u32) {
         let told = self.is_used(packet.tensor) == Some(true);
         let landing = &mut self.tensors[packet.tensor.0 as usize];
@@ -189,13 +189,13 @@ impl OpenRound {
         }
     }
 
-    /// Expects the packets of a new server once more, as far as anybody uses them.
+    /// Expect the packets of a replacement server again, for the tensors that any rank used.
     pub(super) fn ask_again(&mut self, plan: &Plan, server: ServerId) {
         for tensor in (0..plan.tensors()).map(TensorId) {
             let packets = plan.packets_at(tensor, server).unwrap_or(0);
             let used = self.is_used(tensor);
             let landing = &mut self.tensors[tensor.0 as usize];
-            // While it is not known whether anybody used it, it was used if anything of it has come.
+            // While it is unknown whether a tensor was used, a received packet proves that it was.
             let used = used.unwrap_or(landing.bits.is_some() || landing.left == 0);
             if packets == 0 || !used {
                 continue;
@@ -206,7 +206,7 @@ impl OpenRound {
         }
     }
 
-    /// Expects nothing more of a server that has learned that the round is done.
+    /// Expect no more repeats from a server that knows that the round is done.
     pub(super) fn stop_asking(&mut self, server: ServerId) {
         for landing in self.tensors.iter_mut().filter(|landing| !landing.again.is_empty()) {
             landing.again.retain(|again| again.server != server);
@@ -214,7 +214,7 @@ impl OpenRound {
         }
     }
 
-    /// Whether a packet's bytes are there.
+    /// Whether a packet's bytes are present.
     pub(super) fn has(&self, packet: PacketId) -> bool {
         let landing = self.landing(packet.tensor);
         landing.left == 0 || landing.bits.as_ref().is_some_and(|bits| get(bits, packet.packet))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rank, step by step: what it waits for, what it may do, what it says.
+//! One rank, step by step: what it waits for, what it may do, and which messages it sends.
 
 use super::*;
 use crate::{Dtype, Op, PacketId, Pattern, PlanConfig, TensorSpec, Wire};
@@ -8,7 +8,7 @@ const A: TensorId = TensorId(0);
 const B: TensorId = TensorId(1);
 const S0: ServerId = ServerId(0);
 
-/// Two tensors of 3 packets each at one server; or at as many as asked for.
+/// Two tensors of 3 packets each on one or more servers.
 fn collect(servers: u16) -> Collect {
     collect_of(servers, 64, 40)
 }
@@ -62,7 +62,7 @@ fn actions(collect: &mut Collect) -> Vec<CollectAction> {
 }
 
 #[test]
-fn a_round_is_pushed_ended_landed_and_got() {
+fn a_round_is_pushed_ended_received_and_confirmed() {
     let mut collect = collect(1);
     collect.handle_push(B);
     assert!(!land(&mut collect, 0, B, 0).tensor, "a sum may come before the round is ended");
@@ -87,8 +87,9 @@ fn a_round_is_pushed_ended_landed_and_got() {
 }
 
 #[test]
-fn sums_beyond_2_to_the_32_land_where_they_belong() {
-    // 2^34 bytes and a packet of one element, in 64 KiB each; two servers, so that places are not numbers.
+fn sums_beyond_2_to_the_32_bytes_have_the_right_offset() {
+    // 2^34 bytes and a packet of one element, in packets of 64 KiB; with two servers, indices differ from
+    // offsets.
     let (packet_bytes, whole) = (1 << 16, 1_u64 << 18);
     let mut collect = collect_of(2, packet_bytes, (1 << 32) + 1);
     collect.handle_push(A);
@@ -104,7 +105,7 @@ fn sums_beyond_2_to_the_32_land_where_they_belong() {
 }
 
 #[test]
-fn a_server_hears_of_an_end_after_it_has_said_what_the_last_round_used() {
+fn a_server_gets_a_round_end_only_after_it_reported_what_the_last_round_used() {
     let mut collect = collect(2);
     let two = ServerId(1);
     collect.handle_end();
@@ -122,7 +123,7 @@ fn a_server_hears_of_an_end_after_it_has_said_what_the_last_round_used() {
 }
 
 #[test]
-fn whoever_skips_a_tensor_waits_to_hear_whether_others_used_it() {
+fn a_rank_that_skips_a_tensor_waits_for_the_report_whether_others_used_it() {
     let mut collect = collect(1);
     collect.handle_end();
     assert_eq!(collect.skipped(Round(0)), Some(set(&[A, B])));
@@ -137,7 +138,7 @@ fn whoever_skips_a_tensor_waits_to_hear_whether_others_used_it() {
 }
 
 #[test]
-fn sums_that_come_twice_are_dropped_and_abandoned_ones_come_again() {
+fn repeated_sums_are_dropped_and_abandoned_ones_can_be_read_again() {
     let mut collect = collect(1);
     collect.handle_push(A);
     let first = header(&collect, 0, A, 0);
@@ -192,7 +193,7 @@ fn impossible_messages_are_refused_with_their_facts() {
 }
 
 #[test]
-fn every_server_hears_ends_and_gots_in_turn_each_as_far_as_it_can_follow() {
+fn each_server_gets_round_ends_and_confirmations_alternately() {
     let mut collect = collect(2);
     let (one, two) = (ServerId(0), ServerId(1));
     let (end, got) = (CollectAction::End, CollectAction::Got);
@@ -211,7 +212,7 @@ fn every_server_hears_ends_and_gots_in_turn_each_as_far_as_it_can_follow() {
 }
 
 #[test]
-fn what_a_broken_connection_may_have_lost_is_said_again() {
+fn messages_that_a_broken_connection_may_have_lost_are_repeated() {
     let mut collect = collect(1);
     collect.handle_end();
     collect.handle_used(S0, Round(0), &set(&[])).unwrap();
@@ -224,7 +225,7 @@ fn what_a_broken_connection_may_have_lost_is_said_again() {
 }
 
 #[test]
-fn a_replaced_server_sums_once_more_and_the_rank_lets_it() {
+fn a_replacement_server_sums_retained_gradients_again() {
     let mut collect = collect(1);
     for tensor in [A, B] {
         collect.handle_push(tensor);
@@ -255,7 +256,7 @@ fn a_replaced_server_sums_once_more_and_the_rank_lets_it() {
 }
 
 #[test]
-fn a_new_server_is_not_overtaken_when_another_one_is_done_first() {
+fn a_round_stays_open_for_a_replacement_when_another_server_reports_it_done() {
     let mut collect = collect(2);
     let (one, two) = (ServerId(0), ServerId(1));
     for tensor in [A, B] {

@@ -1,40 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an interface delivers, measured while something is in flight.
+//! Delivery rate of one interface, measured while bytes are in flight.
 //!
-//! The kernel's own delivery rate is that of one connection and its last segments. A window needs the sum over all
-//! connections, over a round trip. An idle link is not measured.
+//! The kernel's own delivery rate covers one connection and its last segments. A window needs the sum over all
+//! connections during a round trip. Idle time is not measured.
 
 use std::collections::VecDeque;
 
 use foresee_units::{BytesPerSecond, Nanos};
 
-/// An interval is no shorter, or the grain of acknowledgments shows.
+/// Minimum length of an interval; below it the granularity of acknowledgments dominates.
 const INTERVAL_MIN: Nanos = Nanos::from_millis(5);
-/// The best of so many intervals counts: one that lost the processor does not make a link slow.
+/// Number of intervals whose best rate counts, so that a thread that lost its core does not make the link look
+/// slow.
 const INTERVALS: usize = 8;
-/// What a link can do is the best of so many stretches, each of intervals that are so long together: neither the grain of
-/// acknowledgments nor a shaper's burst is much of it.
+/// Number of stretches whose best rate is the capacity. A stretch joins intervals until neither the granularity
+/// of acknowledgments nor a shaper's burst matters.
 const STRETCHES: usize = 64;
 const STRETCH_MIN: Nanos = Nanos::from_millis(50);
 
 /// Measures one interface.
 #[derive(Debug, Default)]
 pub(super) struct RateMeter {
-    /// When the present interval began, and what was acknowledged by then; `None` while idle.
+    /// Start of the current interval, and the bytes acknowledged by then; `None` while idle.
     began: Option<(Nanos, u64)>,
-    /// The present interval is the first after a pause, in which a shaper lets a burst pass at line speed.
+    /// The current interval is the first after a pause, in which a shaper lets a burst pass at line speed.
     after_pause: bool,
     recent: VecDeque<u64>,
-    /// What was acknowledged in the intervals since the last stretch, and how long they were together.
+    /// Bytes acknowledged in the intervals since the last stretch, and their total duration.
     stretch: (u64, Nanos),
     stretches: VecDeque<u64>,
 }
 
 impl RateMeter {
-    /// At `now`, `acked` bytes were acknowledged since the start, and `busy` says whether more are in flight.
+    /// At `now`, `acked` bytes were acknowledged since the start; `busy` is true if more are in flight.
     /// `round_trip`: the shortest one seen.
     ///
-    /// A new rate, if an interval ended with it.
+    /// Returns a new rate if an interval ended.
     pub(super) fn handle_progress(
         &mut self,
         now: Nanos,
@@ -65,7 +66,7 @@ impl RateMeter {
         self.recent.iter().max().copied().map(BytesPerSecond::new)
     }
 
-    /// What the link was seen to deliver at its best in the last seconds; `None` before a twentieth of one.
+    /// The best rate of the last seconds; `None` before the first 50 ms.
     pub(super) fn capacity(&self) -> Option<BytesPerSecond> {
         self.stretches.iter().max().copied().map(BytesPerSecond::new)
     }
@@ -76,7 +77,7 @@ fn per_second(bytes: u64, time: Nanos) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Adds `rate`, and forgets the oldest where there would be more than `most`.
+/// Append `rate`, and drop the oldest beyond `most`.
 fn keep(rates: &mut VecDeque<u64>, most: usize, rate: u64) {
     if rates.len() == most {
         rates.pop_front();
@@ -117,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn a_link_can_do_what_it_did_in_its_best_stretch_and_one_interval_is_none() {
+    fn the_capacity_is_the_best_stretch_and_not_the_best_interval() {
         let mut meter = RateMeter::default();
         let mut acked = 0;
         for interval in 0..=40 {
             meter.handle_progress(at(5 * interval), acked, true, RTT);
             assert_eq!(meter.capacity().is_some(), interval >= 10, "a twentieth of a second");
-            // Twice as much in one interval, and a slower link from the 20th on.
+            // Twice the rate in one interval, and a slower link from the 20th on.
             acked += match interval {
                 4 => 10_000,
                 0..20 => 5_000,
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_got_slower_is_believed_after_eight_intervals() {
+    fn a_slower_link_is_detected_after_eight_intervals() {
         let mut meter = RateMeter::default();
         let mut acked = 0;
         let mut last = None;

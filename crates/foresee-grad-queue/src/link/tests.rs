@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A meter whose thread takes turns in virtual time, over a link that carries 1,000 bytes per millisecond.
+//! A meter in virtual time, over a link that delivers 1,000 bytes per millisecond.
 
 use super::*;
 
@@ -18,7 +18,8 @@ fn turn(meter: &mut LinkMeter, now: u64, in_flight: u64, given: u64, waits: bool
     progress
 }
 
-/// A meter that knows the link's capacity at 100 ms: each millisecond 1,000 bytes are acknowledged and as many written.
+/// A meter that has measured the link's capacity by 100 ms: 1,000 bytes are acknowledged and written each
+/// millisecond.
 fn measured() -> LinkMeter {
     let mut meter = LinkMeter::default();
     turn(&mut meter, 0, 0, 1_000, false);
@@ -29,7 +30,7 @@ fn measured() -> LinkMeter {
 }
 
 #[test]
-fn what_is_no_longer_in_flight_was_delivered() {
+fn bytes_that_left_flight_were_delivered() {
     let mut meter = LinkMeter::default();
     turn(&mut meter, 0, 0, 9_000, false);
     let progress = turn(&mut meter, 5, 4_000, 0, false);
@@ -37,7 +38,7 @@ fn what_is_no_longer_in_flight_was_delivered() {
 }
 
 #[test]
-fn what_was_in_flight_on_a_lost_connection_was_not_delivered() {
+fn bytes_in_flight_on_a_lost_connection_were_not_delivered() {
     let mut meter = LinkMeter::default();
     turn(&mut meter, 0, 0, 9_000, false);
     meter.handle_closed(Bytes::new(3_000));
@@ -45,7 +46,7 @@ fn what_was_in_flight_on_a_lost_connection_was_not_delivered() {
 }
 
 #[test]
-fn time_in_which_nothing_waits_or_is_in_flight_is_not_measured() {
+fn idle_time_is_not_measured() {
     let mut meter = LinkMeter::default();
     turn(&mut meter, 0, 0, 5_000, false);
     assert_eq!(turn(&mut meter, 5, 0, 0, false).rate, Some(RATE));
@@ -55,9 +56,9 @@ fn time_in_which_nothing_waits_or_is_in_flight_is_not_measured() {
 }
 
 #[test]
-fn a_link_that_carried_everything_while_more_waits_is_late() {
+fn a_link_that_ran_empty_while_packets_wait_is_late() {
     let mut meter = measured();
-    // It carries 2,000 bytes until 102 ms, and the thread comes back at 105.
+    // The link delivers 2,000 bytes until 102 ms, and the thread returns at 105 ms.
     turn(&mut meter, 100, 0, 1_000, true);
     let progress = turn(&mut meter, 105, 0, 1_000, true);
     assert_eq!(
@@ -68,14 +69,14 @@ fn a_link_that_carried_everything_while_more_waits_is_late() {
 }
 
 #[test]
-fn a_link_that_still_carries_something_is_not_late() {
+fn a_link_with_bytes_in_flight_is_not_late() {
     let mut meter = measured();
     turn(&mut meter, 100, 0, 9_000, true);
     assert_eq!(turn(&mut meter, 105, 5_000, 1_000, true).late, Nanos::ZERO);
 }
 
 #[test]
-fn a_link_that_nothing_waits_for_is_not_late() {
+fn an_idle_link_without_waiting_packets_is_not_late() {
     let mut meter = measured();
     turn(&mut meter, 100, 0, 1_000, false);
     assert_eq!(turn(&mut meter, 150, 0, 1_000, false).late, Nanos::ZERO);
@@ -89,7 +90,7 @@ fn nothing_is_late_before_the_capacity_is_known() {
 }
 
 #[test]
-fn a_wait_counts_once_however_often_the_thread_wakes_in_it() {
+fn a_wait_counts_once_for_any_number_of_wake_ups() {
     let (mut seldom, mut often) = (measured(), measured());
     turn(&mut seldom, 100, 0, 1_000, true);
     turn(&mut often, 100, 0, 1_000, true);

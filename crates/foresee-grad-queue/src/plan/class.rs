@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which tensor is more urgent than which.
+//! Priority classes from the order of first use.
 //!
-//! Apart from the plan, which takes classes as they come: a communication hook numbers buckets, a model
-//! ranks tensors by first use. Here is the latter.
+//! The plan accepts any classes, because a communication hook numbers buckets instead. This module derives
+//! classes from a model.
 
 use crate::QueueError;
 
-/// Classes that there are: as many as a scheduler can search in four words.
+/// The number of classes: a bit set of four words.
 const CLASSES: usize = 256;
 
-/// The class of each tensor, by rank in order of first use: 0 is needed first.
+/// Return the class of each tensor from its position in order of first use: 0 is needed first.
 ///
-/// `with` says for each tensor, in that order, whose class it shares: `None` for a class of its own; for a buffer,
-/// the place of an earlier tensor of its layer. Beyond 256 classes neighbours share one, as evenly as can be.
+/// `with` has one entry per tensor, in that order: `None` for a class of its own, or the index of an earlier
+/// tensor of the same layer whose class a buffer shares. Beyond 256 classes, neighbours share one, as evenly as
+/// possible.
 ///
 /// # Errors
-/// [`QueueError::ClassOfNone`] if a tensor shares the class of a later one, of itself, or of one that shares, too.
+/// [`QueueError::ClassOfNone`] if a tensor shares the class of a later tensor, of itself, or of one that shares
+/// itself.
 ///
 /// # Examples
 /// ```
@@ -35,7 +37,7 @@ pub fn classes(with: &[Option<usize>]) -> Result<Vec<u8>, QueueError> {
         } else {
             let class = if own <= CLASSES { rank } else { rank * CLASSES / own };
             rank += 1;
-            // A rank below the count of classes, or scaled to it.
+            // A position below the number of classes, or scaled to it.
             u8::try_from(class).unwrap_or(u8::MAX)
         };
         classes.push(class);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bytes of a plan: what ranks compare by digest and send to each other.
+//! Encoding of a plan, which ranks send and compare by digest.
 //!
-//! Apart from the plan, because bytes come from strangers. One plan has one encoding, and only that one is
-//! read: equal digests mean equal plans. Refuses to allocate what the bytes do not pay for.
+//! The bytes come from the network and are not trusted. A plan has exactly one encoding, and the decoder accepts
+//! no other, so equal digests mean equal plans. The decoder allocates no more than the length of its input
+//! justifies.
 //!
 //! All numbers are little-endian:
 //!
@@ -22,7 +23,7 @@ use crate::{Dtype, Op, Pattern, QueueError};
 const VERSION: u8 = 1;
 
 impl Plan {
-    /// The plan's bytes; equal plans have equal ones, different plans different ones.
+    /// Encode the plan. Equal plans have equal bytes, different plans different ones.
     pub fn encode(&self) -> Vec<u8> {
         let PlanConfig { packet_bytes, wire, pattern } = self.config();
         let mut out = vec![VERSION, wire.code(), 0, 0];
@@ -35,7 +36,7 @@ impl Plan {
             let TensorSpec { name, dtype, shape, strides, class, op } = spec;
             word(&mut out, name.len());
             out.extend(name.as_bytes());
-            // At most 64 dimensions: the first byte has them all.
+            // At most 64 dimensions, so one byte suffices.
             let [dimensions, ..] = fitting(shape.len() as u64).to_le_bytes();
             out.extend([dtype.code(), *class, dimensions, op.code()]);
             out.extend(shape.iter().flat_map(|size| size.to_le_bytes()));
@@ -44,10 +45,10 @@ impl Plan {
         out
     }
 
-    /// The plan of these bytes, checked like one that was made here.
+    /// Decode and validate a plan.
     ///
     /// # Errors
-    /// [`QueueError::PlanBytes`] with the place of the fault, or what [`Plan::new`] and [`Pattern::new`] refuse.
+    /// [`QueueError::PlanBytes`] with the offset of the fault, or an error of [`Plan::new`] or [`Pattern::new`].
     pub fn decode(bytes: &[u8]) -> Result<Self, QueueError> {
         let mut reader = Reader { bytes, at: 0 };
         if reader.byte()? != VERSION {
@@ -65,7 +66,7 @@ impl Plan {
         if pattern.shares() != shares {
             return Err(reader.fault("ends shares with a common factor"));
         }
-        // The shortest description of a tensor has 8 bytes and a name of one.
+        // The shortest tensor takes 8 bytes and a name of one byte.
         let count = reader.count(9)?;
         let tensors = (0..count).map(|_| reader.tensor()).collect::<Result<Vec<_>, _>>()?;
         if reader.at != bytes.len() {
@@ -75,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Bytes and how far they are read.
+/// Bytes and the read position.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -100,7 +101,7 @@ impl<'a> Reader<'a> {
         Ok(TensorSpec { name, dtype, shape, strides, class, op })
     }
 
-    /// A count of things of at least `least` bytes, which therefore have to be there.
+    /// Read a count of elements of at least `least` bytes each, and check that the input is long enough.
     fn count(&mut self, least: usize) -> Result<usize, QueueError> {
         let count = usize::try_from(u32::from_le_bytes(self.array()?)).unwrap_or(usize::MAX);
         if count.checked_mul(least).is_none_or(|bytes| bytes > self.bytes.len() - self.at) {
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A fault of the byte that was read last.
+    /// An error at the last byte that was read.
     fn fault(&self, problem: &'static str) -> QueueError {
         QueueError::PlanBytes { at: self.at.saturating_sub(1), problem }
     }

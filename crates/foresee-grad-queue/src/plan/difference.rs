@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What two plans disagree about.
+//! The first difference between two plans.
 //!
-//! Apart from equality, which a digest tells: a person needs the tensor and the field. Refuses to list
-//! everything; the first difference is the one to mend.
+//! A digest only shows that plans differ; a user needs the tensor and the field. Only the first difference is
+//! reported.
 
 use std::fmt;
 
 use super::{Op, Plan, TensorSpec};
 use crate::TensorId;
 
-/// The first thing that two plans say differently.
+/// The first difference between two plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The tensor's name, if the difference is about one.
+    /// The tensor's name, if the difference concerns one.
     pub tensor: Option<String>,
-    /// What differs.
+    /// The field that differs.
     pub field: Field,
-    /// What this plan says.
+    /// The value in this plan.
     pub ours: String,
-    /// What the other plan says.
+    /// The value in the other plan.
     pub theirs: String,
 }
 
@@ -32,9 +32,9 @@ pub enum Field {
     Wire,
     /// The servers' shares.
     Shares,
-    /// Whether the tensor is there.
+    /// Whether both plans have the tensor.
     Presence,
-    /// Whether a tensor that one rank alone pushes is there, as buffers are.
+    /// Whether both plans have a tensor that only one rank pushes, such as a buffer.
     BufferPresence,
     /// The tensor's dtype.
     Dtype,
@@ -42,7 +42,7 @@ pub enum Field {
     Shape,
     /// Its strides.
     Strides,
-    /// What the servers compute of it.
+    /// The operation of the servers.
     Op,
     /// Its class.
     Class,
@@ -68,7 +68,7 @@ impl Field {
 }
 
 impl Difference {
-    /// The difference in words. `here` and `there` say where each plan is: "on rank 0".
+    /// The difference as text. `here` and `there` name the origin of each plan, such as "on rank 0".
     pub fn between(&self, here: &str, there: &str) -> String {
         let Self { tensor, field, ours, theirs } = self;
         let what = match (tensor, field) {
@@ -79,7 +79,7 @@ impl Difference {
         format!("{what} is {ours} {here} and {theirs} {there}")
     }
 
-    /// What to do about it.
+    /// The remedy for the user.
     pub const fn remedy(&self) -> &'static str {
         match self.field {
             Field::Wire => "pass the same wire= on all ranks",
@@ -97,7 +97,7 @@ impl fmt::Display for Difference {
 }
 
 impl Plan {
-    /// The first thing that `other` says differently, or `None` if the plans are equal.
+    /// The first difference from `other`, or `None` if the plans are equal.
     ///
     /// Settings come first, then tensors in this plan's order, then those that only `other` has.
     pub fn differs(&self, other: &Self) -> Option<Difference> {
@@ -110,11 +110,12 @@ impl Plan {
         })
     }
 
-    /// For each tensor of `own`, in its order, its id in this plan; the order and the classes may differ, since one
-    /// rank's hold for all.
+    /// Return the id in this plan for each tensor of `own`, in its order. Order and classes may differ, because
+    /// one rank's values apply to all.
     ///
     /// # Errors
-    /// The first difference in a tensor's presence, dtype, shape, strides or operation; `own` is the other plan in its words.
+    /// The first difference in a tensor's presence, dtype, shape, strides or operation; `theirs` has the values
+    /// of `own`.
     pub fn align(&self, own: &Self) -> Result<Vec<TensorId>, Difference> {
         match self.tensors_differ(own, |spec, _, found, _| spec_differs(spec, found)) {
             Some(difference) => Err(difference),
@@ -182,7 +183,7 @@ fn differ<T: PartialEq + fmt::Display>(
     })
 }
 
-/// Shows a list as Python does.
+/// A list, formatted as in Python.
 #[derive(PartialEq)]
 struct List<'a, T>(&'a [T]);
 

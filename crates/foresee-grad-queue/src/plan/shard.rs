@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The packets of one server, numbered from 0.
 //!
-//! Apart from the plan, which knows all servers and keeps nothing per server: a server wants to find its
-//! slot for a packet in an array, and knows only itself. One number per tensor, none per packet.
+//! The plan stores nothing per server, but a server looks up slots in an array. A shard stores one number per
+//! tensor and none per packet.
 
 use foresee_units::{Bytes, Rank};
 
 use super::Plan;
 use crate::{PacketId, QueueError, ServerId, TensorId, sum};
 
-/// Where each of a server's packets is in its array of slots.
+/// Index of each of a server's packets in its array of slots.
 #[derive(Clone, Debug)]
 pub struct Shard {
     server: ServerId,
-    /// How many packets of earlier tensors the server has, for each tensor and past the last.
+    /// For each tensor and past the last: the number of the server's packets of earlier tensors.
     base: Vec<u64>,
     accumulators: u64,
 }
@@ -38,19 +38,20 @@ impl Shard {
         self.server
     }
 
-    /// How many packets it sums.
+    /// The number of packets that the server sums.
     pub fn packets(&self) -> u64 {
         self.base[self.base.len() - 1]
     }
 
-    /// The most that the accumulators of its slots take: two per packet, each as wide as its sum (4 bytes an element
-    /// for f32, bf16 and f16, 8 for f64 and i32, 16 for i64). Allocated when first used, then kept. Results that a
-    /// writer still holds when their slot starts anew are beside it, and so are parked contributions.
+    /// Upper bound of the memory of all accumulators: two per packet, each as wide as its sum (4 bytes per
+    /// element for f32, bf16 and f16, 8 for f64 and i32, 16 for i64). They are allocated at first use and then
+    /// reused. Results that a writer still holds when their slot starts again come on top, as do early
+    /// contributions.
     pub fn accumulator_bytes_max(&self) -> Bytes {
         Bytes::new(self.accumulators.saturating_mul(2))
     }
 
-    /// The number of a packet among the server's, below [`packets`](Self::packets), if `rank` may speak of it here.
+    /// The index of a packet, below [`packets`](Self::packets), after a check that this server sums it.
     pub fn index(&self, plan: &Plan, rank: Rank, packet: PacketId) -> Result<u64, QueueError> {
         let PacketId { tensor, packet: number } = packet;
         let Some(packets) = plan.packets(tensor) else {
@@ -71,15 +72,16 @@ impl Shard {
         Ok(self.base[tensor.0 as usize] + u64::from(nth))
     }
 
-    /// The packet of a number.
+    /// The packet at an index.
     pub fn packet(&self, plan: &Plan, index: u64) -> Option<PacketId> {
-        // The last tensor that begins at or before it: those without packets here begin where the next one does.
+        // The last tensor that begins at or before it: a tensor without packets here begins where the next one
+        // does.
         let tensor = self.base.partition_point(|base| *base <= index).checked_sub(1)?;
         let nth = u32::try_from(index - self.base[tensor]).ok()?;
         plan.nth_packet_at(TensorId(u32::try_from(tensor).ok()?), self.server, nth)
     }
 
-    /// The numbers of a tensor's packets here.
+    /// The indices of a tensor's packets.
     pub fn of_tensor(&self, tensor: TensorId) -> std::ops::Range<u64> {
         let tensor = tensor.0 as usize;
         let end = self.packets();
@@ -88,7 +90,7 @@ impl Shard {
     }
 }
 
-/// Bytes of one accumulator for each of a tensor's `count` packets at a server.
+/// Bytes of one accumulator for each of the `count` packets of a tensor on a server.
 fn accumulator_bytes(plan: &Plan, tensor: TensorId, server: ServerId, count: u32) -> u64 {
     let (Some(dtype), Some(last)) = (plan.wire_dtype(tensor), count.checked_sub(1)) else { return 0 };
     let wide = |bytes: u32| sum::accumulator_len(dtype, bytes as usize) as u64;

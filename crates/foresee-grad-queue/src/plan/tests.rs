@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans tile tensors, survive the network, and name what they disagree about.
+//! Plans tile tensors, survive their encoding, and name their differences.
 
 use foresee_testkit::property;
 use foresee_units::Rank;
@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(property(1_000))]
 
     #[test]
-    fn packets_tile_a_tensor_and_servers_share_them_out(plan in any_plan()) {
+    fn packets_tile_a_tensor_and_each_has_one_server(plan in any_plan()) {
         let servers = plan.config().pattern.servers();
         let shards: Vec<Shard> = (0..servers).map(|server| Shard::new(&plan, ServerId(server))).collect();
         let mut accumulators = vec![0_u64; shards.len()];
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_mean_one_plan_and_one_plan_has_one_encoding(plan in any_plan(), other in any_plan()) {
+    fn a_plan_has_one_encoding_that_decodes_to_it(plan in any_plan(), other in any_plan()) {
         let bytes = plan.encode();
         prop_assert_eq!(&Plan::decode(&bytes).unwrap(), &plan);
         prop_assert_eq!(plan.differs(&plan), None);
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn foreign_bytes_are_refused_or_mean_exactly_themselves(
+    fn changed_bytes_are_refused_or_encode_a_plan_exactly(
         plan in any_plan(), changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(), truncate in any::<bool>(),
     ) {
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(plan) = Plan::decode(&bytes) {
             prop_assert_eq!(plan.encode(), bytes);
         }
@@ -153,7 +153,7 @@ fn a_tensor_without_elements_has_no_packets() {
 }
 
 #[test]
-fn a_narrow_wire_halves_f32_and_leaves_the_others() {
+fn a_narrow_wire_dtype_halves_f32_and_leaves_the_others() {
     let tensors = Dtype::ALL.map(|dtype| dense(dtype.name(), dtype, &[8]));
     let config = PlanConfig { wire: Wire::Bf16, ..config(64, Pattern::dedicated(1).unwrap()) };
     let plan = Plan::new(config, tensors.to_vec()).unwrap();
@@ -164,7 +164,7 @@ fn a_narrow_wire_halves_f32_and_leaves_the_others() {
 }
 
 #[test]
-fn impossible_plans_are_refused_with_the_tensor_and_the_reason() {
+fn invalid_plans_are_refused_with_the_tensor_and_the_reason() {
     assert_eq!(refused(0, vec![]), QueueError::PacketBytes { bytes: 0, most: 1 << 30 });
     assert_eq!(refused(96, vec![]), QueueError::PacketBytes { bytes: 96, most: 1 << 30 });
     let twice = refused(64, vec![dense("w", Dtype::F32, &[1]), dense("w", Dtype::F32, &[2])]);
@@ -247,7 +247,7 @@ fn a_difference_names_the_tensor_and_the_field() {
 }
 
 #[test]
-fn what_frames_claim_is_checked_against_the_plan() {
+fn frames_are_checked_against_the_plan() {
     let plan = plan(64, vec![dense("w", Dtype::F32, &[20])]);
     let at = |tensor, packet| PacketId { tensor: TensorId(tensor), packet };
     let (server, _) = plan.server(at(0, 0)).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The next packet.
+//! The choice of the next packet.
 
 use foresee_units::Nanos;
 
@@ -8,7 +8,7 @@ use super::rules::{Scope, Window};
 use super::tournament::Key;
 use super::{Grant, Schedule};
 
-/// What may join a packet that was just granted.
+/// What may join the packet that was granted last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Batch {
     flow: u32,
@@ -18,8 +18,8 @@ pub(super) struct Batch {
 }
 
 impl Schedule {
-    /// The packet to write next; to be called until it answers `None`. `None`: nothing waits, or nothing may
-    /// be sent until a connection becomes writable, the window opens, or credit comes back.
+    /// Return the next packet to write; call until it returns `None`. `None` means that nothing waits, or that
+    /// nothing may be sent before a connection becomes writable, the window opens, or credit returns.
     pub fn poll_send(&mut self, now: Nanos) -> Option<Grant> {
         self.batch = None;
         if self.rules.window == Window::Interface && self.in_flight > self.window.get() {
@@ -38,13 +38,12 @@ impl Schedule {
         Some(grant)
     }
 
-    /// A further packet to write together with the one that [`Schedule::poll_send`] has just granted: of the
-    /// same flow, class and connection, next in order there, and small enough that all of them together are
-    /// not larger than an ordinary packet. The window counts them as one, so its bound is not loosened.
+    /// Return a further packet to write together with the one that [`Schedule::poll_send`] granted last. It has
+    /// the same flow, class and connection, is next in order there, and keeps the total size within that of an
+    /// ordinary packet. The window counts all of them as one packet, so its bound is unchanged.
     ///
-    /// To be called until it answers `None`, right after the grant: any fact in between, a new offer among
-    /// them, ends the batch. Whatever waits for other connections in the same class is passed over for as
-    /// long as one packet takes.
+    /// Call until it returns `None`, directly after the grant: any other call, such as a new offer, ends the
+    /// batch. Packets of the same class for other connections are delayed by one packet time at most.
     pub fn poll_more(&mut self, now: Nanos) -> Option<Grant> {
         let Batch { flow, place, rank, room } = self.batch.take()?;
         let lane = self.flows[flow].line(place).head_of(rank)?;
@@ -57,14 +56,14 @@ impl Schedule {
         Some(grant)
     }
 
-    /// Whether a connection takes a packet, as far as it alone decides.
+    /// Whether a connection accepts a packet, apart from the shared window.
     pub(super) fn may_send(&self, place: u32) -> bool {
         let socket = &self.sockets[place];
         let open = self.rules.window != Window::Connection || socket.in_flight <= self.window.get();
         open && !socket.blocked
     }
 
-    /// What the connection at `place` would send next for `flow`, as its key among connections.
+    /// The key of the connection at `place` among connections, from the next packet of `flow` there.
     pub(super) fn key(&mut self, flow: u32, place: u32) -> Option<Key> {
         let line = self.flows[flow].line(place);
         let (rank, lane) = line.head()?;
@@ -77,7 +76,7 @@ impl Schedule {
         if self.rules.window != Window::Interface {
             return Some(Key { rank, arrival, crowd: 0, progress: 0, ahead: 0, turn });
         }
-        // All connections live off one window: one whose far end is slow would take it up, and the link run dry.
+        // All connections share one window: one with a slow far end would fill it, and the link would run idle.
         let ahead = self.sockets[place].in_flight;
         let (crowd, progress) = (ahead.saturating_sub(1) / self.crowd, state.lane.progress());
         Some(Key { rank, arrival, crowd, progress, ahead, turn })
@@ -88,7 +87,7 @@ impl Schedule {
         self.unacked == 0 || self.unacked.saturating_add(u64::from(bytes)) <= credit.get()
     }
 
-    /// Hands out the next packet of a lane that is first in its line.
+    /// Hand out the next packet of the first lane in its line.
     fn grant(&mut self, node: u32, now: Nanos) -> Grant {
         let state = &mut self.lanes[node];
         let (offer, place) = (state.offer, state.place);

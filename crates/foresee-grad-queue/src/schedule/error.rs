@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a scheduler refuses. After an error it is as it was before the call.
+//! Errors of a scheduler. A call that returns an error changes nothing.
 
 use super::{Connection, Ticket};
 
-/// A fact or an offer that cannot be true. Each is a fault of the caller or, for acknowledgements, of the
-/// other end of the connection.
+/// An invalid report or offer. Each is a fault of the caller or, for acknowledgments, of the other end of the
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// Two offers under one number could not be told apart.
+    /// Two offers with the same number could not be told apart.
     #[error("{ticket} is offered while it is still being sent; withdraw it first, or take another number")]
     TicketInUse {
         /// The number.
         ticket: Ticket,
     },
-    /// Nothing of it is here: never offered, or all of it granted, withdrawn or returned.
+    /// No part of the ticket waits here: it was never offered, or was granted, withdrawn or returned completely.
     #[error("{ticket} has nothing left to withdraw; it was never offered or has ended")]
     UnknownTicket {
         /// The number.
         ticket: Ticket,
     },
-    /// An offer that would never end.
+    /// An offer without lanes would never end.
     #[error("{ticket} has no lanes; offer only what has bytes to send")]
     NoLanes {
         /// The offer.
         ticket: Ticket,
     },
-    /// A lane that would never end.
+    /// A lane without packets would never end.
     #[error("the lane of {ticket} over {connection} has no packets; leave it out")]
     EmptyLane {
         /// The offer.
@@ -34,7 +34,7 @@ pub enum ScheduleError {
         /// The lane.
         connection: Connection,
     },
-    /// Sizes that do not fit each other.
+    /// Packet sizes are inconsistent.
     #[error(
         "the lane of {ticket} over {connection} ends with a packet of {last_bytes} bytes after packets of \
          {packet_bytes}; the last one must have 1 to {packet_bytes} bytes"
@@ -49,7 +49,7 @@ pub enum ScheduleError {
         /// Bytes of the last packet, as offered.
         last_bytes: u32,
     },
-    /// Packets are numbered in 32 bits.
+    /// Packet numbers have 32 bits.
     #[error(
         "the lane of {ticket} over {connection} has {packets} packets from number {first} on, beyond \
          number 4294967295; use larger packets"
@@ -64,7 +64,7 @@ pub enum ScheduleError {
         /// How many, as offered.
         packets: u32,
     },
-    /// Packets of two lanes could not be told apart.
+    /// Packets of two lanes over one connection could not be told apart.
     #[error("{ticket} has two lanes over {connection}; join them, or offer one under another number")]
     LaneTwice {
         /// The offer.
@@ -72,7 +72,7 @@ pub enum ScheduleError {
         /// The connection.
         connection: Connection,
     },
-    /// Backlogs are counted in 64 bits.
+    /// Backlogs have 64 bits.
     #[error(
         "{ticket} brings {bytes} bytes to a backlog of {backlog}; together they exceed \
          18446744073709551615"
@@ -82,22 +82,22 @@ pub enum ScheduleError {
         ticket: Ticket,
         /// Its bytes.
         bytes: u128,
-        /// What waits already.
+        /// Bytes that wait already.
         backlog: u64,
     },
-    /// Nothing is known of a connection before it opens, nor after it closed.
+    /// A connection is unknown before it opens and after it closes.
     #[error("{connection} is not open; report its opening first, and nothing after its end")]
     NotOpen {
         /// The connection.
         connection: Connection,
     },
-    /// Two connections under one number could not be told apart.
+    /// Two connections with the same number could not be told apart.
     #[error("{connection} is open already; report its end first, or take another number")]
     AlreadyOpen {
         /// The connection.
         connection: Connection,
     },
-    /// The other end acknowledges what was never sent.
+    /// The other end acknowledged more than was sent.
     #[error(
         "{connection} acknowledges {bytes} bytes where {unacked} are waited for; close it, its other end \
          does not follow the protocol"
@@ -105,7 +105,7 @@ pub enum ScheduleError {
     AckedTooMuch {
         /// The connection.
         connection: Connection,
-        /// Bytes, as acknowledged.
+        /// Bytes acknowledged.
         bytes: u64,
         /// Bytes that were granted and not acknowledged.
         unacked: u64,

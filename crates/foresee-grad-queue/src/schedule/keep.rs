@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The books: offers, lanes, connections and flows come and go, and every figure follows.
+//! Registry of offers, lanes, connections and flows, with all totals.
 //!
-//! Apart from the choice, which changes one lane at a time and never looks anything up by number.
+//! It is separate from the choice, which changes one lane at a time and looks nothing up by number.
 
 use foresee_units::Nanos;
 
@@ -14,12 +14,12 @@ use super::{Class, Connection, Flow, Lane, Offer, Schedule, ScheduleError, Ticke
 #[derive(Clone, Debug)]
 pub(super) struct Socket {
     pub id: Connection,
-    /// A half-written packet holds it.
+    /// A half-written packet occupies it.
     pub blocked: bool,
     pub in_flight: u64,
     pub unacked: u64,
     pub backlog: u64,
-    /// The flows that have a line here.
+    /// The flows with a line over this connection.
     flows: Vec<u32>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct FlowState {
     pub id: Flow,
     pub backlog: u64,
     pub tree: Tournament,
-    /// By connection.
+    /// Indexed by connection.
     lines: Vec<Option<Line>>,
 }
 
 impl FlowState {
-    /// The line over the connection at `place`, which the flow has.
+    /// The line of the flow over the connection at `place`, which must exist.
     pub(super) fn line(&mut self, place: u32) -> &mut Line {
         self.lines[place as usize].as_mut().expect("a line where a lane is")
     }
@@ -54,7 +54,7 @@ pub(super) struct OfferState {
     pub ticket: Ticket,
     pub flow: u32,
     pub class: Class,
-    /// The ring in which its lanes wait.
+    /// The position of the ring in which the lane waits.
     pub rank: Rank,
     pub arrival: u64,
     pub since: Nanos,
@@ -92,7 +92,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Takes in an offer that was checked.
+    /// Add a validated offer.
     pub(super) fn enter_offer(&mut self, offer: &Offer<'_>, now: Nanos) {
         let flow = self.flow_place(offer.flow);
         let rank = match self.rules.order {
@@ -123,7 +123,7 @@ impl Schedule {
         }
     }
 
-    /// Takes out a lane with all that is left of it, and its offer if that was the last one.
+    /// Remove a lane with its remaining packets, and its offer if this was the last lane.
     pub(super) fn leave(&mut self, node: u32) -> Unsent {
         let LaneState { offer, place, lane } = self.lanes.remove(node);
         let entry = &mut self.offers[offer];
@@ -142,7 +142,7 @@ impl Schedule {
         Unsent { ticket, flow: self.flows[flow].id, class, lane, last }
     }
 
-    /// Forgets a connection, and the flows that had no other; what waited for it.
+    /// Remove a connection, and the flows that use no other; return the packets that waited for it.
     pub(super) fn close(&mut self, place: u32) -> Vec<Unsent> {
         let mut unsent = Vec::new();
         for flow in std::mem::take(&mut self.sockets[place].flows) {
@@ -162,7 +162,7 @@ impl Schedule {
         unsent
     }
 
-    /// Says anew what the connection at `place` has to offer for `flow`: to be called when either changed.
+    /// Update the key of the connection at `place` for `flow`; call when either changed.
     pub(super) fn refresh(&mut self, flow: u32, place: u32) {
         let key = if self.may_send(place) { self.key(flow, place) } else { None };
         let state = &mut self.flows[flow];
@@ -170,14 +170,14 @@ impl Schedule {
         self.rotation.set(flow, state.tree.best().is_some());
     }
 
-    /// The same for every flow of a connection.
+    /// Update the keys of all flows of a connection.
     pub(super) fn refresh_socket(&mut self, place: u32) {
         for at in 0..self.sockets[place].flows.len() {
             self.refresh(self.sockets[place].flows[at], place);
         }
     }
 
-    /// The same, where what is in flight on a connection decides whether, or before which others, it may send.
+    /// Update the keys of a connection whose bytes in flight determine whether it may send, or in which order.
     pub(super) fn refresh_windowed(&mut self, place: u32) {
         if self.rules.window != Window::None {
             self.refresh_socket(place);
@@ -225,7 +225,7 @@ impl Schedule {
     }
 }
 
-/// A connection that two of the lanes share. Lanes are few, and mostly in order of their connections.
+/// The first connection that two of the lanes share. Lanes are few, and mostly sorted by connection.
 fn repeated(lanes: &[Lane]) -> Option<Connection> {
     if lanes.is_sorted_by(|one, other| one.connection < other.connection) {
         return None;

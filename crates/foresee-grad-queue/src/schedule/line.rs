@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one flow has waiting for one connection: a ring of lanes for each round and class that has any.
+//! The packets of one flow that wait for one connection: a ring of lanes for each round and class.
 
 use std::collections::BTreeMap;
 
 use super::ring::Ring;
 use crate::name::Round;
 
-/// A place in the order of a flow: earlier rounds first, inside a round by class.
+/// A position in the order of a flow: by round, then by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     round: Round,
@@ -14,7 +14,7 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// Where neither counts.
+    /// The position when neither counts.
     pub(super) const ONLY: Self = Self::new(Round(0), 0);
 
     pub(super) const fn new(round: Round, class: u8) -> Self {
@@ -25,32 +25,32 @@ impl Rank {
 /// The lanes of one flow over one connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
-    /// None of them is empty.
+    /// No ring is empty.
     rings: BTreeMap<Rank, Ring>,
-    /// When a packet of it was last granted; 0 never.
+    /// The number of the last grant from this line; 0 before the first.
     pub turn: u64,
 }
 
 impl Line {
-    /// The ring of a rank, to put something in.
+    /// The ring at a position, for an insertion.
     pub(super) fn ring(&mut self, rank: Rank) -> &mut Ring {
         self.rings.entry(rank).or_default()
     }
 
-    /// To be called when something was taken out of a ring.
+    /// Drop the ring at a position if it is empty; call after a removal.
     pub(super) fn drop_if_empty(&mut self, rank: Rank) {
         if self.head_of(rank).is_none() {
             self.rings.remove(&rank);
         }
     }
 
-    /// The lane that goes first, and the rank in which it waits.
+    /// The first lane and its position.
     pub(super) fn head(&self) -> Option<(Rank, u32)> {
         let (&rank, ring) = self.rings.first_key_value()?;
         Some((rank, ring.head()?))
     }
 
-    /// The lane that goes first in one rank.
+    /// The first lane at one position.
     pub(super) fn head_of(&self, rank: Rank) -> Option<u32> {
         self.rings.get(&rank)?.head()
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rank_is_that_of_the_oldest_round_and_then_of_the_lowest_class() {
+    fn the_first_position_is_the_oldest_round_then_the_lowest_class() {
         let (mut line, mut links, mut nodes) = (Line::default(), Links::default(), Slab::new());
         assert_eq!(line.head(), None);
         let order =

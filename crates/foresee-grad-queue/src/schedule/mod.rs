@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which packet goes next: one scheduler per network interface, over all its connections.
+//! The order of packets: one scheduler per network interface, over all its connections.
 //!
-//! It sees (class, connection, bytes) and nothing else, so that whatever shares an interface can share a
-//! scheduler, and the bound on what is under way holds for the interface. A bound per connection does not
-//! do that: eight connections with 60 KB each keep an urgent packet waiting for 9.0 ms at 1 Gbit/s, one
-//! bound of 60 KB on their sum for 1.0 ms at the same goodput.
+//! The scheduler sees only class, connection and bytes. Therefore everything that shares an interface can share a
+//! scheduler, and the bound on bytes in flight holds for the interface. A bound per connection does not achieve
+//! this: eight connections with 60 KB each delay an urgent packet by 9.0 ms at 1 Gbit/s, one bound of 60 KB on
+//! their sum by 1.0 ms at the same goodput.
 //!
-//! Refuses to know sockets, payloads, and who reads what arrives: those are facts and numbers here.
+//! Sockets and payloads are the caller's; the scheduler handles numbers only.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod` | the face: facts in, figures out |
+//! | `mod` | the public interface: reports, offers and metrics |
 //! | `choose` | the next packet |
-//! | `keep` | entering and leaving of offers, connections and flows |
-//! | `offer` | what goes in and comes out |
+//! | `keep` | registry of offers, connections and flows |
+//! | `offer` | inputs and outputs |
 //! | `rules` | order, scope, window, credit |
-//! | `tournament` | the first among connections |
-//! | `rotation` | turns among flows |
-//! | `line`, `ring` | what waits, by class, in order |
-//! | `effort` | a test's count of steps |
+//! | `tournament` | the choice among connections |
+//! | `rotation` | round robin among flows |
+//! | `line`, `ring` | waiting lanes, by round and class |
+//! | `effort` | counter of visited places, for a test |
 
 mod choose;
 mod effort;
@@ -52,35 +52,36 @@ use crate::sizing::window_bytes;
 
 /// The scheduler of one interface.
 ///
-/// **Order.** [`Schedule::poll_send`] grants a packet of the first offer, in the order of [`Rules`], that
-/// has one for a connection which may send. Lanes of one offer take turns, the one used longest ago first. Where
-/// connections share a window they come on alike, each by its own number of packets, so that ranks which are
-/// interrupted have sent the same packets: what only some have sent cannot be summed. A connection with more than
-/// two fifths of the window in flight, and two packets, lets those with less go first. Flows take turns by bytes, and an order holds inside each. Nothing is held back for a connection that
-/// may not send: while any may, has something, and window and credit allow, something is granted.
+/// **Order.** [`Schedule::poll_send`] grants a packet of the first offer, in the order of [`Rules`], that has one
+/// for a connection which may send. Lanes of one offer take turns, the least recently used first. If connections
+/// share a window, the lanes advance together, each by its fraction sent. Ranks that are interrupted have then
+/// sent the same packets; packets that only some ranks have sent cannot be summed. A connection with more than
+/// two fifths of the window and two packets in flight lets those with less go first. Flows take turns by bytes,
+/// and the order holds inside each flow. The scheduler conserves work: while a connection may send, has a packet,
+/// and window and credit allow it, a packet is granted.
 ///
-/// **In flight** is what was granted on a connection and is not yet acknowledged by the other end's kernel:
-/// what [`Schedule::handle_in_flight`] said last, and what was granted since. A packet starts only while
-/// this is at most the window, and a started one is always finished, so at most the window and one packet
-/// are in flight. Hence a packet waits behind less urgent ones for `(window + packet) / rate` at most, on a
-/// link that serves in order of writing, for as long as each socket takes that much. A link that serves
-/// connections in turn also serves the others while a packet waits for what precedes it on its own; and a
-/// connection whose socket takes less is held by its half-written packet while the others go on.
+/// **In flight** are the bytes granted on a connection that the other end's kernel has not acknowledged: the last
+/// report of [`Schedule::handle_in_flight`], plus the grants since then. A packet starts only while this is at
+/// most the window, and a started packet is always finished, so at most the window and one packet are in flight.
+/// Hence a packet waits behind less urgent ones for `(window + packet) / rate` at most, on a link that serves in
+/// order of writing, while each socket accepts that much. A link that serves connections in turn also serves the
+/// others while a packet waits for its predecessors on its own connection. A connection whose socket accepts less
+/// is blocked by its half-written packet while the others go on.
 ///
-/// **Half-written packets.** A grant is written completely before anything else goes over its connection.
-/// When a socket takes only a part, the caller says [`Schedule::handle_blocked`], continues by itself when
-/// the socket takes more, and says [`Schedule::handle_writable`] once the packet is written.
+/// **Half-written packets.** A grant is written completely before anything else goes over its connection. When a
+/// socket accepts only a part, the caller reports [`Schedule::handle_blocked`], continues when the socket accepts
+/// more, and reports [`Schedule::handle_writable`] once the packet is written.
 ///
-/// **Nothing lost, nothing twice.** A packet is granted once, or comes back with
-/// [`Schedule::handle_withdraw`] or [`Schedule::handle_closed`], or waits here. What was granted is the
-/// caller's: when a connection closes, only the caller knows which granted packets were answered.
+/// **Exactly once.** A packet is granted once, or is returned by [`Schedule::handle_withdraw`] or
+/// [`Schedule::handle_closed`], or waits here. The caller owns granted packets: when a connection closes, only
+/// the caller knows which of them were answered.
 ///
-/// **Cost.** The choice looks at `log2(connections)` places and two flows, whatever waits. An offer costs
-/// this for each of its lanes; its number is looked up when it comes, when it ends, and when it is
-/// withdrawn. A connection that blocks, opens or closes, or whose bytes in flight change under a window, costs this
-/// for each flow that uses it; one that closes also for each lane it gives back. An offer takes some 100 bytes for itself and 50 for each lane,
-/// used again by later ones; packets take nothing. A flow takes some 50 bytes for each connection it has used,
-/// until that closes, and as much for each class of a round that waits for it.
+/// **Cost.** The choice visits `log2(connections)` places and two flows, for any number of offers. An offer costs
+/// this for each of its lanes; its number is looked up when it arrives, ends, or is withdrawn. A connection that
+/// blocks, opens or closes, or whose bytes in flight change under a window, costs this for each flow that uses
+/// it. One that closes costs it also for each lane that it returns. An offer takes about 100 bytes and 50 per
+/// lane, which later offers reuse; packets take no memory. A flow takes about 50 bytes per connection that it has
+/// used, until that closes, and as much per waiting class of a round.
 ///
 /// # Examples
 /// ```
@@ -113,11 +114,11 @@ pub struct Schedule {
     rules: Rules,
     packet: NonZeroU32,
     window: Bytes,
-    /// A connection with more than this in flight lets others go first, where they share the window.
+    /// With more bytes in flight than this, a connection lets others go first if they share the window.
     crowd: u64,
-    /// The link's rate, 0 before anybody said, and its shortest round trip.
+    /// The link's rate, 0 before the first report, and its shortest round trip.
     link: (BytesPerSecond, Nanos),
-    /// How much longer than that asks for the window has to last.
+    /// Extra duration of the window.
     late: Nanos,
 
     sockets: Slab<Socket>,
@@ -134,9 +135,9 @@ pub struct Schedule {
 
     rotation: Rotation,
     batch: Option<Batch>,
-    /// Counts offers: their order of arrival.
+    /// Number of offers so far: their order of arrival.
     arrivals: u64,
-    /// Counts grants: who was used last.
+    /// Number of grants so far, which orders users by recency.
     turns: u64,
 
     in_flight: u64,
@@ -146,8 +147,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A scheduler without connections. `packet`: the bytes of an ordinary packet
-    /// ([`packet_bytes`](crate::packet_bytes)): windows have room for some of them, and a batch is no larger.
+    /// Create a scheduler without connections. `packet`: the bytes of an ordinary packet
+    /// ([`packet_bytes`](crate::packet_bytes)), the unit of windows and the maximum of a batch.
     pub fn new(rules: Rules, packet: NonZeroU32) -> Self {
         let mut rotation = Rotation::default();
         rotation.admit(packet.get());
@@ -180,7 +181,7 @@ impl Schedule {
         schedule
     }
 
-    /// There is something to send. All of it is taken, or nothing.
+    /// Add an offer. Either all of it is accepted, or nothing.
     ///
     /// # Errors
     /// [`ScheduleError::TicketInUse`], [`ScheduleError::NoLanes`], [`ScheduleError::EmptyLane`],
@@ -193,11 +194,12 @@ impl Schedule {
         Ok(())
     }
 
-    /// What of `ticket` was not granted is no longer wanted: these lanes, the rest of each. The ticket is
-    /// free again; what was granted stays granted, a half-written packet included.
+    /// Withdraw the packets of `ticket` that were not granted, and return their lanes. The ticket is free again;
+    /// granted packets stay granted, including a half-written one.
     ///
     /// # Errors
-    /// [`ScheduleError::UnknownTicket`] if nothing of it is here, so also after its last packet.
+    /// [`ScheduleError::UnknownTicket`] if no packet of it waits here, which includes the time after its last
+    /// packet.
     pub fn handle_withdraw(&mut self, ticket: Ticket) -> Result<Vec<Lane>, ScheduleError> {
         let &offer = self.tickets.get(&ticket).ok_or(ScheduleError::UnknownTicket { ticket })?;
         self.batch = None;
@@ -208,7 +210,7 @@ impl Schedule {
         Ok(rest)
     }
 
-    /// `connection` takes bytes from now on.
+    /// Open `connection`: it accepts bytes from now on.
     ///
     /// # Errors
     /// [`ScheduleError::AlreadyOpen`].
@@ -222,12 +224,12 @@ impl Schedule {
         Ok(())
     }
 
-    /// `connection` is gone, and nothing is known of it here any longer: not what was in flight on it, nor
-    /// what its other end had yet to acknowledge. What waited for it comes back, oldest first inside each
-    /// flow and class; lanes of the same offers over other connections go on.
+    /// Remove `connection` with its counts of bytes in flight and unacknowledged bytes. The packets that waited
+    /// for it are returned, oldest first inside each flow and class; lanes of the same offers over other
+    /// connections go on.
     ///
-    /// Granted packets do not come back, not even one that is half written: whether they were answered is
-    /// the caller's knowledge.
+    /// Granted packets are not returned, not even a half-written one: only the caller knows whether they were
+    /// answered.
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`].
@@ -240,7 +242,7 @@ impl Schedule {
         Ok(unsent)
     }
 
-    /// The socket of `connection` took only a part of what was granted: nothing else may use it.
+    /// The socket of `connection` accepted only a part of the grant: nothing else may use it.
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`].
@@ -252,7 +254,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// All that was granted on `connection` is written, and its socket takes more.
+    /// The grant on `connection` is written completely, and its socket accepts more.
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`].
@@ -263,16 +265,16 @@ impl Schedule {
         Ok(())
     }
 
-    /// `bytes` of what was granted on `connection` are unsent or not acknowledged by the other end's kernel:
-    /// what the socket says (`SIOCOUTQ`), and what was granted and is not written yet. Headers and encryption
-    /// may make it more than was granted. This replaces what was counted before.
+    /// Set the bytes in flight on `connection`: those that the other end's kernel has not acknowledged
+    /// (`SIOCOUTQ`), plus granted bytes that are not written yet. Headers and encryption may make this larger
+    /// than the grants. It replaces the previous count.
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`].
     pub fn handle_in_flight(&mut self, connection: Connection, bytes: Bytes) -> Result<(), ScheduleError> {
         let place = self.place(connection)?;
         let socket = &mut self.sockets[place];
-        // A sum that saturated could not be taken apart again; no kernel holds more than 2^48 bytes.
+        // A sum that saturated could not be subtracted from; no kernel holds more than 2^48 bytes.
         let bytes = bytes.get().min(IN_FLIGHT_MAX);
         self.in_flight = self.in_flight - socket.in_flight + bytes;
         socket.in_flight = bytes;
@@ -280,9 +282,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// The other end's application has dealt with `bytes` of what was granted on `connection`, which frees
-    /// as much credit. To be called under every policy with a credit; elsewhere it only serves
-    /// [`Schedule::unacked`].
+    /// The other end's application has handled `bytes` of the grants on `connection`, which frees the same
+    /// credit. Required under every policy with a credit; otherwise it only serves [`Schedule::unacked`].
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`]; [`ScheduleError::AckedTooMuch`].
@@ -298,15 +299,16 @@ impl Schedule {
         Ok(())
     }
 
-    /// What the interface delivers, summed over its connections, and the smallest round trip seen: sets the
-    /// window anew ([`window_bytes`](crate::window_bytes)) unless the rules fix it. To be called about once
-    /// per round trip.
+    /// Set the interface's delivery rate, summed over its connections, and the shortest round trip seen. Updates
+    /// the window ([`window_bytes`](crate::window_bytes)) unless the rules fix it. Call about once per round
+    /// trip.
     pub fn handle_link(&mut self, rate: BytesPerSecond, min_rtt: Nanos) {
         self.link = (rate, min_rtt);
         self.follow();
     }
 
-    /// Acknowledgments, or whoever sends, come so late that the window has to last longer, by that; it follows unless the rules fix it.
+    /// Set the extra duration of the window that late acknowledgments or a late sender require. Updates the
+    /// window unless the rules fix it.
     pub fn handle_late(&mut self, late: Nanos) {
         if late != self.late {
             self.late = late;
@@ -314,7 +316,7 @@ impl Schedule {
         }
     }
 
-    /// An ordinary packet has so many bytes from now on; the window follows unless the rules fix it.
+    /// Set the size of an ordinary packet. Updates the window unless the rules fix it.
     pub fn handle_packet(&mut self, packet: NonZeroU32) {
         self.packet = packet;
         self.rotation.admit(packet.get());
@@ -327,7 +329,7 @@ impl Schedule {
         let window = self.rules.window_bytes.unwrap_or_else(|| {
             let factor = self.window_factor();
             let usual = window_bytes(packet, rate, min_rtt, Nanos::ZERO).get().saturating_mul(factor);
-            // One that is larger anyway lasts longer anyway.
+            // A window that is larger than this already lasts longer.
             Bytes::new(usual).max(window_bytes(packet, rate, min_rtt, self.late))
         });
         let crowd = crowd_bytes(window, packet);
@@ -343,22 +345,22 @@ impl Schedule {
         u64::from(self.rules.window_factor.get()).saturating_add(more)
     }
 
-    /// The rules it was made with.
+    /// The rules of this scheduler.
     pub const fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// Whether nothing waits here. What was granted may still be under way.
+    /// Whether no packet waits. Granted packets may still be in flight.
     pub const fn is_idle(&self) -> bool {
         self.backlog == 0
     }
 
-    /// Offers of which something waits.
+    /// The number of offers with waiting packets.
     pub fn offers(&self) -> usize {
         self.offers.len()
     }
 
-    /// Bytes that wait to be granted.
+    /// Bytes that wait for a grant.
     pub const fn backlog(&self) -> Bytes {
         Bytes::new(self.backlog)
     }
@@ -368,7 +370,7 @@ impl Schedule {
         Bytes::new(self.class_backlog[usize::from(class.get())])
     }
 
-    /// Bytes that wait of `flow`.
+    /// Waiting bytes of `flow`.
     pub fn backlog_of_flow(&self, flow: Flow) -> Bytes {
         let backlog = self.flow_places.get(&flow).map_or(0, |&place| self.flows[place].backlog);
         Bytes::new(backlog)
@@ -379,7 +381,7 @@ impl Schedule {
         Bytes::new(self.socket(connection).map_or(0, |socket| socket.backlog))
     }
 
-    /// How much may be in flight before another packet starts.
+    /// The bytes in flight up to which another packet may start.
     pub const fn window(&self) -> Bytes {
         self.window
     }
@@ -394,18 +396,18 @@ impl Schedule {
         Bytes::new(self.socket(connection).map_or(0, |socket| socket.in_flight))
     }
 
-    /// Bytes that were granted and that nobody has acknowledged with [`Schedule::handle_acked`].
+    /// Granted bytes that [`Schedule::handle_acked`] has not acknowledged.
     pub const fn unacked(&self) -> Bytes {
         Bytes::new(self.unacked)
     }
 
-    /// The open connections, each with whether a half-written packet holds it.
+    /// The open connections, each with a flag whether a half-written packet blocks it.
     pub fn connections(&self) -> impl Iterator<Item = (Connection, bool)> + '_ {
         self.places.iter().map(|(&connection, &place)| (connection, self.sockets[place].blocked))
     }
 
-    /// Which class is first in order, and for how long its oldest offer has waited, whether or not it may be
-    /// sent now. Looks at every flow and connection.
+    /// The class that is first in order, and how long its oldest offer has waited, even if it may not be sent
+    /// now. Visits every flow and connection.
     pub fn head_wait(&self, now: Nanos) -> Option<(Class, Nanos)> {
         let offers = self.flows.iter().flat_map(|(_, flow)| flow.lines()).filter_map(|line| {
             let (rank, lane) = line.head()?;
@@ -416,9 +418,9 @@ impl Schedule {
         Some((offer.class, now.saturating_sub(offer.since)))
     }
 
-    /// Time until acknowledgements will have brought what is in flight down to the window, at the link's
-    /// rate: a timer for where they cannot be waited for. `None` if the window holds nothing back, or the
-    /// rate is not known. With a window per connection it looks at each of them.
+    /// Time until acknowledgments will have reduced the bytes in flight to the window, at the link's rate: a
+    /// timer for callers that cannot wait for acknowledgments. `None` if the window does not block, or if the
+    /// rate is unknown. With a window per connection it visits each of them.
     pub fn drain_time(&self) -> Option<Nanos> {
         let over = |in_flight: u64| in_flight.checked_sub(self.window.get()).filter(|&excess| excess > 0);
         let excess = match self.rules.window {
@@ -443,10 +445,11 @@ impl Schedule {
     }
 }
 
-/// The most that is believed to be in flight on a connection.
+/// Upper bound of the bytes in flight that a report may claim for a connection.
 const IN_FLIGHT_MAX: u64 = 1 << 48;
 
-/// Bytes in flight on a connection beyond which it lets others go first: one slow far end leaves room in the window.
+/// Bytes in flight beyond which a connection lets others go first, so that one slow far end does not fill the
+/// window.
 fn crowd_bytes(window: Bytes, packet: Bytes) -> u64 {
     (window.get() / 5 * 2).max(2 * packet.get())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is handed to the scheduler, what it hands out, and what it hands back.
+//! Inputs and outputs of the scheduler.
 //!
-//! Refuses payloads and addresses: whoever offers knows what packet 17 of a ticket is.
+//! They contain neither payloads nor addresses: the caller maps packet numbers of a ticket to its data.
 
 use std::fmt;
 
@@ -37,16 +37,16 @@ macro_rules! number {
 }
 
 number! {
-    /// A connection of the interface, by a number of the caller's that no other open connection has.
+    /// A connection of the interface, by a number of the caller that no other open connection has.
     Connection(u32), "connection"
 }
 number! {
-    /// An offer, by a number of the caller's. It is taken from the offer until its last packet was granted,
-    /// withdrawn or returned, and free again after that.
+    /// An offer, by a number of the caller. The number is in use from the offer until its last packet was
+    /// granted, withdrawn or returned.
     Ticket(u64), "ticket"
 }
 number! {
-    /// A job whose offers share the interface with those of others, evenly by bytes.
+    /// A job whose offers share the interface with those of other jobs, evenly by bytes.
     Flow(u32), "flow"
 }
 number! {
@@ -54,16 +54,16 @@ number! {
     Class(u8), "class"
 }
 
-/// What of an offer goes over one connection: packets of one size, of which the last may be shorter.
+/// The packets of an offer that go over one connection. All have one size, except that the last may be shorter.
 ///
-/// A description of 20 bytes whatever the number of packets: none of them is ever listed.
+/// It takes 20 bytes for any number of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// Where it goes.
+    /// The connection.
     pub connection: Connection,
-    /// Number of the first packet; 0 unless the lane continues one that came back ([`Unsent`]).
+    /// Number of the first packet; 0 unless the lane continues a returned one ([`Unsent`]).
     pub first: u32,
-    /// How many packets, 1 or more; the last number, `first + packets - 1`, fits 32 bits.
+    /// Number of packets, 1 or more; the last number, `first + packets - 1`, fits 32 bits.
     pub packets: u32,
     /// Bytes of every packet but the last, 1 or more.
     pub packet_bytes: u32,
@@ -72,12 +72,12 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A whole lane: its packets are numbered from 0.
+    /// A complete lane, whose packets are numbered from 0.
     pub const fn new(connection: Connection, packets: u32, packet_bytes: u32, last_bytes: u32) -> Self {
         Self { connection, first: 0, packets, packet_bytes, last_bytes }
     }
 
-    /// All its bytes; 0 for a lane without packets.
+    /// The sum of all packets' bytes; 0 for a lane without packets.
     pub const fn bytes(&self) -> u64 {
         match self.packets {
             0 => 0,
@@ -86,12 +86,13 @@ impl Lane {
         }
     }
 
-    /// Bytes of the packet that goes next.
+    /// Bytes of the next packet.
     pub(super) const fn next_bytes(&self) -> u32 {
         if self.packets == 1 { self.last_bytes } else { self.packet_bytes }
     }
 
-    /// Takes the next packet off: its number and bytes. The lane has one, and may be empty afterwards.
+    /// Remove the next packet and return its number and bytes. The lane must have one, and may be empty
+    /// afterwards.
     pub(super) const fn take(&mut self) -> (u32, u32) {
         let next = (self.first, self.next_bytes());
         self.first = self.first.wrapping_add(1);
@@ -99,8 +100,8 @@ impl Lane {
         next
     }
 
-    /// The middle of the next packet, as a part of all there ever were, of 2^30: lanes of one offer that follow it have
-    /// the same order of packets wherever they are sent. The lane has a packet.
+    /// The middle of the next packet as a fraction of all packets of the lane, in units of 2^-30. Lanes of one
+    /// offer that follow it advance in the same packet order everywhere. The lane must have a packet.
     pub(super) fn progress(&self) -> u32 {
         let (done, all) = (u64::from(self.first), u64::from(self.first) + u64::from(self.packets));
         // (2 x 2^32) x 2^29 < 2^64, and the middle lies before the end.
@@ -122,27 +123,27 @@ impl Lane {
     }
 }
 
-/// Something to send, over one connection or spread over several.
+/// Data to send, over one or several connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// The caller's number for it.
+    /// The caller's number.
     pub ticket: Ticket,
-    /// Whose it is.
+    /// The job that it belongs to.
     pub flow: Flow,
-    /// Of which round: of a flow, earlier rounds go first.
+    /// The round; earlier rounds of a flow go first.
     pub round: Round,
-    /// How urgent it is inside its round.
+    /// The priority inside its round.
     pub class: Class,
-    /// Its parts, 1 or more, each over another connection. Copied; no order among them is promised.
+    /// One or more lanes, each over another connection. They are copied, and their order has no meaning.
     pub lanes: &'a [Lane],
 }
 
-/// A packet to be written now, completely, before anything else goes over its connection.
+/// A packet to write now, completely, before anything else goes over its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Of which offer.
+    /// The offer.
     pub ticket: Ticket,
-    /// Over which connection.
+    /// The connection.
     pub connection: Connection,
     /// Its number in its lane, counted from the lane's `first`.
     pub packet: u32,
@@ -152,18 +153,18 @@ pub struct Grant {
     pub class: Class,
     /// As offered.
     pub flow: Flow,
-    /// How long ago its offer was made.
+    /// Time since the offer was made.
     pub waited: Nanos,
-    /// Whether nothing of its offer is left here: the ticket is free again.
+    /// Whether the offer has no more packets here: the ticket is free again.
     pub last: bool,
 }
 
-/// What of an offer was not granted when its connection closed. It is the caller's again: the lane may be
-/// offered anew as it stands, over another connection or the same one once that is open again, and goes on
-/// with the packet at which it stopped.
+/// The packets of an offer that were not granted when its connection closed. The caller may offer the lane again
+/// as it is, over another connection or over the same one once it is open again. It continues at the packet where
+/// it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsent {
-    /// Of which offer.
+    /// The offer.
     pub ticket: Ticket,
     /// As offered.
     pub flow: Flow,
@@ -171,6 +172,6 @@ pub struct Unsent {
     pub class: Class,
     /// The packets that were never granted.
     pub lane: Lane,
-    /// Whether nothing of its offer is left here: the ticket is free again.
+    /// Whether the offer has no more packets here: the ticket is free again.
     pub last: bool,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Places for values, and rings through them: entering, leaving from anywhere and stepping cost the same
-//! few moves however many there are, and no allocation once the places exist.
+//! A slab of values, and rings through its places. Insertion, removal and stepping take constant time, without
+//! allocation once the places exist.
 
 use std::ops::{Index, IndexMut};
 
-/// Values under small numbers that are used again.
+/// Values at small reusable indices.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     places: Vec<Option<T>>,
@@ -56,7 +56,7 @@ impl<T> IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Both ends of a ring of places; the links lie in [`Links`].
+/// Both ends of a ring of places; [`Links`] stores the links.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ring {
     ends: Option<(u32, u32)>,
@@ -68,7 +68,7 @@ impl Ring {
     }
 }
 
-/// Before and after each place. A place is in one ring of these links at most.
+/// Predecessor and successor of each place. With one set of links a place is in one ring at most.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     around: Vec<(Option<u32>, Option<u32>)>,
@@ -87,7 +87,7 @@ impl Links {
         ring.ends = Some((ring.head().unwrap_or(place), place));
     }
 
-    /// Takes out `place`, which is in `ring`.
+    /// Remove `place`, which must be in `ring`.
     pub(super) fn remove(&mut self, ring: &mut Ring, place: u32) {
         let (before, after) = self.around[place as usize];
         if let Some(before) = before {
@@ -123,7 +123,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_ring_keeps_the_order_of_entry_whoever_leaves(
+        fn a_ring_keeps_the_order_of_entry_after_any_removal(
             leavers in prop::collection::vec(0_u32..40, 0..60),
         ) {
             let (mut links, mut ring) = (Links::default(), Ring::default());

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose turn it is among flows: deficit round robin in bytes.
+//! Deficit round robin among flows, in bytes.
 //!
-//! A flow at the front sends while its balance is above zero, so it may overdraw by one packet; then it
-//! gets a quantum and goes to the back. As a quantum is no smaller than any packet, the flow behind it can
-//! always send: the choice looks at two flows at most. Two flows that both could send all the time are
-//! never further apart than one quantum and one packet.
+//! The flow at the front sends while its balance is above zero, so it may overdraw by one packet; then it
+//! receives a quantum and goes to the back. A quantum is at least as large as any packet, so the flow behind it
+//! can always send, and the choice visits two flows at most. Two flows that can both always send stay within one
+//! quantum and one packet of each other.
 //!
-//! Source: Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995; the overdraft
-//! (surplus round robin) spares the question how large the next packet is.
+//! Source: Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995. The overdraft
+//! (surplus round robin) makes the size of the next packet irrelevant.
 
 use super::ring::{Links, Ring};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Member {
-    /// Bytes it may still send; at or below zero, more than `-quantum`, after an overdraft.
+    /// Bytes that the flow may still send; after an overdraft it is at most zero and above `-quantum`.
     balance: i64,
     waiting: bool,
 }
@@ -27,12 +27,12 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    /// Turns are long enough for packets, and batches of packets, of `bytes`.
+    /// Raise the quantum to at least `bytes`, the size of a packet or of a batch.
     pub(super) fn admit(&mut self, bytes: u32) {
         self.quantum = self.quantum.max(i64::from(bytes));
     }
 
-    /// `flow` can send, or cannot. Who comes back has lost what it had saved, and still owes what it owed.
+    /// Set whether `flow` can send. A flow that returns loses its unused balance, and keeps its debt.
     pub(super) fn set(&mut self, flow: u32, waiting: bool) {
         if self.members.len() <= flow as usize {
             self.members.resize(flow as usize + 1, Member::default());
@@ -50,13 +50,13 @@ impl Rotation {
         }
     }
 
-    /// `flow` is gone, its debt with it.
+    /// Remove `flow` with its debt.
     pub(super) fn forget(&mut self, flow: u32) {
         self.set(flow, false);
         self.members[flow as usize] = Member::default();
     }
 
-    /// Who sends next.
+    /// The flow that sends next.
     pub(super) fn front(&mut self) -> Option<u32> {
         loop {
             super::effort::step();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_and_coming_back_pays_no_debt() {
+    fn a_flow_that_returns_keeps_its_debt() {
         let mut rotation = Rotation::default();
         rotation.admit(100);
         rotation.set(0, true);

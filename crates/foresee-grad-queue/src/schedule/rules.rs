@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one scheduler obeys, as data: a policy is a value, not another scheduler.
+//! The rules of one scheduler, as data.
 //!
-//! Apart from the policies that papers name, which also say what is sent and when it is answered: a
-//! scheduler has no use for that.
+//! They are separate from the named policies, which also determine packet sizes and the time of a server's
+//! answer.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
 use foresee_units::Bytes;
 
-/// In which order the offers of one flow go.
+/// The order of the offers of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they were offered; rounds and classes count for nothing.
+    /// In order of arrival; rounds and classes have no effect.
     Readiness,
-    /// The earliest round first, inside it the lowest class; as they were offered inside a class.
+    /// The earliest round first, then the lowest class, then in order of arrival.
     Class,
 }
 
-/// Over which connections an order holds.
+/// The set of connections over which an order holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Over each by itself; connections take turns, whatever waits for them. So does a sender per connection.
+    /// Each connection separately; connections take turns for any waiting packets, as with one sender per
+    /// connection.
     Connection,
-    /// Over all of them: the first in order goes first, whichever connection it takes.
+    /// All connections: the first in order goes first, over any connection.
     Interface,
 }
 
-/// What is compared with the window before a packet starts.
+/// The bytes that are compared with the window before a packet starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Nothing: packets go until the socket takes no more.
+    /// None: packets go until the socket accepts no more.
     None,
-    /// The bytes in flight over the packet's own connection. With `n` busy connections up to `n` windows
-    /// are ahead of an urgent packet.
+    /// The bytes in flight over the packet's own connection. With `n` busy connections, up to `n` windows are
+    /// ahead of an urgent packet.
     Connection,
     /// The bytes in flight over all connections together.
     Interface,
@@ -41,28 +42,27 @@ pub enum Window {
 /// The rules of a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Which offer is first.
+    /// The order of offers.
     pub order: Order,
-    /// Among which offers.
+    /// The connections over which the order holds.
     pub scope: Scope,
-    /// What keeps a packet from starting.
+    /// The bytes that the window bounds.
     pub window: Window,
-    /// The window's size; `None`: it follows the link ([`window_bytes`](crate::window_bytes)). A window of
-    /// 0 lets a packet start when nothing else is in flight.
+    /// The window's size; with `None` it follows the link ([`window_bytes`](crate::window_bytes)). A window of 0
+    /// lets a packet start when nothing else is in flight.
     pub window_bytes: Option<Bytes>,
-    /// By how much a window that follows the link is larger than [`window_bytes`](crate::window_bytes).
+    /// Factor of a window that follows the link, relative to [`window_bytes`](crate::window_bytes).
     pub window_factor: NonZeroU32,
-    /// By how much more for each connection beyond the first, where the window is on their sum.
+    /// Increase of the factor for each connection beyond the first, if the window is on their sum.
     pub window_factor_more: u32,
-    /// The most bytes that are granted and not acknowledged by the other end's application, over all
-    /// connections; one packet always may be, however large. `None`: no bound. The first in order waits for
-    /// its credit, and nothing overtakes it.
+    /// Upper bound of the granted bytes that the other end's application has not acknowledged, over all
+    /// connections. One packet is always allowed, however large. `None`: no bound. The first packet in order
+    /// waits for its credit, and no other overtakes it.
     pub credit: Option<NonZeroU64>,
 }
 
 impl Rules {
-    /// Class by class over all connections, with a window that follows the link: what a scheduler does
-    /// where nobody asks for something else.
+    /// The default: class order over all connections, with a window that follows the link.
     pub const fn new() -> Self {
         Self {
             order: Order::Class,

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which connection has the first packet of all: a tree of winners over the connections.
+//! The connection with the first packet of all: a tournament tree over the connections.
 //!
-//! Each leaf is what waits first for one connection that may send; a node is the better of two. A change
-//! replays one path, so the choice costs log2(connections) comparisons, and a connection that may not send
-//! is a leaf that never wins: neither it nor what waits for it is ever looked at.
+//! Each leaf is the first waiting packet of one connection that may send; each node is the smaller of its
+//! children. A change replays one path, so it costs log2(connections) comparisons. A connection that may not send
+//! is an empty leaf, so its packets are never visited.
 
 use super::line::Rank;
 
-/// What decides between two connections; the smallest wins.
+/// The comparison key of a connection; the smallest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// The rank, where it counts.
+    /// The position of round and class, if it counts.
     pub rank: Rank,
-    /// When the offer came.
+    /// The offer's order of arrival.
     pub arrival: u64,
-    /// How many of its shares of a window the connection has in flight, where it takes them from the others.
+    /// How many shares of the window the connection has in flight, if others share the window.
     pub crowd: u64,
-    /// How far the offer has come over the connection, likewise.
+    /// The offer's progress over the connection, if others share the window.
     pub progress: u32,
-    /// What the connection has in flight, likewise.
+    /// The connection's bytes in flight, if others share the window.
     pub ahead: u64,
-    /// When the connection was used last.
+    /// The number of the connection's last grant.
     pub turn: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tournament {
-    /// A power of two of them, or none.
+    /// Their number is a power of two, or 0.
     leaves: Vec<Option<Key>>,
     /// The winner below each node; node 1 is the root, node `leaves.len() + i` is leaf `i`.
     winners: Vec<u32>,
 }
 
 impl Tournament {
-    /// The leaf that wins, if any may.
+    /// The winning leaf, if any connection may send.
     pub(super) fn best(&self) -> Option<u32> {
         let &winner = self.winners.get(1)?;
         self.leaves[winner as usize].map(|_| winner)

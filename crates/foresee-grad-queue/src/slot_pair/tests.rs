@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One packet, step by step: whose turn it is, what waits, what is refused.
+//! One packet, step by step: whose turn it is, what waits, and what is refused.
 
 use foresee_units::Bytes;
 
@@ -121,7 +121,7 @@ fn a_verdict_stays_valid_while_others_go_on() {
 }
 
 #[test]
-fn a_broken_promise_leaves_nothing_behind_and_a_second_payload_does_not_count() {
+fn a_dropped_admission_has_no_effect_and_a_second_payload_does_not_count() {
     let mut bench = Bench::new(3, 8, Dtype::F32);
     let lost = bench.ticket(2, 0);
     assert!(matches!(bench.ask(2, 0), Ok(Verdict::Hold)), "the room is taken by the first connection");
@@ -243,7 +243,7 @@ fn a_new_generation_forgets_what_was_unfinished_and_keeps_results() {
 }
 
 #[test]
-fn what_was_promised_for_a_lost_rank_becomes_zeros() {
+fn a_tensor_that_only_a_lost_rank_pushed_becomes_zeros() {
     let mut bench = Bench::new(2, 0, Dtype::Bf16);
     for rank in 0..2 {
         let sender = bench.sender(rank, 0);
@@ -255,7 +255,7 @@ fn what_was_promised_for_a_lost_rank_becomes_zeros() {
 }
 
 #[test]
-fn the_remains_of_a_done_round_do_not_block_the_slot() {
+fn unfinished_sums_of_a_done_round_do_not_block_the_slot() {
     let mut bench = Bench::new(2, 0, Dtype::F32);
     bench.push(0, 0, 1.0);
     bench.oldest = Round(1);
@@ -278,7 +278,7 @@ fn slots_move_between_threads_and_results_and_budgets_are_shared() {
 }
 
 #[test]
-fn a_packet_takes_less_than_256_bytes_beside_its_sums() {
+fn a_packet_takes_less_than_256_bytes_without_its_sums() {
     assert!(size_of::<SlotPair>() <= 256, "{}", size_of::<SlotPair>());
 }
 

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sixteen-bit floats from and to f32, one element at a time and without a branch.
+//! Conversions between f32 and 16-bit floats, one element at a time and without a branch.
 //!
-//! Apart from the loops, which the compiler turns into vectors only if nothing in them jumps; a library's
-//! conversions branch. Subnormals are converted by integer and additive steps alone, never by a
-//! multiplication of subnormals, which some processors do slowly. Every result is the nearest value, ties
-//! to even. Refuses to choose between payloads of a NaN: see [`Rounding`].
+//! The compiler vectorizes the loops only if they contain no branches, and a library's conversions branch.
+//! Subnormals are converted by integer and additive steps alone, because some processors multiply subnormals
+//! slowly. Every result is the nearest value, ties to even. The handling of NaN payloads is an argument, see
+//! [`Rounding`].
 
 #![expect(clippy::inline_always, reason = "a call per element would leave no vectors")]
 
-/// What becomes of a value on its way to fewer bits.
+/// How a value is converted to fewer bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
-    /// A sum: a NaN becomes the one quiet NaN of its dtype. Which payload an addition keeps differs between
-    /// processors and between orders of its operands, and bits must not.
+    /// A sum: a NaN becomes the quiet NaN of its dtype. Processors and operand orders differ in the payload that
+    /// an addition keeps, but the result's bits must not.
     Nearest,
-    /// A value that fits, because it came from there: every bit returns, also those of a NaN.
+    /// A value that was widened from this dtype: every bit is restored, including those of a NaN.
     Exact,
 }
 
-/// The quiet NaN that leaves in place of any other.
+/// The quiet NaN that replaces any other.
 pub(super) const NAN_F32: u32 = 0x7fc0_0000;
 pub(super) const NAN_F64: u64 = 0x7ff8_0000_0000_0000;
 pub(super) const NAN_BF16: u16 = 0x7fc0;
@@ -33,7 +33,7 @@ pub(super) const fn bf16_to_f32(bits: u16) -> f32 {
 #[expect(clippy::cast_possible_truncation, reason = "the upper half of 32 bits")]
 pub(super) const fn f32_to_bf16(value: f32, rounding: Rounding) -> u16 {
     let bits = value.to_bits();
-    // Half a unit of what is cut, less one bit if the kept part is even: a tie goes to the even one.
+    // Half a unit of the dropped bits, minus one bit if the retained part is even: a tie rounds to even.
     let nearest = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let exact = bits >> 16;
     let nan = if matches!(rounding, Rounding::Exact) { exact } else { NAN_BF16 as u32 };
@@ -48,10 +48,10 @@ pub(super) const fn f16_to_f32(bits: u16) -> f32 {
     let sign = ((bits & 0x8000) as u32) << 16;
     let magnitude = (bits & 0x7fff) as u32;
     let shifted = magnitude << 13;
-    // The exponent's offset is 127 instead of 15; infinities and NaN go to the far end of the scale.
+    // The exponent bias is 127 instead of 15; infinities and NaN move to the end of the range.
     let normal = shifted + (112 << 23);
     let special = shifted + (224 << 23);
-    // A subnormal's bits become the tail of 2^-14, which is then taken away: exact, and normal all along.
+    // A subnormal's bits become the fraction of 2^-14, which is then subtracted: exact, and never subnormal.
     let subnormal = (f32::from_bits(shifted + F16_NORMAL_MIN) - f32::from_bits(F16_NORMAL_MIN)).to_bits();
     let value = if magnitude >= 0x7c00 {
         special
@@ -66,10 +66,10 @@ pub(super) const fn f16_to_f32(bits: u16) -> f32 {
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "each case is below 2^16")]
 pub(super) const fn f32_to_f16(value: f32, rounding: Rounding) -> u16 {
-    /// 2^16, the first power of two beyond f16; what lies between rounds up to infinity by itself.
+    /// 2^16, the first power of two beyond f16; values below it that exceed f16 round to infinity.
     const TOO_LARGE: u32 = 143 << 23;
     const INFINITE: u32 = 255 << 23;
-    /// 0.5: an addend of f16's subnormal size is rounded to units of 2^-24, f16's smallest.
+    /// 0.5: adding it rounds a value of f16's subnormal range to units of 2^-24, f16's smallest.
     const ALIGN: u32 = 126 << 23;
     let bits = value.to_bits();
     let sign = (bits >> 16) & 0x8000;
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn f32_rounds_to_nearest_even_as_the_library_does() {
-        // Every exponent and sign, with mantissas around each place where rounding changes its mind.
+        // Every exponent and sign, with mantissas around each rounding boundary.
         let mantissas = (0..23).flat_map(|bit| {
             let one = 1_u32 << bit;
             [one - 1, one, one + 1, 0x7f_ffff ^ one, 0x7f_ffff - one, one | one << 1, 0x55_5555 ^ one]

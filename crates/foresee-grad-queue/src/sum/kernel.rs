@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loops of `plain`, compiled for the processors that matter and chosen when first called.
+//! The loops of `plain`, compiled for several processor levels and selected at the first call.
 //!
-//! A wheel is built for the oldest x86-64, which adds four floats at a time; nearly every machine adds
-//! eight, and converts 16-bit floats several times as fast. On Arm the baseline has its vectors already.
-//! Refuses features that a compiler of this workspace's oldest version cannot name.
+//! A wheel is built for the oldest x86-64, which adds four floats at a time. Nearly every processor adds eight,
+//! and converts 16-bit floats several times as fast. On Arm the baseline includes vectors. Only features that the
+//! oldest supported compiler knows are used.
 
 use multiversion::multiversion;
 

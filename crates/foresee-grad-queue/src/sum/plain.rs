@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loops over elements, written so that a compiler can make vectors of them.
+//! The loops over elements, written so that a compiler vectorizes them.
 //!
-//! Apart from `kernel`, which compiles them once per kind of processor: here they are ordinary code, and a
-//! test that calls them gets the slowest version. Bytes may lie anywhere; nothing is reinterpreted in
-//! place. Each element goes through the same operations in every version, so the bits are the same.
-//!
-//! Refuses to check lengths: [`super`] does.
+//! `kernel` compiles them once per processor level; called directly, they run at the baseline. Bytes may have any
+//! alignment; nothing is reinterpreted in place. Each element goes through the same operations in every version,
+//! so the bits are the same. The caller, [`super`], checks all lengths.
 
 #![expect(clippy::inline_always, reason = "each caller is compiled for another processor, and this with it")]
 
@@ -13,7 +11,7 @@ use super::fetch;
 use super::float::{NAN_F32, NAN_F64, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::Dtype;
 
-/// Writes the first contribution: nothing is added to it, so -0.0 stays -0.0.
+/// Write the first contribution. Nothing is added to it, so -0.0 stays -0.0.
 #[inline(always)]
 pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     match dtype {
@@ -27,14 +25,14 @@ pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
 #[inline(always)]
 fn copy(target: &mut [u8], source: &[u8]) {
     for (target, source) in target.chunks_mut(fetch::BLOCK).zip(source.chunks(fetch::BLOCK)) {
-        // Nobody has the memory of a sum in a cache either: the round before last was its last use.
+        // The accumulator is not cached either: it was last used two rounds ago.
         fetch::ahead_of(source);
         fetch::ahead_of(target);
         target.copy_from_slice(source);
     }
 }
 
-/// Adds one more contribution.
+/// Add one more contribution.
 #[inline(always)]
 pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     let float = |a, b: f32| (f32::from_le_bytes(a) + b).to_le_bytes();
@@ -54,7 +52,7 @@ pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     }
 }
 
-/// Adds the last of several contributions and divides, in one pass where the result is as wide as the sum.
+/// Add the last of several contributions and divide, in one pass if the result is as wide as the sum.
 #[inline(always)]
 #[expect(clippy::cast_precision_loss, reason = "a world has at most 65535 ranks")]
 pub(super) fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) {
@@ -85,7 +83,7 @@ fn quotient_f64(sum: f64, by: f64) -> u64 {
     if value.is_nan() { NAN_F64 } else { value.to_bits() }
 }
 
-/// Divides, rounds once to `dtype`, and leaves the result at the front of `acc`.
+/// Divide, round once to `dtype`, and store the result at the front of `acc`.
 #[inline(always)]
 #[expect(
     clippy::cast_possible_truncation,
@@ -133,7 +131,7 @@ pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u
     }
 }
 
-/// f32 from a 16-bit float; every value exactly.
+/// Widen a 16-bit float to f32, exactly.
 #[inline(always)]
 pub(super) fn widen(dtype: Dtype, wide: &mut [u8], narrow: &[u8]) {
     match dtype {
@@ -143,7 +141,7 @@ pub(super) fn widen(dtype: Dtype, wide: &mut [u8], narrow: &[u8]) {
     }
 }
 
-/// A 16-bit float from f32, to nearest even.
+/// Round f32 to a 16-bit float, to nearest even.
 #[inline(always)]
 pub(super) fn narrow(dtype: Dtype, narrow: &mut [u8], wide: &[u8]) {
     let rounding = Rounding::Nearest;
@@ -156,7 +154,7 @@ pub(super) fn narrow(dtype: Dtype, narrow: &mut [u8], wide: &[u8]) {
     }
 }
 
-/// Changes each element of `target`, of `T` bytes, by the element of `source`, of `S` bytes, beside it.
+/// Update each element of `target`, of `T` bytes, with the element of `source`, of `S` bytes, at the same index.
 #[inline(always)]
 fn to_each<const T: usize, const S: usize>(
     target: &mut [u8],
@@ -183,7 +181,7 @@ fn each_of<const T: usize, const S: usize>(
     }
 }
 
-/// Makes each element of `target` from the element of `source` beside it.
+/// Set each element of `target` from the element of `source` at the same index.
 #[inline(always)]
 fn from_each<const T: usize, const S: usize>(
     target: &mut [u8],
@@ -193,10 +191,10 @@ fn from_each<const T: usize, const S: usize>(
     to_each(target, source, |_, source| each(source));
 }
 
-/// Shrinks f32 to 16 bits, in place, towards the front.
+/// Shrink f32 to 16 bits, in place, towards the front.
 ///
-/// Thirty-two at a time through copies: a write never reaches an element that is still to be read, and the compiler,
-/// which sees a loop over two separate arrays, makes vectors of it.
+/// It copies thirty-two elements at a time: a write never reaches an unread element, and the compiler vectorizes
+/// the loop over two separate arrays.
 #[inline(always)]
 fn halve_floats(bytes: &mut [u8], each: impl Fn(f32) -> u16) {
     const BLOCK: usize = 32;
@@ -211,8 +209,8 @@ fn halve_floats(bytes: &mut [u8], each: impl Fn(f32) -> u16) {
     halve(bytes, blocks * BLOCK, narrow);
 }
 
-/// Shrinks elements of `WIDE` bytes to `NARROW`, in place, towards the front, from element `first` on. Enough for
-/// integers, whose division has no vectors.
+/// Shrink elements of `WIDE` bytes to `NARROW`, in place, towards the front, from element `first` on. This
+/// suffices for integers, whose division has no vector form.
 #[inline(always)]
 fn halve<const WIDE: usize, const NARROW: usize>(
     bytes: &mut [u8],

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{accumulator_len, float, kernel, plain};
 use crate::Dtype;
 
-/// One way through the code: which `start`, `add`, `finish` and `add_last`.
+/// One set of functions: `start`, `add`, `finish` and `add_last`.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     name: &'static str,
@@ -18,7 +18,8 @@ struct Path {
     add_last: fn(Dtype, &mut [u8], &[u8], u32),
 }
 
-/// The baseline, what dispatch chose on this machine, and that one named outright where it can run.
+/// The baseline, the version that dispatch selects on this machine, and the same version called directly if it
+/// can run.
 fn paths() -> Vec<Path> {
     macro_rules! path {
         ($name:literal, $version:ident) => {
@@ -52,7 +53,7 @@ mod avx2 {
                 }
                 assert!(std::arch::is_x86_feature_detected!("avx2"));
                 assert!(std::arch::is_x86_feature_detected!("f16c"));
-                // SAFETY: the processor has both features, as was just asserted.
+                // SAFETY: the processor has both features, as asserted above.
                 unsafe { inner($($argument),*) }
             }
         };
@@ -63,11 +64,11 @@ mod avx2 {
     under_avx2!(add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32));
 }
 
-/// `fused`: the last contribution and the division in one pass, where there are several.
+/// `fused`: whether the last of several contributions is added and divided in one pass.
 fn run(path: Path, dtype: Dtype, divisor: usize, payloads: &[Vec<u8>], shift: usize, fused: bool) -> Vec<u8> {
     let count = |count: usize| u32::try_from(count).unwrap();
     let bytes = payloads[0].len();
-    // `shift` puts both sides on odd addresses.
+    // `shift` gives both sides odd addresses.
     let mut memory = vec![0xa5; shift + accumulator_len(dtype, bytes)];
     let acc = &mut memory[shift..];
     for (nth, payload) in payloads.iter().enumerate() {
@@ -86,7 +87,7 @@ fn run(path: Path, dtype: Dtype, divisor: usize, payloads: &[Vec<u8>], shift: us
     acc[..bytes].to_vec()
 }
 
-/// The loop that a reader would write, one element at a time, with the conversions of a library.
+/// A simple loop, one element at a time, with the conversions of a library.
 fn reference(dtype: Dtype, divisor: usize, payloads: &[Vec<u8>]) -> Vec<u8> {
     if payloads.len() == 1 && divisor == 1 {
         return payloads[0].clone();
@@ -130,7 +131,7 @@ fn reference(dtype: Dtype, divisor: usize, payloads: &[Vec<u8>]) -> Vec<u8> {
                     .sum();
                 let by = i128::try_from(divisor).unwrap();
                 let floor = sum.div_euclid(by);
-                // The nearer of both neighbours; the even one of two equally near.
+                // The nearer neighbour, or the even one of a tie.
                 let nearest = [floor, floor + 1]
                     .into_iter()
                     .min_by_key(|candidate| ((candidate * by - sum).abs(), candidate.rem_euclid(2)))
@@ -142,7 +143,7 @@ fn reference(dtype: Dtype, divisor: usize, payloads: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Bit patterns that leave nothing out: anything at all, and every so often one of the special values.
+/// Random bit patterns, with a fraction of special values.
 fn element() -> impl Strategy<Value = u64> {
     let special = prop::sample::select(vec![
         0x0000_0000_0000_0000,
@@ -159,7 +160,7 @@ fn element() -> impl Strategy<Value = u64> {
         0x0080_0000_007f_ffff,
         0x0400_03ff_0400_03ff,
     ]);
-    // Values of one size, so that sums cancel and ties happen.
+    // Values of similar magnitude, so that sums cancel and ties occur.
     let tame = any::<u64>().prop_map(|bits| bits & 0x83ff_83ff_83ff_83ff | 0x3c00_3c00_3c00_3c00);
     prop_oneof![3 => any::<u64>(), 1 => special, 3 => tame]
 }
@@ -226,7 +227,7 @@ fn a_mean_of_half_floats_neither_overflows_nor_rounds_twice() {
 }
 
 #[test]
-fn minus_zero_of_all_stays_and_meets_plus_zero_as_ieee_says() {
+fn minus_zero_survives_and_adds_to_plus_zero_as_in_ieee_754() {
     let minus = f32s(&[-0.0]);
     let mean = |payloads: &[Vec<u8>]| run(paths()[1], Dtype::F32, payloads.len(), payloads, 0, true);
     assert_eq!(mean(&[minus.clone(), minus.clone()]), minus);

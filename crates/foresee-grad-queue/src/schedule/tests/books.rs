@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A second, naive bookkeeping follows every fact, and says of every grant whether it was due.
+//! A second, naive scheduler follows every call, and checks that each grant was due.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -47,25 +47,25 @@ struct NaiveOffer {
     lanes: Vec<Lane>,
 }
 
-/// Lists, walked from end to end.
+/// Lists, searched linearly.
 #[derive(Debug)]
 struct Books {
     rules: Rules,
     window: u64,
-    /// What the link alone asks for.
+    /// The window that the link alone requires.
     usual: u64,
     sockets: BTreeMap<u32, NaiveSocket>,
     /// In order of arrival.
     offers: Vec<NaiveOffer>,
 }
 
-/// A place in the order of a flow: round, class, arrival.
+/// A position in the order of a flow: round, class, arrival.
 type Place = (u64, u8, usize);
-/// Something that could be granted: flow, place in its order, connection, its next packet.
+/// A packet that could be granted: flow, position, connection, lane.
 type Candidate = (u32, Place, u32, Lane);
 
 impl Books {
-    /// The window follows the link, and the number of connections where it is on their sum.
+    /// Update the window, if it follows the link, for the number of connections.
     fn follow(&mut self) {
         let factor = u64::from(self.rules.window_factor.get());
         let beyond = self.sockets.len().saturating_sub(1) as u64;
@@ -119,7 +119,7 @@ impl Books {
         taken
     }
 
-    /// Whether `grant` is the next packet of something; books it.
+    /// Check that `grant` is the next packet of an offer, and count it.
     fn granted(&mut self, grant: &Grant) {
         let at = self.offers.iter().position(|offer| offer.ticket == grant.ticket.get()).expect("offered");
         let offer = &mut self.offers[at];
@@ -140,7 +140,7 @@ impl Books {
         socket.unacked += u64::from(grant.bytes);
     }
 
-    /// Judges what a poll answered.
+    /// Check the result of a poll.
     fn polled(&mut self, grant: Option<&Grant>) {
         let candidates = self.candidates();
         let shut =
@@ -174,7 +174,7 @@ impl Books {
         self.granted(grant);
     }
 
-    /// Judges what joined the packets of `batch`.
+    /// Check the packets that joined `batch`.
     fn joined(&mut self, grant: &Grant, batch: &[Grant]) {
         let same = |other: &Grant| (other.flow, other.connection) == (grant.flow, grant.connection);
         assert!(batch.iter().all(same));
@@ -230,7 +230,7 @@ impl Books {
     }
 }
 
-/// Plays the deeds to a scheduler and to the books.
+/// Apply the operations to a scheduler and to the naive one.
 fn play(rules: Rules, deeds: &[Deed]) {
     let mut schedule = Schedule::new(rules, NonZeroU32::new(PACKET).unwrap());
     let usual = crate::WINDOW_PACKETS * u64::from(PACKET);
@@ -340,7 +340,7 @@ fn close(schedule: &mut Schedule, books: &mut Books, connection: u32) {
     assert_eq!(back, expected);
 }
 
-/// With every connection free, all that is left goes.
+/// Free every connection and grant all remaining packets.
 fn drain(mut schedule: Schedule, mut books: Books) {
     while !books.offers.is_empty() {
         for (connection, socket) in &mut books.sockets {
@@ -403,7 +403,7 @@ proptest! {
     #![proptest_config(property(1_000))]
 
     #[test]
-    fn every_grant_is_due_and_none_is_withheld_whatever_happens(
+    fn every_grant_is_due_and_none_is_withheld_in_any_sequence_of_calls(
         rules in rules(), deeds in prop::collection::vec(deed(), 1..80),
     ) {
         play(rules, &deeds);

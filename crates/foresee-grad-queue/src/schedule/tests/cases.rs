@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What comes back, largest offers, misuse, and the cost of a choice.
+//! Returned packets, maximum sizes, misuse, and the cost of a choice.
 
 use foresee_units::{Bytes, Nanos};
 
@@ -7,7 +7,7 @@ use super::super::{Class, Connection, Lane, Schedule, ScheduleError, Ticket, eff
 use super::{OPEN, START, all, lane, offer, rows, schedule};
 
 #[test]
-fn what_is_withdrawn_or_closed_comes_back_and_can_be_offered_as_it_is() {
+fn withdrawn_and_closed_lanes_are_returned_and_can_be_offered_again() {
     let mut schedule = schedule(OPEN, 10, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 3, 10), lane(1, 3, 10)]), START).unwrap();
     schedule.handle_offer(&offer(2, 0, 4, &[Lane::new(Connection::new(0), 2, 10, 7)]), START).unwrap();
@@ -34,7 +34,7 @@ fn what_is_withdrawn_or_closed_comes_back_and_can_be_offered_as_it_is() {
 }
 
 #[test]
-fn what_waits_longest_in_the_first_class_is_told() {
+fn the_longest_wait_of_the_first_class_is_reported() {
     let mut schedule = schedule(OPEN, 10, 2);
     assert_eq!(schedule.head_wait(START), None);
     schedule.handle_offer(&offer(1, 0, 9, &[lane(0, 1, 10)]), Nanos::new(5)).unwrap();
@@ -64,7 +64,7 @@ fn four_billion_packets_are_one_entry() {
 }
 
 #[test]
-fn misuse_is_named_and_changes_nothing() {
+fn misuse_is_an_error_and_changes_nothing() {
     let mut schedule = schedule(OPEN, 10, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 1, 10)]), START).unwrap();
     let (here, away) = (Connection::new(1), Connection::new(9));
@@ -112,7 +112,7 @@ fn misuse_is_named_and_changes_nothing() {
     assert_eq!(rows(&mut schedule), [(1, 0, 0)]);
 }
 
-/// The most places that one of `polls` choices looks at.
+/// The maximum of places that one of `polls` choices visits.
 fn dearest(schedule: &mut Schedule, polls: usize) -> u64 {
     let mut dearest = 0;
     for _ in 0..polls {
@@ -124,14 +124,14 @@ fn dearest(schedule: &mut Schedule, polls: usize) -> u64 {
 }
 
 #[test]
-fn the_choice_looks_at_no_more_places_where_more_offers_wait() {
-    // 16 connections: a path of 4 nodes, replayed twice where a packet ends its lane; 2 flows.
+fn the_cost_of_a_choice_does_not_depend_on_the_number_of_offers() {
+    // 16 connections: a path of 4 nodes, replayed twice when a packet ends its lane; 2 flows.
     const PLACES: u64 = 12;
     for offers in [1, 100, 20_000] {
         let mut schedule = schedule(OPEN, 10, 16);
         for ticket in 0..offers {
             let (flow, class) = (u32::try_from(ticket % 2).unwrap(), u8::try_from(ticket % 256).unwrap());
-            // Most lanes lead where nothing may be sent.
+            // Most lanes lead to blocked connections.
             let lanes = [lane(0, 5, 10), lane(1, 5, 10), lane(2 + u32::from(class % 14), 1, 10)];
             schedule.handle_offer(&offer(ticket, flow, class, &lanes), START).unwrap();
         }

@@ -13,7 +13,7 @@ use super::{OPEN, START, all, lane, offer, rows, schedule};
 #[test]
 fn flows_share_by_bytes_and_keep_their_own_order() {
     let mut schedule = schedule(OPEN, 100, 2);
-    // Small and urgent packets of one job, large ones of another: neither gets more than its half.
+    // Small urgent packets of one job and large ones of another: neither gets more than half.
     schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 400, 10)]), START).unwrap();
     schedule.handle_offer(&offer(2, 8, 9, &[lane(1, 40, 100)]), START).unwrap();
     let mut sent = [0_i64; 2];
@@ -25,7 +25,7 @@ fn flows_share_by_bytes_and_keep_their_own_order() {
 }
 
 #[test]
-fn a_flow_whose_connections_are_blocked_costs_the_others_no_turn() {
+fn a_flow_with_blocked_connections_takes_no_turn_of_the_others() {
     let mut schedule = schedule(OPEN, 100, 2);
     schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 3, 100)]), START).unwrap();
     schedule.handle_offer(&offer(2, 8, 0, &[lane(1, 3, 100)]), START).unwrap();
@@ -36,7 +36,7 @@ fn a_flow_whose_connections_are_blocked_costs_the_others_no_turn() {
 }
 
 #[test]
-fn a_new_flow_does_not_pay_what_one_that_is_gone_has_overdrawn() {
+fn a_new_flow_does_not_inherit_the_debt_of_a_closed_one() {
     let mut schedule = schedule(OPEN, 100, 2);
     schedule.handle_offer(&offer(1, 7, 0, &[lane(0, 2, 99)]), START).unwrap();
     assert_eq!(rows(&mut schedule).len(), 2); // 198 bytes of a quantum of 100

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A virtual uplink: sockets that hold so much, one rate, no clock but the bytes that passed.
+//! A virtual uplink: sockets with a capacity, one rate, and virtual time that follows the delivered bytes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -12,21 +12,21 @@ use super::super::{Class, Connection, Grant, Lane, Rules, Schedule, Ticket, Wind
 use super::{lane, offer, schedule};
 use crate::policy::Policy;
 
-/// What leaves a socket at once, bytes.
+/// Bytes that leave a socket at once.
 const SEGMENT: u32 = 1_448;
 /// Time of one byte at 1 Gbit/s, nanoseconds.
 const BYTE: u64 = 8;
 
-/// Which socket the link serves.
+/// Which socket the link serves next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
-    /// The one that was written first: a queue, as network cards and shapers have.
+    /// The one that was written first: a FIFO, as in network cards and shapers.
     InOrder,
-    /// Each in turn, a segment at a time: fair queueing.
+    /// Round robin, a segment at a time: fair queueing.
     InTurn,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Debug)]
 struct Parcel {
     grant: Grant,
@@ -37,11 +37,11 @@ struct Parcel {
 /// One socket.
 #[derive(Debug)]
 struct Pipe {
-    /// Bytes that the kernel takes before it says no.
+    /// Bytes that the kernel accepts.
     room: u64,
-    /// Granted, and not yet fully on the link.
+    /// Granted packets that are not yet fully on the link.
     queue: VecDeque<Parcel>,
-    /// Of these, bytes in the kernel; the rest is half-written, in the driver's hands.
+    /// Bytes of them in the kernel; the driver holds the rest of a half-written packet.
     kernel: u64,
     blocked: bool,
 }
@@ -55,20 +55,20 @@ impl Pipe {
         self.queue.iter().map(|parcel| u64::from(parcel.left)).sum()
     }
 
-    /// Moves what fits into the kernel; whether all did.
+    /// Move as many bytes as fit into the kernel; return whether all did.
     fn write(&mut self) -> bool {
         self.kernel = self.held().min(self.room);
         self.kernel == self.held()
     }
 }
 
-/// An offer under watch.
+/// An offer under observation.
 #[derive(Debug)]
 struct Watch {
     class: Class,
-    /// Bytes of it that have not passed.
+    /// Bytes of it that were not delivered.
     left: u64,
-    /// Bytes of less urgent classes that passed since it was offered.
+    /// Delivered bytes of less urgent classes since it was offered.
     behind: u64,
 }
 
@@ -77,16 +77,16 @@ struct Uplink {
     schedule: Schedule,
     service: Service,
     pipes: BTreeMap<u32, Pipe>,
-    /// Bytes that passed: the clock.
+    /// Delivered bytes, which serve as the clock.
     passed: u64,
-    /// Packets that were written.
+    /// Packets written.
     written: u64,
-    /// The pipe that was served last.
+    /// The socket that was served last.
     last: u32,
-    /// What is complete at the other end, in order.
+    /// Packets received completely, in order.
     arrived: Vec<Grant>,
     watched: BTreeMap<u64, Watch>,
-    /// The most that any offer was behind, bytes.
+    /// Maximum of less urgent bytes ahead of any offer.
     worst: u64,
 }
 
@@ -117,7 +117,7 @@ impl Uplink {
         self.watched.insert(ticket, Watch { class: Class::new(class), left, behind: 0 });
     }
 
-    /// The driver: writes what may be written.
+    /// The driver: write all that may be written.
     fn pump(&mut self) {
         let now = self.now();
         while let Some(first) = self.schedule.poll_send(now) {
@@ -146,7 +146,7 @@ impl Uplink {
         pipe.map(|(&id, _)| id)
     }
 
-    /// The link: takes a segment, and tells the driver. Whether there was one.
+    /// The link: deliver a segment and notify the driver; return whether there was one.
     fn pass(&mut self) -> bool {
         let Some(id) = self.served() else { return false };
         self.last = id;
@@ -184,7 +184,7 @@ impl Uplink {
         }
     }
 
-    /// Sends until so many bytes more have passed, or nothing is left.
+    /// Send until `bytes` more were delivered, or nothing is left.
     fn run(&mut self, bytes: u64) {
         let until = self.passed.saturating_add(bytes);
         self.pump();
@@ -193,7 +193,7 @@ impl Uplink {
         }
     }
 
-    /// The connection breaks: what came back, and the packets that were lost on the way.
+    /// Break the connection; return the lanes that the scheduler returned, and the packets lost in flight.
     fn cut(&mut self, id: u32) -> (Vec<(Ticket, Lane)>, Vec<Grant>) {
         let unsent = self.schedule.handle_closed(Connection::new(id)).unwrap();
         let pipe = self.pipes.get_mut(&id).unwrap();
@@ -203,7 +203,7 @@ impl Uplink {
     }
 }
 
-/// Bulk on every connection, and after 2 MB one urgent packet on the last: how long it takes, ms.
+/// Milliseconds that one urgent packet takes on the last connection, after 2 MB of bulk on every connection.
 fn urgent_ms(window: Window, connections: u32, service: Service) -> f64 {
     let rules = Rules { window, window_bytes: Some(Bytes::new(60_000)), ..Rules::new() };
     let mut uplink = Uplink::new(rules, 30_000, &vec![u64::MAX; connections as usize], service);
@@ -222,7 +222,7 @@ fn urgent_ms(window: Window, connections: u32, service: Service) -> f64 {
 
 #[test]
 fn a_window_on_the_sum_keeps_an_urgent_packet_from_waiting_for_every_connection() {
-    // 60 KB and one packet of 30 KB are ahead of it at most, 0.72 ms, and its own time is 0.24 ms.
+    // At most 60 KB and one packet of 30 KB are ahead of it, 0.72 ms, and its own time is 0.24 ms.
     for connections in [1, 4, 8] {
         let wait = urgent_ms(Window::Interface, connections, Service::InOrder);
         assert!(wait <= 0.97, "{connections} connections: {wait} ms");
@@ -234,10 +234,10 @@ fn a_window_on_the_sum_keeps_an_urgent_packet_from_waiting_for_every_connection(
     assert!(fair >= 4.0, "{fair} ms");
 }
 
-/// Something to offer.
+/// An offer of the test.
 #[derive(Clone, Debug)]
 struct Burst {
-    /// Bytes that pass before.
+    /// Bytes to deliver before it.
     after: u64,
     class: u8,
     /// By connection: packets, bytes of the last.
@@ -259,7 +259,7 @@ fn bursts(packet: u32, connections: u32) -> impl Strategy<Value = Vec<Burst>> {
     prop::collection::vec(burst.prop_map(|(after, class, lanes)| Burst { after, class, lanes }), 1..30)
 }
 
-/// A packet size, connections, and what is offered.
+/// A packet size, a number of connections, and the offers.
 fn network() -> impl Strategy<Value = (u32, u32, Vec<Burst>)> {
     (64_u32..40_000, 1_u32..9)
         .prop_flat_map(|(packet, count)| (Just(packet), Just(count), bursts(packet, count)))
@@ -282,7 +282,7 @@ fn policy(packet: u32) -> impl Strategy<Value = Policy> {
     ])
 }
 
-/// What may happen to what was offered.
+/// An operation on an earlier offer.
 #[derive(Clone, Copy, Debug)]
 enum Accident {
     None,
@@ -298,10 +298,10 @@ fn accident() -> impl Strategy<Value = Accident> {
     ]
 }
 
-/// A packet by the number of the offer that first had it, and of its lane there.
+/// A packet, identified by its first offer and its lane there.
 type Known = (u64, u32, u32);
 
-/// Who offers, and offers again what was lost: knows each packet by its first offer.
+/// A caller that offers lost packets again, and identifies each packet by its first offer.
 #[derive(Debug, Default)]
 struct Exchange {
     tickets: u64,
@@ -335,7 +335,7 @@ impl Exchange {
 
     fn cut(&mut self, uplink: &mut Uplink, id: u32, connections: u32) {
         let (unsent, lost) = uplink.cut(id);
-        // Over another connection where there is one, else over the same, which opens again.
+        // Over another connection if there is one, otherwise over the same one after it opens again.
         let to = (id + 1) % connections;
         uplink.schedule.handle_open(Connection::new(id)).unwrap();
         for (ticket, lane) in unsent {
@@ -383,7 +383,7 @@ proptest! {
     }
 
     #[test]
-    fn every_packet_arrives_once_under_every_policy_whatever_breaks(
+    fn every_packet_arrives_once_under_every_policy_with_broken_connections(
         ((packet, connections, bursts), policy) in network()
             .prop_flat_map(|network| { let policy = policy(network.0); (Just(network), policy) }),
         accidents in prop::collection::vec(accident(), 30),

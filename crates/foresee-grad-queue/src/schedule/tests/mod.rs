@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds of every scheduler: against naive books, over a virtual link, and case by case.
+//! Properties of every scheduler: against a naive one, over a virtual link, and in single cases.
 
 mod books;
 mod cases;
@@ -17,7 +17,7 @@ use crate::name::Round;
 
 const START: Nanos = Nanos::ZERO;
 
-/// No window: the order alone decides.
+/// No window: the order alone determines the result.
 const OPEN: Rules = Rules { window: Window::None, ..Rules::new() };
 
 fn schedule(rules: Rules, packet: u32, connections: u32) -> Schedule {
@@ -45,7 +45,7 @@ fn all(schedule: &mut Schedule) -> Vec<Grant> {
     std::iter::from_fn(|| schedule.poll_send(START)).collect()
 }
 
-/// (ticket, connection, packet) of everything that can be granted.
+/// (ticket, connection, packet) of all packets that can be granted.
 fn rows(schedule: &mut Schedule) -> Vec<(u64, u32, u32)> {
     let row = |grant: Grant| (grant.ticket.get(), grant.connection.get(), grant.packet);
     all(schedule).into_iter().map(row).collect()

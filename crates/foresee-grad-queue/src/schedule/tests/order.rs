@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which packet goes first: by offer, class, round and connection, and what joins it in one write.
+//! The order of packets by offer, class, round and connection, and the packets that join one write.
 
 use foresee_units::Bytes;
 
@@ -57,7 +57,7 @@ fn readiness_ignores_classes() {
 }
 
 #[test]
-fn schedulers_per_connection_serve_connections_in_turn_whatever_waits_there() {
+fn connections_take_turns_if_each_is_scheduled_separately() {
     let (bulk, urgent) = ([lane(0, 2, 10)], [lane(1, 2, 10)]);
     let offers = [offer(1, 0, 9, &bulk), offer(2, 0, 1, &urgent)];
     for (scope, expected) in [
@@ -73,7 +73,7 @@ fn schedulers_per_connection_serve_connections_in_turn_whatever_waits_there() {
 }
 
 #[test]
-fn a_blocked_connection_holds_only_what_is_its_own() {
+fn a_blocked_connection_delays_only_its_own_packets() {
     let mut schedule = schedule(OPEN, 10, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 2, 10), lane(1, 2, 10)]), START).unwrap();
     schedule.handle_offer(&offer(2, 0, 7, &[lane(1, 1, 10)]), START).unwrap();

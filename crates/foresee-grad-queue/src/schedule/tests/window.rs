@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Windows and credit: how much may be in flight, and how a window follows the link.
+//! Windows and credit: the bound on bytes in flight, and how a window follows the link.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -9,7 +9,7 @@ use super::super::{Connection, Rules, ScheduleError, Window};
 use super::{OPEN, START, all, lane, offer, rows, schedule};
 
 #[test]
-fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
+fn the_window_on_the_sum_counts_grants_since_the_last_report() {
     let mut schedule = schedule(Rules::new(), 100, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 9, 100), lane(1, 9, 100)]), START).unwrap();
     assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(400), Bytes::ZERO));
@@ -24,7 +24,7 @@ fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
     assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(500));
     assert_eq!(schedule.drain_time(), None);
     assert_eq!(rows(&mut schedule), [(1, 1, 4), (1, 1, 5), (1, 1, 6), (1, 1, 7)]);
-    // What was in flight on a connection that is gone keeps nobody waiting.
+    // Bytes in flight on a closed connection no longer count.
     let unsent = schedule.handle_closed(Connection::new(0)).unwrap();
     assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 5, 4));
     assert_eq!(schedule.in_flight(), Bytes::new(400));
@@ -32,16 +32,16 @@ fn the_window_on_the_sum_counts_what_was_granted_since_the_last_report() {
 }
 
 #[test]
-fn lanes_that_share_a_window_come_on_alike_whatever_is_acknowledged_first() {
+fn lanes_that_share_a_window_advance_together_for_any_order_of_acknowledgments() {
     let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(500)), ..Rules::new() }, 100, 3);
-    // Twice as much for connection 1.
+    // Twice as many packets for connection 1.
     schedule
         .handle_offer(&offer(1, 0, 0, &[lane(0, 4, 100), lane(1, 8, 100), lane(2, 4, 100)]), START)
         .unwrap();
     let mut sent = rows(&mut schedule);
     let mut late: u32 = 0;
     while schedule.backlog() > Bytes::ZERO {
-        // Another connection has the most in flight each time.
+        // Each time another connection has the most in flight.
         late = (late + 1) % 3;
         for connection in 0..3 {
             let bytes = Bytes::new(if connection == late { 200 } else { 0 });
@@ -56,17 +56,17 @@ fn lanes_that_share_a_window_come_on_alike_whatever_is_acknowledged_first() {
 }
 
 #[test]
-fn a_connection_whose_far_end_is_slow_does_not_take_up_the_window() {
+fn a_connection_with_a_slow_far_end_does_not_fill_the_window() {
     let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(400)), ..Rules::new() }, 100, 2);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 99, 100), lane(1, 99, 100)]), START).unwrap();
     assert_eq!(rows(&mut schedule).len(), 5);
     for _ in 0..20 {
-        // Connection 0 moves nothing: after its share of the window everything goes over connection 1.
+        // Connection 0 delivers nothing: beyond its share of the window everything goes over connection 1.
         schedule.handle_in_flight(Connection::new(1), Bytes::ZERO).unwrap();
         assert!(rows(&mut schedule).iter().all(|(_, connection, _)| *connection == 1));
     }
     assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(300));
-    // Where each connection has a window of its own, or none, they take turns as before.
+    // If each connection has a window of its own, or none, they take turns as before.
     let mut open = super::schedule(OPEN, 100, 2);
     open.handle_offer(&offer(1, 0, 0, &[lane(0, 2, 100), lane(1, 2, 100)]), START).unwrap();
     open.handle_in_flight(Connection::new(0), Bytes::new(5_000)).unwrap();
@@ -74,7 +74,7 @@ fn a_connection_whose_far_end_is_slow_does_not_take_up_the_window() {
 }
 
 #[test]
-fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
+fn a_window_that_follows_the_link_is_multiplied_by_the_factor_of_the_rules() {
     let rules = Rules { window_factor: NonZeroU32::new(4).unwrap(), ..Rules::new() };
     let mut schedule = schedule(rules, 100, 1);
     schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO);
@@ -86,7 +86,7 @@ fn a_window_that_follows_the_link_is_as_many_times_larger_as_the_rules_say() {
 }
 
 #[test]
-fn a_window_on_the_sum_grows_with_what_it_is_the_sum_of() {
+fn a_window_on_the_sum_grows_with_the_number_of_connections() {
     let grows = |window| Rules {
         window,
         window_factor: NonZeroU32::new(3).unwrap(),
@@ -101,12 +101,12 @@ fn a_window_on_the_sum_grows_with_what_it_is_the_sum_of() {
     }
     sum.handle_closed(Connection::new(0)).unwrap();
     assert_eq!(sum.window(), Bytes::new(2_800));
-    // A window on each connection is on one, however many there are.
+    // A window on each connection does not depend on their number.
     assert_eq!(schedule(grows(Window::Connection), 100, 4).window(), Bytes::new(1_200));
 }
 
 #[test]
-fn a_window_lasts_longer_for_who_wakes_late_unless_it_is_larger_anyway_or_fixed() {
+fn lateness_extends_a_window_unless_it_is_larger_already_or_fixed() {
     let thrice = Rules { window_factor: NonZeroU32::new(3).unwrap(), ..Rules::new() };
     let fixed = Rules { window_bytes: Some(Bytes::new(900)), ..Rules::new() };
     for (rules, usual, late, later) in
@@ -125,7 +125,7 @@ fn a_window_lasts_longer_for_who_wakes_late_unless_it_is_larger_anyway_or_fixed(
 }
 
 #[test]
-fn a_window_on_each_connection_lets_every_one_of_them_fill_its_own() {
+fn a_window_on_each_connection_lets_each_fill_its_own() {
     let rules = Rules { window: Window::Connection, ..Rules::new() };
     let mut schedule = schedule(rules, 100, 3);
     let lanes = [lane(0, 19, 100), lane(1, 19, 100), lane(2, 19, 100)];
@@ -152,7 +152,7 @@ fn a_fixed_window_stays_as_it_is() {
 }
 
 #[test]
-fn credit_admits_one_packet_always_and_others_as_it_comes_back() {
+fn credit_always_admits_one_packet_and_others_as_it_returns() {
     let credit = NonZeroU64::new(250);
     let mut schedule = schedule(Rules { credit, ..OPEN }, 100, 1);
     schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 4, 100)]), START).unwrap();
